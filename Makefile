@@ -1,0 +1,62 @@
+# Everything needs only python3 (3.11 or newer) and make; the environment is made when it is first needed.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+UV_VENV := .uv
+RUN := $(VENV)/bin/python
+UV := $(shell command -v uv 2>/dev/null || echo $(UV_VENV)/bin/uv)
+STAMP := $(VENV)/.made-from-lock
+ARGS ?=
+# One thread a process: two threads beside another busy process can be many times slower.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+.PHONY: help env run card test test-all check format lock clean
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: $(STAMP) ## make the environment in .venv from requirements.lock, if it is not there yet
+
+run: $(STAMP) ## train: make run ARGS="method=fedavg noise.rho=0.4"
+	@$(RUN) -m src.main $(if $(ARGS),$(ARGS),method=fedcorr noise.rho=0.6)
+
+card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"
+	@$(RUN) -m src.data.federation $(ARGS)
+
+test: $(STAMP) ## the tests, in a few minutes
+	@$(RUN) -m pytest -n 2 -m "not slow"
+
+test-all: $(STAMP) ## every test, in under an hour
+	@$(RUN) -m pytest -n 2
+
+check: $(STAMP) ## formatting, lint and types
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+
+format: $(STAMP) ## put the code in form
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+lock: $(UV) ## resolve requirements.lock anew from pyproject.toml
+	@printf 'torch==2.13.0\ntorchvision==0.28.0\n' > $(UV_VENV)-constraints
+	@$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+		--extra dev --constraint $(UV_VENV)-constraints --quiet pyproject.toml -o requirements.lock
+	@rm -f $(UV_VENV)-constraints
+
+clean: ## remove the environment and the caches; outputs stay
+	rm -rf $(VENV) $(UV_VENV) .mypy_cache .ruff_cache .pytest_cache
+
+$(UV_VENV)/bin/uv:
+	@$(PYTHON) -m venv $(UV_VENV)
+	@$(UV_VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
+
+$(STAMP): requirements.lock | $(UV)
+	@echo "making the environment in $(VENV) (some 5 GB, once)" >&2
+	@$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
+	@$(UV) pip install --quiet --python $(RUN) --require-hashes --compile-bytecode -r requirements.lock
+	@$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,160 @@
+"""The command line's manners: one line for what the user can mend, and exit codes that scripts can rely on.
+
+0 done, 1 the run failed, 2 the command or configuration is wrong, 130 and 143 stopped by Ctrl-C and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from src.config import CONF, flatten, load
+from src.errors import UserError
+from src.interrupt import Interrupted
+
+TRACEBACKS = "HYDRA_FULL_ERROR"
+
+
+def guarded(entry: Callable[[], object]) -> None:
+    """Run ``entry`` and leave the process with the right exit code; tracebacks only where ``HYDRA_FULL_ERROR=1``."""
+    wanted = os.environ.get(TRACEBACKS, "0") not in ("", "0")
+    os.environ[TRACEBACKS] = "1"  # so that Hydra hands its errors over, to be said in one line here
+    try:
+        check_additions(sys.argv[1:])
+        entry()
+    except Interrupted as stopped:
+        sys.exit(stopped.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (UserError, HydraException, OmegaConfBaseException) as error:
+        if wanted:
+            raise
+        print(f"error: {explain(error, sys.argv[1:])}", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:
+        if wanted:
+            raise
+        first = (str(error).strip().splitlines() or [""])[0]
+        hint = f"; {TRACEBACKS}=1 shows where"
+        print(f"error: the run failed: {type(error).__name__}: {first}{hint}", file=sys.stderr)
+        sys.exit(1)
+
+
+def explain(error: BaseException, words: Sequence[str]) -> str:
+    """One line that names the key, what was wrong and what would be right."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UserError):
+            return str(cause)
+        cause = cause.__cause__
+    text = str(error).strip()
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error.override)
+    if isinstance(error, MissingConfigException):
+        return _no_such_option(text)
+    if found := re.match(r"Could not override '([^']+)'", text):
+        return _no_such_key(found.group(1).split("@")[0])
+    if isinstance(error, ConfigCompositionException | OmegaConfBaseException) and (
+        found := re.search(r"full_key: (\S+)", text)
+    ):
+        return f"{found.group(1)}: {text.splitlines()[0]}"
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _unreadable(word: str) -> str:
+    if "=" not in word:
+        return f"{word!r} is no override: write key=value, as in noise.rho=0.6"
+    return f"{word!r} cannot be read: write key=value, with quotes around a value that has spaces, commas or brackets"
+
+
+def _no_such_option(text: str) -> str:
+    found = re.search(r"Could not find '([^']+)'", text)
+    if not found:
+        return text.splitlines()[0]
+    group, _, option = found.group(1).rpartition("/")
+    return _not_an_option(group, option)
+
+
+def _not_an_option(group: str, option: str) -> str:
+    options = sorted(str(p.relative_to(CONF / group).with_suffix("")) for p in (CONF / group).rglob("*.yaml"))
+    if group == "method":
+        options = [o for o in options if "/" not in o]
+    close = difflib.get_close_matches(option, options, n=1)
+    return f"{group}={option} does not exist; {f'did you mean {close[0]}? ' if close else ''}there are {', '.join(options)}"
+
+
+def _no_such_key(key: str) -> str:
+    """Where ``key`` belongs, or the nearest key that exists."""
+    if "/" in key or (CONF / key).is_dir():
+        groups = sorted(str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir())
+        close = difflib.get_close_matches(key, groups, n=1)
+        return f"{key} is not a group of the configuration" + (f"; did you mean {close[0]}?" if close else "")
+    group, _, leaf = key.partition(".")
+    if leaf and (CONF / group).is_dir():
+        owners = [
+            path.stem
+            for path in sorted((CONF / group).glob("*.yaml"))
+            if leaf in dict(flatten(_values(OmegaConf.to_container(OmegaConf.load(path)), group)))
+        ]
+        if owners:
+            return f"{key} belongs to {' or '.join(f'{group}={o}' for o in owners)}, which is not chosen here"
+    known = [k for k, _ in flatten(OmegaConf.to_container(load()))]
+    sections = sorted({k[: k.rfind(".")] for k in known if "." in k})
+    close = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.6)
+    if not close:
+        close = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]][:1]
+    return f"{key} is not a key of the configuration" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _values(node: object, group: str) -> object:
+    """A group file's own values: those under the group's name where the file is written from the root."""
+    if isinstance(node, dict):
+        node = node.get(group, node) if isinstance(node.get(group), dict) else node
+        return {k: v for k, v in node.items() if k != "defaults"} if isinstance(node, dict) else node
+    return node
+
+
+def check_additions(words: Sequence[str]) -> None:
+    """Refuse ``+key=value`` for a key that does not exist, which Hydra would accept and nobody would read.
+
+    Raises:
+        UserError: naming the key and the nearest known one.
+    """
+    overrides = _parsed(words)
+    added = [o for o in overrides if o.is_add() or o.is_force_add()]
+    values = [o for o in added if not (CONF / o.key_or_group.split("@")[0]).is_dir()]
+    values = [o for o in values if not o.key_or_group.startswith("hydra")]
+    if not values:
+        return
+    rest = [o.input_line for o in overrides if o not in values and o.input_line and not o.is_sweep_override()]
+    try:
+        known = dict(flatten(OmegaConf.to_container(load([w for w in rest if not w.startswith("hydra")]))))
+    except HydraException:
+        return  # composing will say it better
+    for override in values:
+        key = override.key_or_group
+        if key not in known and not any(k.startswith(f"{key}.") for k in known):
+            raise UserError(f"+{_no_such_key(key)}")
+
+
+def _parsed(words: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides([w for w in words if "=" in w and not w.startswith("-")])
+    except HydraException:
+        return []

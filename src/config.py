@@ -1,0 +1,290 @@
+"""From configuration to objects: resolvers, the check of every key and value, the run's key, and building.
+
+A value is checked against the annotation of the field it will become, so a range is stated once, at the field.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import hydra
+from annotated_types import Interval
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from src.errors import UserError
+from src.ranges import Count, NonNegative, Positive, PositiveCount, PositiveShare, Seed
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+# ------------------------------------------------------------------------------------------------------- resolvers
+
+
+def _protocol(key: str, *default: Any, _root_: DictConfig) -> Any:
+    """What the protocol says of ``key``: for the method by name, or for all, or else the default."""
+    protocol, method = _root_.protocol, _root_.method.name
+    for section in (protocol.get(method, {}), protocol):
+        if key in section:
+            return section[key]
+    if default:
+        return default[0]
+    raise UserError(f"protocol={protocol.name} says nothing of {key} for method={method}; set method.{key}")
+
+
+def _own(key: str, default: Any, *, _root_: DictConfig) -> Any:
+    """The method's own value of ``key``, or the default where it has none."""
+    return _root_.method.get(key, default)
+
+
+def register_resolvers() -> None:
+    """Make ``${protocol:...}`` and ``${own:...}`` known to OmegaConf."""
+    OmegaConf.register_new_resolver("protocol", _protocol, replace=True)
+    OmegaConf.register_new_resolver("own", _own, replace=True)
+
+
+register_resolvers()
+
+# ---------------------------------------------------------------------------------------------------------- schema
+
+
+@dataclass(frozen=True)
+class Train:
+    """``train``: local SGD."""
+
+    lr: Positive
+    momentum: Annotated[float, Interval(ge=0, lt=1)]
+    weight_decay: NonNegative
+    batch_size: PositiveCount
+    epochs: PositiveCount
+
+
+@dataclass(frozen=True)
+class Eval:
+    """``eval``: when and on what."""
+
+    every: PositiveCount | None
+    validation: Annotated[float, Interval(ge=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """``checkpoint``: how often, how many."""
+
+    every: PositiveCount | None
+    keep: PositiveCount
+
+
+@dataclass(frozen=True)
+class Wandb:
+    """``wandb``: the mirror of the metrics."""
+
+    mode: Literal["auto", "online", "offline", "disabled"]
+    project: str
+    group: str | None
+    tags: list[str]
+
+
+@dataclass(frozen=True)
+class Root:
+    """The keys of a run outside its groups."""
+
+    seed: Seed
+    data_seed: Seed
+    max_rounds: PositiveCount | None
+    resume: bool | str
+    output: str | None
+    output_root: str
+    cache: str
+    device: Literal["auto", "cpu", "cuda"]
+    precision: Literal[32, 64, "bf16"]
+    threads: PositiveCount
+    rounds: Count
+    fraction: PositiveShare
+    on_nonfinite: Literal["drop", "stop"]
+    train: Train
+    eval: Eval
+    checkpoint: Checkpoints
+    wandb: Wandb
+
+
+GROUPS = ("protocol", "dataset", "partition", "noise", "model", "method", "executor")
+
+
+def check(cfg: DictConfig) -> None:
+    """Check every key and value of a composed configuration.
+
+    Raises:
+        UserError: one line for each fault, naming its key.
+    """
+    plain = resolved(cfg)
+    faults = list(_faults("", {k: v for k, v in plain.items() if k not in GROUPS}, Root))
+    for group in GROUPS:
+        faults += _walk(group, plain[group])
+    if faults:
+        raise UserError("; ".join(faults))
+
+
+def resolved(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, every interpolation resolved.
+
+    Raises:
+        UserError: if one cannot be.
+    """
+    try:
+        return OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        if isinstance(error.__cause__, UserError):
+            raise error.__cause__ from None
+        key = getattr(error, "full_key", None)
+        raise UserError(f"{key or 'configuration'}: {str(error).splitlines()[0]}") from None
+
+
+def _walk(path: str, node: Any) -> Iterator[str]:
+    if not isinstance(node, Mapping):
+        return
+    if "_target_" in node:
+        target = get_class(node["_target_"])
+        if is_dataclass(target):
+            values = {k: v for k, v in node.items() if not k.startswith("_")}
+            yield from _faults(f"{path}.", values, target, partial=node.get("_partial_", False))
+    for key, value in node.items():
+        yield from _walk(f"{path}.{key}", value)
+
+
+def _faults(prefix: str, node: Mapping[str, Any], schema: type, *, partial: bool = False) -> Iterator[str]:
+    hints = _hints(schema)
+    for key, value in node.items():
+        if key not in hints:
+            yield f"{prefix}{key} is not a key{_nearest(key, list(hints))}"
+        elif isinstance(value, Mapping) and is_dataclass(hints[key]):
+            yield from _faults(f"{prefix}{key}.", value, hints[key])
+        elif not (isinstance(value, Mapping) and "_target_" in value):
+            yield from _wrong(f"{prefix}{key}", value, hints[key])
+    yield from (f"{prefix}{key} is missing" for key in hints if key not in node and not partial)
+
+
+@cache
+def _hints(schema: type) -> dict[str, Any]:
+    hints = get_type_hints(schema, include_extras=True)
+    return {f.name: hints[f.name] for f in fields(schema) if f.init}
+
+
+def _wrong(key: str, value: Any, hint: Any) -> Iterator[str]:
+    try:
+        _adapter(hint).validate_python(value)
+    except ValidationError as error:
+        said = error.errors()[0]
+        wanted = " or ".join(dict.fromkeys(_phrase(e) for e in error.errors()))
+        place = ".".join(str(part) for part in said["loc"] if isinstance(part, int))
+        yield f"{key}{f'[{place}]' if place else ''}={_shown(value)}: {wanted}"
+
+
+def _phrase(error: Any) -> str:
+    message = str(error["msg"])
+    return message.replace("Input should be", "must be").replace("Input should", "must")
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+    except Exception:  # a type that carries its own configuration
+        return TypeAdapter(hint)
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
+
+
+# ------------------------------------------------------------------------------------------------------------- key
+
+NOT_OF_THE_KEY = (
+    "output",
+    "output_root",
+    "cache",
+    "wandb",
+    "device",
+    "executor",
+    "threads",
+    "checkpoint",
+    "max_rounds",
+    "resume",
+    "dataset.download",
+    "dataset.mirror",
+)
+"""What may differ between two runs that are the same: where they write, how they are run, how data are fetched."""
+
+
+def identity(cfg: DictConfig) -> dict[str, Any]:
+    """The part of the resolved configuration that makes a run what it is."""
+    plain = resolved(cfg)
+    for path in NOT_OF_THE_KEY:
+        group, _, leaf = path.rpartition(".")
+        (plain[group] if group else plain).pop(leaf, None)
+    return plain
+
+
+def run_key(cfg: DictConfig) -> str:
+    """The run's key: sha256 of its identity, 64 hex digits."""
+    return hashlib.sha256(json.dumps(identity(cfg), sort_keys=True, default=str).encode()).hexdigest()
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Keys whose values differ, dotted, with both values; a key that one side lacks has None there.
+
+    >>> differences({"a": {"b": 1}}, {"a": {"b": 2}})
+    {'a.b': (1, 2)}
+    """
+    mine, other = dict(flatten(ours)), dict(flatten(theirs))
+    return {k: (mine.get(k), other.get(k)) for k in sorted(mine.keys() | other.keys()) if mine.get(k) != other.get(k)}
+
+
+def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values; an empty mapping is a value."""
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
+
+
+# -------------------------------------------------------------------------------------------------- compose, build
+
+
+def load(overrides: Sequence[str] = (), *, with_hydra: bool = False) -> DictConfig:
+    """Compose ``conf/config.yaml`` with command-line overrides, as the entry point does."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", overrides=list(overrides), return_hydra_config=with_hydra)
+
+
+def build(node: Any) -> Any:
+    """The object that a configuration node describes; plain values pass through.
+
+    Raises:
+        UserError: where the object refuses its values.
+    """
+    try:
+        return hydra.utils.instantiate(node, _convert_="all")
+    except hydra.errors.InstantiationException as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, UserError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise cause from None

@@ -1,0 +1,473 @@
+"""The vocabulary: what travels, what is kept, and the seams that parts fit into.
+
+Everything here is a value or a protocol. Parts are frozen and pure: whatever changes is in ``FederatedState``, which
+goes into a round and comes out of it. Types are the names by which parts find each other's messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from src.streams import stream, torch_seed
+
+if TYPE_CHECKING:
+    from src.data.dataset import Images
+    from src.network import Network
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+Params = dict[str, Tensor]
+"""A state_dict: parameters and buffers by name."""
+
+
+def size_in_bytes(value: Any) -> int:
+    """What a value takes on the wire: tensors by their elements, numbers 8 bytes, truth values 1.
+
+    >>> size_in_bytes({"w": torch.zeros(3), "n": 5, "ok": True})
+    21
+    """
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if value is None:
+        return 0
+    if isinstance(value, bool):
+        return 1
+    if isinstance(value, int | float):
+        return 8
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(size_in_bytes(v) for v in value.values())
+    if is_dataclass(value):
+        return sum(size_in_bytes(getattr(value, f.name)) for f in fields(value))
+    if isinstance(value, Iterable):
+        return sum(size_in_bytes(v) for v in value)
+    raise TypeError(f"{type(value).__name__} is not something that can be sent")
+
+
+class Payload:
+    """Values looked up by their own type, at most one of each."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, *values: Any) -> None:
+        self._values: dict[type, Any] = {}
+        for value in values:
+            if type(value) in self._values:
+                raise ValueError(f"two values of type {type(value).__name__}; a payload holds one of each")
+            self._values[type(value)] = value
+
+    def get(self, kind: type[T]) -> T | None:
+        """The value of this type, or None."""
+        return self._values.get(kind)
+
+    def one(self, kind: type[T]) -> T:
+        """The value of this type.
+
+        Raises:
+            LookupError: naming what is there instead.
+        """
+        try:
+            value: T = self._values[kind]
+        except KeyError:
+            held = ", ".join(t.__name__ for t in self._values) or "nothing"
+            raise LookupError(f"no {kind.__name__} here; this payload holds {held}") from None
+        return value
+
+    def including(self, *values: Any) -> Payload:
+        """A payload with these values added, each in the place of one of its type."""
+        return Payload(*{**self._values, **{type(v): v for v in values}}.values())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values.values())
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Payload({', '.join(map(repr, self))})"
+
+
+# ----------------------------------------------------------------------------------------------- what clients hold
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A client's data as a method may see it: no truth. Images are shared, not copied."""
+
+    images: Images
+    index: Tensor  # int64 [n], positions in ``images``
+    labels: Tensor  # int64 [n], as given or as corrected
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def read(self, positions: Tensor | None = None, *, augmented: bool = False) -> Tensor:
+        """Stored images at ``positions`` of this client (all by default), [b, C, H, W]."""
+        return self.images.read(self.index if positions is None else self.index[positions], augmented=augmented)
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What a client keeps from one visit to the next. A client that keeps nothing has no state at all."""
+
+    labels: Tensor | None = None  # int64 [n], corrected labels; None while they are as given
+    weight: Tensor | None = None  # float [n], weight of each sample in the loss; None for all ones
+    terms: Mapping[str, Any] = field(default_factory=dict)  # state of each loss term, by its name
+    extras: Payload = field(default_factory=Payload)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is kept."""
+        return self.labels is None and self.weight is None and not self.terms and not len(self.extras)
+
+
+# ---------------------------------------------------------------------------------------------------- what travels
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What one client is sent."""
+
+    round: int  # aggregations before this one, over all stages
+    stage: int  # number of the stage, from 1
+    params: Params
+    extras: Payload = field(default_factory=Payload)
+
+
+@dataclass(frozen=True)
+class ClientTask:
+    """One client's work: its data, what it was sent and what it kept."""
+
+    client: int
+    samples: Samples
+    broadcast: Broadcast
+    state: ClientState
+    seed: int  # the run's seed
+
+    def stream(self, purpose: str, *indices: int) -> np.random.Generator:
+        """Randomness of this client in this round."""
+        return stream(self.seed, purpose, self.broadcast.round, self.client, *indices)
+
+    def torch_seed(self, purpose: str) -> int:
+        """A seed for torch's generators, of this client in this round."""
+        return torch_seed(self.seed, purpose, self.broadcast.round, self.client)
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What comes back from local training. ``params`` and ``reports`` travel; ``state`` stays with the client."""
+
+    client: int
+    num_samples: int
+    params: Params | None  # None once they have been summed where the client ran
+    state: ClientState
+    reports: Payload
+    loss: float  # mean over the steps, for the progress line
+    steps: int
+    finite: bool  # False where a parameter came out as NaN or infinite: such a client is left out
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What a corrector found on one client. ``reports`` travel; the rest stays with the client."""
+
+    client: int
+    labels: Tensor  # int64 [n]
+    weight: Tensor | None  # float [n]
+    keeps: Payload
+    reports: Payload
+
+
+# --------------------------------------------------------------------------------------------------- what is state
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The global model and one slot of state for each server-side part that has any."""
+
+    params: Params
+    parts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Cost so far. A participation is one local training (FedCorr, App. B); bytes are everything that travelled."""
+
+    participations: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    left_out: int = 0  # trainings that came back non-finite
+
+
+@dataclass(frozen=True)
+class FederatedState:
+    """Everything that a run is at the end of a round. A checkpoint is this value."""
+
+    round: int
+    server: ServerState
+    clients: Mapping[int, ClientState] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+
+    def client(self, client: int) -> ClientState:
+        """What this client keeps."""
+        return self.clients.get(client, ClientState())
+
+    def counted(self, **more: int) -> FederatedState:
+        """The state with the named counters increased."""
+        now = {name: getattr(self.counters, name) + by for name, by in more.items()}
+        return replace(self, counters=replace(self.counters, **now))
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """The state after a round and what happened in it."""
+
+    state: FederatedState
+    stage: str
+    cohort: tuple[int, ...]
+    metrics: Mapping[str, float]  # of the round itself: mean training loss, clients left out
+    evaluation: Mapping[str, float] | None = None  # where one fell due
+    correction: Mapping[str, Any] | None = None  # against the truth where there is one, where labels were corrected
+
+
+# -------------------------------------------------------------------------------------------------- parts: clients
+
+
+@dataclass
+class Step:
+    """One batch as the loss terms see it. Shared results are computed once, by whoever asks first."""
+
+    module: Callable[[Tensor], Tensor]
+    params: Params  # the live parameters being trained (no buffers)
+    broadcast: Broadcast
+    inputs: Tensor  # [B, C, H, W], after augmentation, normalisation and mixing
+    labels: Tensor  # int64 [B], before mixing
+    targets: Tensor  # int64 [B], or float [B, K] after mixing
+    positions: Tensor  # int64 [B], positions of the samples on the client
+    draws: Mapping[str, Any]  # by the name of the term that declared them
+    number: int  # of the batch in its epoch, from 0
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """The network's output [B, K] on ``inputs``."""
+        return self.module(self.inputs)
+
+
+class Part(Protocol):
+    """What every part may say of itself, so that a method is checked before it runs."""
+
+    reads: ClassVar[tuple[type, ...]] = ()
+    """Types of message without which this part cannot work."""
+
+
+class LossTerm(Part, Protocol):
+    """One named summand of the local objective.
+
+    It returns per-sample losses [B] or a scalar, and the trainer reduces; it branches on no tensor's value; state a
+    sample is indexed by ``step.positions``; randomness comes from ``draw``. So a term runs stacked as well as alone.
+    """
+
+    def init(self, params: Params, count: int, num_classes: int) -> Any:
+        """State on a client's first visit, for ``count`` samples."""
+        return None
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        """What is random in one batch of ``size``, drawn before it."""
+        return None
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The loss of one batch, [B] or scalar, and the next state."""
+        ...
+
+    def finish(self, broadcast: Broadcast, params: Params, state: Any) -> Any:
+        """State after the client's last batch, when it holds ``params``."""
+        return state
+
+
+class BatchRule(Part, Protocol):
+    """What becomes of a client's samples before the loss: which are used in an epoch, and how a batch is mixed."""
+
+    def select(self, network: Network, task: ClientTask, epoch: int) -> Tensor | None:
+        """Positions used in this epoch, int64; None for all. The network holds the parameters being trained."""
+        return None
+
+    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Any:
+        """What is random in one batch of ``size``; None leaves the batch as it is."""
+        return None
+
+    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Any) -> tuple[Tensor, Tensor]:
+        """Mixed inputs and targets: int64 [B] labels, or float [B, K]."""
+        return inputs, labels
+
+
+class GradientTransform(Part, Protocol):
+    """Masks or scales gradients between backward and the optimiser's step."""
+
+    def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
+        """New gradients by parameter name."""
+        ...
+
+
+class LabelCorrector(Part, Protocol):
+    """Finds and mends wrong labels on a client."""
+
+    def chosen(self, rule: str, known: Payload, clients: Sequence[int]) -> list[int]:
+        """The clients that are asked to correct, in order of their number; decided on the server."""
+        return list(clients)
+
+    def correct(self, network: Network, task: ClientTask, rule: str) -> Correction:
+        """Labels [n] after correction by ``rule``, with the model just received."""
+        ...
+
+
+# --------------------------------------------------------------------------------------------------- parts: server
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What a sampler may use to choose the cohort."""
+
+    seed: int
+    round: int  # over all stages
+    stage_round: int  # within the stage, from 0
+    clients: tuple[int, ...]  # those that hold data, in order
+    num_samples: Mapping[int, int]
+    known: Payload  # what exchanges know on the server
+    ask: Callable[[ClientJob[Any], Sequence[int]], list[Any]]  # runs a job on clients; counted as traffic
+
+    def stream(self, purpose: str) -> np.random.Generator:
+        """Randomness of this round."""
+        return stream(self.seed, purpose, self.round)
+
+
+class ClientSampler(Part, Protocol):
+    """Chooses the clients of a round."""
+
+    def __call__(self, sampling: Sampling) -> list[int]:
+        """The cohort, each client at most once."""
+        ...
+
+    def size(self, clients: int) -> int:
+        """How many of ``clients`` a round has at most."""
+        ...
+
+
+class Exchange(Part, Protocol):
+    """What travels besides the model: up after local training, down with the next broadcast."""
+
+    sends: ClassVar[tuple[type, ...]] = ()
+    """Types that go down to clients."""
+    keeps: ClassVar[tuple[type, ...]] = ()
+    """Types left on a client after local training."""
+    knows: ClassVar[tuple[type, ...]] = ()
+    """Types that it tells the server's parts."""
+
+    def init(self, clients: int) -> Any:
+        """State on the server before the first round."""
+        return None
+
+    def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+        """(What is sent up, what the client keeps) after local training gave ``params``."""
+        return Payload(), Payload()
+
+    def fold(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:
+        """The state with the reports of some clients taken in."""
+        return state
+
+    def close(self, state: Any, seed: int, round: int) -> Any:
+        """The state at the end of a pass or stage, before labels are corrected."""
+        return state
+
+    def send(self, state: Any, client: int) -> tuple[Any, ...]:
+        """What goes down to this client."""
+        return ()
+
+    def known(self, state: Any) -> tuple[Any, ...]:
+        """What samplers and correctors may know on the server."""
+        return ()
+
+
+class Aggregator(Part, Protocol[V]):
+    """Combines the clients' models. ``block`` runs where a few clients ran, ``combine`` on the server."""
+
+    def block(self, params: Params, results: Sequence[ClientResult]) -> V:
+        """What is sent on for these clients; ``params`` is the model they received."""
+        ...
+
+    def combine(self, params: Params, values: Iterable[V]) -> Params:
+        """The combined model, from the values of all blocks in order of client."""
+        ...
+
+
+class ServerUpdate(Part, Protocol):
+    """From the received model and the combined one to the next global model."""
+
+    def init(self, params: Params) -> Any:
+        """State before the first round."""
+        return None
+
+    def __call__(
+        self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Any
+    ) -> tuple[Params, Any]:
+        """The next model and state. ``cohort`` are the clients that were combined, of ``clients`` in all."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------------------- execution
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class ClientJob(Protocol[R_co]):
+    """Anything that a client can be asked to do; picklable."""
+
+    def __call__(self, network: Network, task: ClientTask) -> R_co:
+        """The job's result for one client."""
+        ...
+
+
+@dataclass(frozen=True)
+class Block(Generic[V, R_co]):
+    """The outcome of a few tasks: what their results were reduced to, and each of them without it."""
+
+    value: V
+    results: list[R_co]
+
+
+class Executor(Protocol):
+    """Runs a job on many clients; nothing else knows how."""
+
+    def map(
+        self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
+    ) -> Iterator[Block[V, T]]:
+        """Blocks of ``BLOCK`` tasks, in the order of ``tasks``, each reduced where it ran.
+
+        The cuts are fixed, so that sums have the same bits for any number of workers.
+        """
+        ...
+
+
+BLOCK = 5
+"""Clients to a block."""
+
+Reason = Literal["pass", "end"]
+"""When labels are corrected: after every pass over the clients, or at the end of the stage."""
+
+
+def as_list(results: list[T]) -> Block[None, T]:
+    """The reduction that keeps every result."""
+    return Block(None, results)
+
+
+def all_finite(params: Params) -> bool:
+    """Whether no floating-point entry is NaN or infinite."""
+    return all(bool(torch.isfinite(p).all()) for p in params.values() if p.is_floating_point())

@@ -1,0 +1,213 @@
+"""Where images lie: in memory as one tensor, or in files that are decoded when a batch asks for them.
+
+Both read the same pixels for the same position however often and in whatever order they are asked.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from src.data.dataset import Images, Indices
+from src.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+class Store(Images, Protocol):
+    """What a data set is assembled from: images that can be cut down to some of them, and named by their content."""
+
+    def take(self, index: Indices) -> Self:
+        """The images at ``index`` [n], as a store of their own."""
+
+    def digest(self) -> bytes:
+        """A sha256 of what would be read; see each store for what stands for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorImages:
+    """Images in memory: uint8 or float32 ``pixels`` [N, C, H, W].
+
+    ``larger`` [N, C, H', W'] is what random crops are taken from, where that is not ``pixels`` itself.
+    """
+
+    pixels: Tensor
+    larger: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of what the network receives."""
+        _, c, h, w = self.pixels.shape
+        return c, h, w
+
+    @property
+    def augmented_size(self) -> tuple[int, int]:
+        """(H', W') of what random crops are taken from."""
+        h, w = (self.pixels if self.larger is None else self.larger).shape[2:]
+        return h, w
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def read(self, index: Tensor, *, augmented: bool = False) -> Tensor:
+        """The images at ``index`` [b]: a copy, on the device of ``pixels``."""
+        source = self.larger if augmented and self.larger is not None else self.pixels
+        return source.index_select(0, index.to(source.device))
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same images, held on ``device``."""
+        return replace(
+            self, pixels=self.pixels.to(device), larger=None if self.larger is None else self.larger.to(device)
+        )
+
+    def take(self, index: Indices) -> Self:
+        """The images at ``index`` [n], copied."""
+        chosen = torch.from_numpy(index)
+        return replace(
+            self,
+            pixels=self.pixels.index_select(0, chosen),
+            larger=None if self.larger is None else self.larger.index_select(0, chosen),
+        )
+
+    def digest(self) -> bytes:
+        """The sha256 of type, shape and every pixel."""
+        digest = hashlib.sha256()
+        for pixels in (self.pixels, self.larger):
+            if pixels is not None:
+                array = np.ascontiguousarray(pixels.cpu().numpy())
+                digest.update(f"{array.dtype}{array.shape}".encode())
+                digest.update(array.data)
+        return digest.digest()
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Image files below ``root``, decoded when asked for: uint8 [b, C, H, W], resized by Pillow's bilinear filter.
+
+    A file that cannot be decoded reads as black, is named in a warning once and counted in ``unreadable``; a file that
+    has gone since the data set was built is an error, since then the whole folder may have.
+    """
+
+    root: Path
+    paths: Sequence[str]  # [N], relative to root
+    file_sizes: NDArray[np.int64]  # [N], bytes
+    size: tuple[int, int]  # (H, W) of evaluation and of the network's inputs
+    augmented_size: tuple[int, int]  # (H', W') of what random crops are taken from
+    channels: int = 3  # 3: colour, 1: grey
+    threads: int = 1  # decoding at once; Pillow lets go of the interpreter while it decodes
+    device: torch.device | str = "cpu"
+    unreadable: set[str] = field(default_factory=set)  # paths met so far, in this process
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of what the network receives."""
+        return (self.channels, *self.size)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, index: Tensor, *, augmented: bool = False) -> Tensor:
+        """The images at ``index`` [b], at ``augmented_size`` or at ``size``.
+
+        Raises:
+            UserError: if a file is not there.
+        """
+        size = self.augmented_size if augmented else self.size
+        pixels = np.empty((len(index), self.channels, *size), np.uint8)
+
+        def decode(row: int, position: int) -> None:
+            pixels[row] = self._decode(self.paths[position], size)
+
+        positions = index.tolist()
+        if self.threads == 1:
+            for row, position in enumerate(positions):
+                decode(row, position)
+        else:
+            pool = _pool(self.threads, os.getpid())
+            list(pool.map(decode, range(len(positions)), positions))  # list: errors come out here
+        return torch.from_numpy(pixels).to(self.device)
+
+    def _decode(self, path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+        """One image [C, H, W]; black where it cannot be decoded."""
+        from PIL import Image
+
+        try:
+            encoded = (self.root / path).read_bytes()
+        except OSError as error:
+            raise UserError(f"dataset.root: {self.root / path} cannot be read any more ({error.strerror})") from error
+        h, w = size
+        try:
+            with Image.open(BytesIO(encoded)) as opened:
+                image = opened.convert("RGB" if self.channels == 3 else "L")
+            if image.size != (w, h):
+                image = image.resize((w, h), Image.Resampling.BILINEAR)
+        except Exception as error:  # a broken file makes a decoder fail in any way
+            self._miss(path, error)
+            return np.zeros((self.channels, h, w), np.uint8)
+        return np.asarray(image).reshape(h, w, self.channels).transpose(2, 0, 1)
+
+    def _miss(self, path: str, error: Exception) -> None:
+        """Note an unreadable file; the first ten are reported one by one, then every thousandth."""
+        if path in self.unreadable:
+            return
+        self.unreadable.add(path)
+        count = len(self.unreadable)
+        if count <= 10 or count % 1000 == 0:
+            log.warning(
+                "%s cannot be decoded (%s) and is read as black: unreadable file no. %d", self.root / path, error, count
+            )
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same images, decoded here and delivered on ``device``."""
+        return replace(self, device=device)
+
+    def take(self, index: Indices) -> Self:
+        """The files at ``index`` [n]."""
+        return replace(self, paths=tuple(self.paths[i] for i in index.tolist()), file_sizes=self.file_sizes[index])
+
+    def digest(self) -> bytes:
+        """The sha256 of relative paths and file sizes in bytes, and of what they are resized to; nothing is decoded."""
+        digest = hashlib.sha256(f"{self.channels}{self.size}{self.augmented_size}".encode())
+        for path, size in zip(self.paths, self.file_sizes.tolist(), strict=True):
+            digest.update(f"{path}\0{size}\n".encode())
+        return digest.digest()
+
+    def in_memory(self) -> TensorImages:
+        """The same images, decoded once."""
+        everything = torch.arange(len(self))
+        larger = None if self.augmented_size == self.size else self.read(everything, augmented=True)
+        return TensorImages(self.read(everything), larger)
+
+
+def file_sizes(root: Path, paths: Sequence[str]) -> NDArray[np.int64]:
+    """The size of each file in bytes [N], 0 where it is missing. Threads hide the latency of a network disk."""
+    base = os.fspath(root)
+
+    def size(path: str) -> int:
+        try:
+            return os.stat(os.path.join(base, path)).st_size  # noqa: PTH116, PTH118 - a million Path objects are slow
+        except OSError:
+            return 0
+
+    def sizes(start: int) -> list[int]:
+        return [size(path) for path in paths[start : start + 1000]]
+
+    blocks = _pool(16, os.getpid()).map(sizes, range(0, len(paths), 1000))
+    return np.array([size for block in blocks for size in block], np.int64)
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """The threads that read files, one pool for each ``process``: a forked one inherits no threads."""
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"images-{process}")

@@ -1,0 +1,150 @@
+"""The run's folder: which one it is, who may write there, and which earlier run it goes on from.
+
+A folder holds one run. Whoever writes there holds its lock, which the system releases however the process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from src.config import differences
+from src.errors import UserError
+
+RESULT = "result.json"
+SWEEPS = Path("multirun")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A locked folder and what an earlier process left in it."""
+
+    path: Path
+    lock: FileLock
+    earlier: Mapping[str, Any] | None  # the record of the run that goes on here
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.earlier is not None and self.earlier.get("status") == "finished"
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """A run's ``result.json``; None where there is none that can be read."""
+    try:
+        record: dict[str, Any] = json.loads((folder / RESULT).read_text())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and "key" in record else None
+
+
+def open_folder(
+    *, output: str | None, output_root: str, resume: bool | str, key: str, identity: Mapping[str, Any], job: Path | None
+) -> tuple[RunFolder, str]:
+    """The folder of this run, locked, and one line that says what was decided.
+
+    ``job`` is the folder that a sweep has given to this job. ``resume`` is true for the newest unfinished run of this
+    ``key`` under ``output_root`` (or of earlier sweeps), or the folder of a run.
+
+    Raises:
+        UserError: if the folder holds another run, is in use or cannot be written.
+    """
+    if isinstance(resume, str):
+        if output is not None and Path(output).resolve() != Path(resume).resolve():
+            raise UserError(f"resume={resume} goes on in its own folder; leave output={output} out")
+        if read_record(Path(resume)) is None:
+            raise UserError(f"resume={resume}: no run is recorded there ({RESULT} is missing or unreadable)")
+        return _continue(Path(resume), key, identity)
+    if output is not None:
+        return _named(Path(output), resume, key, identity)
+    if resume:
+        found = _earlier(key, [Path(output_root), SWEEPS])
+        if found is not None:
+            return _continue(found, key, identity)
+    fresh = job if job is not None else _unused(Path(output_root), key)
+    line = f"no unfinished run of this configuration under {output_root}; starting afresh in {fresh}" if resume else ""
+    return _lock(fresh, None), line
+
+
+def _named(path: Path, resume: bool, key: str, identity: Mapping[str, Any]) -> tuple[RunFolder, str]:
+    record = read_record(path) if path.is_dir() else None
+    if record is None:
+        return _lock(path, None), f"output={path} holds no run yet; starting afresh" if resume else ""
+    if not resume:
+        raise UserError(
+            f"output={path} already holds a run ({record.get('status')}): add resume=true to go on with it, "
+            "or choose another folder"
+        )
+    return _continue(path, key, identity)
+
+
+def _continue(path: Path, key: str, identity: Mapping[str, Any]) -> tuple[RunFolder, str]:
+    folder = _lock(path, read_record(path))
+    assert folder.earlier is not None
+    if folder.earlier["key"] != key:
+        other = folder.earlier.get("identity", {})
+        changed = [
+            f"{k} ({_short(theirs)} there, {_short(ours)} here)"
+            for k, (ours, theirs) in differences(identity, other).items()
+        ]
+        folder.lock.release()
+        raise UserError(f"{path} holds a run of another configuration; these keys differ: {', '.join(changed)}")
+    verb = "is finished; nothing to do" if folder.finished else "goes on"
+    return folder, f"the run in {path} {verb}"
+
+
+def _short(value: Any) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _earlier(key: str, roots: list[Path]) -> Path | None:
+    """The newest unfinished run of this key, or else the newest finished one."""
+    found = [(path, record) for root in roots for path, record in _records(root) if record["key"] == key]
+    found.sort(key=lambda item: (item[1].get("status") != "finished", item[1].get("started", 0.0)))
+    return found[-1][0] if found else None
+
+
+def _records(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for pattern in ("*", "*/*", "*/*/*"):
+        for path in root.glob(f"{pattern}/{RESULT}"):
+            record = read_record(path.parent)
+            if record is not None:
+                yield path.parent, record
+
+
+def _unused(root: Path, key: str) -> Path:
+    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{key[:8]}"
+    for number in range(1, 1000):
+        path = root / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(
+                f"output_root={root}: {error.strerror or error}; choose a folder you can write to"
+            ) from None
+        return path
+    raise UserError(f"output_root={root} has no free name left for {stem}")
+
+
+def _lock(path: Path, earlier: Mapping[str, Any] | None) -> RunFolder:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(13, "no permission to write there")
+        lock = FileLock(path / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"output={path} is in use by another process; wait for it or choose another folder") from None
+    except OSError as error:
+        raise UserError(f"output={path}: {error.strerror or error}; choose a folder you can write to") from None
+    return RunFolder(path, lock, earlier)

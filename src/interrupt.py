@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM: the first asks the loop to stop after the round in hand, a second one stops at once."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+
+class Interrupted(BaseException):
+    """The run was asked to stop, and has. Not an ``Exception``: a sweep must end with it, not go to its next job."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+class Interruption:
+    """While entered, remembers the first signal and lets the second one through."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.number is not None:
+            self._restore()
+            raise Interrupted(number)
+        self.number = number
+        print("\nstopping after this round; once more stops at once", file=sys.stderr, flush=True)

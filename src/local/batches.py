@@ -1,0 +1,45 @@
+"""What happens to a batch before the loss: nothing, or mixup."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from src.core import BatchRule
+from src.ranges import NonNegative, PositiveCount
+
+
+@dataclass(frozen=True)
+class Plain(BatchRule):
+    """Batches as they are."""
+
+
+@dataclass(frozen=True)
+class Mixup(BatchRule):
+    """One λ ~ Beta(α, α) a batch, and a permuted partner for each sample (Zhang et al. 2018; FedCorr, Sec. 3.2).
+
+    The mixed target is ``λ y_i + (1-λ) y_j`` as soft labels. ``alpha=0`` or ``enabled=false`` mixes nothing, and
+    ``stages`` limits it to stages of these numbers, from 1; null means all.
+    """
+
+    alpha: NonNegative
+    enabled: bool
+    stages: list[PositiveCount] | None
+
+    def draw(self, rng: np.random.Generator, size: int, stage: int) -> tuple[float, Tensor] | None:
+        """(λ, permutation [size]); None where nothing is mixed."""
+        if not self.enabled or self.alpha == 0 or (self.stages is not None and stage not in self.stages):
+            return None
+        return float(rng.beta(self.alpha, self.alpha)), torch.from_numpy(rng.permutation(size))
+
+    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Any) -> tuple[Tensor, Tensor]:
+        """Mixed inputs [B, C, H, W] and soft targets [B, K]."""
+        if draw is None:
+            return inputs, labels
+        share, partner = draw
+        partner = partner.to(inputs.device)
+        soft = F.one_hot(labels, num_classes).to(inputs.dtype)
+        return torch.lerp(inputs[partner], inputs, share), torch.lerp(soft[partner], soft, share)

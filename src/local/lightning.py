@@ -1,0 +1,64 @@
+"""The client's model as a LightningModule: a training step and an optimiser, driven by the loop in ``sgd``.
+
+The step touches only its argument: no ``self.log``, no state, no branch on a tensor's value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from src.core import LossTerm, Step
+from src.ranges import NonNegative, Positive, PositiveCount
+
+
+@dataclass(frozen=True)
+class Training:
+    """The local optimiser: plain SGD, made anew for every client and round (its momentum starts at zero)."""
+
+    lr: Positive
+    momentum: NonNegative
+    weight_decay: NonNegative
+    batch_size: PositiveCount
+    epochs: PositiveCount
+
+
+@dataclass
+class Objective:
+    """The sum of named terms, and the state that each of them has on this client."""
+
+    terms: Mapping[str, LossTerm]
+    states: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, step: Step, weight: Tensor | None) -> Tensor:
+        """The loss of one batch: per-sample terms averaged (by ``weight`` [B] where given), scalars added."""
+        total: Tensor | None = None
+        for name, term in self.terms.items():
+            loss, self.states[name] = term(step, self.states.get(name))
+            if loss.dim() == 1:
+                loss = loss.mean() if weight is None else (weight * loss).sum() / weight.sum().clamp_min(1e-12)
+            total = loss if total is None else total + loss
+        assert total is not None, "a method has at least one loss term"
+        return total
+
+
+class ClientModule(L.LightningModule):
+    """Local training of one client, as Lightning names its pieces."""
+
+    def __init__(self, module: nn.Module, training: Training) -> None:
+        super().__init__()
+        self.module = module
+        self.training_settings = training
+
+    def training_step(self, step: Step, objective: Objective, weight: Tensor | None) -> Tensor:
+        """The objective on one batch."""
+        return objective(step, weight)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """A new SGD; one fused kernel over all parameters."""
+        use = self.training_settings
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        return torch.optim.SGD(parameters, use.lr, use.momentum, weight_decay=use.weight_decay, fused=True)

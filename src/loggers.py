@@ -1,0 +1,218 @@
+"""The record of a run: lines a round and an evaluation, the result, and a mirror of them in W&B.
+
+The files in the run's folder are the record; everything else may be lost without loss.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import netrc
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from src.checkpoint import write_atomically
+from src.config import Wandb
+from src.core import RoundResult
+from src.folder import RESULT
+
+log = logging.getLogger(__name__)
+
+
+class Lines:
+    """A file of JSON lines, each flushed as it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def keep(self, rounds: int) -> list[dict[str, Any]]:
+        """Drop what was written after round ``rounds``, and a half-written last line; gives what stays."""
+        kept = []
+        for line in self.path.read_text().splitlines() if self.path.exists() else []:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                break
+            if row["round"] <= rounds:
+                kept.append(row)
+        write_atomically(self.path, "".join(_line(row) for row in kept).encode())
+        return kept
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one line."""
+        with self.path.open("a") as file:
+            file.write(_line(row))
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(_plain(row), allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN: what is not finite becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+class Record:
+    """``metrics.jsonl``, ``corrections.jsonl`` and ``result.json`` of one run."""
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.metrics = Lines(folder / "metrics.jsonl")
+        self.corrections = Lines(folder / "corrections.jsonl")
+        self.about = dict(about)
+
+    def go_on_after(self, rounds: int) -> list[dict[str, Any]]:
+        """Cut the lines to what a checkpoint at ``rounds`` knows; gives the evaluations so far."""
+        self.corrections.keep(rounds)
+        return [row for row in self.metrics.keep(rounds) if row["kind"] == "evaluation"]
+
+    def round(self, result: RoundResult, seconds: float) -> dict[str, Any]:
+        """Write the lines of a round; gives what a mirror should show of it."""
+        counters = result.state.counters
+        row: dict[str, Any] = {
+            "kind": "round",
+            "round": result.state.round,
+            "stage": result.stage,
+            "cohort": list(result.cohort),
+            "participations": counters.participations,
+            "bytes_down": counters.bytes_down,
+            "bytes_up": counters.bytes_up,
+            "seconds": round(seconds, 3),
+            **result.metrics,
+        }
+        if result.correction is not None:
+            row["correction"] = {k: v for k, v in result.correction.items() if k != "clients"}
+            self.corrections.write({"round": result.state.round, "stage": result.stage, **result.correction})
+        self.metrics.write(row)
+        shown = {k: v for k, v in row.items() if k not in ("kind", "cohort", "stage", "correction")}
+        shown |= {f"correction/{k}": v for k, v in row.get("correction", {}).items() if isinstance(v, int | float)}
+        if result.evaluation is not None:
+            place = {k: row[k] for k in ("round", "stage", "participations")}
+            self.metrics.write({"kind": "evaluation", **place, **result.evaluation})
+            shown |= result.evaluation
+        return shown
+
+    def result(self, status: str, **more: Any) -> dict[str, Any]:
+        """Write ``result.json``."""
+        found = {"status": status, **self.about, **more}
+        write_atomically(self.folder / RESULT, (json.dumps(_plain(found), indent=1, default=str) + "\n").encode())
+        return found
+
+
+def environment() -> dict[str, Any]:
+    """Commit and versions, as far as they can be told."""
+    names = ("torch", "torchvision", "lightning", "hydra-core", "numpy", "scikit-learn", "flnl")
+    versions = {"python": platform.python_version()}
+    for name in names:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"commit": _commit(), "versions": versions, "machine": platform.platform()}
+
+
+def _commit() -> str | None:
+    def git(*words: str) -> str:
+        here = Path(__file__).resolve().parent
+        found = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True)
+        return found.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+class Mirror:
+    """Metrics in W&B. It never asks, hangs or fails a run: what goes wrong is said in one line and left."""
+
+    def __init__(self, run: Any, mode: str) -> None:
+        self._run, self._mode = run, mode
+
+    @classmethod
+    def open(cls, settings: Wandb, folder: Path, key: str, config: Mapping[str, Any], **names: Any) -> Mirror:
+        """Start the mirror of the run in ``folder``; ``names`` are W&B's group, job type, name and tags."""
+        mode = settings.mode
+        if mode == "auto":
+            mode = "online" if _has_key() else "offline"
+        if mode == "disabled":
+            return cls(None, mode)
+        run = cls._start(settings, folder, key, config, mode, names)
+        if run is None and mode == "online":
+            log.warning("W&B cannot be reached; metrics go to its offline folder in %s", folder)
+            mode = "offline"
+            run = cls._start(settings, folder, key, config, mode, names)
+        return cls(run, mode)
+
+    @staticmethod
+    def _start(
+        settings: Wandb, folder: Path, key: str, config: Mapping[str, Any], mode: str, names: Mapping[str, Any]
+    ) -> Any:
+        try:
+            import wandb
+
+            return wandb.init(
+                project=settings.project,
+                dir=str(folder),
+                mode=mode,  # type: ignore[arg-type]
+                id=f"{key[:12]}-{abs(hash(str(folder.resolve()))) % 10**6:06d}" if mode == "online" else None,
+                resume="allow" if mode == "online" else None,
+                config=dict(config),
+                reinit="finish_previous",
+                settings=wandb.Settings(
+                    silent=True,
+                    init_timeout=20,
+                    console="off",
+                    x_transaction_log_flush_interval=1,
+                    x_disable_stats=True,
+                ),
+                **names,
+            )
+        except Exception as error:
+            log.warning("W&B did not start (%s)", str(error).splitlines()[0] if str(error) else type(error).__name__)
+            return None
+
+    def log(self, row: Mapping[str, Any], step: int) -> None:
+        """Send one row."""
+        if self._run is None:
+            return
+        try:
+            self._run.log(dict(row), step=step)
+        except Exception as error:
+            log.warning("W&B stopped taking metrics (%s)", error)
+            self._run = None
+
+    def close(self, *, failed: bool, summary: Mapping[str, Any]) -> str | None:
+        """Finish; gives the line to print for a run that is still to be synchronised."""
+        if self._run is None:
+            return None
+        try:
+            folder = str(Path(self._run.dir).parent)
+            self._run.summary.update(dict(summary))
+            self._run.finish(exit_code=1 if failed else 0)
+        except Exception as error:
+            log.warning("W&B did not finish (%s)", error)
+            return None
+        return f"wandb sync {folder}" if self._mode == "offline" else None
+
+
+def _has_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return netrc.netrc().authenticators("api.wandb.ai") is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

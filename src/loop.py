@@ -1,0 +1,256 @@
+"""The federated loop: one round after another, state in and state out.
+
+A round is one aggregation. The loop holds nothing between rounds but the state it yields, so whoever stores that
+value can go on from it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from src.core import (
+    Block,
+    Broadcast,
+    ClientJob,
+    ClientResult,
+    ClientTask,
+    Correction,
+    Executor,
+    FederatedState,
+    Params,
+    Payload,
+    RoundResult,
+    Samples,
+    Sampling,
+    ServerState,
+    as_list,
+    size_in_bytes,
+)
+from src.data.federation import Federation
+from src.local.lightning import Training
+from src.local.sgd import LocalTraining
+from src.method import Method, Stage
+from src.network import Network
+
+
+class NonFiniteError(Exception):
+    """Local training diverged and ``on_nonfinite=stop`` was asked for."""
+
+
+class Evaluate(Protocol):
+    """The one who sees the truth."""
+
+    def model(self, params: Params) -> Mapping[str, float]:
+        """Scores of a global model."""
+        ...
+
+    def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> Mapping[str, Any]:
+        """What a correction did, as far as the truth is known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run says of the loop itself."""
+
+    seed: int
+    training: Training
+    eval_every: int | None  # participations; None for one cohort of the last stage
+    on_nonfinite: Literal["drop", "stop"]
+
+
+@dataclass(frozen=True)
+class Correct:
+    """The job of correcting labels."""
+
+    method: Method
+    rule: str
+
+    def __call__(self, network: Network, task: ClientTask) -> Correction:
+        """Correct with the received model."""
+        assert self.method.corrector is not None
+        network.load(task.broadcast.params)
+        return self.method.corrector.correct(network, task, self.rule)
+
+
+def initial_state(params: Params) -> FederatedState:
+    """The state before the first round."""
+    return FederatedState(0, ServerState(params))
+
+
+def run(
+    method: Method,
+    federation: Federation,
+    executor: Executor,
+    evaluate: Evaluate,
+    state: FederatedState,
+    settings: Settings,
+) -> Iterator[RoundResult]:
+    """Rounds from ``state`` to the method's end.
+
+    Raises:
+        NonFiniteError: if a client diverges under ``on_nonfinite=stop``.
+    """
+    clients = federation.with_data
+    last = method.stages[-1]
+    every = settings.eval_every or last.sampler.size(len(clients))
+    server = _Server(method, federation, executor, settings, clients)
+    end = method.length(len(clients))
+    while state.round < end:
+        before = state
+        stage, stage_round = (position := method.at(state.round, len(clients))).stage, position.stage_round
+        state, cohort, metrics = server.train(state, stage, stage_round)
+        correction = None
+        if stage.corrects_after(stage_round, len(clients)):
+            uncorrected = state
+            state, asked = server.correct(state, stage)
+            correction = evaluate.correction(uncorrected, state, asked)
+        state = replace(state, round=state.round + 1)
+        due = state.counters.participations // every > before.counters.participations // every
+        border = stage_round + 1 == stage.length(len(clients))
+        scores = evaluate.model(state.server.params) if due or border else None
+        yield RoundResult(state, stage.name, cohort, metrics, scores, correction)
+
+
+@dataclass(frozen=True)
+class _Server:
+    """A round's work on the server side; stateless, the state passes through."""
+
+    method: Method
+    federation: Federation
+    executor: Executor
+    settings: Settings
+    clients: tuple[int, ...]
+
+    # ----------------------------------------------------------------------------------------------------- training
+
+    def train(
+        self, state: FederatedState, stage: Stage, stage_round: int
+    ) -> tuple[FederatedState, tuple[int, ...], dict[str, float]]:
+        """Sample, train locally, aggregate, update, fold what was reported."""
+        state, chosen = self._sample(state, stage, stage_round)
+        received = state.server.params
+        tasks = [self.task(state, client, stage, stage.exchange) for client in sorted(chosen)]
+        job = LocalTraining(self.settings.training, stage.batch, stage.local, stage.gradient, stage.exchange)
+
+        def reduce(results: list[ClientResult]) -> Block[Any, ClientResult]:
+            finite = [r for r in results if r.finite]
+            return Block(stage.aggregator.block(received, finite), [replace(r, params=None) for r in results])
+
+        values, results = [], []
+        for block in self.executor.map(job, tasks, reduce):
+            values.append(block.value)
+            results += block.results
+        finite = [r for r in results if r.finite]
+        if self.settings.on_nonfinite == "stop" and len(finite) < len(results):
+            diverged = ", ".join(str(r.client) for r in results if not r.finite)
+            raise NonFiniteError(
+                f"round {state.round + 1}: the parameters of client {diverged} came back non-finite (on_nonfinite=stop)"
+            )
+        params = received
+        parts = dict(state.server.parts)
+        if finite:
+            combined = stage.aggregator.combine(received, values)
+            slot = f"server {type(stage.server).__name__}"
+            own = parts[slot] if slot in parts else stage.server.init(received)
+            cohort = [r.client for r in finite]
+            params, own = stage.server(received, combined, cohort, len(self.clients), own)
+            if own is not None:
+                parts[slot] = own
+        kept = {r.client: r.state for r in finite if not r.state.empty}
+        model = size_in_bytes(received)
+        state = replace(state, server=ServerState(params, parts), clients={**state.clients, **kept}).counted(
+            participations=len(results),
+            bytes_down=sum(model + size_in_bytes(t.broadcast.extras) for t in tasks),
+            bytes_up=sum(model + size_in_bytes(r.reports) for r in results),
+            left_out=len(results) - len(finite),
+        )
+        state = self._fold(state, {r.client: r.reports for r in finite})
+        metrics = {
+            "loss": sum(r.loss for r in finite) / len(finite) if finite else float("nan"),
+            "left_out": float(len(results) - len(finite)),
+        }
+        return state, tuple(t.client for t in tasks), metrics
+
+    def _sample(self, state: FederatedState, stage: Stage, stage_round: int) -> tuple[FederatedState, list[int]]:
+        travelled = {"bytes_down": 0, "bytes_up": 0}
+
+        def ask(job: ClientJob[Any], ids: Sequence[int]) -> list[Any]:
+            tasks = [self.task(state, client, stage, stage.exchange) for client in ids]
+            answers = [r for block in self.executor.map(job, tasks, as_list) for r in block.results]
+            travelled["bytes_down"] += sum(size_in_bytes(t.broadcast) for t in tasks)
+            travelled["bytes_up"] += size_in_bytes(answers)
+            return answers
+
+        chosen = stage.sampler(
+            Sampling(
+                seed=self.settings.seed,
+                round=state.round,
+                stage_round=stage_round,
+                clients=self.clients,
+                num_samples=self.federation.sizes,
+                known=self._known(state),
+                ask=ask,
+            )
+        )
+        return state.counted(**travelled), chosen
+
+    # --------------------------------------------------------------------------------------------------- correction
+
+    def correct(self, state: FederatedState, stage: Stage) -> tuple[FederatedState, list[int]]:
+        """Close the exchanges' pass, then have the chosen clients correct their labels with the new model."""
+        corrector, correct = self.method.corrector, stage.correct
+        assert corrector is not None, "checked at assembly"
+        assert correct is not None, "the stage corrects"
+        parts = dict(state.server.parts)
+        for name, exchange in stage.exchange.items():
+            parts[f"exchange {name}"] = exchange.close(self._slot(state, name), self.settings.seed, state.round)
+        state = replace(state, server=replace(state.server, parts=parts))
+        asked = corrector.chosen(correct.rule, self._known(state), self.clients)
+        tasks = [self.task(state, client, stage, self.method.exchange) for client in asked]
+        corrections = [
+            r for block in self.executor.map(Correct(self.method, correct.rule), tasks, as_list) for r in block.results
+        ]
+        clients = dict(state.clients)
+        for found in corrections:
+            was = state.client(found.client)
+            clients[found.client] = replace(
+                was, labels=found.labels, weight=found.weight, extras=was.extras.including(*found.keeps)
+            )
+        state = replace(state, clients=clients).counted(
+            bytes_down=sum(size_in_bytes(t.broadcast.params) + size_in_bytes(t.broadcast.extras) for t in tasks),
+            bytes_up=sum(size_in_bytes(c.reports) for c in corrections),
+        )
+        return self._fold(state, {c.client: c.reports for c in corrections}), asked
+
+    # ----------------------------------------------------------------------------------------------------- exchanges
+
+    def task(self, state: FederatedState, client: int, stage: Stage, exchanges: Mapping[str, Any]) -> ClientTask:
+        """What ``client`` is given to do with the current model."""
+        sent = [v for name, exchange in exchanges.items() for v in exchange.send(self._slot(state, name), client)]
+        samples = self.federation.samples(client)
+        own = state.client(client)
+        if own.labels is not None:
+            samples = Samples(samples.images, samples.index, own.labels)
+        broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent))
+        return ClientTask(client, samples, broadcast, own, self.settings.seed)
+
+    def _slot(self, state: FederatedState, name: str) -> Any:
+        slot = f"exchange {name}"
+        if slot in state.server.parts:
+            return state.server.parts[slot]
+        return self.method.exchange[name].init(self.federation.num_clients)
+
+    def _known(self, state: FederatedState) -> Payload:
+        exchanges = self.method.exchange.items()
+        return Payload(*(fact for name, exchange in exchanges for fact in exchange.known(self._slot(state, name))))
+
+    def _fold(self, state: FederatedState, reports: Mapping[int, Payload]) -> FederatedState:
+        if not self.method.exchange:
+            return state
+        parts = dict(state.server.parts)
+        for name, exchange in self.method.exchange.items():
+            folded = exchange.fold(self._slot(state, name), reports, self.settings.seed)
+            if folded is not None:
+                parts[f"exchange {name}"] = folded
+        return replace(state, server=replace(state.server, parts=parts))

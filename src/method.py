@@ -1,0 +1,209 @@
+"""A method: parts, and the stages in which they act.
+
+A method is assembled from configuration and checked before anything runs; the check names the keys to change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from src.core import (
+    Aggregator,
+    BatchRule,
+    ClientSampler,
+    Exchange,
+    GradientTransform,
+    LabelCorrector,
+    LossTerm,
+    Part,
+    Reason,
+    ServerUpdate,
+)
+from src.errors import UserError
+
+
+@dataclass(frozen=True)
+class Correcting:
+    """When a stage has labels corrected, and by which of the corrector's rules."""
+
+    when: Reason
+    rule: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of rounds with the same parts. A correction belongs to the stage that it ends."""
+
+    name: str
+    number: int  # from 1
+    rounds: int | None  # aggregations; or else
+    passes: int | None  # visits of every client
+    sampler: ClientSampler
+    batch: BatchRule
+    local: Mapping[str, LossTerm]
+    gradient: GradientTransform | None
+    aggregator: Aggregator[Any]
+    server: ServerUpdate
+    exchange: Mapping[str, Exchange]  # those that take part; the others are silent
+    correct: Correcting | None
+
+    def rounds_in_pass(self, clients: int) -> int:
+        """Rounds until every one of ``clients`` has been visited."""
+        return math.ceil(clients / self.sampler.size(clients))
+
+    def length(self, clients: int) -> int:
+        """Rounds of the stage."""
+        return self.rounds if self.rounds is not None else (self.passes or 0) * self.rounds_in_pass(clients)
+
+    def corrects_after(self, stage_round: int, clients: int) -> bool:
+        """Whether labels are corrected after this round of the stage (from 0)."""
+        if self.correct is None:
+            return False
+        if self.correct.when == "pass":
+            return (stage_round + 1) % self.rounds_in_pass(clients) == 0
+        return stage_round + 1 == self.length(clients)
+
+    def describe(self) -> str:
+        """The active parts in one line."""
+        length = f"{self.rounds} rounds" if self.rounds is not None else f"{self.passes} passes"
+        terms = " + ".join(self.local)
+        parts = [type(self.sampler).__name__, type(self.batch).__name__, terms]
+        parts += [type(self.gradient).__name__] if self.gradient is not None else []
+        parts += [type(self.aggregator).__name__, type(self.server).__name__, *self.exchange]
+        parts += [f"correct {self.correct.rule} at every {self.correct.when}"] if self.correct else []
+        return f"{self.name}: {length}; " + ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a round stands."""
+
+    stage: Stage
+    stage_round: int  # from 0
+
+
+@dataclass(frozen=True)
+class Method:
+    """The whole of a method. ``exchange`` and ``corrector`` belong to it, whichever stage is running."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    exchange: Mapping[str, Exchange]
+    corrector: LabelCorrector | None
+
+    def length(self, clients: int) -> int:
+        """Rounds in all."""
+        return sum(stage.length(clients) for stage in self.stages)
+
+    def at(self, round: int, clients: int) -> Position:
+        """The stage that ``round`` (from 0) belongs to; the last stage for rounds past the end.
+
+        Raises:
+            IndexError: past the end.
+        """
+        for stage in self.stages:
+            if round < stage.length(clients):
+                return Position(stage, round)
+            round -= stage.length(clients)
+        raise IndexError("the method has no such round")
+
+    def check(self) -> None:
+        """Refuse parts that do not fit.
+
+        Raises:
+            UserError: naming the keys.
+        """
+        for stage in self.stages:
+            self._check_stage(stage)
+
+    def _check_stage(self, stage: Stage) -> None:
+        if not stage.local:
+            raise UserError("method/local is empty: a client needs a loss term, as in method/local=[cross_entropy]")
+        down = {kind for exchange in stage.exchange.values() for kind in exchange.sends}
+        for key, part in _parts(stage):  # clients have what is sent in this stage; the server knows it all along
+            _require(key, part, down if key.startswith("local/") else self._told)
+        if stage.correct is None:
+            return
+        if self.corrector is None:
+            raise UserError(
+                f"method/stages: stage {stage.name} corrects labels, but there is no corrector; "
+                "add method/corrector=fedcorr or take method/stages=single"
+            )
+        rules: tuple[str, ...] = getattr(self.corrector, "rules", ())
+        if stage.correct.rule not in rules:
+            raise UserError(
+                f"method/stages: stage {stage.name} asks for rule {stage.correct.rule}, "
+                f"but the corrector has {', '.join(rules)}"
+            )
+        _require("corrector", self.corrector, self._told)
+
+    @property
+    def _told(self) -> set[type]:
+        return {t for e in self.exchange.values() for t in (*e.sends, *e.keeps, *e.knows)}
+
+
+def _parts(stage: Stage) -> Iterator[tuple[str, Part]]:
+    yield "sampler", stage.sampler
+    yield "batch", stage.batch
+    yield "aggregator", stage.aggregator
+    yield "server", stage.server
+    yield from ((f"local/{name}", term) for name, term in stage.local.items())
+    if stage.gradient is not None:
+        yield "gradient", stage.gradient
+
+
+def _require(key: str, part: Part, sent: set[type]) -> None:
+    for kind in part.reads:
+        if kind not in sent:
+            home = kind.__module__.rsplit(".", 1)[-1]
+            raise UserError(
+                f"method/{key} ({type(part).__name__}) reads {kind.__name__}, which no exchange sends; "
+                f"add method/exchange=[{home}]"
+            )
+
+
+STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number"} | {"silent"}
+
+
+def assemble(config: Mapping[str, Any]) -> Method:
+    """A method from its built configuration: the method's own parts, and what each stage puts in their place.
+
+    ``config`` is ``cfg.method`` with every part built. A stage's ``silent`` names exchanges that take no part in it.
+
+    Raises:
+        UserError: if a stage has a key that is none.
+    """
+    exchanges: dict[str, Exchange] = config["exchange"]
+    stages = []
+    for number, (name, given) in enumerate(config["stages"].items(), start=1):
+        if unknown := set(given) - STAGE_KEYS:
+            raise UserError(
+                f"method.stages.{name}.{min(unknown)} is not a key of a stage; there are {', '.join(sorted(STAGE_KEYS))}"
+            )
+        if ("rounds" in given) == ("passes" in given):
+            raise UserError(f"method.stages.{name} takes either rounds or passes")
+        own = {**{k: config[k] for k in ("sampler", "batch", "local", "gradient", "aggregator", "server")}, **given}
+        silent = own.get("silent", [])
+        correct = own.get("correct")
+        stages.append(
+            Stage(
+                name=name,
+                number=number,
+                rounds=own.get("rounds"),
+                passes=own.get("passes"),
+                sampler=own["sampler"],
+                batch=own["batch"],
+                local=own["local"],
+                gradient=own["gradient"],
+                aggregator=own["aggregator"],
+                server=own["server"],
+                exchange={k: e for k, e in exchanges.items() if k not in silent},
+                correct=None if correct is None else Correcting(correct["when"], correct["rule"]),
+            )
+        )
+    method = Method(config["name"], tuple(stages), exchanges, config["corrector"])
+    method.check()
+    return method

@@ -1,0 +1,132 @@
+"""A module as a function of its parameters, on one device and in one precision.
+
+One ``Network`` a process: it owns the module, and whoever uses it loads parameters first. Scoring passes read stored
+images without augmentation unless asked otherwise, in eval mode, and give float32 (float64 under ``precision=64``).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from src.core import Params, Samples
+from src.data.transforms import Augmentation, Transform
+from src.errors import UserError
+from src.models.layers import has_batch_norm
+from src.streams import torch_seed
+
+if TYPE_CHECKING:
+    from src.data.dataset import Images
+
+PRECISIONS = {32: "32-true", "bf16": "bf16-mixed", 64: "64-true"}
+CHUNK_BYTES = 64 * 2**20
+"""Inputs prepared at once, at most (and never less than one batch)."""
+
+
+def fabric_for(device: str, precision: int | str) -> Fabric:
+    """The one Fabric of a process.
+
+    Raises:
+        UserError: if a GPU is asked for and there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "device=cuda, but torch finds no GPU here: use device=cpu, or device=auto to take what there is"
+        )
+    accelerator = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
+    return Fabric(accelerator=accelerator, devices=1, precision=cast(Any, PRECISIONS[precision]))
+
+
+class Network:
+    """The model, and how stored images become its inputs."""
+
+    def __init__(self, module: nn.Module, transform: Transform, num_classes: int, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.transform = transform
+        self.num_classes = num_classes
+        self.dtype = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
+        self.module = module.to(device=fabric.device, dtype=self.dtype)
+        self.has_batch_norm = has_batch_norm(module)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module lives."""
+        return self.fabric.device
+
+    def load(self, params: Params) -> None:
+        """Write ``params`` into the module, in place."""
+        with torch.no_grad():
+            for name, own in self.module.state_dict(keep_vars=True).items():
+                own.copy_(params[name])
+
+    def params(self) -> Params:
+        """A copy of what the module holds now."""
+        return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+
+    def trainable(self) -> Params:
+        """The live parameters by name, without buffers and frozen ones."""
+        return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+
+    # ------------------------------------------------------------------------------------------------------- inputs
+
+    def prepare(self, stored: Tensor, draws: Augmentation | None = None) -> Tensor:
+        """Stored images [b, C, H', W'] as inputs [b, C, H, W] on the device."""
+        images = stored.to(self.device, non_blocking=True)
+        return self.transform.normalize(self.transform.augment(images, draws), self.dtype)
+
+    def chunk(self, batch_size: int) -> int:
+        """How many samples to prepare at once: whole batches, ``CHUNK_BYTES`` at most."""
+        channels = len(self.transform.mean)
+        each = channels * self.transform.size[0] * self.transform.size[1] * (8 if self.dtype == torch.float64 else 4)
+        return max(1, CHUNK_BYTES // (each * batch_size)) * batch_size
+
+    # ------------------------------------------------------------------------------------------------------- scores
+
+    def logits(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:
+        """Outputs [n, K] of the loaded parameters on ``samples``, on the CPU, in the order of the samples.
+
+        Scores are taken in eval mode and without augmentation, unless ``augment`` gives a stream to draw it from.
+        """
+        return self._scores(samples.images, samples.index, self.module, augment)
+
+    def outputs(self, images: "Images", index: Tensor) -> Tensor:
+        """As ``logits``, of any images."""
+        return self._scores(images, index, self.module, None)
+
+    def _scores(
+        self, images: "Images", index: Tensor, forward: Callable[[Tensor], Tensor], augment: np.random.Generator | None
+    ) -> Tensor:
+        mode = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad(), self.fabric.autocast():
+                parts = [forward(inputs).to(self.dtype).cpu() for inputs in self._chunks(images, index, augment)]
+        finally:
+            self.module.train(mode)
+        return torch.cat(parts) if parts else torch.empty(0, self.num_classes, dtype=self.dtype)
+
+    def _chunks(self, images: "Images", index: Tensor, augment: np.random.Generator | None) -> Iterator[Tensor]:
+        for part in index.split(min(SCORE_BATCH, self.chunk(1))):
+            stored = images.read(part, augmented=augment is not None)
+            height, width = stored.shape[-2:]
+            draws = None if augment is None else self.transform.draw(augment, len(part), (height, width))
+            yield self.prepare(stored, draws)
+
+    def probabilities(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:
+        """Softmax of ``logits`` in float64 [n, K]: neighbours of a confident network differ far below 1e-7."""
+        return F.softmax(self.logits(samples, augment).double(), dim=1)
+
+
+SCORE_BATCH = 512
+
+
+def initial_params(module: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, Params]:
+    """A module whose initialisation draws from the run's own stream, and its parameters; global state untouched."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(torch_seed(seed, "initialisation"))
+        built = module()
+    return built, {name: tensor.detach().clone() for name, tensor in built.state_dict().items()}

@@ -1,0 +1,98 @@
+"""Who takes part in a round. Clients without data are never among the candidates."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+
+from src.core import ClientSampler, Sampling
+from src.exchanges.lid import NoiseLevels
+from src.ranges import PositiveShare, Share
+from src.streams import stream
+
+
+def cohort_size(fraction: float, clients: int) -> int:
+    """``max(⌊γN⌋, 1)``; the product is nudged, since 0.29 · 100 is 28.999… in binary.
+
+    >>> cohort_size(0.29, 100)
+    29
+    """
+    return max(int(fraction * clients + 1e-9), 1)
+
+
+def _draw(sampling: Sampling, candidates: Sequence[int], count: int) -> list[int]:
+    chosen = sampling.stream("cohort").choice(len(candidates), min(count, len(candidates)), replace=False)
+    return [candidates[i] for i in chosen]
+
+
+@dataclass(frozen=True)
+class Uniform(ClientSampler):
+    """A fresh uniform draw without replacement each round (McMahan et al. 2017)."""
+
+    fraction: PositiveShare
+
+    def __call__(self, sampling: Sampling) -> list[int]:
+        """``max(⌊γN⌋, 1)`` clients."""
+        return _draw(sampling, sampling.clients, self.size(len(sampling.clients)))
+
+    def size(self, clients: int) -> int:
+        """``max(⌊γN⌋, 1)``."""
+        return cohort_size(self.fraction, clients)
+
+
+@dataclass(frozen=True)
+class OnePass(ClientSampler):
+    """Every client once a pass, in a fresh random order cut into groups of ``fraction`` of them.
+
+    FedCorr's fraction scheduling (Sec. 3.2): with groups of one, the model is handed from client to client.
+    ``fraction=null`` means 1/N. ``start=parallel_average`` has all clients of a pass start from the same model, one
+    of the readings of Algorithm 1.
+    """
+
+    fraction: PositiveShare | None
+    start: Literal["chain", "parallel_average"]
+
+    def __call__(self, sampling: Sampling) -> list[int]:
+        """The next group of this pass."""
+        count, size = len(sampling.clients), self.size(len(sampling.clients))
+        groups = math.ceil(count / size)
+        group = sampling.stage_round % groups
+        first = sampling.round - group  # the global round in which this pass began, so that stages do not repeat orders
+        order = stream(sampling.seed, "pass", first).permutation(count)
+        return [sampling.clients[i] for i in order[group * size : (group + 1) * size]]
+
+    def size(self, clients: int) -> int:
+        """Clients in a group."""
+        if self.start == "parallel_average":
+            return clients
+        return 1 if self.fraction is None else cohort_size(self.fraction, clients)
+
+
+@dataclass(frozen=True)
+class CleanOnly(ClientSampler):
+    """A uniform draw among the clients whose estimated noise level is at most κ (FedCorr, Sec. 3.3).
+
+    Where no client is that clean, the cohort is the ``⌊γN⌋`` cleanest.
+    """
+
+    reads: ClassVar[tuple[type, ...]] = (NoiseLevels,)
+    fraction: PositiveShare
+    kappa: Share
+
+    def __call__(self, sampling: Sampling) -> list[int]:
+        """At most ``max(⌊γN⌋, 1)`` of the clean clients."""
+        level = sampling.known.one(NoiseLevels).level
+        clean = [client for client in sampling.clients if float(level[client]) <= self.kappa]
+        count = self.size(len(sampling.clients))
+        if clean:
+            return _draw(sampling, clean, count)
+        everyone = torch.tensor(sampling.clients)
+        order = np.argsort(level[everyone].numpy(), kind="stable")
+        return [int(everyone[i]) for i in order[:count]]
+
+    def size(self, clients: int) -> int:
+        """``max(⌊γN⌋, 1)``."""
+        return cohort_size(self.fraction, clients)

@@ -1,0 +1,283 @@
+"""One run from its folder to its record: what is assembled, what goes on from before, what is written down.
+
+``open_session`` reads downhill from the configuration to a state that the loop can take.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import threadpoolctl
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from src import checkpoint, config, evaluate, loggers, loop, progress
+from src.core import Executor, FederatedState, RoundResult
+from src.data.federation import Federation, from_config
+from src.errors import UserError
+from src.folder import RunFolder, open_folder
+from src.local.lightning import Training
+from src.method import Method, assemble
+from src.network import Network, fabric_for, initial_params
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 60.0
+
+
+class Session:
+    """A run in its folder. Entering starts the record; leaving releases the folder."""
+
+    def __init__(
+        self,
+        cfg: DictConfig,
+        folder: RunFolder,
+        method: Method,
+        federation: Federation,
+        executor: Executor,
+        evaluator: evaluate.Evaluator,
+        state: FederatedState,
+        seconds: float,
+        about: Mapping[str, Any],
+    ) -> None:
+        self.cfg, self.folder = cfg, folder
+        self.method, self.federation, self.executor, self.evaluator = method, federation, executor, evaluator
+        self.state = state
+        self.rounds = method.length(len(federation.with_data))
+        self._record = loggers.Record(folder.path, about)
+        self._earlier_seconds, self._started = seconds, time.monotonic()
+        self._saved, self._saved_round = time.monotonic(), state.round
+        self._evaluations: list[Mapping[str, float]] = []
+        self._mirror: loggers.Mirror | None = None
+
+    def __enter__(self) -> Self:
+        self._evaluations = list(self._record.go_on_after(self.state.round))
+        self._record.result("interrupted", **self.numbers_and_metrics())  # what a killed run must say
+        wandb = config.Wandb(**OmegaConf.to_container(self.cfg.wandb, resolve=True))  # type: ignore[arg-type]
+        about = self._record.about
+        scenario = "-".join(str(self.cfg[g].get("name", "")) or g for g in ("dataset",))
+        self._mirror = loggers.Mirror.open(
+            wandb,
+            self.folder.path,
+            about["key"],
+            about["config"],
+            group=wandb.group or scenario,
+            job_type=self.method.name,
+            name=f"{self.method.name} {scenario} seed {self.cfg.seed}",
+            tags=wandb.tags,
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.folder.lock.release()
+
+    # ------------------------------------------------------------------------------------------------------ running
+
+    def federated(self) -> tuple[Method, Federation, Executor, evaluate.Evaluator, FederatedState, loop.Settings]:
+        """What the loop takes."""
+        cfg = self.cfg
+        training = Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
+        settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite)
+        return self.method, self.federation, self.executor, self.evaluator, self.state, settings
+
+    def stopped_at(self, round: int) -> bool:
+        """Whether ``max_rounds`` ends the run here."""
+        return self.cfg.max_rounds is not None and round >= self.cfg.max_rounds and round < self.rounds
+
+    def log(self, result: RoundResult) -> None:
+        """Write down a round."""
+        self.state = result.state
+        shown = self._record.round(result, self.seconds)
+        if result.evaluation is not None:
+            self._evaluations.append(result.evaluation)
+        if self._mirror is not None:
+            self._mirror.log(shown, result.state.round)
+
+    def keep(self, state: FederatedState, *, now: bool) -> None:
+        """Save the state where that is due, or ``now``."""
+        every = self.cfg.checkpoint.every
+        due = time.monotonic() - self._saved >= CHECKPOINT_SECONDS if every is None else state.round % every == 0
+        if not (due or now) or state.round == self._saved_round:
+            return
+        about = self._record.about
+        saved = checkpoint.Checkpoint(state, about["key"], about["federation"], self.seconds)
+        checkpoint.save(self.folder.path / "checkpoints", saved, self.cfg.checkpoint.keep)
+        self._saved, self._saved_round = time.monotonic(), state.round
+
+    # ------------------------------------------------------------------------------------------------------- ending
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of work on this run, earlier processes included."""
+        return self._earlier_seconds + time.monotonic() - self._started
+
+    def numbers(self) -> dict[str, Any]:
+        """What the final table shows."""
+        if self.folder.finished:
+            earlier = self.folder.earlier or {}
+            return {
+                **earlier.get("metrics", {}),
+                **{k: earlier.get(k) for k in ("participations", "bytes", "wall_time_s")},
+            }
+        found = self.numbers_and_metrics()
+        return {**found.pop("metrics"), **found}
+
+    def numbers_and_metrics(self) -> dict[str, Any]:
+        """The part of the result that grows with the run."""
+        counters = self.state.counters
+        return {
+            "rounds": self.state.round,
+            "metrics": {**evaluate.summarise(self._evaluations), **self.evaluator.labels(self.state)},
+            **asdict(counters),
+            "bytes": counters.bytes_down + counters.bytes_up,
+            "wall_time_s": round(self.seconds, 3),
+        }
+
+    def close(self, status: str) -> dict[str, Any]:
+        """Write the result and end the mirror."""
+        record = self._record.result(status, **self.numbers_and_metrics())
+        self._end_mirror(failed=False)
+        return record
+
+    def fail(self, error: BaseException, trace: str) -> None:
+        """Write down what went wrong, where somebody will look."""
+        try:
+            (self.folder.path / "error.log").write_text(trace)
+            self._record.result("failed", error=f"{type(error).__name__}: {error}", **self.numbers_and_metrics())
+        except Exception as second:
+            log.warning("the failure could not be written to %s (%s)", self.folder.path, second)
+        self._end_mirror(failed=True)
+
+    def _end_mirror(self, *, failed: bool) -> None:
+        if self._mirror is None:
+            return
+        line = self._mirror.close(failed=failed, summary=self.numbers())
+        self._mirror = None
+        if line:
+            print(line, file=sys.stderr)
+
+
+def open_session(cfg: DictConfig, words: Sequence[str], job: Path | None) -> Session:
+    """Assemble a run and find the state it starts from.
+
+    Raises:
+        UserError: for what the user can mend; a folder made for the run is taken away again.
+    """
+    torch.set_num_threads(cfg.threads)
+    threadpoolctl.threadpool_limits(cfg.threads)
+    key, identity = config.run_key(cfg), config.identity(cfg)
+    method = assemble(config.build(cfg.method))
+    _refuse_rounds(cfg, words, method)
+    folder, decision = open_folder(
+        output=cfg.output, output_root=cfg.output_root, resume=cfg.resume, key=key, identity=identity, job=job
+    )
+    if decision:
+        progress.opening([decision])
+    try:
+        return _assemble(cfg, words, folder, method, key, identity)
+    except BaseException:
+        folder.lock.release()
+        if folder.earlier is None:
+            _take_away(folder.path)
+        raise
+
+
+def _assemble(
+    cfg: DictConfig, words: Sequence[str], folder: RunFolder, method: Method, key: str, identity: Mapping[str, Any]
+) -> Session:
+    fabric = fabric_for(cfg.device, cfg.precision)
+    federation = from_config(cfg, Path(cfg.cache).expanduser())
+    data = federation.dataset
+    module, params = initial_params(lambda: config.build(cfg.model)(data.train.shape, data.num_classes), cfg.seed)
+    network = Network(module, data.transform, data.num_classes, fabric)
+    params = {
+        name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
+    }
+    executor = config.build(cfg.executor)(network)
+    state, seconds = loop.initial_state(params), 0.0
+    about = {
+        "key": key,
+        "config": config.resolved(cfg),
+        "identity": identity,
+        "overrides": list(words),
+        "federation": federation.fingerprint,
+        "threads": torch.get_num_threads(),
+        "device": str(network.device),
+        "executor": type(executor).__name__.lower(),
+        "started": time.time(),
+        **loggers.environment(),
+    }
+    if folder.earlier is not None:
+        about["started"] = folder.earlier.get("started", about["started"])
+        found = checkpoint.newest(folder.path / "checkpoints")
+        if found is not None:
+            state, seconds = _restored(found, key, federation, network, folder), found.seconds
+            _say_what_differs(folder.earlier, about)
+        progress.opening([f"going on after round {state.round}"])
+    progress.opening([_setting(cfg, federation), *(stage.describe() for stage in method.stages), f"in {folder.path}"])
+    OmegaConf.save(OmegaConf.create(about["config"]), folder.path / "config.yaml")
+    return Session(
+        cfg, folder, method, federation, executor, evaluate.Evaluator(federation, network), state, seconds, about
+    )
+
+
+def _restored(
+    found: checkpoint.Checkpoint, key: str, federation: Federation, network: Network, folder: RunFolder
+) -> FederatedState:
+    if found.key != key or found.federation != federation.fingerprint:
+        raise UserError(
+            f"{folder.path}: its checkpoint was made with other data; the files under dataset.root have changed"
+        )
+    params = {name: p.to(network.device) for name, p in found.state.server.params.items()}
+    return replace(found.state, server=replace(found.state.server, params=params))
+
+
+def _say_what_differs(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    changed = [
+        f"{k} {earlier.get(k)} then, {about[k]} now"
+        for k in ("threads", "device", "executor")
+        if earlier.get(k) != about[k]
+    ]
+    if changed:
+        progress.opening([f"note: {', '.join(changed)}; the last bits of the numbers may differ from an unbroken run"])
+
+
+def _setting(cfg: DictConfig, federation: Federation) -> str:
+    sizes = [federation.sizes[c] for c in federation.with_data]
+    return (
+        f"{federation.dataset.name}: {len(sizes)} clients of {min(sizes)} to {max(sizes)} samples; "
+        f"protocol {cfg.protocol.name}: lr {cfg.train.lr}, batch {cfg.train.batch_size}, {cfg.train.epochs} epochs"
+    )
+
+
+def _refuse_rounds(cfg: DictConfig, words: Sequence[str], method: Method) -> None:
+    """``rounds`` is for methods of one stage; with others it would be read by nobody."""
+    if len(method.stages) == 1 or not any(w.lstrip("+").split("=")[0] == "rounds" for w in words):
+        return
+    raw = OmegaConf.to_container(cfg.method.stages, resolve=False)
+    assert isinstance(raw, dict)
+    lengths = []
+    for stage in method.stages:
+        unit = "passes" if stage.rounds is None else "rounds"
+        source = str(raw[stage.name][unit]).strip("${}")
+        lengths.append(f"{source}={stage.passes if stage.rounds is None else stage.rounds} {unit} of {stage.name}")
+    raise UserError(
+        f"rounds is for methods of one stage; method={method.name} has {', '.join(lengths)}: set those instead"
+    )
+
+
+def _take_away(folder: Path) -> None:
+    """Remove a folder that holds nothing but its lock."""
+    try:
+        if {p.name for p in folder.iterdir()} <= {".lock"}:
+            (folder / ".lock").unlink(missing_ok=True)
+            folder.rmdir()
+    except OSError:
+        log.debug("%s stays", folder)

@@ -1,0 +1,141 @@
+"""Both stores: the same pixels for the same position, and files that cannot be read."""
+
+import logging
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import functional as reference
+
+from src.data.images import ImageFiles, TensorImages, file_sizes
+from src.errors import UserError
+from src.streams import stream
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ImageFiles:
+    """Twelve images of different sizes and kinds; crops are taken from 20x20, the network sees 16x16."""
+    rng = stream(1, "files")
+    paths = []
+    for i in range(12):
+        h, w = rng.integers(10, 40, 2)
+        mode = ["RGB", "L", "RGBA", "P"][i % 4]
+        pixels = rng.integers(0, 256, (h, w, 3), dtype=np.uint8)
+        path = f"{i % 3}/{i:02}.{'png' if mode in {'RGBA', 'P'} else 'jpg'}"
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).convert(mode).save(tmp_path / path)
+        paths.append(path)
+    return ImageFiles(tmp_path, paths, file_sizes(tmp_path, paths), (16, 16), (20, 20))
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+def test_files_read_as_torchvision_resizes_them(files: ImageFiles, augmented: bool):
+    side = 20 if augmented else 16
+    index = torch.tensor([5, 0, 11, 5])
+    for position, ours in zip(index.tolist(), files.read(index, augmented=augmented), strict=True):
+        with Image.open(files.root / files.paths[position]) as image:
+            theirs = reference.pil_to_tensor(reference.resize(image.convert("RGB"), [side, side]))
+        assert torch.equal(ours, theirs)
+
+
+def test_threads_memory_and_pickling_change_no_pixel(files: ImageFiles):
+    index = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    threaded = ImageFiles(files.root, files.paths, files.file_sizes, (16, 16), (20, 20), threads=3)
+    memory = files.in_memory()
+    for augmented in (False, True):
+        expected = files.read(index, augmented=augmented)
+        for store in (threaded, memory, pickle.loads(pickle.dumps(files)), files.to("cpu"), memory.to("cpu")):
+            assert torch.equal(store.read(index, augmented=augmented), expected)
+    assert memory.shape == files.shape == (3, 16, 16)
+    assert memory.augmented_size == files.augmented_size == (20, 20)
+    assert len(memory) == len(files) == 12
+
+
+def test_one_copy_is_kept_where_crops_need_no_other_size(files: ImageFiles):
+    memory = ImageFiles(files.root, files.paths, files.file_sizes, (16, 16), (16, 16)).in_memory()
+    assert memory.larger is None
+    assert memory.augmented_size == (16, 16)
+
+
+def test_grey_has_one_channel(files: ImageFiles):
+    grey = ImageFiles(files.root, files.paths, files.file_sizes, (16, 16), (16, 16), channels=1)
+    assert grey.read(torch.arange(3)).shape == (3, 1, 16, 16)
+    assert grey.shape == (1, 16, 16)
+
+
+def test_unreadable_files_are_black_counted_and_named_once(files: ImageFiles, caplog: pytest.LogCaptureFixture):
+    (files.root / files.paths[3]).write_bytes(b"no image")
+    whole = (files.root / files.paths[4]).read_bytes()
+    (files.root / files.paths[4]).write_bytes(whole[: len(whole) // 2])  # cut off in the middle
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            read = files.read(torch.arange(12))
+    assert files.unreadable == {files.paths[3], files.paths[4]}
+    assert [files.paths[i] in caplog.text for i in range(12)] == [i in {3, 4} for i in range(12)]
+    assert len(caplog.records) == 2
+    assert [bool(image.any()) for image in read] == [i not in {3, 4} for i in range(12)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_file_that_has_gone_is_an_error_not_a_black_image(files: ImageFiles, threads: int):
+    """A disk that is no longer mounted must not train a model on blackness."""
+    (files.root / files.paths[7]).unlink()
+    store = ImageFiles(files.root, files.paths, files.file_sizes, (16, 16), (20, 20), threads=threads)
+    with pytest.raises(UserError, match=f"dataset.root: .*{files.paths[7]}"):
+        store.read(torch.arange(12))
+
+
+def test_taking_some_keeps_their_pixels(files: ImageFiles):
+    index = np.array([9, 2, 4])
+    for store in (files, files.in_memory()):
+        some = store.take(index)
+        assert len(some) == 3
+        for augmented in (False, True):
+            assert torch.equal(
+                some.read(torch.arange(3), augmented=augmented),
+                store.read(torch.from_numpy(index), augmented=augmented),
+            )
+    assert files.take(index).digest() != files.digest()
+
+
+def test_reading_gives_a_copy():
+    store = TensorImages(torch.zeros(3, 1, 2, 2, dtype=torch.uint8))
+    store.read(torch.arange(3)).fill_(9)
+    assert not store.pixels.any()
+
+
+def test_the_digest_follows_every_pixel_type_and_shape():
+    pixels = torch.arange(24, dtype=torch.uint8).reshape(2, 3, 2, 2)
+    same = TensorImages(pixels.clone()).digest()
+    assert TensorImages(pixels).digest() == same
+    changed = pixels.clone()
+    changed[1, 2, 1, 1] += 1
+    others = [changed, pixels.reshape(2, 3, 4, 1), pixels.view(torch.int8), pixels.flip(0)]
+    assert len({same, *(TensorImages(other).digest() for other in others)}) == 5
+    assert TensorImages(pixels, pixels).digest() != same
+
+
+def test_the_digest_of_files_follows_paths_and_sizes(files: ImageFiles):
+    before = files.digest()
+    assert ImageFiles(files.root, list(files.paths), files.file_sizes, (16, 16), (20, 20)).digest() == before
+    longer = files.file_sizes.copy()
+    longer[3] += 1
+    renamed = [*files.paths[:-1], "other.jpg"]
+    others = [
+        ImageFiles(files.root, files.paths, longer, (16, 16), (20, 20)),
+        ImageFiles(files.root, renamed, files.file_sizes, (16, 16), (20, 20)),
+        ImageFiles(files.root, files.paths, files.file_sizes, (16, 18), (20, 20)),
+    ]
+    assert len({before, *(other.digest() for other in others)}) == 4
+
+
+def test_sizes_of_files_in_order_and_zero_where_missing(tmp_path: Path):
+    names = [f"{i}.bin" for i in range(2500)]  # more than one thread's share
+    for i in range(0, 2500, 100):
+        (tmp_path / names[i]).write_bytes(bytes(i))
+    expected = [i if i % 100 == 0 else 0 for i in range(2500)]
+    assert file_sizes(tmp_path, names).tolist() == expected
+    assert file_sizes(tmp_path, []).tolist() == []

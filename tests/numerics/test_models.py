@@ -1,0 +1,495 @@
+"""The networks: their size, what they refuse, their initialisation, and that stacked copies are separate networks."""
+
+import json
+import pickle
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state
+from torchvision import models
+
+from src.errors import UserError
+from src.models.imagenet import ResNet18ImageNet
+from src.models.layers import Classifier, has_batch_norm
+from src.models.resnet import ResNet
+
+ROOT = Path(__file__).parents[2]
+VECTORS = ROOT / "tests/vectors"
+DIGITS, MNIST, CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
+
+# One of each architecture, small enough to train here: name, overrides, inputs.
+CASES: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
+    "mlp": ({"hidden": [16, 8]}, DIGITS),
+    "cnn": ({}, DIGITS),
+    "lenet5": ({}, (2, 16, 16)),
+    "vgg11_cifar": ({"dropout": 0.0}, CIFAR),
+    "resnet8": ({}, (3, 8, 8)),
+    "resnet18": ({"width": 8}, (3, 16, 16)),
+    "resnet18_imagenet": ({}, CIFAR),
+}
+EACH = pytest.mark.parametrize("name", CASES)
+
+
+def part(name: str, **overrides: Any) -> Any:
+    """The part that ``model=name`` configures, with the defaults of its file."""
+    config = OmegaConf.merge(OmegaConf.load(ROOT / f"conf/model/{name}.yaml"), overrides)
+    return instantiate(config, _convert_="all")
+
+
+def small(name: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Classifier:
+    """The case ``name`` for 10 classes, in training mode."""
+    overrides, shape = CASES[name]
+    torch.manual_seed(seed)
+    network: Classifier = part(name, **overrides)(shape, 10)
+    return network.to(dtype)
+
+
+def batch(name: str, seed: int = 0, size: int = 2, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(size, *CASES[name][1], generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def on_meta(name: str, shape: tuple[int, int, int], num_classes: int) -> Classifier:
+    """The network without the memory and the time of its initialisation."""
+    with torch.device("meta"):
+        network: Classifier = part(name)(shape, num_classes)
+    return network
+
+
+def count(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+# Size
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "num_classes", "expected"),
+    [
+        ("mlp", DIGITS, 10, 4_810),
+        ("cnn", DIGITS, 10, 6_090),
+        ("resnet8", CIFAR, 10, 78_042),
+        ("resnet18_imagenet", (3, 224, 224), 14, 11_183_694),
+        ("resnet18", CIFAR, 10, "resnet18_cifar_C10"),
+        ("resnet18", CIFAR, 14, "resnet18_cifar_C14"),
+        ("resnet18", CIFAR, 100, "resnet18_cifar_C100"),
+        ("resnet34", CIFAR, 10, "resnet34_cifar_C10"),
+        ("resnet34", CIFAR, 100, "resnet34_cifar_C100"),
+        ("lenet5", CIFAR, 10, "lenet5_cifar_C10"),
+        ("vgg11", CIFAR, 10, "vgg11_torchvision_C10"),
+        ("vgg11", CIFAR, 1000, "vgg11_torchvision_C1000"),
+        ("vgg11_cifar", CIFAR, 10, "vgg11_cifar_512_fednoisy_C10"),
+        ("resnet50", (3, 224, 224), 14, "resnet50_C14"),
+    ],
+)
+def test_parameter_count(name: str, shape: tuple[int, int, int], num_classes: int, expected: int | str) -> None:
+    if isinstance(expected, str):
+        expected = json.loads((VECTORS / "vectors_data.json").read_text())["params"][expected]
+    assert count(on_meta(name, shape, num_classes)) == expected
+
+
+@pytest.mark.parametrize(("name", "num_classes"), [("resnet18", 10), ("resnet34", 100), ("resnet50", 14)])
+def test_batch_norm_statistics_count(name: str, num_classes: int) -> None:
+    expected = json.loads((VECTORS / "vectors_data.json").read_text())["params"][f"{name}_bn_buffers"]
+    buffers = on_meta(name, CIFAR, num_classes).buffers()
+    assert sum(buffer.numel() for buffer in buffers if buffer.is_floating_point()) == expected
+
+
+def test_weights_of_convolutions_and_linear_layers() -> None:
+    vectors = json.loads((VECTORS / "vectors_seed_methods.json").read_text())["vectors"]
+    vector = next(vector for vector in vectors if vector["id"] == "model.param_counts")
+    for model, expected in zip(vector["inputs"]["models"], vector["expected"]["dim_2_or_4"], strict=True):
+        name, num_classes = model.split("/")
+        network = on_meta(name, CIFAR, int(num_classes))
+        assert sum(p.numel() for p in network.parameters() if p.dim() in (2, 4)) == expected
+
+
+def test_a_resnet_for_small_images_keeps_their_size_until_the_second_stage() -> None:
+    # The parameter count cannot tell where the strides are.
+    network = on_meta("resnet18", CIFAR, 10)
+    sizes = {}
+    for name in ("layer1", "layer2", "layer3", "layer4"):
+        layer = network.body.get_submodule(name)
+        layer.register_forward_hook(lambda _, __, out, name=name: sizes.update({name: tuple(out.shape[1:])}))
+    network(torch.empty(2, *CIFAR, device="meta"))
+    assert sizes == {"layer1": (64, 32, 32), "layer2": (128, 16, 16), "layer3": (256, 8, 8), "layer4": (512, 4, 4)}
+
+
+# Inputs
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("mlp", (3, 5, 7)),
+        ("cnn", (1, 4, 4)),
+        ("cnn", (3, 7, 30)),
+        ("lenet5", MNIST),
+        ("lenet5", (1, 16, 17)),
+        ("vgg11", (3, 32, 40)),
+        ("vgg11_cifar", (1, 32, 32)),
+        ("vgg11_cifar", (3, 70, 64)),
+        ("resnet8", DIGITS),
+        ("resnet18", MNIST),
+        ("resnet34", (3, 9, 8)),
+        ("resnet18_imagenet", (3, 64, 48)),
+        ("resnet50", (3, 224, 224)),
+    ],
+)
+def test_takes_inputs(name: str, shape: tuple[int, int, int]) -> None:
+    network = on_meta(name, shape, 7)
+    assert network(torch.empty(2, *shape, device="meta")).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [
+        ("cnn", (1, 3, 8), "at least 4x4; the dataset has 1x3x8"),
+        ("lenet5", (1, 15, 28), "at least 16x16; the dataset has 1x15x28"),
+        ("vgg11", MNIST, "3 channels and inputs of at least 32x32; the dataset has 1x28x28"),
+        ("vgg11", (3, 32, 31), "at least 32x32"),
+        ("vgg11_cifar", (3, 31, 32), "at least 32x32"),
+        ("resnet18_imagenet", (1, 224, 224), "3 channels; the dataset has 1x224x224"),
+        ("resnet50", (4, 64, 64), "3 channels"),
+    ],
+)
+def test_refuses_inputs_in_one_line(name: str, shape: tuple[int, int, int], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        on_meta(name, shape, 10)
+    message = str(caught.value)
+    assert message.startswith(f"model={name} needs ")
+    assert words in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf/model").glob("*.yaml")))
+def test_defaults_lie_in_the_ranges(name: str) -> None:
+    model = part(name)
+    TypeAdapter(type(model)).validate_python(asdict(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("cnn", {"dropout": 1.0}),
+        ("cnn", {"widths": [16, 0]}),
+        ("mlp", {"hidden": [-1]}),
+        ("resnet18", {"blocks": []}),
+        ("resnet18", {"width": 0}),
+        ("resnet50", {"pretrained": None}),
+    ],
+)
+def test_ranges_exclude(name: str, wrong: dict[str, Any]) -> None:
+    model = part(name)
+    with pytest.raises(ValidationError):
+        TypeAdapter(type(model)).validate_python(asdict(model) | wrong)
+
+
+# Initialisation
+
+
+@EACH
+def test_parameters_follow_the_seed(name: str) -> None:
+    first, again, other = (small(name, seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not torch.equal(first["head.weight"], other["head.weight"])
+    assert not torch.equal(next(iter(first.values())), next(iter(other.values())))
+
+
+def test_images_differ_after_vggs_convolutions_at_the_start() -> None:
+    # Under torch's own initialisation they hardly do (1e-4), and the network stays at chance for long.
+    network, inputs = small("vgg11_cifar"), batch("vgg11_cifar", size=16)
+    pixels = []
+    flatten = next(layer for layer in network.modules() if isinstance(layer, nn.Flatten))
+    flatten.register_forward_hook(lambda _, __, out: pixels.append(out))
+    network(inputs)
+    assert pixels[0].std(dim=0).mean() > 1e-2
+
+
+# The form every network has
+
+
+@EACH
+def test_the_head_reads_the_features(name: str) -> None:
+    network, inputs = small(name).eval(), batch(name)
+    features = network.features(inputs)
+    assert features.shape == (2, network.head.in_features)
+    assert torch.equal(network(inputs), network.head(features))
+    assert torch.equal(network(inputs), features @ network.head.weight.T + network.head.bias)
+    assert {key.split(".")[0] for key in network.state_dict()} == {"body", "head"}
+
+
+def test_vgg11_features_are_its_last_hidden_layer() -> None:
+    network = on_meta("vgg11", CIFAR, 10)
+    assert network.features(torch.empty(2, *CIFAR, device="meta")).shape == (2, 4096)
+    assert network.head.weight.shape == (10, 4096)
+
+
+def test_resnet18_is_torchvisions_behind_another_stem() -> None:
+    # Two implementations of the blocks, one set of values: only the stem may differ.
+    torch.manual_seed(0)
+    ours, theirs = ResNet(64, [2, 2, 2, 2])(CIFAR, 10).double(), models.resnet18(num_classes=10).double()
+    theirs.conv1, theirs.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False).double(), nn.Identity()
+    state = ours.state_dict()
+    for name, torchvisions in (
+        ("body.", ""),
+        ("head", "fc"),
+        ("shortcut.conv", "downsample.0"),
+        ("shortcut.bn", "downsample.1"),
+    ):
+        state = {key.replace(name, torchvisions): value for key, value in state.items()}
+    theirs.load_state_dict(state)
+    inputs = torch.randn(3, 3, 16, 16, dtype=torch.float64)
+    torch.testing.assert_close(ours(inputs), theirs(inputs), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("mlp", False), ("cnn", False), ("lenet5", False), ("vgg11", False), ("resnet8", True), ("resnet50", True)],
+)
+def test_has_batch_norm(name: str, expected: bool) -> None:
+    assert has_batch_norm(on_meta(name, CIFAR, 10)) is expected
+
+
+@EACH
+def test_pickles(name: str) -> None:
+    network = small(name).eval()
+    copy = pickle.loads(pickle.dumps(network))
+    assert torch.equal(copy(batch(name)), network(batch(name)))
+    model = part(name)
+    assert pickle.loads(pickle.dumps(model)) == model
+
+
+@EACH
+def test_runs_in_mixed_precision(name: str) -> None:
+    network, inputs = small(name, dtype=torch.float32), batch(name, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = network(inputs)
+    logits.float().square().sum().backward()
+    assert logits.dtype == torch.bfloat16
+    for parameter in network.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.dtype == torch.float32
+        assert parameter.grad.isfinite().all()
+
+
+# Stacked copies
+
+
+@EACH
+def test_stacked_networks_are_separate_networks(name: str) -> None:
+    """Outputs, gradients and batch-norm buffers of three vmapped copies, against one call after another."""
+    networks = [small(name, seed) for seed in range(3)]
+    inputs = torch.stack([batch(name, seed) for seed in range(3)])
+    parameters, buffers = stack_module_state(
+        list[nn.Module](networks)
+    )  # copies: the networks' own tensors stay as they are
+    shell = small(name).to("meta")
+
+    def call(parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Any]:
+        buffers = {key: value.clone() for key, value in buffers.items()}
+        return functional_call(shell, parameters | buffers, (inputs,)), buffers
+
+    before = {key: value.clone() for key, value in buffers.items()}
+    outputs, after = torch.vmap(call)(parameters, buffers, inputs)
+    torch.autograd.backward(outputs.square().sum())
+
+    for k, network in enumerate(networks):
+        logits = network(inputs[k])
+        logits.square().sum().backward()
+        torch.testing.assert_close(outputs[k], logits, rtol=1e-9, atol=1e-12)
+        for key, parameter in network.named_parameters():
+            stacked, alone = parameters[key].grad, parameter.grad
+            assert stacked is not None
+            assert alone is not None
+            torch.testing.assert_close(stacked[k], alone, rtol=1e-9, atol=1e-11 * max(alone.abs().max().item(), 1))
+        for key, buffer in network.named_buffers():
+            torch.testing.assert_close(after[key][k], buffer, rtol=1e-9, atol=1e-12)
+            assert torch.equal(buffers[key], before[key])
+            assert not torch.equal(buffer, before[key][k])
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "vgg11_cifar"])
+def test_dropout_follows_torchs_seed(name: str) -> None:
+    torch.manual_seed(0)
+    network, inputs = part(name, dropout=0.5)(CIFAR, 10), torch.randn(4, *CIFAR)
+
+    def forward(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        logits: Tensor = network(inputs)
+        return logits
+
+    assert torch.equal(forward(1), forward(1))
+    assert not torch.equal(forward(1), forward(2))
+    network.eval()
+    assert torch.equal(forward(1), forward(2))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "vgg11", "vgg11_cifar"])
+def test_dropout_reaches_every_dropout_layer(name: str) -> None:
+    with torch.device("meta"):
+        network = part(name, dropout=0.25)(CIFAR, 10)
+    rates = [layer.p for layer in network.modules() if isinstance(layer, nn.Dropout)]
+    assert rates == [0.25] * (2 if name.startswith("vgg") else 1)
+
+
+def test_dropout_zero_draws_nothing() -> None:
+    network, inputs = small("cnn"), batch("cnn")
+    before = torch.get_rng_state()
+    network(inputs)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Pretrained weights
+
+
+@pytest.fixture(scope="module")
+def learned() -> dict[str, Tensor]:
+    """A state dict in torchvision's names with 1000 classes, as ImageNet's files have them."""
+    torch.manual_seed(7)
+    state: dict[str, Tensor] = models.resnet18().state_dict()
+    return state
+
+
+def load(pretrained: object, seed: int = 0, num_classes: int = 14) -> Classifier:
+    torch.manual_seed(seed)
+    return ResNet18ImageNet(str(pretrained))(CIFAR, num_classes)
+
+
+def refusal(pretrained: object, num_classes: int = 14) -> str:
+    with pytest.raises(UserError) as caught:
+        load(pretrained, num_classes=num_classes)
+    message = str(caught.value)
+    assert message.startswith(f"model.pretrained={pretrained} ")
+    assert "\n" not in message
+    return message
+
+
+def test_a_local_file_fills_all_but_a_head_of_another_size(learned: dict[str, Tensor], tmp_path: Path) -> None:
+    torch.save(learned, tmp_path / "weights.pth")
+    state, fresh = load(tmp_path / "weights.pth").state_dict(), load("none").state_dict()
+    body = {key for key in state if key.startswith("body.")}
+    assert len(body) == len(learned) - 2
+    assert all(torch.equal(state[key], learned[key.removeprefix("body.")]) for key in body)
+    assert not torch.equal(state["body.conv1.weight"], fresh["body.conv1.weight"])
+    assert state["head.weight"].shape == (14, 512)
+    assert torch.equal(state["head.weight"], fresh["head.weight"])  # what the seed gives, whatever was loaded
+    assert torch.equal(state["head.bias"], fresh["head.bias"])
+
+
+def test_a_head_of_the_same_size_is_kept(learned: dict[str, Tensor], tmp_path: Path) -> None:
+    torch.save(learned, tmp_path / "weights.pth")
+    network = load(tmp_path / "weights.pth", num_classes=1000)
+    assert torch.equal(network.head.weight, learned["fc.weight"])
+    assert torch.equal(network.head.bias, learned["fc.bias"])
+
+
+def test_a_file_of_the_time_before_batches_were_counted(learned: dict[str, Tensor], tmp_path: Path) -> None:
+    old = {key: value for key, value in learned.items() if not key.endswith("num_batches_tracked")}
+    torch.save(old, tmp_path / "old.pth")
+    network = load(tmp_path / "old.pth")
+    assert torch.equal(network.body.get_parameter("conv1.weight"), learned["conv1.weight"])
+    assert network.body.get_buffer("bn1.num_batches_tracked") == 0
+
+
+def test_weights_that_do_not_fit(learned: dict[str, Tensor], tmp_path: Path) -> None:
+    file = tmp_path / "other.pth"
+    other = learned | {"conv1.weight": torch.zeros(64, 3, 3, 3), "extra": torch.zeros(1)}
+    torch.save({key: value for key, value in other.items() if "layer4" not in key}, file)
+    message = refusal(file)
+    assert "does not fit model=resnet18_imagenet" in message
+    assert "without layer4.0.conv1.weight, layer4.0.bn1.weight, layer4.0.bn1.bias and 22 more" in message
+    assert "with unknown extra" in message
+    assert "with other shapes of conv1.weight" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"fc.weight": None, "fc.bias": None}, "without fc.weight, fc.bias"),
+        ({"extra": torch.zeros(1)}, "with unknown extra"),
+        ({"bn1.weight": torch.zeros(1)}, "with other shapes of bn1.weight"),  # would broadcast
+    ],
+)
+def test_one_difference_is_enough(
+    learned: dict[str, Tensor], tmp_path: Path, change: dict[str, Tensor | None], words: str
+) -> None:
+    changed = {key: value for key, value in (learned | change).items() if value is not None}
+    torch.save(changed, tmp_path / "changed.pth")
+    assert refusal(tmp_path / "changed.pth").endswith(f"the file is {words}")
+
+
+def test_a_damaged_file(learned: dict[str, Tensor], tmp_path: Path) -> None:
+    whole, damaged = tmp_path / "whole.pth", tmp_path / "damaged.pth"
+    torch.save({"conv1.weight": learned["conv1.weight"]}, whole)
+    for content in (whole.read_bytes()[:1000], b"", b"not weights at all\n"):
+        damaged.write_bytes(content)
+        assert "cannot be read as weights" in refusal(damaged)
+
+
+class Trap:
+    """An object whose unpickling runs code."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("sprung"),)
+
+
+def test_a_file_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"conv1.weight": Trap()}, tmp_path / "trap.pth")
+    assert "cannot be read as weights" in refusal(tmp_path / "trap.pth")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_file_of_something_else(learned: dict[str, Tensor], tmp_path: Path) -> None:
+    torch.save({"epoch": 3, "state_dict": learned}, tmp_path / "checkpoint.pth")
+    assert "holds epoch, state_dict that are not all tensors" in refusal(tmp_path / "checkpoint.pth")
+    torch.save([1, 2], tmp_path / "list.pth")
+    assert "holds a list" in refusal(tmp_path / "list.pth")
+
+
+def test_a_path_that_is_no_file(tmp_path: Path) -> None:
+    assert "is no file" in refusal(tmp_path / "absent.pth")
+    assert "cannot be read" in refusal(tmp_path)
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for torch.hub, and no network; the place where the file of ResNet-18's weights belongs."""
+
+    def download(*_: Any, **__: Any) -> None:
+        raise URLError("no network\nhere")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "_hub_dir", None)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
+    return tmp_path / "hub/checkpoints/resnet18-f37072fd.pth"
+
+
+def test_imagenet_weights_come_from_the_cache(learned: dict[str, Tensor], offline: Path) -> None:
+    offline.parent.mkdir(parents=True)
+    torch.save(learned, offline)
+    assert torch.equal(load("imagenet").body.get_parameter("conv1.weight"), learned["conv1.weight"])
+
+
+def test_imagenet_weights_that_cannot_be_had(offline: Path) -> None:
+    message = refusal("imagenet")
+    assert "URLError" in message
+    assert str(offline) in message
+    offline.write_bytes(b"cut short")
+    assert str(offline) in refusal("imagenet")
+
+
+def test_nothing_is_downloaded_unless_asked_for(offline: Path) -> None:
+    load("none")
+    assert not offline.parent.exists()
