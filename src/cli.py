@@ -74,7 +74,10 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
         found := re.search(r"full_key: (\S+)", text)
     ):
         return f"{found.group(1)}: {text.splitlines()[0]}"
-    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines and error.__cause__ is not None:
+        return explain(error.__cause__, words)
+    return " ".join(lines)
 
 
 def _unreadable(word: str) -> str:
@@ -96,7 +99,8 @@ def _not_an_option(group: str, option: str) -> str:
     if group == "method":
         options = [o for o in options if "/" not in o]
     close = difflib.get_close_matches(option, options, n=1)
-    return f"{group}={option} does not exist; {f'did you mean {close[0]}? ' if close else ''}there are {', '.join(options)}"
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"{group}={option} does not exist; {hint}there are {', '.join(options)}"
 
 
 def _no_such_key(key: str) -> str:

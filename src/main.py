@@ -86,14 +86,34 @@ def _command(words: Sequence[str], session: Session) -> str:
 def _main(cfg: DictConfig) -> float | None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     chosen = HydraConfig.get()
-    job = Path(chosen.runtime.output_dir) if chosen.mode == RunMode.MULTIRUN else None
-    record = train(cfg, list(chosen.overrides.task), job)
-    return (record.get("metrics") or {}).get("mean_last_10")
+    words = list(chosen.overrides.task)
+    if chosen.mode == RunMode.MULTIRUN:
+        return _score(train(cfg, words, Path(chosen.runtime.output_dir)))
+    try:
+        return _score(train(cfg, words))
+    except Exception as error:  # Hydra would announce it in a line of its own
+        _failed.append(error)
+        return None
+
+
+_failed: list[Exception] = []
+
+
+def _score(record: Mapping[str, Any]) -> float | None:
+    """What a sweeper that searches would maximise."""
+    score: float | None = (record.get("metrics") or {}).get("mean_last_10")
+    return score
 
 
 def main() -> None:
     """What ``python -m src.main`` runs."""
-    cli.guarded(_main)
+
+    def entry() -> None:
+        _main()
+        if _failed:
+            raise _failed.pop()
+
+    cli.guarded(entry)
 
 
 if __name__ == "__main__":

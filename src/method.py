@@ -181,7 +181,7 @@ def assemble(config: Mapping[str, Any]) -> Method:
     for number, (name, given) in enumerate(config["stages"].items(), start=1):
         if unknown := set(given) - STAGE_KEYS:
             raise UserError(
-                f"method.stages.{name}.{min(unknown)} is not a key of a stage; there are {', '.join(sorted(STAGE_KEYS))}"
+                f"method.stages.{name}.{min(unknown)} is no key of a stage; there are {', '.join(sorted(STAGE_KEYS))}"
             )
         if ("rounds" in given) == ("passes" in given):
             raise UserError(f"method.stages.{name} takes either rounds or passes")

@@ -3,6 +3,7 @@
 Every number is counted from the federation itself; what needs the truth is left out where there is none.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,37 +93,39 @@ class _Table:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
-    narrow: bool = True  # cells are numbers and short names, not to be broken into lines
 
 
 def markdown(card: Card) -> str:
     """The whole card as a page, every client listed."""
     parts = [f"# {card['dataset']}, {card['clients']} clients\n"]
-    for table in _tables(card, whole=True):
+    for table in _tables(card, None):
         lines = ["| " + " | ".join(cells) + " |" for cells in (table.header, *table.rows)]
         lines.insert(1, "|" + " ---: |" * len(table.header))
         parts.append("\n".join([f"## {table.title}\n", *lines, *(["", table.note] if table.note else [])]) + "\n")
     return "\n".join(parts)
 
 
-def tables(card: Card) -> list[RenderableType]:
-    """The card for a terminal: of many clients or classes only their spread."""
-    return [_rich(table) for table in _tables(card, whole=False)]
+def tables(card: Card, width: int = 80) -> list[RenderableType]:
+    """The card for a terminal of ``width`` columns: of many clients or classes only their spread."""
+    return [_rich(table) for table in _tables(card, width)]
 
 
 def _rich(table: _Table) -> RenderableType:
     rich = RichTable(title=table.title, title_justify="left", title_style="bold", pad_edge=False, box=None)
     for number, name in enumerate(table.header):
-        rich.add_column(name, justify="left" if number == 0 else "right", header_style="dim", no_wrap=table.narrow)
+        rich.add_column(name, justify="left" if number == 0 else "right", header_style="dim", overflow="fold")
     for row in table.rows:
         rich.add_row(*row)
     return Group(rich, *([Text(table.note, style="dim")] if table.note else []), Text())
 
 
-def _tables(card: Card, *, whole: bool) -> Iterator[_Table]:
+def _tables(card: Card, width: int | None) -> Iterator[_Table]:
+    """The card's tables; with a ``width``, those that fit a terminal."""
     yield _summary(card)
-    if whole or card["clients"] <= FEW:
-        yield _clients(card)
+    if width is None or card["clients"] <= FEW:
+        largest = len(str(max((n for client in card["per_client"] for n in client["given"]), default=0)))
+        room = math.inf if width is None else width
+        yield _clients(card, counted=len(card["classes"]) <= FEW and 33 + len(card["classes"]) * (largest + 2) <= room)
     else:
         yield _spread(card)
     if card["transition"] is not None:
@@ -149,25 +152,18 @@ def _summary(card: Card) -> _Table:
     if card["nominal"] is not None:
         rows.append(("nominal rate", f"{_percent(card['nominal'])} (the noise model's own)"))
     rows.append(("fingerprint", card["fingerprint"]))
-    return _Table(f"Federation of {card['dataset']}", ("", ""), rows, narrow=False)
+    return _Table(f"Federation of {card['dataset']}", ("", ""), rows)
 
 
-def _clients(card: Card) -> _Table:
-    counted = len(card["classes"]) <= FEW
-    header = ["client", "samples", "wrong", "nominal", "classes", *(_heads(card) if counted else [])]
+def _clients(card: Card, *, counted: bool) -> _Table:
+    """A row a client, with the counts of each class or only how many classes there are."""
+    header = ["client", "samples", "wrong %", "rate %", *(_heads(card) if counted else ["classes"])]
     rows = []
     for client in card["per_client"]:
         given = client["given"]
-        rows.append(
-            [
-                str(client["client"]),
-                f"{client['samples']:,}",
-                _percent(client["noise"]),
-                _percent(client["nominal"]),
-                str(sum(n > 0 for n in given)),
-                *([str(n) for n in given] if counted else []),
-            ]
-        )
+        counts = [str(n) for n in given] if counted else [str(sum(n > 0 for n in given))]
+        shares = [_percent(client[key]).removesuffix(" %") for key in ("noise", "nominal")]
+        rows.append([str(client["client"]), f"{client['samples']:,}", *shares, *counts])
     note = "Classes are counted by given label." + (_legend(card) if counted else " Counts of each are in card.json.")
     return _Table("Clients", header, rows, note)
 

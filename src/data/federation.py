@@ -283,7 +283,7 @@ def show(overrides: Sequence[str]) -> Path:
     (folder / "card.md").write_text(markdown(found), encoding="utf-8")
     save(federation, folder / FIGURE)
     console = Console()
-    for table in tables(found):
+    for table in tables(found, console.width):
         console.print(table)
     console.print(f"card.md, card.json and {FIGURE} are in {folder}", highlight=False)
     return folder

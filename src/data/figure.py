@@ -32,22 +32,19 @@ def draw(federation: Federation) -> Figure:
     figure.suptitle(_title(federation), x=0.01, ha="left", fontsize=12, color=INK)
     if not known:
         counts, sizes = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
-        _counts(figure, counts, federation)
+        _counts(counts, federation)
         _sizes(sizes, federation)
         sizes.set_xlabel("client")
         return figure
-    grid = figure.add_gridspec(3, 2, width_ratios=(1.75, 1), height_ratios=(2.2, 1, 1))
-    counts = figure.add_subplot(grid[0, 0])
-    sizes = figure.add_subplot(grid[1, 0], sharex=counts)
-    noise = figure.add_subplot(grid[2, 0], sharex=counts)
-    for above in (counts, sizes):
-        above.tick_params(labelbottom=False)
-    _counts(figure, counts, federation)
+    left, right = figure.subfigures(1, 2, width_ratios=(1.75, 1))
+    counts, sizes, noise = left.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
+    _counts(counts, federation)
     _sizes(sizes, federation)
     _noise(noise, federation)
     noise.set_xlabel("client")
-    _transition(figure, figure.add_subplot(grid[0:2, 1]), federation)
-    _histogram(figure.add_subplot(grid[2, 1]), federation)
+    matrix, histogram = right.subplots(2, 1, height_ratios=(3.2, 1))
+    _transition(matrix, federation)
+    _histogram(histogram, federation)
     return figure
 
 
@@ -61,7 +58,7 @@ def _title(federation: Federation) -> str:
     return title
 
 
-def _counts(figure: Figure, axes: Any, federation: Federation) -> None:
+def _counts(axes: Any, federation: Federation) -> None:
     counts = class_counts(federation, federation.given.numpy()).T
     # The square root keeps small counts apart from none without hiding the large ones.
     image = axes.imshow(
@@ -76,7 +73,7 @@ def _counts(figure: Figure, axes: Any, federation: Federation) -> None:
             axes.text(
                 k, c, n or "", ha="center", va="center", fontsize=7, color="white" if n > counts.max() / 2 else INK
             )
-    bar = figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
     bar.set_label("samples", color=INK)
     bar.locator = MaxNLocator(nbins=6, integer=True)
     bar.ax.tick_params(labelsize=8)
@@ -106,7 +103,7 @@ def _noise(axes: Any, federation: Federation) -> None:
     _bare(axes)
 
 
-def _transition(figure: Figure, axes: Any, federation: Federation) -> None:
+def _transition(axes: Any, federation: Federation) -> None:
     T = transition(federation)
     assert T is not None
     share = T / np.maximum(T.sum(axis=1, keepdims=True), 1)
@@ -117,7 +114,9 @@ def _transition(figure: Figure, axes: Any, federation: Federation) -> None:
             text = f"{100 * p:.0f}" if p >= 0.005 else ("" if p == 0 else "·")
             axes.text(j, i, text, ha="center", va="center", fontsize=7, color="white" if p > 0.4 else INK)
     else:
-        figure.colorbar(image, ax=axes, fraction=0.045, pad=0.02, format=PercentFormatter(1)).outline.set_visible(False)
+        axes.figure.colorbar(image, ax=axes, fraction=0.045, pad=0.02, format=PercentFormatter(1)).outline.set_visible(
+            False
+        )
     _classes(axes.yaxis, federation)
     _classes(axes.xaxis, federation)
     if few and max(map(len, federation.dataset.classes)) > 3:

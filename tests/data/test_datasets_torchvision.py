@@ -134,7 +134,7 @@ def write_svhn(root: Path) -> None:
 
 
 def pixels_of(images: Any) -> torch.Tensor:
-    pixels = images.read(torch.arange(len(images)))
+    pixels: torch.Tensor = images.read(torch.arange(len(images)))
     assert pixels.dtype == torch.uint8
     return pixels
 
@@ -143,7 +143,6 @@ def pixels_of(images: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-@pytest.mark.filterwarnings("ignore:dtype")  # torchvision's reader, where numpy frowns on the old pickles
 def test_cifar_is_torchvisions(tmp_path: Path, name: str):
     """Batches in another order, channels last, coarse labels: all would train without complaint."""
     write_cifar(tmp_path, name)

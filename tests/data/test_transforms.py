@@ -22,7 +22,8 @@ def by_torchvision(transform: Transform, image: torch.Tensor, top: int, left: in
     picture = reference.crop(picture, top, left, *transform.size)
     if flip:
         picture = reference.hflip(picture)
-    return reference.normalize(reference.to_tensor(picture), transform.mean, transform.std)
+    normalized: torch.Tensor = reference.normalize(reference.to_tensor(picture), transform.mean, transform.std)
+    return normalized
 
 
 def test_every_crop_and_flip_is_torchvisions_to_the_bit():
@@ -41,8 +42,8 @@ def test_a_crop_from_a_larger_grey_image_is_torchvisions():
     draws = transform.draw(stream(1, "draws"), 30, (28, 31))
     assert draws is not None
     theirs = [
-        by_torchvision(transform, image, *offset, flip)
-        for image, offset, flip in zip(images, draws.offset.tolist(), draws.flip.tolist(), strict=True)
+        by_torchvision(transform, image, top, left, flip)
+        for image, (top, left), flip in zip(images, draws.offset.tolist(), draws.flip.tolist(), strict=True)
     ]
     assert torch.equal(transform.normalize(transform.augment(images, draws)), torch.stack(theirs))
 

@@ -164,16 +164,17 @@ def _load(path: Path) -> Content:
         UserError: if it cannot be read without running code, or an array is missing.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array, not an .npz file")
-            content = {name: file[name] for name in file.files}
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                raise ValueError("it is a single array")
+            content = {name: loaded[name] for name in loaded.files}
     except FileNotFoundError as error:
         raise UserError(
             f"dataset.file: {path} is not there; write it with numpy.savez(file, x_train=..., y_train=..., x_test=...,"
             " y_test=...)"
         ) from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, TypeError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(
             f"dataset.file: {path} cannot be read ({error}); it should be an .npz file of plain arrays, as numpy.savez"
             " writes"

@@ -14,14 +14,15 @@ from src.ranges import NonNegative
 
 def squared_distance(params: Mapping[str, Tensor], anchor: Params) -> Tensor:
     """``‖w − w_t‖²`` over all trainable parameters, a scalar."""
-    return torch.stack([(p - anchor[name]).square().sum() for name, p in params.items()]).sum()
+    total: Tensor = torch.stack([(p - anchor[name]).square().sum() for name, p in params.items()]).sum()
+    return total
 
 
 def distance(params: Mapping[str, Tensor], anchor: Params) -> Tensor:
     """``‖w − w_t‖``, a scalar; its gradient at w = w_t is taken as zero."""
-    return torch.linalg.vector_norm(
-        torch.stack([torch.linalg.vector_norm(p - anchor[name]) for name, p in params.items()])
-    )
+    parts = torch.stack([torch.linalg.vector_norm(p - anchor[name]) for name, p in params.items()])
+    total: Tensor = torch.linalg.vector_norm(parts)
+    return total
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,418 @@
+"""Users' own data: image folders, label files and arrays, and every way in which they may not fit."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from src.data.datasets.arrays import Arrays
+from src.data.datasets.image_folder import ImageFolder
+from src.data.datasets.label_file import number_clients
+from src.errors import UserError
+from src.streams import stream
+
+CLASSES = ["ant", "bee", "cat"]
+
+
+def folder_part(root: Path, **changes: Any) -> ImageFolder:
+    part = ImageFolder(
+        name="own",
+        root=str(root),
+        labels=None,
+        truth="folder",
+        image_size=16,
+        crop_from=None,
+        padding=0,
+        flip=False,
+        color="rgb",
+        normalize="imagenet",
+        in_memory="auto",
+        memory_limit=1.0,
+        threads=1,
+        train_size=None,
+        test_size=None,
+    )
+    return replace(part, **changes)
+
+
+def save(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = stream(seed, "image").integers(0, 256, (20, 24, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four training and two test images in each class, one of them a level deeper."""
+    for number, name in enumerate(CLASSES):
+        for i in range(4):
+            save(tmp_path / "train" / name / ("deep/3.png" if i == 3 else f"{i}.jpg"), 10 * number + i)
+        for i in range(2):
+            save(tmp_path / "test" / name / f"{i}.JPEG", 100 + 10 * number + i)
+    return tmp_path
+
+
+TRAIN = [f"{name}/{file}" for name in CLASSES for file in ("0.jpg", "1.jpg", "2.jpg", "deep/3.png")]
+
+
+def write_labels(root: Path, rows: list[list[str]], header: str = "path,label") -> None:
+    (root / "labels.csv").write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n")
+
+
+def refusal(part: Any) -> str:
+    """The one line a part refuses with."""
+    with pytest.raises(UserError) as caught:
+        part()
+    message = str(caught.value)
+    assert message.startswith("dataset.")
+    assert "\n" not in message
+    return message
+
+
+# ------------------------------------------------------------------------------------------------------ image folder
+
+
+def test_folders_are_the_truth(folder: Path):
+    (folder / "train" / "ant" / "notes.txt").write_text("no image")
+    (folder / "train" / "ant" / ".hidden.jpg").write_bytes(b"no image")
+    data = folder_part(folder)()
+    assert data.classes == tuple(CLASSES)
+    assert data.ids == tuple(TRAIN)
+    assert data.truth is not None
+    assert data.truth.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert data.given is None
+    assert data.test_labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert data.train.shape == (3, 16, 16)
+
+
+def test_folders_of_nobody_knows_what_are_given_labels(folder: Path):
+    data = folder_part(folder, truth="none")()
+    assert data.truth is None
+    assert data.given is not None
+    assert data.given.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+@pytest.mark.parametrize("crop_from", [None, 20])
+@pytest.mark.parametrize("color", ["rgb", "grey"])
+def test_memory_or_not_is_the_same_data_set(folder: Path, crop_from: int | None, color: Any):
+    parts = [
+        folder_part(folder, in_memory=in_memory, memory_limit=limit, crop_from=crop_from, color=color, threads=threads)
+        for in_memory, limit, threads in ((True, 0.0, 1), (False, 1.0, 1), ("auto", 1.0, 2), ("auto", 0.0, 2))
+    ]
+    sets = [part() for part in parts]
+    assert [type(data.train).__name__ for data in sets] == ["TensorImages", "ImageFiles"] * 2
+    assert len({data.fingerprint for data in sets}) == 1
+    index = torch.arange(12)
+    for data in sets:
+        assert data.train.augmented_size == (crop_from or 16,) * 2
+        assert data.test.augmented_size == (16, 16)
+        for augmented in (False, True):
+            assert torch.equal(
+                data.train.read(index, augmented=augmented), sets[0].train.read(index, augmented=augmented)
+            )
+        assert torch.equal(data.test.read(torch.arange(6)), sets[0].test.read(torch.arange(6)))
+        assert len(data.transform.mean) == data.train.shape[0] == (3 if color == "rgb" else 1)
+
+
+def test_a_label_file_gives_labels_truth_and_clients(folder: Path):
+    rng = stream(1, "rows")
+    rows = [[path, CLASSES[(i // 4 + 1) % 3], CLASSES[i % 3], f"ward {i % 2}"] for i, path in enumerate(TRAIN)]
+    rows = [rows[i] for i in rng.permutation(12)]  # lines in any order
+    write_labels(folder, rows, "path,label,true,client")
+    data = folder_part(folder, labels="labels.csv", truth="csv")()
+    assert data.given is not None
+    assert data.truth is not None
+    assert data.clients is not None
+    assert data.given.tolist() == [1] * 4 + [2] * 4 + [0] * 4
+    assert data.truth.tolist() == [0, 1, 2] * 4
+    assert data.clients.tolist() == [0, 1] * 6
+    by_folder = folder_part(folder, labels=str(folder / "labels.csv"), truth="folder")()
+    assert by_folder.truth is not None
+    assert by_folder.truth.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert folder_part(folder, labels="labels.csv", truth="none")().truth is None
+    part = folder_part(folder, labels="labels.csv", truth="csv", train_size=6)()
+    assert part.ids is not None
+    assert part.clients is not None
+    positions = [TRAIN.index(path) for path in part.ids]
+    assert part.clients.tolist() == [i % 2 for i in positions]
+    assert np.bincount(part.labels).tolist() == [2, 2, 2]
+
+
+def test_a_flat_folder_needs_a_label_file(tmp_path: Path):
+    for i in range(6):
+        save(tmp_path / "train" / f"{i}.png", i)
+        save(tmp_path / "test" / CLASSES[i % 3] / f"{i}.png", 10 + i)
+    write_labels(tmp_path, [[f"./{i}.png", str(i % 3)] for i in range(6)])  # classes by number
+    data = folder_part(tmp_path, labels="labels.csv", truth="none")()
+    assert data.classes == tuple(CLASSES)
+    assert data.given is not None
+    assert data.given.tolist() == [0, 1, 2] * 2
+    assert "0.png lies in no class's folder" in refusal(folder_part(tmp_path))
+    assert "dataset.truth=none" in refusal(folder_part(tmp_path, labels="labels.csv", truth="folder"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "reason"),
+    [
+        ([[path, "ant"] for path in TRAIN[:-2]], "path,label", "no line for 2 of 12 .*'cat/2.jpg'"),
+        ([[path, "ant"] for path in [*TRAIN, TRAIN[4]]], "path,label", "line 14 of .*'bee/0.jpg' has .* number 6"),
+        ([["dog/0.jpg", "ant"]], "path,label", "line 2 of .*no training sample 'dog/0.jpg'"),
+        ([[path, "dog"] for path in TRAIN], "path,label", r"label 'dog' is none of the classes \(ant, bee, cat\)"),
+        ([[path, "ant", "3"] for path in TRAIN], "path,label,true", "true '3' is none of the classes"),
+        ([[path, "ant"] for path in TRAIN], "path,class", "no column 'label'"),
+        ([[path, "ant"] for path in TRAIN], "file,label", "no column 'path'"),
+        ([[path] for path in TRAIN], "path,label", "line 2 of .*not as many values"),
+        ([[path, "ant", "x"] for path in TRAIN], "path,label", "line 2 of .*not as many values"),
+        ([[path, "ant", ""] for path in TRAIN], "path,label,client", "line 2 of .*names no client"),
+        ([], "path,label", "no lines"),
+        ([], "", "no column"),
+    ],
+)  # fmt: skip
+def test_label_files_that_do_not_fit(folder: Path, rows: list[list[str]], header: str, reason: str):
+    write_labels(folder, rows, header)
+    with pytest.raises(UserError, match=r"^dataset\.labels: .*" + reason):
+        folder_part(folder, labels="labels.csv")()
+
+
+def test_label_files_that_cannot_be_read(folder: Path):
+    assert "No such file" in refusal(folder_part(folder, labels="labels.csv"))
+    (folder / "labels.csv").write_bytes(b"\xff\xfe\x00")
+    assert "cannot be read" in refusal(folder_part(folder, labels="labels.csv"))
+    write_labels(folder, [[path, "ant"] for path in TRAIN])
+    assert "column 'true'" in refusal(folder_part(folder, labels="labels.csv", truth="csv"))
+    assert "column 'true'" in refusal(folder_part(folder, truth="csv"))
+
+
+def test_numbers_are_no_labels_where_classes_are_named_by_numbers(tmp_path: Path):
+    """Folders 1, 2, 3: is label 1 the first class or the second? Only the name counts."""
+    for name in ("1", "2", "3"):
+        save(tmp_path / "train" / name / "x.png", int(name))
+        save(tmp_path / "test" / name / "x.png", int(name))
+    write_labels(tmp_path, [["1/x.png", "1"], ["2/x.png", "3"], ["3/x.png", "1"]])
+    given = folder_part(tmp_path, labels="labels.csv")().given
+    assert given is not None
+    assert given.tolist() == [0, 2, 0]
+    write_labels(tmp_path, [["1/x.png", "0"], ["2/x.png", "3"], ["3/x.png", "1"]])
+    assert "'0' is none of the classes" in refusal(folder_part(tmp_path, labels="labels.csv"))
+
+
+def test_folders_that_do_not_fit(folder: Path):
+    assert f"no images below {folder / 'x' / 'train'}" in refusal(folder_part(folder / "x"))
+    assert "smaller than dataset.image_size=16" in refusal(folder_part(folder, crop_from=8))
+    save(folder / "test" / "dog" / "0.png", 1)
+    assert "dog is none of the classes (ant, bee, cat)" in refusal(folder_part(folder))
+    for name in ("ant", "bee"):
+        (folder / "train" / name).rename(folder / f"{name} away")
+    assert "one folder only (cat)" in refusal(folder_part(folder))
+
+
+def test_unreadable_images_do_not_stop_a_run(folder: Path, caplog: pytest.LogCaptureFixture):
+    (folder / "train" / "bee" / "1.jpg").write_bytes(b"no image")
+    black = [not image.any() for image in folder_part(folder)().train.read(torch.arange(12))]
+    assert black == [path == "bee/1.jpg" for path in TRAIN]
+    assert "bee/1.jpg" in caplog.text
+
+
+def test_clients_are_numbered_in_the_order_of_their_names():
+    assert number_clients(["2", "10", "2"]).tolist() == [0, 1, 0]
+    assert number_clients(["2b", "10", "2b"]).tolist() == [1, 0, 1]
+
+
+# ------------------------------------------------------------------------------------------------------------ arrays
+
+
+def arrays_part(root: Path, **changes: Any) -> Arrays:
+    part = Arrays(
+        name="own",
+        root=str(root),
+        file="arrays.npz",
+        labels=None,
+        truth="y_train",
+        layout="auto",
+        shape=None,
+        normalize="train",
+        padding=0,
+        flip=False,
+        train_size=None,
+        test_size=None,
+    )
+    return replace(part, **changes)
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    """Twelve training and six test images of 8x10, three classes."""
+    rng = stream(1, "arrays")
+    plain: dict[str, Any] = {
+        "x_train": rng.integers(0, 256, (12, 8, 10), dtype=np.uint8),
+        "y_train": np.arange(12) % 3,
+        "x_test": rng.integers(0, 256, (6, 8, 10), dtype=np.uint8),
+        "y_test": np.arange(6, dtype=np.uint8) % 3,
+    }
+    return {name: value for name, value in (plain | changes).items() if value is not None}
+
+
+def write(root: Path, **changes: Any) -> None:
+    np.savez(root / "arrays.npz", **content(**changes))
+
+
+def test_arrays_are_stored_exactly(tmp_path: Path):
+    write(tmp_path)
+    data = arrays_part(tmp_path)()
+    assert data.train.shape == (1, 8, 10)
+    assert np.array_equal(data.train.read(torch.arange(12))[:, 0].numpy(), content()["x_train"])
+    assert data.truth is not None
+    assert data.truth.tolist() == [0, 1, 2] * 4
+    assert data.test_labels.dtype == np.int64
+    assert (data.given, data.clients, data.classes) == (None, None, ("0", "1", "2"))
+
+
+@pytest.mark.parametrize(
+    ("stored", "changes", "shape"),
+    [
+        ((8, 10), {}, (1, 8, 10)),
+        ((8, 10, 3), {}, (3, 8, 10)),
+        ((3, 8, 10), {}, (3, 8, 10)),
+        ((8, 10, 1), {}, (1, 8, 10)),
+        ((3, 8, 3), {"layout": "NHWC"}, (3, 3, 8)),
+        ((3, 8, 3), {"layout": "NCHW"}, (3, 8, 3)),
+        ((4, 8, 10), {"layout": "NCHW"}, (4, 8, 10)),
+        ((240,), {"shape": [3, 8, 10]}, (3, 8, 10)),
+        ((240,), {"shape": [1, 1, 240]}, (1, 1, 240)),
+    ],
+)
+def test_where_the_channels_are(tmp_path: Path, stored: tuple[int, ...], changes: Any, shape: tuple[int, ...]):
+    """Taking rows for channels gives the right shape and the wrong picture."""
+    rng = stream(1, "channels")
+    images = rng.integers(0, 256, (12, *stored), dtype=np.uint8)
+    write(tmp_path, x_train=images, x_test=images[:6])
+    data = arrays_part(tmp_path, **changes)()
+    assert data.train.shape == shape
+    channels_last = len(stored) == 3 and changes.get("layout", "NHWC" if stored[2] in {1, 3} else "") == "NHWC"
+    expected = images.transpose(0, 3, 1, 2) if channels_last else images.reshape(12, *shape)
+    assert np.array_equal(data.train.read(torch.arange(12)).numpy(), expected)
+
+
+def test_training_inputs_are_standardised_a_channel(tmp_path: Path):
+    rng = stream(1, "floats")
+    for images in (
+        rng.normal(3.0, 5.0, (12, 3, 8, 9)) * np.array([1, 10, 100])[:, None, None],
+        rng.integers(0, 256, (12, 3, 8, 9), dtype=np.uint8),
+        rng.integers(0, 1000, (12, 3, 8, 9)),
+    ):
+        write(tmp_path, x_train=images, x_test=images[:6])
+        data = arrays_part(tmp_path)()
+        inputs = data.transform.normalize(data.train.read(torch.arange(12)), torch.float64)
+        torch.testing.assert_close(inputs.mean((0, 2, 3)), torch.zeros(3).double(), atol=1e-6, rtol=0)
+        torch.testing.assert_close(inputs.std((0, 2, 3), correction=0), torch.ones(3).double(), atol=1e-6, rtol=0)
+
+
+def test_other_normalisations(tmp_path: Path):
+    write(tmp_path)
+    images = torch.from_numpy(content()["x_train"])[:, None]
+    for normalize, expected in (("none", images / 255), ("half", images / 127.5 - 1)):
+        transform = arrays_part(tmp_path, normalize=normalize)().transform
+        torch.testing.assert_close(transform.normalize(images), expected)
+    constant = np.full((12, 8, 10), 7.0)
+    write(tmp_path, x_train=constant, x_test=constant[:6])
+    data = arrays_part(tmp_path)()
+    assert not data.transform.normalize(data.train.read(torch.arange(12))).any()
+
+
+def test_given_labels_clients_and_names(tmp_path: Path):
+    write(
+        tmp_path,
+        y_given=np.arange(12) % 2,
+        clients=np.array([7, 7, 30] * 4),
+        classes=np.array(CLASSES),
+    )
+    data = arrays_part(tmp_path)()
+    assert data.given is not None
+    assert data.truth is not None
+    assert data.clients is not None
+    assert data.given.tolist() == [0, 1] * 6
+    assert data.truth.tolist() == [0, 1, 2] * 4
+    assert data.clients.tolist() == [0, 0, 1] * 4
+    assert data.classes == tuple(CLASSES)
+    assert arrays_part(tmp_path, truth="none")().truth is None
+    write(tmp_path, y_given=np.arange(12) % 2, y_train=None)
+    assert arrays_part(tmp_path, truth="none")().labels.tolist() == [0, 1] * 6
+    assert "dataset.truth=none" in refusal(arrays_part(tmp_path))
+
+
+def test_labels_that_nobody_vouches_for_are_given(tmp_path: Path):
+    write(tmp_path)
+    data = arrays_part(tmp_path, truth="none")()
+    assert data.truth is None
+    assert data.given is not None
+    assert data.given.tolist() == [0, 1, 2] * 4
+
+
+def test_a_label_file_for_arrays(tmp_path: Path):
+    write(tmp_path, classes=np.array(CLASSES))
+    rows = [[str(i), CLASSES[0], CLASSES[2], str(i % 4)] for i in reversed(range(12))]
+    write_labels(tmp_path, rows, "id,label,true,client")
+    data = arrays_part(tmp_path, labels="labels.csv", truth="csv")()
+    assert data.given is not None
+    assert data.truth is not None
+    assert data.clients is not None
+    assert (data.given.tolist(), data.truth.tolist()) == ([0] * 12, [2] * 12)
+    assert data.clients.tolist() == [0, 1, 2, 3] * 3
+    write(tmp_path, classes=np.array(CLASSES), y_given=np.zeros(12, int))
+    assert "y_given" in refusal(arrays_part(tmp_path, labels="labels.csv"))
+    write(tmp_path, classes=np.array(CLASSES), clients=np.zeros(12, int))
+    assert "clients" in refusal(arrays_part(tmp_path, labels="labels.csv"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"x_train": None}, "no array 'x_train'"),
+        ({"y_test": None}, "no array 'y_test'"),
+        ({"x_train": np.full((12, 8, 10), np.nan)}, "x_train of .* not finite"),
+        ({"x_test": np.full((6, 8, 10), np.inf)}, "x_test of .* not finite"),
+        ({"x_train": np.full((12, 8, 10), 1e300)}, "not finite as float32"),
+        ({"x_train": np.zeros((12, 8, 10))}, "float32 .* and uint8 .*not alike"),
+        ({"x_train": np.zeros((12, 8, 9), np.uint8)}, "not alike"),
+        ({"x_train": np.zeros((12, 8, 10), complex)}, "complex128, which are no numbers"),
+        ({"x_train": np.zeros((12, 80), np.uint8)}, "=None: .*80 values"),
+        ({"x_train": np.zeros((12, 3, 8, 3), np.uint8)}, "set NHWC or NCHW"),
+        ({"x_train": np.zeros((12, 8, 9, 5), np.uint8)}, "set NHWC or NCHW"),
+        ({"x_train": np.zeros(12, np.uint8)}, "has shape"),
+        ({"x_train": np.zeros((0, 8, 10), np.uint8)}, "is empty"),
+        ({"y_train": np.arange(11) % 3}, r"y_train of .* it should be 12 whole numbers"),
+        ({"y_test": np.zeros((6, 1), int)}, r"y_test of .* it should be 6 whole numbers"),
+        ({"y_train": np.zeros(12)}, "y_train of .* float64"),
+        ({"y_train": np.arange(12) % 3 - 1}, r"y_train\[0\] of .* is -1; labels should be 0\.\.2"),
+        ({"y_given": np.arange(12) % 5, "classes": np.array(CLASSES)}, r"y_given\[3\] of .* is 3; .* 0\.\.2"),
+        ({"classes": np.array(["ant", "ant", "bee"])}, "same name"),
+        ({"classes": np.array(["ant"])}, "has 1 class"),
+        ({"clients": np.zeros(11, int)}, "clients of .* 12 names or numbers"),
+        ({"clients": np.full(12, -1)}, "clients of .* numbers from 0"),
+    ],
+)  # fmt: skip
+def test_arrays_that_do_not_fit(tmp_path: Path, changes: Any, reason: str):
+    write(tmp_path, **changes)
+    with pytest.raises(UserError, match=r"^dataset\.(file|shape|layout)(?=[:=])[^\n]*" + reason):
+        arrays_part(tmp_path)()
+
+
+def test_a_shape_that_does_not_fit_flat_inputs(tmp_path: Path):
+    write(tmp_path, x_train=np.zeros((12, 80), np.uint8), x_test=np.zeros((6, 80), np.uint8))
+    assert "80 values" in refusal(arrays_part(tmp_path, shape=[1, 9, 9]))
+    assert "80 values" in refusal(arrays_part(tmp_path, shape=[8, 10]))
+
+
+def test_files_that_are_no_plain_arrays(tmp_path: Path):
+    assert "is not there" in refusal(arrays_part(tmp_path))
+    for broken in (b"", b"no arrays", b"PK\x03\x04 cut off"):
+        (tmp_path / "arrays.npz").write_bytes(broken)
+        assert "cannot be read" in refusal(arrays_part(tmp_path))
+    write(tmp_path, x_train=np.array([{"a": "pickle"}] * 12, dtype=object))
+    assert "pickle" in refusal(arrays_part(tmp_path))
+    with (tmp_path / "arrays.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    assert "single array" in refusal(arrays_part(tmp_path))
