@@ -119,6 +119,13 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     return path
 
 
+def forget_after(folder: Path, rounds: int) -> None:
+    """Delete checkpoints of later rounds: a run that starts at ``rounds`` did not come through them."""
+    for path in folder.glob("round_*.*"):
+        if int(path.stem.removeprefix("round_")) > rounds:
+            path.unlink()
+
+
 def load(path: Path) -> Checkpoint:
     """One checkpoint.
 

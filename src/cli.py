@@ -34,7 +34,7 @@ def guarded(entry: Callable[[], object]) -> None:
     wanted = os.environ.get(TRACEBACKS, "0") not in ("", "0")
     os.environ[TRACEBACKS] = "1"  # so that Hydra hands its errors over, to be said in one line here
     try:
-        check_additions(sys.argv[1:])
+        check_words(sys.argv[1:])
         entry()
     except Interrupted as stopped:
         sys.exit(stopped.exit_code)
@@ -87,7 +87,7 @@ def _unreadable(word: str) -> str:
 
 
 def _no_such_option(text: str) -> str:
-    found = re.search(r"Could not find '([^']+)'", text)
+    found = re.search(r"Could not (?:find|load) '([^']+)'", text)
     if not found:
         return text.splitlines()[0]
     group, _, option = found.group(1).rpartition("/")
@@ -95,9 +95,7 @@ def _no_such_option(text: str) -> str:
 
 
 def _not_an_option(group: str, option: str) -> str:
-    options = sorted(str(p.relative_to(CONF / group).with_suffix("")) for p in (CONF / group).rglob("*.yaml"))
-    if group == "method":
-        options = [o for o in options if "/" not in o]
+    options = _options(group)
     close = difflib.get_close_matches(option, options, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"{group}={option} does not exist; {hint}there are {', '.join(options)}"
@@ -134,13 +132,35 @@ def _values(node: object, group: str) -> object:
     return node
 
 
-def check_additions(words: Sequence[str]) -> None:
-    """Refuse ``+key=value`` for a key that does not exist, which Hydra would accept and nobody would read.
+FLAGS = {
+    *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run", "--multirun", "--info"),
+    *("--shell-completion", "--config-path", "--config-name", "--config-dir", "--experimental-rerun"),
+}
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Refuse what Hydra would take silently or answer with a traceback.
 
     Raises:
-        UserError: naming the key and the nearest known one.
+        UserError: naming the word.
     """
+    for word in words:
+        if word.startswith("--") and word.split("=")[0] not in FLAGS:
+            hint = f"write {word[2:]}=..., without dashes" if (CONF / word[2:]).exists() else "see --help"
+            raise UserError(f"{word} is not an option; {hint}")
     overrides = _parsed(words)
+    for override in overrides:
+        group = override.key_or_group.split("@")[0]
+        if (CONF / group).is_dir() and (override.is_delete() or override.value() is None):
+            options = ", ".join(_options(group))
+            raise UserError(f"{override.input_line}: {group} takes one of {options}")
+        if group == "method" and "/" in str(override.value()):
+            raise UserError(_not_an_option(group, str(override.value())))
+    _check_additions(overrides)
+
+
+def _check_additions(overrides: Sequence[Override]) -> None:
+    """Refuse ``+key=value`` for a key that does not exist, which nobody would read."""
     added = [o for o in overrides if o.is_add() or o.is_force_add()]
     values = [o for o in added if not (CONF / o.key_or_group.split("@")[0]).is_dir()]
     values = [o for o in values if not o.key_or_group.startswith("hydra")]
@@ -159,6 +179,14 @@ def check_additions(words: Sequence[str]) -> None:
 
 def _parsed(words: Sequence[str]) -> list[Override]:
     try:
-        return OverridesParser.create().parse_overrides([w for w in words if "=" in w and not w.startswith("-")])
+        return OverridesParser.create().parse_overrides(
+            [w for w in words if ("=" in w or w.startswith("~")) and not w.startswith("-")]
+        )
     except HydraException:
         return []
+
+
+def _options(group: str) -> list[str]:
+    """What can be chosen in ``group``; the parts of methods lie in folders below them and are no methods."""
+    found = (str(p.relative_to(CONF / group).with_suffix("")) for p in (CONF / group).rglob("*.yaml"))
+    return sorted(o for o in found if group != "method" or "/" not in o)

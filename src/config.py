@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import hydra
-from annotated_types import Interval
+from annotated_types import Interval, MinLen
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_class
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -102,9 +103,9 @@ class Root:
     seed: Seed
     data_seed: Seed
     max_rounds: PositiveCount | None
-    resume: bool | str
-    output: str | None
-    output_root: str
+    resume: bool | Annotated[str, MinLen(1)]
+    output: Annotated[str, MinLen(1)] | None
+    output_root: Annotated[str, MinLen(1)]
     cache: str
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal[32, 64, "bf16"]
@@ -125,14 +126,35 @@ def check(cfg: DictConfig) -> None:
     """Check every key and value of a composed configuration.
 
     Raises:
-        UserError: one line for each fault, naming its key.
+        UserError: one phrase for each fault, naming the key that a person would type.
     """
     plain = resolved(cfg)
     faults = list(_faults("", {k: v for k, v in plain.items() if k not in GROUPS}, Root))
     for group in GROUPS:
         faults += _walk(group, plain[group])
+    for name, stage in plain["method"]["stages"].items():
+        for length in {"rounds", "passes"} & stage.keys():
+            faults += _wrong(f"method.stages.{name}.{length}", stage[length], Count)
     if faults:
-        raise UserError("; ".join(faults))
+        raise UserError("; ".join(dict.fromkeys(f"{_source(cfg, key)}{said}" for key, said in faults)))
+
+
+Fault = tuple[str, str]
+"""A key, and what is wrong with it."""
+
+
+def _source(cfg: DictConfig, key: str) -> str:
+    """The key that a value was written at: where a node only repeats another, the other's."""
+    group, _, leaf = key.rpartition(".")
+    node = OmegaConf.select(cfg, group) if group else cfg
+    raw = node._get_node(leaf) if isinstance(node, DictConfig) and leaf in node else None
+    written = raw._value() if isinstance(raw, Node) else None
+    if not isinstance(written, str):
+        return key
+    if found := re.fullmatch(r"\$\{([\w.]+)\}", written):
+        return _source(cfg, found.group(1))
+    own = re.match(r"\$\{own:(\w+)", written)
+    return f"method.{own.group(1)}" if own and own.group(1) in cfg.method else key
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
@@ -146,11 +168,20 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         if isinstance(error.__cause__, UserError):
             raise error.__cause__ from None
-        key = getattr(error, "full_key", None)
-        raise UserError(f"{key or 'configuration'}: {str(error).splitlines()[0]}") from None
+        key = getattr(error, "full_key", None) or "configuration"
+        if found := re.search(r"Interpolation key '(.+?)' not found", str(error)):
+            raise UserError(f"{key} takes {found.group(1)}, which {_owners(found.group(1))}") from None
+        raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
 
 
-def _walk(path: str, node: Any) -> Iterator[str]:
+def _owners(key: str) -> str:
+    """Which files of its group have ``key``."""
+    group, _, leaf = key.partition(".")
+    files = sorted(p for p in (CONF / group).glob("*.yaml") if leaf in (OmegaConf.load(p) or {})) if leaf else []
+    return f"only {' and '.join(f'{group}={p.stem}' for p in files)} has" if files else "is not a key"
+
+
+def _walk(path: str, node: Any) -> Iterator[Fault]:
     if not isinstance(node, Mapping):
         return
     if "_target_" in node:
@@ -162,16 +193,16 @@ def _walk(path: str, node: Any) -> Iterator[str]:
         yield from _walk(f"{path}.{key}", value)
 
 
-def _faults(prefix: str, node: Mapping[str, Any], schema: type, *, partial: bool = False) -> Iterator[str]:
+def _faults(prefix: str, node: Mapping[str, Any], schema: type, *, partial: bool = False) -> Iterator[Fault]:
     hints = _hints(schema)
     for key, value in node.items():
         if key not in hints:
-            yield f"{prefix}{key} is not a key{_nearest(key, list(hints))}"
+            yield f"{prefix}{key}", f" is not a key{_nearest(key, list(hints))}"
         elif isinstance(value, Mapping) and is_dataclass(hints[key]):
             yield from _faults(f"{prefix}{key}.", value, hints[key])
         elif not (isinstance(value, Mapping) and "_target_" in value):
             yield from _wrong(f"{prefix}{key}", value, hints[key])
-    yield from (f"{prefix}{key} is missing" for key in hints if key not in node and not partial)
+    yield from ((f"{prefix}{key}", " is missing") for key in hints if key not in node and not partial)
 
 
 @cache
@@ -180,30 +211,15 @@ def _hints(schema: type) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in fields(schema) if f.init}
 
 
-def _wrong(key: str, value: Any, hint: Any) -> Iterator[str]:
+def _wrong(key: str, value: Any, hint: Any) -> Iterator[Fault]:
+    """What is wrong with a value. Strictly: the part is built from the value as it stands, unconverted."""
     try:
-        _adapter(hint).validate_python(value)
+        adapter = TypeAdapter[Any](hint, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
+        adapter.validate_python(value, strict=True)
     except ValidationError as error:
-        said = error.errors()[0]
-        wanted = " or ".join(dict.fromkeys(_phrase(e) for e in error.errors()))
-        place = ".".join(str(part) for part in said["loc"] if isinstance(part, int))
-        yield f"{key}{f'[{place}]' if place else ''}={_shown(value)}: {wanted}"
-
-
-def _phrase(error: Any) -> str:
-    message = str(error["msg"])
-    return message.replace("Input should be", "must be").replace("Input should", "must")
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)
-
-
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    try:
-        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
-    except Exception:  # a type that carries its own configuration
-        return TypeAdapter(hint)
+        wanted = " or ".join(dict.fromkeys(str(e["msg"]).replace("Input should", "must") for e in error.errors()))
+        place = ".".join(str(part) for part in error.errors()[0]["loc"] if isinstance(part, int))
+        yield key, f"{f'[{place}]' if place else ''}={'null' if value is None else value}: {wanted}"
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
@@ -226,32 +242,44 @@ NOT_OF_THE_KEY = (
     "resume",
     "dataset.download",
     "dataset.mirror",
+    "dataset.timeout",
+    "dataset.threads",
+    "dataset.in_memory",
+    "dataset.memory_limit",
 )
 """What may differ between two runs that are the same: where they write, how they are run, how data are fetched."""
 
 
-def identity(cfg: DictConfig) -> dict[str, Any]:
-    """The part of the resolved configuration that makes a run what it is."""
-    plain = resolved(cfg)
-    for path in NOT_OF_THE_KEY:
-        group, _, leaf = path.rpartition(".")
-        (plain[group] if group else plain).pop(leaf, None)
-    return plain
+def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a resolved configuration that makes a run what it is, as dotted keys and values."""
+    return {
+        key: _one_form(value)
+        for key, value in flatten(plain)
+        if not any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY)
+    }
 
 
-def run_key(cfg: DictConfig) -> str:
-    """The run's key: sha256 of its identity, 64 hex digits."""
-    return hashlib.sha256(json.dumps(identity(cfg), sort_keys=True, default=str).encode()).hexdigest()
+def _one_form(value: Any) -> Any:
+    """1.0 and 1 are the same value."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return [_one_form(v) for v in value] if isinstance(value, list) else value
+
+
+def run_key(plain: Mapping[str, Any]) -> str:
+    """The key of a resolved configuration: sha256 of its identity, 64 hex digits."""
+    return hashlib.sha256(json.dumps(identity(plain), sort_keys=True).encode()).hexdigest()
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Keys whose values differ, dotted, with both values; a key that one side lacks has None there.
+    """Keys of the identity whose values differ, with both values; a key that one side lacks is "absent" there.
 
-    >>> differences({"a": {"b": 1}}, {"a": {"b": 2}})
-    {'a.b': (1, 2)}
+    >>> differences({"train": {"lr": 1}, "threads": 1}, {"train": {"lr": 2}, "threads": 2})
+    {'train.lr': (1, 2)}
     """
-    mine, other = dict(flatten(ours)), dict(flatten(theirs))
-    return {k: (mine.get(k), other.get(k)) for k in sorted(mine.keys() | other.keys()) if mine.get(k) != other.get(k)}
+    mine, other = identity(ours), identity(theirs)
+    both = {k: (mine.get(k, "absent"), other.get(k, "absent")) for k in sorted(mine.keys() | other.keys())}
+    return {key: values for key, values in both.items() if values[0] != values[1]}
 
 
 def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

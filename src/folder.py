@@ -46,7 +46,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def open_folder(
-    *, output: str | None, output_root: str, resume: bool | str, key: str, identity: Mapping[str, Any], job: Path | None
+    *, output: str | None, output_root: str, resume: bool | str, key: str, plain: Mapping[str, Any], job: Path | None
 ) -> tuple[RunFolder, str]:
     """The folder of this run, locked, and one line that says what was decided.
 
@@ -57,47 +57,50 @@ def open_folder(
         UserError: if the folder holds another run, is in use or cannot be written.
     """
     if isinstance(resume, str):
-        if output is not None and Path(output).resolve() != Path(resume).resolve():
+        if output is not None and _path(output).resolve() != _path(resume).resolve():
             raise UserError(f"resume={resume} goes on in its own folder; leave output={output} out")
-        if read_record(Path(resume)) is None:
+        if read_record(_path(resume)) is None:
             raise UserError(f"resume={resume}: no run is recorded there ({RESULT} is missing or unreadable)")
-        return _continue(Path(resume), key, identity)
+        return _continue(_lock(_path(resume)), key, plain)
     if output is not None:
-        return _named(Path(output), resume, key, identity)
+        return _named(_path(output), resume, key, plain)
     if resume:
-        found = _earlier(key, [Path(output_root), SWEEPS])
+        found = _earlier(key, [_path(output_root), SWEEPS])
         if found is not None:
-            return _continue(found, key, identity)
-    fresh = job if job is not None else _unused(Path(output_root), key)
+            return _continue(_lock(found), key, plain)
+    fresh = job if job is not None else _unused(_path(output_root), key)
     line = f"no unfinished run of this configuration under {output_root}; starting afresh in {fresh}" if resume else ""
-    return _lock(fresh, None), line
+    return _lock(fresh), line
 
 
-def _named(path: Path, resume: bool, key: str, identity: Mapping[str, Any]) -> tuple[RunFolder, str]:
-    record = read_record(path) if path.is_dir() else None
-    if record is None:
-        return _lock(path, None), f"output={path} holds no run yet; starting afresh" if resume else ""
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _named(path: Path, resume: bool, key: str, plain: Mapping[str, Any]) -> tuple[RunFolder, str]:
+    folder = _lock(path)
+    if folder.earlier is None:
+        return folder, f"output={path} holds no run yet; starting afresh" if resume else ""
     if not resume:
+        folder.lock.release()
         raise UserError(
-            f"output={path} already holds a run ({record.get('status')}): add resume=true to go on with it, "
+            f"output={path} already holds a run ({folder.earlier.get('status')}): add resume=true to go on with it, "
             "or choose another folder"
         )
-    return _continue(path, key, identity)
+    return _continue(folder, key, plain)
 
 
-def _continue(path: Path, key: str, identity: Mapping[str, Any]) -> tuple[RunFolder, str]:
-    folder = _lock(path, read_record(path))
+def _continue(folder: RunFolder, key: str, plain: Mapping[str, Any]) -> tuple[RunFolder, str]:
     assert folder.earlier is not None
     if folder.earlier["key"] != key:
-        other = folder.earlier.get("identity", {})
         changed = [
             f"{k} ({_short(theirs)} there, {_short(ours)} here)"
-            for k, (ours, theirs) in differences(identity, other).items()
+            for k, (ours, theirs) in differences(plain, folder.earlier["config"]).items()
         ]
         folder.lock.release()
-        raise UserError(f"{path} holds a run of another configuration; these keys differ: {', '.join(changed)}")
+        raise UserError(f"{folder.path} holds a run of another configuration; these keys differ: {', '.join(changed)}")
     verb = "is finished; nothing to do" if folder.finished else "goes on"
-    return folder, f"the run in {path} {verb}"
+    return folder, f"the run in {folder.path} {verb}"
 
 
 def _short(value: Any) -> str:
@@ -136,7 +139,8 @@ def _unused(root: Path, key: str) -> Path:
     raise UserError(f"output_root={root} has no free name left for {stem}")
 
 
-def _lock(path: Path, earlier: Mapping[str, Any] | None) -> RunFolder:
+def _lock(path: Path) -> RunFolder:
+    """Hold the folder, made where it is missing; what it records is read once it is held."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
@@ -147,4 +151,4 @@ def _lock(path: Path, earlier: Mapping[str, Any] | None) -> RunFolder:
         raise UserError(f"output={path} is in use by another process; wait for it or choose another folder") from None
     except OSError as error:
         raise UserError(f"output={path}: {error.strerror or error}; choose a folder you can write to") from None
-    return RunFolder(path, lock, earlier)
+    return RunFolder(path, lock, read_record(path))

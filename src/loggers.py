@@ -5,6 +5,7 @@ The files in the run's folder are the record; everything else may be lost withou
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -161,6 +162,7 @@ class Mirror:
     def _start(
         settings: Wandb, folder: Path, key: str, config: Mapping[str, Any], mode: str, names: Mapping[str, Any]
     ) -> Any:
+        place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()
         try:
             import wandb
 
@@ -168,7 +170,7 @@ class Mirror:
                 project=settings.project,
                 dir=str(folder),
                 mode=mode,  # type: ignore[arg-type]
-                id=f"{key[:12]}-{abs(hash(str(folder.resolve()))) % 10**6:06d}" if mode == "online" else None,
+                id=f"{key[:12]}-{place[:8]}" if mode == "online" else None,
                 resume="allow" if mode == "online" else None,
                 config=dict(config),
                 reinit="finish_previous",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from src import cli, config
 
@@ -86,7 +86,7 @@ def _command(words: Sequence[str], session: Session) -> str:
 def _main(cfg: DictConfig) -> float | None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     chosen = HydraConfig.get()
-    words = list(chosen.overrides.task)
+    words = [str(word) for word in OmegaConf.to_container(chosen.overrides.task, resolve=False)]
     if chosen.mode == RunMode.MULTIRUN:
         return _score(train(cfg, words, Path(chosen.runtime.output_dir)))
     try:

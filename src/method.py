@@ -69,11 +69,14 @@ class Stage:
     def describe(self) -> str:
         """The active parts in one line."""
         length = f"{self.rounds} rounds" if self.rounds is not None else f"{self.passes} passes"
-        terms = " + ".join(self.local)
-        parts = [type(self.sampler).__name__, type(self.batch).__name__, terms]
-        parts += [type(self.gradient).__name__] if self.gradient is not None else []
-        parts += [type(self.aggregator).__name__, type(self.server).__name__, *self.exchange]
-        parts += [f"correct {self.correct.rule} at every {self.correct.when}"] if self.correct else []
+        terms = " + ".join(_shown(name, term) for name, term in self.local.items())
+        parts = [_shown(None, self.sampler), _shown(None, self.batch), terms]
+        parts += [_shown(None, self.gradient)] if self.gradient is not None else []
+        parts += [_shown(None, self.aggregator), _shown(None, self.server), *self.exchange]
+        if self.correct is not None:
+            parts.append(
+                f"{self.correct.rule} after {'each pass' if self.correct.when == 'pass' else 'the last round'}"
+            )
         return f"{self.name}: {length}; " + ", ".join(parts)
 
 
@@ -165,6 +168,12 @@ def _require(key: str, part: Part, sent: set[type]) -> None:
             )
 
 
+def _shown(name: str | None, part: Any) -> str:
+    """A part's name and values, as in ``Uniform(fraction=0.5)``."""
+    values = ", ".join(f"{f.name}={getattr(part, f.name)}" for f in fields(part))
+    return f"{name or type(part).__name__}({values})" if values else name or type(part).__name__
+
+
 STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number"} | {"silent"}
 
 
@@ -197,13 +206,13 @@ def assemble(config: Mapping[str, Any]) -> Method:
                 sampler=own["sampler"],
                 batch=own["batch"],
                 local=own["local"],
-                gradient=own["gradient"],
+                gradient=own["gradient"] or None,
                 aggregator=own["aggregator"],
                 server=own["server"],
                 exchange={k: e for k, e in exchanges.items() if k not in silent},
                 correct=None if correct is None else Correcting(correct["when"], correct["rule"]),
             )
         )
-    method = Method(config["name"], tuple(stages), exchanges, config["corrector"])
+    method = Method(config["name"], tuple(stages), exchanges, config["corrector"] or None)
     method.check()
     return method

@@ -59,10 +59,12 @@ class Session:
 
     def __enter__(self) -> Self:
         self._evaluations = list(self._record.go_on_after(self.state.round))
+        checkpoint.forget_after(self.folder.path / "checkpoints", self.state.round)
         self._record.result("interrupted", **self.numbers_and_metrics())  # what a killed run must say
         wandb = config.Wandb(**OmegaConf.to_container(self.cfg.wandb, resolve=True))  # type: ignore[arg-type]
         about = self._record.about
-        scenario = "-".join(str(self.cfg[g].get("name", "")) or g for g in ("dataset",))
+        parts = (about["config"][group]["_target_"].rsplit(".", 1)[-1] for group in ("partition", "noise"))
+        scenario = " ".join((self.federation.dataset.name, *parts))
         self._mirror = loggers.Mirror.open(
             wandb,
             self.folder.path,
@@ -172,16 +174,21 @@ def open_session(cfg: DictConfig, words: Sequence[str], job: Path | None) -> Ses
     """
     torch.set_num_threads(cfg.threads)
     threadpoolctl.threadpool_limits(cfg.threads)
-    key, identity = config.run_key(cfg), config.identity(cfg)
+    plain = config.resolved(cfg)
+    key = config.run_key(plain)
     method = assemble(config.build(cfg.method))
     _refuse_rounds(cfg, words, method)
+    if not method.length(1):
+        raise UserError(
+            f"method={method.name} has no round to run: give rounds, or the lengths of its stages, above zero"
+        )
     folder, decision = open_folder(
-        output=cfg.output, output_root=cfg.output_root, resume=cfg.resume, key=key, identity=identity, job=job
+        output=cfg.output, output_root=cfg.output_root, resume=cfg.resume, key=key, plain=plain, job=job
     )
     if decision:
         progress.opening([decision])
     try:
-        return _assemble(cfg, words, folder, method, key, identity)
+        return _assemble(cfg, words, folder, method, key, plain)
     except BaseException:
         folder.lock.release()
         if folder.earlier is None:
@@ -190,7 +197,7 @@ def open_session(cfg: DictConfig, words: Sequence[str], job: Path | None) -> Ses
 
 
 def _assemble(
-    cfg: DictConfig, words: Sequence[str], folder: RunFolder, method: Method, key: str, identity: Mapping[str, Any]
+    cfg: DictConfig, words: Sequence[str], folder: RunFolder, method: Method, key: str, plain: Mapping[str, Any]
 ) -> Session:
     fabric = fabric_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
@@ -204,8 +211,7 @@ def _assemble(
     state, seconds = loop.initial_state(params), 0.0
     about = {
         "key": key,
-        "config": config.resolved(cfg),
-        "identity": identity,
+        "config": plain,
         "overrides": list(words),
         "federation": federation.fingerprint,
         "threads": torch.get_num_threads(),

@@ -23,9 +23,9 @@ def lid(points: Tensor, k: int, *, guard: bool = True) -> Tensor:
     The maximum-likelihood estimate ``-((1/k) Σ_{i≤k} log(r_i / r_k))^-1`` over the distances r_1 ≤ … ≤ r_k to the k
     nearest other points (Amsaleg et al. 2015; FedCorr, Eq. 2). With fewer than k other points, all of them serve.
 
-    With ``guard``: 0 where r_k = 0; distances of zero count as 1e-12; NaN where all k are equal, since the estimate
-    diverges there. Without it, what the authors' program computes: float32 distances, 1e-6 added to r_k and to the
-    sum, and k in the numerator whatever the number of points.
+    With ``guard``: 0 where r_k = 0; distances of zero count as 1e-12 (or r_k, if that is less); NaN where all k are
+    equal up to rounding, since the estimate diverges there. Without it, what the authors' program computes: float32
+    distances, 1e-6 added to r_k and to the sum, and k in the numerator whatever the number of points.
 
     >>> lid(torch.tensor([[0.0], [1.0], [2.0]]), k=2)[0].item()  # 2 / ln 2
     2.8853900817779268
@@ -48,9 +48,9 @@ def lid(points: Tensor, k: int, *, guard: bool = True) -> Tensor:
     if not guard:
         total = torch.log(nearest / (farthest + 1e-6)).sum(1) + 1e-6
         return torch.where(torch.isneginf(total), 0.0, -k / total)
-    total = torch.log(nearest.clamp_min(1e-12) / farthest).sum(1)
-    values = -neighbours / total
-    values = torch.where(total == 0, torch.nan, values)
+    nearest = torch.where(nearest == 0, farthest.clamp_max(1e-12), nearest)
+    total = torch.log(nearest / farthest).sum(1)
+    values = torch.where(total > -1e-9 * neighbours, torch.nan, -neighbours / total)
     return torch.where(farthest[:, 0] == 0, 0.0, values)
 
 
@@ -77,27 +77,37 @@ class Mixture:
         return bool(np.isfinite(self.means[1]))
 
 
-def two_gaussians(values: Array, seed: int) -> Mixture:
-    """A two-component Gaussian mixture fitted by EM to ``values`` [n].
+def two_gaussians(values: Array) -> Mixture:
+    """A two-component Gaussian mixture fitted by EM to ``values`` [n], whatever their scale.
 
+    EM starts from the best cut of the sorted values into two (exact 2-means), so nothing about the fit is random.
     Fewer than two values, or values that are all but equal, are one component: nothing is ``upper``. Values that are
-    not finite count as the largest finite one. ``seed`` sets EM's start.
+    not finite count as the largest finite one.
     """
     values = np.asarray(values, np.float64)
     finite = values[np.isfinite(values)]
-    if len(finite) == 0 or len(values) < 2 or np.ptp(finite) <= 1e-9 * max(1.0, float(np.abs(finite).max())):
+    if len(finite) == 0 or len(values) < 2 or np.ptp(finite) <= 1e-9 * max(1e-9, float(np.abs(finite).max())):
         mean, spread = (float(finite.mean()), float(finite.var())) if len(finite) else (float("nan"), float("nan"))
         nothing = np.zeros(len(values))
         return Mixture((mean, float("nan")), (spread, float("nan")), (1.0, 0.0), nothing > 0, nothing)
-    column = np.where(np.isfinite(values), values, finite.max())[:, None]
-    model = GaussianMixture(n_components=2, random_state=seed % 2**32)
+    column = np.where(np.isfinite(values), values, finite.max())
+    centre, scale = column.mean(), column.std()
+    column = (column - centre) / scale  # the fit's floor under variances is absolute
+    lower = column <= _two_means_cut(column)
+    parts = column[lower], column[~lower]
+    model = GaussianMixture(
+        n_components=2,
+        weights_init=[len(p) / len(column) for p in parts],
+        means_init=[[p.mean()] for p in parts],
+        precisions_init=[[[1 / (p.var() + REGULARISATION)]] for p in parts],
+        reg_covar=REGULARISATION,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(column)
-    order = np.argsort(model.means_.ravel())
-    posterior = model.predict_proba(column)[:, order[1]]
-    low, high = (int(o) for o in order)
-    means, variances = model.means_.ravel(), model.covariances_.ravel()
+        model.fit(column[:, None])
+    low, high = np.argsort(model.means_.ravel())
+    posterior = model.predict_proba(column[:, None])[:, high]
+    means, variances = model.means_.ravel() * scale + centre, model.covariances_.ravel() * scale**2
     return Mixture(
         (float(means[low]), float(means[high])),
         (float(variances[low]), float(variances[high])),
@@ -105,6 +115,21 @@ def two_gaussians(values: Array, seed: int) -> Mixture:
         posterior > 0.5,
         posterior,
     )
+
+
+REGULARISATION = 1e-6
+"""Floor under the variance of a component, in units of the variance of all values."""
+
+
+def _two_means_cut(values: Array) -> float:
+    """The largest value of the lower part, in the cut of ``values`` [n] into two of least squared error."""
+    ordered = np.sort(values)
+    sums = np.cumsum(ordered)[:-1]
+    counts = np.arange(1, len(ordered))
+    # Squared error is constant minus this: the sum over parts of (sum of the part)^2 / its size.
+    explained = sums**2 / counts + (ordered.sum() - sums) ** 2 / (len(ordered) - counts)
+    explained = np.where(ordered[1:] > ordered[:-1], explained, -np.inf)  # equal values stay together
+    return float(ordered[np.argmax(explained)])
 
 
 def sample_losses(logits: Tensor, labels: Tensor, *, of_softmax: bool = False) -> Tensor:

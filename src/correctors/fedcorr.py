@@ -72,7 +72,7 @@ class FedCorr(LabelCorrector):
             )
         else:
             losses = task.state.extras.one(SampleLosses).values
-            suspects = torch.from_numpy(two_gaussians(losses.numpy(), task.torch_seed("sample mixture")).upper)
+            suspects = torch.from_numpy(two_gaussians(losses.numpy()).upper)
             if self.rank_loss == "global":
                 losses = sample_losses(logits, labels, of_softmax=self.loss == "ce_of_softmax")
             change = sure & _largest(losses, suspects, int(self.pi * int(suspects.sum()) + 1e-9))

@@ -36,7 +36,8 @@ def draw(federation: Federation) -> Figure:
         _sizes(sizes, federation)
         sizes.set_xlabel("client")
         return figure
-    left, right = figure.subfigures(1, 2, width_ratios=(1.75, 1))
+    halves: Any = figure.subfigures(1, 2, width_ratios=(1.75, 1))
+    left, right = halves
     counts, sizes, noise = left.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
     _counts(counts, federation)
     _sizes(sizes, federation)

@@ -14,7 +14,6 @@ from src.core import ClientTask, Exchange, Params, Payload
 from src.network import Network
 from src.ranges import PositiveCount
 from src.statistics import lid_score, sample_losses, two_gaussians
-from src.streams import torch_seed
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class Lid(Exchange):
 
     def close(self, state: LidState, seed: int, round: int) -> LidState:
         """Split the clients; those on the clean side have level 0 (Algorithm 1), the others report theirs next."""
-        mixture = two_gaussians(state.cumulative[state.visited].numpy(), torch_seed(seed, "client mixture", round))
+        mixture = two_gaussians(state.cumulative[state.visited].numpy())
         noisy = torch.zeros_like(state.noisy)
         noisy[state.visited] = torch.from_numpy(mixture.upper)
         level = torch.where(noisy, state.level, 0.0)

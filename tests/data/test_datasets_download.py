@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import socket
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -206,6 +207,34 @@ def test_a_packed_file_put_there_by_hand_is_unpacked_without_downloading(tmp_pat
     published = Published("Set", tmp_path, ["http://127.0.0.1:1"], {"a.gz": hashlib.md5(packed).hexdigest()})
     provide({tmp_path / "a": None}, published, access(download=False))
     assert (tmp_path / "a").read_bytes() == CONTENT
+
+
+def test_only_what_is_missing_is_fetched(tmp_path: Path):
+    packed = gzip.compress(CONTENT)
+
+    def serve(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(packed)
+
+    (tmp_path / "a").write_bytes(b"there already")
+    with http_server(serve) as (url, asked):
+        published = Published("Set", tmp_path, [url], dict.fromkeys(("a.gz", "b.gz", "c.gz"), "0"))
+        provide({tmp_path / name: None for name in "ab"}, published, access(verify=False))
+    assert asked == ["/b.gz"]
+    assert (tmp_path / "a").read_bytes() == b"there already"
+
+
+def test_unpacking_replaces_nothing(tmp_path: Path):
+    """A folder that lacks one file may hold others that somebody has made."""
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        for name in ("x", "y"):
+            (tmp_path / name).write_text("published")
+            tar.add(tmp_path / name, f"set/{name}")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/x").write_text("my own")
+    unpack(tmp_path / "a.tar.gz")
+    assert [(tmp_path / "set" / name).read_text() for name in "xy"] == ["my own", "published"]
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.tar.gz"])

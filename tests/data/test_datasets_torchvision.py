@@ -299,6 +299,13 @@ def test_a_missing_set_names_folder_and_command(tmp_path: Path, part: Any):
     assert all(text in message for text in ("dataset.root", str(tmp_path), "dataset.download=true", "curl -fL"))
 
 
+def test_half_a_set_is_a_missing_set(tmp_path: Path):
+    write_svhn(tmp_path)
+    (tmp_path / "test_32x32.mat").unlink()
+    with pytest.raises(UserError, match=r"test_32x32\.mat is missing.*dataset\.download=true, or run: curl"):
+        svhn(tmp_path)()
+
+
 @pytest.mark.parametrize(("part", "write"), [(cifar, write_cifar), (mnist, write_mnist), (svhn, write_svhn)])
 def test_files_that_are_not_the_published_ones_need_verify_off(tmp_path: Path, part: Any, write: Any):
     write(tmp_path)

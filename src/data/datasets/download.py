@@ -13,7 +13,8 @@ import tarfile
 import tempfile
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,37 +85,48 @@ def check(path: Path, md5: str | None) -> None:
 
 def _complete(wanted: Mapping[Path, str | None], published: Published, access: Access) -> None:
     """Fetch and unpack what is missing, one process at a time."""
-    from filelock import FileLock
-
     folder = published.folder
     archives = [folder / name for name in published.md5]
-    absent = [path for path in wanted if not path.is_file()]
-    if not access.download and not any(path.is_file() for path in archives):
-        raise UserError(
-            f"dataset.root: {published.title} is not there ({absent[0]} is missing): set dataset.download=true, or run:"
-            f" {_command(published)}"
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{published.title.lower()}.lock"):  # another run of a sweep may be at it
-            for archive in archives:
-                if all(path.is_file() for path in wanted):
-                    return
-                if not archive.is_file():
-                    if not access.download:
+    if access.download or any(archive.is_file() for archive in archives):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _alone(folder / f".{published.title.lower()}.lock", published.title):
+                for archive in archives:
+                    if all(path.is_file() for path in wanted):
+                        return
+                    if archive.suffix == ".gz" and archive.with_suffix("").is_file():
                         continue
-                    fetch(archive, _sources(archive.name, published, access), access.timeout)
-                if access.verify:
-                    check(archive, published.md5[archive.name])
-                unpack(archive)
-    except OSError as error:
-        raise UserError(f"dataset.root: {published.title} cannot be put into {folder}: {error}") from error
+                    if access.download and not archive.is_file():
+                        fetch(archive, _sources(archive.name, published, access), access.timeout)
+                    if archive.is_file():
+                        if access.verify:
+                            check(archive, published.md5[archive.name])
+                        unpack(archive)
+        except OSError as error:
+            raise UserError(f"dataset.root: {published.title} cannot be put into {folder}: {error}") from error
     absent = [path for path in wanted if not path.is_file()]
     if absent:
+        remedy = "delete what was fetched and run" if access.download else "set dataset.download=true, or run"
         raise UserError(
-            f"dataset.root: {absent[0]} is missing and not in the archives of {folder}: delete these and run:"
-            f" {_command(published)}"
+            f"dataset.root: {published.title} is not there ({absent[0]} is missing): {remedy}: {_command(published)}"
         )
+
+
+@contextmanager
+def _alone(path: Path, title: str) -> Iterator[None]:
+    """Hold a lock file: another run of a sweep may be fetching the same files."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=1)
+    except Timeout:
+        log.info("waiting for another run that is fetching %s (it holds %s)", title, path)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _sources(name: str, published: Published, access: Access) -> list[str]:
@@ -195,7 +207,7 @@ def _transfer(url: str, target: Path, timeout: float) -> None:
 
 
 def unpack(archive: Path) -> None:
-    """Unpack a ``.tar.gz`` into its folder, a ``.gz`` beside it; any other file is left as it is.
+    """Unpack a ``.tar.gz`` into its folder, replacing nothing, a ``.gz`` beside it; leave any other file as it is.
 
     Raises:
         UserError: if it is broken.
@@ -205,11 +217,11 @@ def unpack(archive: Path) -> None:
             with tempfile.TemporaryDirectory(dir=archive.parent, prefix=f".{archive.name}.") as temporary:
                 with tarfile.open(archive) as tar:
                     tar.extractall(temporary, filter="data")
-                for entry in Path(temporary).iterdir():
-                    target = archive.parent / entry.name
-                    if target.is_dir():  # incomplete, or nothing would have been unpacked
-                        shutil.rmtree(target)
-                    entry.replace(target)
+                for path in sorted(path for path in Path(temporary).rglob("*") if path.is_file()):
+                    target = archive.parent / path.relative_to(temporary)
+                    if not target.exists():  # what lies there may be somebody's own
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        path.replace(target)
         elif archive.suffix == ".gz":
             target = archive.with_suffix("")
             temporary_file = archive.with_name(f".{target.name}.part")

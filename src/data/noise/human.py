@@ -67,7 +67,8 @@ class Human:
             UserError: if the file is missing, is not a CIFAR-N file, or is in another order than the data set.
         """
         classes = 100 if self.source == "fine" else 10
-        if dataset.truth is None or dataset.num_classes != classes:
+        foreign = self.path is None and "cifar" not in dataset.name.lower()
+        if dataset.truth is None or dataset.num_classes != classes or foreign:
             right = {10: "dataset=cifar10", 100: "dataset=cifar100"}[classes]
             raise UserError(
                 f"noise.source={self.source} labels the images of {right}, not of {dataset.name}"
@@ -116,7 +117,9 @@ def _load(file: Path) -> dict[str, Labels]:
         with torch.serialization.safe_globals(arrays):
             content = torch.load(file, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(f"{file} is not a CIFAR-N label file: {str(error).splitlines()[0]}") from error
+        raise UserError(
+            f"{file} is not a CIFAR-N label file: {(str(error).splitlines() or ['it ends early'])[0]}"
+        ) from error
     if not isinstance(content, dict):
         raise UserError(f"{file} is not a CIFAR-N label file: it holds a {type(content).__name__}, not a dictionary")
     return {key: np.asarray(value, np.int64) for key, value in content.items()}

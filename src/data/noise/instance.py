@@ -38,7 +38,7 @@ class Instance:
         """The rate asked for; truncation moves the mean of q away from it near 0 and 1."""
         return self.eta
 
-    def rates(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    def sample_rates(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Each sample's q, [count], by the inverse of the truncated distribution function."""
         from scipy.special import ndtr, ndtri  # composing a configuration should not import scipy
 
@@ -49,7 +49,7 @@ class Instance:
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
         """The given labels."""
         truth, rng = true_labels(dataset), stream(seed, "noise")
-        q, u = self.rates(len(truth), rng), rng.random(len(truth))
+        q, u = self.sample_rates(len(truth), rng), rng.random(len(truth))
         given = truth.copy()
         size = int(np.prod(self._read(dataset, np.arange(1)).shape[1:]))
         for y in np.unique(truth):

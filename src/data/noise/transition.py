@@ -143,8 +143,10 @@ class Matrix:
         key = "noise.matrix" if self.path is None else f"noise.path={self.path}"
         if T.shape != (num_classes, num_classes):
             raise UserError(f"{key} is {' x '.join(map(str, T.shape))}: {num_classes} rows of {num_classes} are needed")
+        if not (T >= 0).all():
+            raise UserError(f"{key}: row {int((T < 0).any(axis=1).argmax())} has a negative entry")
         off = np.abs(T.sum(axis=1) - 1)
-        if not (T >= 0).all() or off.max() > 1e-6:
+        if off.max() > 1e-6:
             raise UserError(
                 f"{key}: row {int(off.argmax())} sums to {T[off.argmax()].sum():.6g}; every row is a distribution"
             )

@@ -1,0 +1,21 @@
+"""What all tests share: tiny settings, and an environment without accounts, caches and tracebacks."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.registry import TINY
+
+
+@pytest.fixture(autouse=True)
+def _no_traces_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nobody's keys, data folders or federations take part."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "HYDRA_FULL_ERROR", "FLNL_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FLNL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> list[str]:
+    """Overrides of a run that takes a second."""
+    return [*TINY, f"output_root={tmp_path / 'outputs'}", f"cache={tmp_path / 'cache'}"]

@@ -1,0 +1,134 @@
+"""Runs in this process: tiny, from overrides to a folder or straight to states, and comparison to the bit."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from src import checkpoint, config, loop
+from src.core import Executor, FederatedState, Payload, RoundResult
+from src.data.federation import Federation
+from src.evaluate import Evaluator
+from src.main import train
+from src.method import Method
+from src.session import open_session
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run left in its folder."""
+
+    folder: Path
+    record: Mapping[str, Any]
+
+    @property
+    def state(self) -> FederatedState:
+        """The state in the newest checkpoint."""
+        found = checkpoint.newest(self.folder / "checkpoints")
+        assert found is not None
+        return found.state
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """``metrics.jsonl`` without the times."""
+        return without_times(self.folder / "metrics.jsonl")
+
+    @property
+    def corrections(self) -> list[dict[str, Any]]:
+        """``corrections.jsonl``."""
+        return without_times(self.folder / "corrections.jsonl")
+
+
+def without_times(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines, without what the clock says."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def run(words: Sequence[str], folder: Path, *more: str) -> Ran:
+    """Train in this process with ``folder`` as the run's."""
+    overrides = [*words, f"output={folder}", f"cache={folder.parent / 'cache'}", *more]
+    return Ran(folder, train(config.load(overrides), overrides))
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """The arguments of the loop, to be changed before it runs."""
+
+    method: Method
+    federation: Federation
+    executor: Executor
+    evaluator: Evaluator
+    state: FederatedState
+    settings: loop.Settings
+
+    def results(self, **other: Any) -> list[RoundResult]:
+        """All rounds, with some arguments changed."""
+        given = {f.name: other.get(f.name, getattr(self, f.name)) for f in fields(self)}
+        order = ("method", "federation", "executor", "evaluator", "state", "settings")
+        return list(loop.run(*(given[name] for name in order)))
+
+
+@contextmanager
+def assembled(words: Sequence[str], folder: Path, *more: str) -> Iterator[Assembled]:
+    """What a run is made of, before its first round."""
+    overrides = [*words, f"output={folder}", f"cache={folder.parent / 'cache'}", *more]
+    session = open_session(config.load(overrides), overrides, None)
+    try:
+        yield Assembled(*session.federated())
+    finally:
+        session.folder.lock.release()
+
+
+def rounds(words: Sequence[str], folder: Path, *more: str) -> list[RoundResult]:
+    """All rounds of a run that writes nothing down."""
+    with assembled(words, folder, *more) as parts:
+        return parts.results()
+
+
+def difference(one: Any, other: Any, at: str = "") -> str | None:
+    """Where two values differ, tensors to the bit; None where nowhere."""
+    if isinstance(one, Tensor):
+        if not isinstance(other, Tensor) or one.dtype != other.dtype or one.shape != other.shape:
+            return at
+        same = one.detach().cpu().numpy().tobytes() == other.detach().cpu().numpy().tobytes()
+        return None if same else at
+    if isinstance(one, Payload):
+        return difference(list(one), list(other), at) if isinstance(other, Payload) else at
+    if is_dataclass(one) and not isinstance(one, type):
+        if type(one) is not type(other):
+            return at
+        return _first(difference(getattr(one, f.name), getattr(other, f.name), f"{at}.{f.name}") for f in fields(one))
+    if isinstance(one, Mapping):
+        if not isinstance(other, Mapping) or list(sorted(one, key=str)) != list(sorted(other, key=str)):
+            return at
+        return _first(difference(value, other[key], f"{at}[{key}]") for key, value in one.items())
+    if isinstance(one, list | tuple):
+        if not isinstance(other, type(one)) or len(one) != len(other):
+            return at
+        return _first(difference(a, b, f"{at}[{i}]") for i, (a, b) in enumerate(zip(one, other, strict=True)))
+    return None if one == other or (one != one and other != other) else at
+
+
+def _first(found: Iterator[str | None]) -> str | None:
+    return next((place for place in found if place is not None), None)
+
+
+def same_params(one: FederatedState, other: FederatedState) -> bool:
+    """Whether two global models are equal to the bit."""
+    return difference(one.server.params, other.server.params) is None
+
+
+def copied(state: FederatedState) -> FederatedState:
+    """The state with tensors of its own, to see later whether somebody wrote into the first."""
+    clone: FederatedState = checkpoint.decode(torch.utils._pytree.tree_map(_clone, checkpoint.encode(state)))
+    return clone
+
+
+def _clone(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf

@@ -1,0 +1,145 @@
+"""What must not matter to the numbers: the order of simulation, the truth, global generators; and what must: the seed."""
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from src import loop
+from src.core import BLOCK, Block, ClientJob, ClientTask, Executor
+from src.data.federation import Federation
+from src.evaluate import Evaluator
+from src.network import Network
+from tests.properties.runs import Assembled, assembled, copied, difference, rounds, same_params
+from tests.registry import BY_NAME, REGISTRY, Entry
+
+
+@dataclass
+class Jumbled(Executor):
+    """Runs the tasks in another order, each copied as if it had travelled, on networks that others have used.
+
+    Blocks come out in order and have the same tasks, as every executor must give them.
+    """
+
+    networks: tuple[Network, Network]
+    rng: np.random.Generator
+
+    def map(
+        self, job: ClientJob[Any], tasks: Sequence[ClientTask], reduce: Callable[[list[Any]], Block[Any, Any]]
+    ) -> Iterator[Block[Any, Any]]:
+        results: dict[int, Any] = {}
+        for position in [*self.rng.permutation(len(tasks))][::-1]:
+            network = self.networks[int(self.rng.integers(2))]
+            network.load({name: torch.full_like(p, 7) for name, p in network.params().items()})
+            network.module.train(bool(self.rng.integers(2)))
+            results[int(position)] = pickle.loads(pickle.dumps(job))(
+                network, pickle.loads(pickle.dumps(tasks[position]))
+            )
+        for first in range(0, len(tasks), BLOCK):
+            yield reduce([results[i] for i in range(first, min(first + BLOCK, len(tasks)))])
+
+
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_order_truth_and_global_generators_do_not_matter(entry: Entry, tmp_path: Path) -> None:
+    with (
+        assembled(entry.words, tmp_path / "one") as one,
+        assembled(entry.words, tmp_path / "two") as two,
+    ):
+        reference, kept = [], []
+        for result in loop.run(one.method, one.federation, one.executor, one.evaluator, one.state, one.settings):
+            reference.append(result)
+            kept.append(copied(result.state))
+        networks = (one.evaluator.network, two.evaluator.network)
+
+        for result, copy in zip(reference, kept, strict=True):
+            assert difference(result.state, copy) is None, "a later round wrote into an earlier state"
+
+        torch.manual_seed(5)
+        np.random.seed(5)  # noqa: NPY002 (it is the global generator that must not matter)
+        before = torch.get_rng_state()
+        jumbled = one.results(executor=Jumbled(networks, np.random.default_rng(1)))
+        assert difference([r.state for r in jumbled], [r.state for r in reference]) is None
+        assert [r.evaluation for r in jumbled] == [r.evaluation for r in reference]
+        assert torch.equal(torch.get_rng_state(), before), "the global generator was used"
+
+        shuffled, unknown = other_truths(one)
+        for federation in (shuffled, unknown):
+            found = one.results(federation=federation, evaluator=Evaluator(federation, networks[0]))
+            assert difference([r.state for r in found], [r.state for r in reference]) is None
+            assert [r.cohort for r in found] == [r.cohort for r in reference]
+
+
+def other_truths(parts: Assembled) -> tuple[Federation, Federation]:
+    """The federation with its truth shuffled, and without any."""
+    truth = parts.federation.truth
+    assert truth is not None
+    shuffled = truth[torch.from_numpy(np.random.default_rng(0).permutation(len(truth)))]
+    assert not torch.equal(shuffled, truth)
+    return replace(parts.federation, truth=shuffled), replace(parts.federation, truth=None)
+
+
+def test_the_truth_reaches_the_evaluator_and_nobody_else(tmp_path: Path) -> None:
+    """The test above would pass without a truth at all; here it is seen where it belongs, and only there."""
+    with assembled(BY_NAME["fedcorr"].words, tmp_path / "run") as parts:
+        shuffled, unknown = other_truths(parts)
+        network = parts.evaluator.network
+        last = parts.results()[-1].state
+        right, wrong, nothing = (Evaluator(f, network).labels(last) for f in (parts.federation, shuffled, unknown))
+        assert right["noise_given"] < wrong["noise_given"]
+        assert nothing == {}
+        assert parts.federation.dataset.truth is None
+        samples = parts.federation.samples(parts.federation.with_data[0])
+        truth = parts.federation.truth
+        assert truth is not None
+        assert not torch.equal(samples.labels, truth[samples.index])
+        assert "truth" not in vars(samples)
+
+
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_the_seed_decides_everything_and_the_data_seed_the_data(entry: Entry, tmp_path: Path) -> None:
+    def drawn(name: str, *more: str) -> tuple[Assembled, Mapping[str, Any], list[Any]]:
+        with assembled(entry.words, tmp_path / name, *more) as parts:
+            results = parts.results()
+            data = {"clients": parts.federation.clients, "given": parts.federation.given}
+            return parts, {k: list(map(np.asarray, v)) for k, v in data.items()}, results
+
+    def same_data(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool:
+        return all(np.array_equal(a, b) for a, b in zip(one[key], other[key], strict=True))
+
+    first, data, results = drawn("first", "seed=1")
+    second, other_data, other_results = drawn("second", "seed=2")
+    pinned, pinned_data, pinned_results = drawn("pinned", "seed=2", "data_seed=1")
+
+    assert not same_data(data, other_data, "clients")
+    assert not same_data(data, other_data, "given")
+    assert same_data(data, pinned_data, "clients")
+    assert same_data(data, pinned_data, "given")
+    assert not same_params(first.state, second.state)
+    assert same_params(second.state, pinned.state)
+    assert [r.cohort for r in results] != [r.cohort for r in other_results]
+    assert [r.cohort for r in results] != [r.cohort for r in pinned_results]
+    finals = [r[-1].state for r in (results, other_results, pinned_results)]
+    assert not any(
+        same_params(a, b) for a, b in ((finals[0], finals[1]), (finals[0], finals[2]), (finals[1], finals[2]))
+    )
+
+
+def test_selection_of_a_seed_does_not_depend_on_the_data_seed(tmp_path: Path) -> None:
+    words = BY_NAME["fedavg"].words
+    plain, pinned = (rounds(words, tmp_path / name, "seed=2", f"data_seed={name}") for name in ("2", "1"))
+    assert [r.cohort for r in plain] == [r.cohort for r in pinned]
+    assert not same_params(plain[-1].state, pinned[-1].state)
+
+
+def test_the_noise_does_not_depend_on_the_model_or_the_method(tmp_path: Path) -> None:
+    """Methods are compared on the same draw."""
+    found = set()
+    for name in ("fedavg", "fedprox", "fedavg_and_mixup", "fedavg_with_batch_norm", "fedavg_with_dropout"):
+        with assembled(BY_NAME[name].words, tmp_path / name) as parts:
+            found.add(parts.federation.fingerprint)
+    assert len(found) == 1

@@ -1,0 +1,100 @@
+"""With its neutral hyper-parameters a method is FedAvg to the bit, and with any others it is not."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.properties.runs import difference, rounds
+from tests.registry import NORMED, TINY, Entry
+
+FEDAVG = ("method=fedavg", "rounds=4")
+UNTOUCHED = ("method.T1=0", "method.T2=4", "method.T3=0")
+NEUTRAL = ("method.beta=0", "method.correction=false", "method.kappa=1", "method.mixup=false", *UNTOUCHED)
+DROPOUT = ("model=cnn", "model.widths=[4,8]", "model.dropout=0.3", "~model.hidden")
+
+CASES = {
+    "fedprox": (("method=fedprox", "method.mu=0", "rounds=4"), FEDAVG),
+    "fedprox_with_batch_norm": (("method=fedprox", "method.mu=0", "rounds=4", *NORMED), (*FEDAVG, *NORMED)),
+    "fedprox_with_dropout": (("method=fedprox", "method.mu=0", "rounds=4", *DROPOUT), (*FEDAVG, *DROPOUT)),
+    "mixup": (("method=fedavg", "method/batch=mixup", "method.batch.alpha=0", "rounds=4"), FEDAVG),
+    "mixup_in_no_stage": (("method=fedavg", "method/batch=mixup", "method.batch.stages=[]", "rounds=4"), FEDAVG),
+    "fedcorr": (("method=fedcorr", *NEUTRAL), FEDAVG),
+    "fedcorr_with_batch_norm": (("method=fedcorr", *NEUTRAL, *NORMED), (*FEDAVG, *NORMED)),
+    "fedcorr_with_dropout": (("method=fedcorr", *NEUTRAL, *DROPOUT), (*FEDAVG, *DROPOUT)),
+    "fedcorr_alpha": (("method=fedcorr", *NEUTRAL[:-4], "method.mixup_alpha=0", *UNTOUCHED), FEDAVG),
+    "fedcorr_last_stage": (
+        ("method=fedcorr", "method.T1=0", "method.T2=0", "method.T3=4", "method.mixup=false"),
+        FEDAVG,
+    ),
+    "fedcorr_of_two_stages": (
+        ("method=fedcorr", *NEUTRAL[:-3], "method.T1=0", "method.T2=1", "method.T3=3"),
+        FEDAVG,
+    ),
+    "fedcorr_and_fedprox": (
+        ("method=fedcorr", "method/local=[cross_entropy,fedprox]", "method.T1=0", "method.T2=0", "method.T3=4")
+        + ("method.mixup=false", "method.local.fedprox.mu=0.1"),
+        ("method=fedprox", "method.mu=0.1", "rounds=4"),
+    ),
+    "fedcorr_with_mixup": (
+        ("method=fedcorr", "method.T1=0", "method.T2=0", "method.T3=4"),
+        ("method=fedavg", "method/batch=mixup", "rounds=4"),
+    ),
+}
+"""What is neutral, and what it then equals."""
+
+ALIVE = {
+    "fedprox": ("method=fedprox", "method.mu=0.01", "rounds=4"),
+    "mixup": ("method=fedavg", "method/batch=mixup", "rounds=4"),
+    "uniform_mean": ("method=fedavg", "method/aggregator=uniform_mean", "rounds=4"),
+    "fedcorr_mixup": ("method=fedcorr", *NEUTRAL[:-4], *UNTOUCHED),
+    "fedcorr_first_stage": ("method=fedcorr", *NEUTRAL[:-3], "method.T1=1", "method.T2=4", "method.T3=0"),
+}
+"""What is not neutral; every one must differ from FedAvg."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_neutral_it_is_the_other_to_the_bit(case: str, tmp_path: Path) -> None:
+    neutral, plain = (
+        rounds(Entry("", overrides, {}).words, tmp_path / name)
+        for name, overrides in zip(("neutral", "plain"), CASES[case], strict=True)
+    )
+    for one, other in zip(neutral, plain, strict=True):
+        assert difference(one.state.server.params, other.state.server.params) is None, other.state.round
+        assert one.cohort == other.cohort
+        assert one.metrics == other.metrics
+    assert neutral[-1].evaluation == plain[-1].evaluation
+
+
+@pytest.mark.parametrize("case", ALIVE)
+def test_otherwise_it_is_another_method(case: str, tmp_path: Path) -> None:
+    other = rounds(Entry("", ALIVE[case], {}).words, tmp_path / "other")[-1]
+    plain = rounds([*TINY, *FEDAVG], tmp_path / "plain")[-1]
+    assert difference(other.state.server.params, plain.state.server.params) is not None
+
+
+ABLATIONS = (
+    "method.beta=0",
+    "method.correction=false",
+    "method.mixup=false",
+    "method.mixup_stages=[1]",
+    "method.kappa=1",
+    "method.gamma1=0.5",
+    "method.stage1=parallel_average",
+    "method.prox=norm",
+    "method.rank_loss=global",
+    "method.relabel_set=lid_noisy",
+    "method.loss=ce_of_softmax",
+    "method.pi=0.2",
+    "method.theta=0.4",
+    "method.k_lid=3",
+)
+
+
+@pytest.mark.parametrize("switch", ABLATIONS)
+def test_every_switch_of_fedcorr_moves_something(switch: str, tmp_path: Path) -> None:
+    """A switch that nothing reads would make an ablation of a paper a copy of the method."""
+    words = Entry("", ("method=fedcorr", "method.T1=2", "method.T2=2", "method.T3=1", "method.theta=0.15"), {}).words
+    words += ["noise.rho=0.6", "train.epochs=3"]
+    base = rounds(words, tmp_path / "base")[-1]
+    other = rounds([w for w in words if w.split("=")[0] != switch.split("=")[0]], tmp_path / "other", switch)[-1]
+    assert difference(base.state, other.state) is not None

@@ -1,0 +1,118 @@
+"""Which parts act in which stage: those chosen, and where a stage pins its own, those and no others."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from src import config
+from src.method import Method, Stage, assemble
+from tests.registry import BY_NAME, REGISTRY, TINY, Entry
+
+
+def method_of(words: Sequence[str]) -> Method:
+    """The method that these overrides describe."""
+    return assemble(config.build(config.load(words).method))
+
+
+def acting(stage: Stage) -> str:
+    """The parts of a stage as the registry writes them."""
+    names = [type(stage.sampler).__name__, type(stage.batch).__name__, " + ".join(stage.local)]
+    if stage.gradient is not None:
+        names.append(type(stage.gradient).__name__)
+    aggregator: Any = stage.aggregator
+    names += [f"{type(aggregator).__name__}({aggregator.weights})", type(stage.server).__name__, *stage.exchange]
+    if stage.correct is not None:
+        names.append(f"{stage.correct.rule} at {stage.correct.when}")
+    length = f"{stage.passes} passes" if stage.rounds is None else f"{stage.rounds} rounds"
+    return f"{length}: {', '.join(names)}"
+
+
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_the_parts_that_were_chosen_act(entry: Entry) -> None:
+    method = method_of(entry.words)
+    assert {stage.name: acting(stage) for stage in method.stages} == dict(entry.acting)
+    assert [stage.number for stage in method.stages] == list(range(1, len(method.stages) + 1))
+
+
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_the_printed_lines_name_them(entry: Entry) -> None:
+    for stage in method_of(entry.words).stages:
+        line = stage.describe()
+        assert line.startswith(f"{stage.name}: ")
+        assert "\n" not in line
+        parts: list[Any] = [stage.sampler, stage.batch, stage.aggregator, stage.server, stage.gradient]
+        for name in [type(p).__name__ for p in parts if p is not None] + [*stage.local, *stage.exchange]:
+            assert name in line
+        assert str(stage.passes if stage.rounds is None else stage.rounds) in line
+        assert stage.correct is None or stage.correct.rule in line
+
+
+DIFFER = {
+    "uniform mean": (("method=fedavg",), ("method=fedavg", "method/aggregator=uniform_mean")),
+    "mixup switched off": (("method=fedcorr",), ("method=fedcorr", "method.mixup=false")),
+    "mixup in the first stage only": (("method=fedcorr",), ("method=fedcorr", "method.mixup_stages=[1]")),
+    "no correction": (("method=fedcorr",), ("method=fedcorr", "method.correction=false")),
+    "the first stage in parallel": (("method=fedcorr",), ("method=fedcorr", "method.stage1=parallel_average")),
+}
+
+
+@pytest.mark.parametrize("case", DIFFER)
+def test_methods_that_act_differently_print_different_lines(case: str) -> None:
+    one, other = ([stage.describe() for stage in method_of([*TINY, *words]).stages] for words in DIFFER[case])
+    assert one != other
+
+
+CHOSEN = {
+    "method/local=[cross_entropy,fedprox]": "local",
+    "method/aggregator=uniform_mean": "aggregator",
+    "method.server._target_=tests.properties.parts.Momentum +method.server.beta=0.5": "server",
+    "method.gradient={_target_:tests.properties.parts.Scaled,by:0.5}": "gradient",
+    "method.sampler.fraction=1.0": "sampler",
+}
+
+
+@pytest.mark.parametrize("words", CHOSEN)
+def test_fedcorr_keeps_its_first_two_stages_whatever_is_chosen(words: str) -> None:
+    base, other = method_of([*TINY, "method=fedcorr"]), method_of([*TINY, "method=fedcorr", *words.split()])
+    assert other.stages[:2] == base.stages[:2]
+    changed = [
+        name
+        for name in ("sampler", "batch", "local", "gradient", "aggregator", "server", "exchange", "correct")
+        if getattr(other.stages[2], name) != getattr(base.stages[2], name)
+    ]
+    assert changed == [CHOSEN[words]]
+
+
+def test_everything_chosen_at_once_acts_in_the_third_stage_only() -> None:
+    words = [word for group in CHOSEN for word in group.split()]
+    base, other = method_of([*TINY, "method=fedcorr"]), method_of([*TINY, "method=fedcorr", *words])
+    assert other.stages[:2] == base.stages[:2]
+    assert list(other.stages[2].local) == ["cross_entropy", "fedprox"]
+    assert acting(other.stages[2]).endswith("Scaled, Mean(uniform), Momentum")
+
+
+def test_selecting_a_term_is_a_union() -> None:
+    prox = method_of([*TINY, "method=fedprox"]).stages[0].local
+    chosen = method_of([*TINY, "method=fedavg", "method/local=[cross_entropy,fedprox]"]).stages[0].local
+    assert list(prox) == list(chosen) == ["cross_entropy", "fedprox"]
+    assert prox == chosen
+
+
+def test_released_departs_from_the_paper_in_named_values_only() -> None:
+    ours, theirs = (config.resolved(config.load([*TINY, f"method={m}"])) for m in ("fedcorr", "fedcorr_released"))
+    changed = {k for k in ours["method"] if ours["method"][k] != theirs["method"][k]}
+    values = {"prox", "loss", "relabel_set", "inference_augment", "strict_theta", "lid_guard"}
+    assert changed - {"stages", "corrector", "exchange", "name"} == values
+    assert {k: v for k, v in ours.items() if k != "method"} == {k: v for k, v in theirs.items() if k != "method"}
+
+
+def test_the_registry_has_every_method_and_every_selectable_part() -> None:
+    methods = {path.stem for path in (config.CONF / "method").glob("*.yaml")}
+    assert {w.removeprefix("method=") for e in REGISTRY for w in e.words if w.startswith("method=")} == methods
+    used = " ".join(word for entry in REGISTRY for word in entry.words)
+    for slot in ("batch", "local", "aggregator", "server", "sampler", "gradient"):
+        for path in (config.CONF / "method" / slot).glob("*.yaml"):
+            default = path.stem in ("plain", "cross_entropy", "mean", "replace", "uniform")
+            assert default or f"method/{slot}" in used and path.stem in used, f"{slot}/{path.stem} is in no entry"
+    assert len(BY_NAME) == len(REGISTRY)

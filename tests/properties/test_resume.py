@@ -1,0 +1,59 @@
+"""Stopped after any round and gone on with, a run is the same run to the bit."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.properties.runs import Ran, difference, run
+from tests.registry import BY_NAME, REGISTRY, Entry
+
+
+def assert_same_run(one: Ran, other: Ran) -> None:
+    """Equal parameters, client states, counters, lines and numbers."""
+    assert difference(one.state, other.state) is None
+    assert one.lines == other.lines
+    assert one.corrections == other.corrections
+    for key in ("key", "status", "rounds", "metrics", "participations", "bytes_down", "bytes_up", "left_out"):
+        assert one.record[key] == other.record[key], key
+
+
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_stopped_and_resumed_it_is_the_same_run(entry: Entry, tmp_path: Path) -> None:
+    unbroken = run(entry.words, tmp_path / "unbroken")
+    assert unbroken.record["status"] == "finished"
+    assert max(entry.cuts) < unbroken.record["rounds"]
+    broken = tmp_path / "broken"
+    for number, cut in enumerate(entry.cuts):
+        part = run(entry.words, broken, f"max_rounds={cut}", f"resume={str(number > 0).lower()}")
+        assert (part.record["status"], part.record["rounds"]) == ("stopped", cut)
+        assert part.state.round == cut
+        assert {line["round"] for line in part.lines} == set(range(1, cut + 1))
+    assert_same_run(run(entry.words, broken, "resume=true"), unbroken)
+
+
+@pytest.mark.parametrize("name", ["fedcorr", "parts_with_memory"])
+@pytest.mark.slow
+def test_stopped_after_every_round_it_is_the_same_run(name: str, tmp_path: Path) -> None:
+    words = BY_NAME[name].words
+    unbroken = run(words, tmp_path / "unbroken")
+    broken = tmp_path / "broken"
+    for cut in range(1, unbroken.record["rounds"] + 1):
+        part = run(words, broken, f"max_rounds={cut}", f"resume={str(cut > 1).lower()}")
+    assert_same_run(part, unbroken)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in REGISTRY if "fedcorr" in entry.name])
+def test_labels_change_in_both_correcting_stages(name: str, tmp_path: Path) -> None:
+    """Or the test above would say little of the labels that clients keep."""
+    corrected = run(BY_NAME[name].words, tmp_path / "run").corrections
+    assert [row["stage"] for row in corrected] == ["preprocess", "preprocess", "finetune"]
+    assert all(row["relabelled"] > 0 for row in corrected)
+
+
+def test_state_in_every_slot_is_saved(tmp_path: Path) -> None:
+    """The registry has an entry whose server and whose loss term remember, and what they know is in the checkpoint."""
+    state = run(BY_NAME["parts_with_memory"].words, tmp_path / "run").state
+    assert "server Momentum" in state.server.parts
+    visits = {client: own.terms["pull"]["visits"] for client, own in state.clients.items()}
+    assert sum(visits.values()) == state.counters.participations
+    assert any(count > 1 for count in visits.values())

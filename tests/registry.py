@@ -1,0 +1,165 @@
+"""Every method and every combination of parts, once, in a setting that runs in a second.
+
+An entry says how it is chosen on the command line and which parts must then act in each stage. What must hold for all
+of them is in ``tests/properties``; a new method adds its line here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TINY = (
+    "dataset.train_size=170",
+    "dataset.test_size=50",
+    "partition.num_clients=8",  # 21 or 22 samples each: with batches of 7, the last one may be of one sample
+    "fraction=0.75",  # 6 clients: more than one block
+    "model=mlp",
+    "model.hidden=[8]",
+    "train.batch_size=7",
+    "train.epochs=2",
+    "wandb.mode=disabled",
+)
+"""A data set, a network and a protocol small enough for a run to take a second; for every entry."""
+
+ONE_STAGE = ("rounds=5",)
+THREE_STAGES = (
+    "method.T1=2",
+    "method.T2=2",
+    "method.T3=2",
+    "method.theta=0.15",  # so low that a hardly trained network changes labels in both stages
+    "method.pi=1.0",
+    "noise.rho=0.8",
+    "fraction=0.4",
+)
+NORMED = ("model=resnet8", "model.width=4", "model.blocks=[1]", "~model.hidden")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method or combination."""
+
+    name: str
+    overrides: tuple[str, ...]
+    acting: Mapping[str, str]  # stage by stage, as ``tests.properties.test_parts`` puts it
+    cuts: tuple[int, ...] = (1, 3)  # rounds after which a run is stopped and gone on with
+    testing: bool = False  # has parts that only tests have, which the command line does not know
+
+    @property
+    def words(self) -> list[str]:
+        """The overrides of a tiny run; what the entry says itself comes last."""
+        own = {word.lstrip("+~").split("=")[0] for word in self.overrides if not word.startswith("~")}
+        gone = {word[1:] for word in self.overrides if word.startswith("~")}
+        kept = [word for word in TINY if word.split("=")[0] not in own | gone]
+        return [*kept, *(word for word in self.overrides if not word.startswith("~"))]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _fedavg(batch: str = "Plain", terms: str = "cross_entropy", rest: str = "Mean(samples), Replace") -> dict[str, str]:
+    return {"training": f"5 rounds: Uniform, {batch}, {terms}, {rest}"}
+
+
+PREPROCESS = (
+    "2 passes: OnePass, Mixup, cross_entropy + adaptive_proximal, Mean(samples), Replace, lid, top_losses at pass"
+)
+FINETUNE = "2 rounds: CleanOnly, Mixup, cross_entropy, Mean(samples), Replace, all_confident at end"
+
+
+def _fedcorr(terms: str = "cross_entropy", rest: str = "Mean(samples), Replace") -> dict[str, str]:
+    """FedCorr's stages: whatever is chosen acts in the last one only."""
+    return {
+        "preprocess": PREPROCESS,
+        "finetune": FINETUNE,
+        "usual": f"2 rounds: Uniform, Mixup, {terms}, {rest}",
+    }
+
+
+CHAIN = (3, 8, 16, 17, 18)
+"""Of 20 rounds: inside a pass, at its end, at the border of the stages, inside the second stage, at its end."""
+
+REGISTRY = (
+    Entry("fedavg", ("method=fedavg", *ONE_STAGE), _fedavg()),
+    Entry("fedprox", ("method=fedprox", "method.mu=0.1", *ONE_STAGE), _fedavg(terms="cross_entropy + fedprox")),
+    Entry("fedcorr", ("method=fedcorr", *THREE_STAGES), _fedcorr(), CHAIN),
+    Entry("fedcorr_released", ("method=fedcorr_released", *THREE_STAGES), _fedcorr(), CHAIN),
+    Entry(
+        "fedcorr_groups",
+        ("method=fedcorr", "method.gamma1=0.3", *THREE_STAGES),
+        _fedcorr(),
+        (2, 4, 8, 9),
+    ),
+    Entry(
+        "fedcorr_parallel",
+        ("method=fedcorr", "method.stage1=parallel_average", *THREE_STAGES),
+        _fedcorr(),
+        (1, 2, 3, 4),
+    ),
+    Entry(
+        "fedcorr_and_fedprox",
+        ("method=fedcorr", "method/local=[cross_entropy,fedprox]", *THREE_STAGES),
+        _fedcorr(terms="cross_entropy + fedprox"),
+        CHAIN,
+    ),
+    Entry(
+        "fedcorr_and_uniform_mean",
+        ("method=fedcorr", "method/aggregator=uniform_mean", *THREE_STAGES),
+        _fedcorr(rest="Mean(uniform), Replace"),
+        CHAIN,
+    ),
+    Entry("fedavg_and_mixup", ("method=fedavg", "method/batch=mixup", *ONE_STAGE), _fedavg(batch="Mixup")),
+    Entry(
+        "fedprox_and_mixup",
+        ("method=fedprox", "method.mu=0.1", "method/batch=mixup", "method/aggregator=uniform_mean", *ONE_STAGE),
+        _fedavg(batch="Mixup", terms="cross_entropy + fedprox", rest="Mean(uniform), Replace"),
+    ),
+    Entry("fedavg_with_batch_norm", ("method=fedavg", *NORMED, *ONE_STAGE), _fedavg()),
+    Entry(
+        "fedavg_with_dropout",
+        ("method=fedavg", "model=cnn", "model.widths=[4,8]", "model.dropout=0.3", "~model.hidden", *ONE_STAGE),
+        _fedavg(),
+    ),
+    Entry("fedcorr_with_batch_norm", ("method=fedcorr", *NORMED, *THREE_STAGES), _fedcorr(), CHAIN),
+    Entry("fedcorr_with_dropout", ("method=fedcorr", "model.dropout=0.3", *THREE_STAGES), _fedcorr(), CHAIN),
+    Entry(
+        "fedavg_on_unequal_clients",
+        ("method=fedavg", "partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2", *ONE_STAGE),
+        _fedavg(),
+    ),
+    Entry(
+        "fedcorr_on_unequal_clients",
+        ("method=fedcorr", "partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2", *THREE_STAGES),
+        _fedcorr(),
+        CHAIN,
+    ),
+    Entry("fedavg_in_double", ("method=fedavg", "precision=64", *ONE_STAGE), _fedavg()),
+    Entry(
+        "parts_with_memory",
+        (
+            "method=fedavg",
+            "method.server._target_=tests.properties.parts.Momentum",
+            "+method.server.beta=0.5",
+            "+method.local.pull={_target_:tests.properties.parts.Pull,strength:0.1}",
+            "method.gradient={_target_:tests.properties.parts.Scaled,by:0.5}",
+            "method.batch._target_=tests.properties.parts.HalfTheSamples",
+            *ONE_STAGE,
+        ),
+        {"training": "5 rounds: Uniform, HalfTheSamples, cross_entropy + pull, Scaled, Mean(samples), Momentum"},
+        testing=True,
+    ),
+    Entry(
+        "fedcorr_and_parts_with_memory",
+        (
+            "method=fedcorr",
+            "method.server._target_=tests.properties.parts.Momentum",
+            "+method.server.beta=0.5",
+            "+method.local.pull={_target_:tests.properties.parts.Pull,strength:0.1}",
+            "method.gradient={_target_:tests.properties.parts.Scaled,by:0.5}",
+            *THREE_STAGES,
+        ),
+        _fedcorr(terms="cross_entropy + pull, Scaled", rest="Mean(samples), Momentum"),
+        CHAIN,
+        testing=True,
+    ),
+)
+
+BY_NAME = {entry.name: entry for entry in REGISTRY}
