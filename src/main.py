@@ -86,7 +86,8 @@ def _command(words: Sequence[str], session: Session) -> str:
 def _main(cfg: DictConfig) -> float | None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     chosen = HydraConfig.get()
-    words = [str(word) for word in OmegaConf.to_container(chosen.overrides.task, resolve=False)]
+    typed: Any = chosen.overrides.task
+    words = [str(typed._get_node(i)) for i in range(len(typed))]  # as typed: reading them would resolve ${...}
     if chosen.mode == RunMode.MULTIRUN:
         return _score(train(cfg, words, Path(chosen.runtime.output_dir)))
     try:

@@ -67,11 +67,15 @@ class Assembled:
     state: FederatedState
     settings: loop.Settings
 
-    def results(self, **other: Any) -> list[RoundResult]:
-        """All rounds, with some arguments changed."""
+    def rounds(self, **other: Any) -> Iterator[RoundResult]:
+        """The rounds, with some arguments changed."""
         given = {f.name: other.get(f.name, getattr(self, f.name)) for f in fields(self)}
         order = ("method", "federation", "executor", "evaluator", "state", "settings")
-        return list(loop.run(*(given[name] for name in order)))
+        return loop.run(*(given[name] for name in order))
+
+    def results(self, **other: Any) -> list[RoundResult]:
+        """As ``rounds``, all of them."""
+        return list(self.rounds(**other))
 
 
 @contextmanager
@@ -105,7 +109,7 @@ def difference(one: Any, other: Any, at: str = "") -> str | None:
             return at
         return _first(difference(getattr(one, f.name), getattr(other, f.name), f"{at}.{f.name}") for f in fields(one))
     if isinstance(one, Mapping):
-        if not isinstance(other, Mapping) or list(sorted(one, key=str)) != list(sorted(other, key=str)):
+        if not isinstance(other, Mapping) or sorted(one, key=str) != sorted(other, key=str):
             return at
         return _first(difference(value, other[key], f"{at}[{key}]") for key, value in one.items())
     if isinstance(one, list | tuple):

@@ -22,6 +22,9 @@ def test_stopped_and_resumed_it_is_the_same_run(entry: Entry, tmp_path: Path) ->
     unbroken = run(entry.words, tmp_path / "unbroken")
     assert unbroken.record["status"] == "finished"
     assert max(entry.cuts) < unbroken.record["rounds"]
+    if "finetune" in entry.acting:  # or little would be said of the labels that clients keep
+        relabelled = {row["stage"]: row["relabelled"] for row in unbroken.corrections}
+        assert min(relabelled["preprocess"], relabelled["finetune"]) > 0
     broken = tmp_path / "broken"
     for number, cut in enumerate(entry.cuts):
         part = run(entry.words, broken, f"max_rounds={cut}", f"resume={str(number > 0).lower()}")
@@ -40,14 +43,6 @@ def test_stopped_after_every_round_it_is_the_same_run(name: str, tmp_path: Path)
     for cut in range(1, unbroken.record["rounds"] + 1):
         part = run(words, broken, f"max_rounds={cut}", f"resume={str(cut > 1).lower()}")
     assert_same_run(part, unbroken)
-
-
-@pytest.mark.parametrize("name", [entry.name for entry in REGISTRY if "fedcorr" in entry.name])
-def test_labels_change_in_both_correcting_stages(name: str, tmp_path: Path) -> None:
-    """Or the test above would say little of the labels that clients keep."""
-    corrected = run(BY_NAME[name].words, tmp_path / "run").corrections
-    assert [row["stage"] for row in corrected] == ["preprocess", "preprocess", "finetune"]
-    assert all(row["relabelled"] > 0 for row in corrected)
 
 
 def test_state_in_every_slot_is_saved(tmp_path: Path) -> None:
