@@ -158,16 +158,16 @@ def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, valida
         if by == "given":
             raise UserError(
                 "partition.by=given follows labels that are not there yet: this noise is drawn inside each client, "
-                "after the partition. Set partition.by=true, or noise of the whole set (noise=symmetric, random ...)"
+                "after the partition. Set partition.by=truth, or noise of the whole set (noise=symmetric, random ...)"
             )
         split = partition(_pool(dataset, dataset.truth), stream(seed, "partition"))
         given, rates = corrupt(noise, dataset, dataset.truth, split.clients, seed)
         nominal: NDArray[np.float64] | None = rates
     else:
-        if by == "true" and dataset.truth is None:
-            raise UserError(f"partition.by=true needs true labels, and {dataset.name} has none: set partition.by=given")
+        if by == "truth" and dataset.truth is None:
+            raise UserError(f"partition.by=truth needs true labels, and {dataset.name} has none: set partition.by=given")
         given = noise(dataset, seed)
-        follows = dataset.truth if by == "true" and dataset.truth is not None else given
+        follows = dataset.truth if by == "truth" and dataset.truth is not None else given
         split = partition(_pool(dataset, follows), stream(seed, "partition"))
         nominal = None if noise.nominal is None else np.full(split.num_clients, float(noise.nominal))
         if isinstance(noise, Clean) and dataset.given is None:

@@ -26,7 +26,7 @@ LEFT_OUT = -1
 DRAWS = 1000
 """How often a draw that leaves a client short is repeated before the setting is called impossible."""
 
-By = Literal["true", "given"]
+By = Literal["truth", "given"]
 """Which labels a scheme follows. The given ones must be there before the clients are."""
 
 

@@ -72,7 +72,7 @@ def test_noise_and_partition_have_streams_of_their_own():
     data = balanced(40)
     assert indices(build(data, IID, FEDCORR, 1)) == indices(build(data, IID, Clean(), 1))
     a = build(data, IID, SYMMETRIC, 1).given
-    assert torch.equal(a, build(data, P.Shards(4, 2, "true"), SYMMETRIC, 1).given)
+    assert torch.equal(a, build(data, P.Shards(4, 2, "truth"), SYMMETRIC, 1).given)
 
 
 def test_fingerprint_covers_everything():
@@ -100,7 +100,7 @@ def test_partition_by_given_labels_follows_the_noise():
 
 
 def test_partition_by_true_labels_with_noise_of_the_set():
-    federation = build(balanced(200), P.Shards(10, 1, "true"), SYMMETRIC, 1)
+    federation = build(balanced(200), P.Shards(10, 1, "truth"), SYMMETRIC, 1)
     assert federation.truth is not None
     assert all(len(federation.truth[federation.samples(k).index].unique()) == 1 for k in range(10))
 
@@ -113,12 +113,12 @@ def test_openset_drops_are_reported():
 @pytest.mark.parametrize(
     ("partition", "noise", "more", "message"),
     [
-        (BY_GIVEN, FEDCORR, {}, r"partition\.by=given .* Set partition\.by=true, or noise of the whole set"),
+        (BY_GIVEN, FEDCORR, {}, r"partition\.by=given .* Set partition\.by=truth, or noise of the whole set"),
         (IID, SYMMETRIC, {"given": np.zeros(100, np.int64)}, "set noise=none"),
         (IID, FEDCORR, {"given": np.zeros(100, np.int64)}, "set noise=none"),
         (IID, FEDCORR, {"given": np.zeros(100, np.int64), "truth": None}, "set noise=none"),
         (
-            P.IIDClass(5, "true"),
+            P.IIDClass(5, "truth"),
             Clean(),
             {"given": np.zeros(100, np.int64), "truth": None},
             r"set partition\.by=given",

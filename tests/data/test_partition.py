@@ -18,12 +18,12 @@ Make = Callable[..., Any]
 
 GENERATED: dict[str, Make] = {
     "iid_uniform": lambda k: P.IIDUniform(k),
-    "iid_class": lambda k: P.IIDClass(k, "true"),
-    "fedcorr": lambda k: P.FedCorr(k, 0.5, 5.0, False, "true"),
-    "fedcorr_minimum": lambda k: P.FedCorr(k, 0.5, 5.0, True, "true"),
-    "dirichlet": lambda k: P.Dirichlet(k, 1.0, True, 1, "true"),
-    "dirichlet_plain": lambda k: P.Dirichlet(k, 1.0, False, 1, "true"),
-    "shards": lambda k: P.Shards(k, 2, "true"),
+    "iid_class": lambda k: P.IIDClass(k, "truth"),
+    "fedcorr": lambda k: P.FedCorr(k, 0.5, 5.0, False, "truth"),
+    "fedcorr_minimum": lambda k: P.FedCorr(k, 0.5, 5.0, True, "truth"),
+    "dirichlet": lambda k: P.Dirichlet(k, 1.0, True, 1, "truth"),
+    "dirichlet_plain": lambda k: P.Dirichlet(k, 1.0, False, 1, "truth"),
+    "shards": lambda k: P.Shards(k, 2, "truth"),
     "quantity_skew": lambda k: P.QuantitySkew(k, 1.0, 1),
     "openset": lambda k: P.Openset(k, 0.5, "uniform", "largest_remainder", "drop", "given"),
     "openset_floor": lambda k: P.Openset(k, 0.5, "nonuniform", "floor", "redraw", "given"),
@@ -122,15 +122,15 @@ def test_iid_uniform_is_not_class_balanced():
 @pytest.mark.parametrize(("classes", "per_class", "clients", "each"), [(10, 5000, 100, 50), (100, 500, 50, 10)])
 def test_iid_class_is_exact_where_it_can_be(classes, per_class, clients, each):
     samples = balanced(per_class, classes)
-    assert (counts(drawn(P.IIDClass(clients, "true"), samples), samples) == each).all()
+    assert (counts(drawn(P.IIDClass(clients, "truth"), samples), samples) == each).all()
 
 
 def test_iid_class_deals_remainders_round():
     samples = Pool(np.repeat(np.arange(10), 13), 10)  # 13 = 4 * 3 + 1, ten classes over: 130 = 4 * 32 + 2
-    found = counts(drawn(P.IIDClass(4, "true"), samples), samples)
+    found = counts(drawn(P.IIDClass(4, "truth"), samples), samples)
     assert set(found.ravel().tolist()) == {3, 4}
     assert sorted(found.sum(axis=1).tolist()) == [32, 32, 33, 33]
-    richer = [drawn(P.IIDClass(4, "true"), samples, s).owner[:13].tolist() for s in range(20)]
+    richer = [drawn(P.IIDClass(4, "truth"), samples, s).owner[:13].tolist() for s in range(20)]
     assert len({np.argmax(np.bincount(r)) for r in richer}) > 1  # the start is random
 
 
@@ -140,7 +140,7 @@ def test_iid_class_deals_remainders_round():
 def test_fedcorr_holders_are_bernoulli():
     samples = balanced(2000)
     share = np.mean(
-        [(counts(drawn(P.FedCorr(50, 0.3, 1e6, False, "true"), samples, s), samples) > 0) for s in range(5)]
+        [(counts(drawn(P.FedCorr(50, 0.3, 1e6, False, "truth"), samples, s), samples) > 0) for s in range(5)]
     )
     # Redrawn empty rows lift p by the factor 1 / (1 - 0.7^10).
     expected = 0.3 / (1 - 0.7**10)
@@ -150,7 +150,7 @@ def test_fedcorr_holders_are_bernoulli():
 def test_fedcorr_samples_choose_their_client_by_chance():
     """Multinomial, not cut: with equal shares, counts over holders vary as n q (1 - q)."""
     samples = balanced(5000)
-    found = counts(drawn(P.FedCorr(20, 1.0, np.inf, False, "true"), samples), samples)
+    found = counts(drawn(P.FedCorr(20, 1.0, np.inf, False, "truth"), samples), samples)
     assert abs(found.var() / (5000 * 0.05 * 0.95) - 1) < 4 * np.sqrt(2 / 190)
 
 
@@ -158,7 +158,7 @@ def test_fedcorr_dirichlet_concentration():
     """Var(q) = q(1-q)/(K alpha + 1), to which the multinomial adds q(1-q)/n."""
     samples = balanced(5000)
     found = np.concatenate(
-        [counts(drawn(P.FedCorr(10, 1.0, 2.0, False, "true"), samples, s), samples) for s in range(20)]
+        [counts(drawn(P.FedCorr(10, 1.0, 2.0, False, "truth"), samples, s), samples) for s in range(20)]
     )
     assert abs((found / 5000).var() / (0.09 / 21 + 0.09 / 5000 * 20 / 21) - 1) < 0.15
 
@@ -167,37 +167,37 @@ def test_fedcorr_gives_every_class_a_holder():
     """With ten clients a class would be nobody's in a quarter of the draws."""
     samples = balanced(30)
     for seed in range(60):
-        split = drawn(P.FedCorr(10, 0.3, 10.0, False, "true"), samples, seed)
+        split = drawn(P.FedCorr(10, 0.3, 10.0, False, "truth"), samples, seed)
         assert (counts(split, samples).sum(axis=0) == 30).all()
 
 
 def test_fedcorr_minimum_one():
     """Where alpha is tiny nearly all of a class goes to one holder, and yet each keeps one sample."""
     samples = balanced(500)
-    with_one = counts(drawn(P.FedCorr(10, 1.0, 0.01, True, "true"), samples), samples)
+    with_one = counts(drawn(P.FedCorr(10, 1.0, 0.01, True, "truth"), samples), samples)
     assert (with_one >= 1).all()
-    assert (counts(drawn(P.FedCorr(10, 1.0, 0.1, False, "true"), samples), samples) == 0).any()
+    assert (counts(drawn(P.FedCorr(10, 1.0, 0.1, False, "truth"), samples), samples) == 0).any()
 
 
 def test_fedcorr_p_zero():
     with pytest.raises(UserError, match=r"partition\.p=0 "):
-        P.FedCorr(10, 0.0, 1.0, False, "true")
+        P.FedCorr(10, 0.0, 1.0, False, "truth")
 
 
 def test_fedcorr_that_cannot_be_met_names_its_keys():
     with pytest.raises(UserError, match=r"partition\.p=1\.0 and partition\.alpha=0\.001 .*num_clients=100"):
-        drawn(P.FedCorr(100, 1.0, 0.001, False, "true"), balanced(50))
+        drawn(P.FedCorr(100, 1.0, 0.001, False, "truth"), balanced(50))
     with pytest.raises(UserError, match=r"partition\.p=1e-09 is too small"):
-        drawn(P.FedCorr(10, 1e-9, 1.0, False, "true"), balanced(50))
+        drawn(P.FedCorr(10, 1e-9, 1.0, False, "truth"), balanced(50))
     with pytest.raises(UserError, match=r"partition\.minimum_one=true"):
-        drawn(P.FedCorr(10, 1.0, 1.0, True, "true"), Pool(np.array([0] * 50 + [1]), 2))
+        drawn(P.FedCorr(10, 1.0, 1.0, True, "truth"), Pool(np.array([0] * 50 + [1]), 2))
 
 
 def test_dirichlet_default_minimum_is_the_number_of_classes():
     samples = balanced(50)  # 25 a client on average, so the rule bites
     least = {
         minimum: min(
-            min(map(len, drawn(P.Dirichlet(20, 1.0, True, minimum, "true"), samples, seed).clients))
+            min(map(len, drawn(P.Dirichlet(20, 1.0, True, minimum, "truth"), samples, seed).clients))
             for seed in range(20)
         )
         for minimum in (None, 1)
@@ -208,17 +208,17 @@ def test_dirichlet_default_minimum_is_the_number_of_classes():
 def test_dirichlet_balance_rule():
     """A client may pass N/K within a class, but then gets nothing of a later one (the last takes only crumbs)."""
     samples = balanced(1000)
-    found = counts(drawn(P.Dirichlet(10, 0.3, True, 1, "true"), samples), samples)
+    found = counts(drawn(P.Dirichlet(10, 0.3, True, 1, "truth"), samples), samples)
     before = np.cumsum(found, axis=1) - found
     assert (found[before >= 1000] <= 1).all()
-    plain = counts(drawn(P.Dirichlet(10, 0.3, False, 1, "true"), samples), samples)
+    plain = counts(drawn(P.Dirichlet(10, 0.3, False, 1, "truth"), samples), samples)
     assert (plain[(np.cumsum(plain, axis=1) - plain) >= 1000] > 1).any()
 
 
 def test_dirichlet_limits_of_alpha():
     samples = balanced(100)
-    assert (counts(drawn(P.Dirichlet(10, np.inf, False, 1, "true"), samples), samples) == 10).all()
-    few = counts(drawn(P.Dirichlet(3, 1e-3, False, 1, "true"), samples), samples)
+    assert (counts(drawn(P.Dirichlet(10, np.inf, False, 1, "truth"), samples), samples) == 10).all()
+    few = counts(drawn(P.Dirichlet(3, 1e-3, False, 1, "truth"), samples), samples)
     assert (np.sort(few, axis=0)[-1] >= 95).all()  # a class goes to one client whole
     tiny = P.shares(1e-300, 4, stream(0, "partition"))
     assert sorted(tiny.tolist()) == [0, 0, 0, 1]
@@ -226,16 +226,16 @@ def test_dirichlet_limits_of_alpha():
 
 def test_dirichlet_gives_up_and_says_why():
     with pytest.raises(UserError, match=r"partition\.alpha=0\.001 .* partition\.minimum .* at best 0 samples; 10"):
-        drawn(P.Dirichlet(50, 0.001, False, 10, "true"), balanced(100))
+        drawn(P.Dirichlet(50, 0.001, False, 10, "truth"), balanced(100))
     with pytest.raises(UserError, match=r"partition\.minimum=30 .* at most 20 a client"):
-        drawn(P.Dirichlet(50, 1.0, True, 30, "true"), balanced(100))
+        drawn(P.Dirichlet(50, 1.0, True, 30, "truth"), balanced(100))
 
 
 def test_all_shares_zero_falls_back_to_clients_with_room():
     """At an alpha this small all of a class is offered to one client, often one that is full already."""
     samples = balanced(100)
     for seed in range(20):
-        keeps_contract(drawn(P.Dirichlet(10, 1e-3, True, 1, "true"), samples, seed), 1000)
+        keeps_contract(drawn(P.Dirichlet(10, 1e-3, True, 1, "truth"), samples, seed), 1000)
 
 
 # -------------------------------------------------------------------------------------------- shards, sizes, openset
@@ -243,18 +243,18 @@ def test_all_shares_zero_falls_back_to_clients_with_room():
 
 def test_shards_limit_classes():
     samples = balanced(600)
-    split = drawn(P.Shards(100, 2, "true"), samples)
+    split = drawn(P.Shards(100, 2, "truth"), samples)
     assert {len(i) for i in split.clients} == {60}
     assert (counts(split, samples) > 0).sum(axis=1).max() <= 2
 
 
 def test_shards_lose_no_remainder():
-    keeps_contract(drawn(P.Shards(7, 3, "true"), pool(1000)), 1000)
+    keeps_contract(drawn(P.Shards(7, 3, "truth"), pool(1000)), 1000)
 
 
 def test_more_shards_than_samples():
     with pytest.raises(UserError, match=r"partition\.shards=3 .* at most 2 a client"):
-        drawn(P.Shards(5, 3, "true"), pool(10, 2))
+        drawn(P.Shards(5, 3, "truth"), pool(10, 2))
 
 
 def test_quantity_skew_changes_sizes_only():
@@ -321,7 +321,7 @@ def test_cut_gives_the_last_what_rounding_leaves():
 def test_which_samples_of_a_class_is_left_to_chance():
     """Dealt in their order, a client's samples of a class would lie next to each other."""
     samples = Pool(np.repeat([0, 1], 1000), 2)
-    for split in (drawn(P.IIDClass(2, "true"), samples), drawn(P.Shards(10, 1, "true"), samples)):
+    for split in (drawn(P.IIDClass(2, "truth"), samples), drawn(P.Shards(10, 1, "truth"), samples)):
         changes = (np.diff(split.owner[:1000]) != 0).sum()
         assert changes > 400
 

@@ -1,0 +1,142 @@
+"""Every YAML composes and passes the check of its keys and values; nothing in it is read by nobody."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from src import config
+from src.errors import UserError
+from src.method import assemble
+
+CONF = config.CONF
+FILES = sorted(CONF.rglob("*.yaml"))
+METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
+LISTS = ("local", "exchange")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(CONF).with_suffix(""))
+
+
+def choice(path: Path) -> list[str]:
+    """The overrides that select a file."""
+    group, _, option = name(path).rpartition("/")
+    if group.startswith("experiment"):
+        return [f"experiment={name(path).removeprefix('experiment/')}"]
+    if group.startswith("method/"):
+        return ["method=fedcorr", f"{group}=[{option}]" if group.split("/")[1] in LISTS else f"{group}={option}"]
+    return [f"{group}={option}"]
+
+
+NEEDED = {"noise/matrix": ["noise.path=T.npy"]}
+SELECTABLE = [path for path in FILES if name(path) not in ("config", "method/parts/default")]
+
+
+@pytest.mark.parametrize("path", SELECTABLE, ids=name)
+def test_every_file_composes_and_its_values_are_in_range(path: Path) -> None:
+    cfg = config.load([*choice(path), *NEEDED.get(name(path), [])])
+    config.check(cfg)
+    config.build(cfg.partition)
+    config.build(cfg.noise)
+    if name(path) not in ("method/exchange/none", "method/corrector/none"):  # without them FedCorr cannot be assembled
+        assemble(config.build(cfg.method))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_every_file_starts_with_one_line_that_says_what_it_is(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    if lines[0].startswith("# @package"):
+        lines = lines[1:]
+    assert re.match(r"# \S", lines[0])
+    assert not lines[1].startswith("#")
+
+
+def test_every_value_of_a_method_is_read_by_a_part() -> None:
+    """A key that nobody reads would be an ablation that changes nothing."""
+    for method in METHODS:
+        raw: Any = OmegaConf.to_container(config.load([f"method={method}"]).method)
+        text = str(raw)
+        read = set(re.findall(r"\$\{method\.(\w+)", text)) | set(re.findall(r"\$\{own:(\w+)", text))
+        parts = {"sampler", "batch", "local", "gradient", "exchange", "corrector", "aggregator", "server", "stages"}
+        assert set(raw) - parts - {"name"} <= read, method
+
+
+def test_every_value_of_a_protocol_is_read_by_somebody() -> None:
+    asked = {key for path in FILES for key in re.findall(r"\$\{protocol:(\w+)", path.read_text())}
+    for path in sorted((CONF / "protocol").glob("*.yaml")):
+        protocol: Any = OmegaConf.to_container(OmegaConf.load(path))
+        assert protocol.pop("name") == path.stem
+        for key, value in protocol.items():
+            if isinstance(value, dict):
+                assert key in METHODS, f"{path.stem}.{key} is no method"
+                assert set(value) <= asked, f"{path.stem}.{key}"
+            else:
+                assert key in asked, f"{path.stem}.{key}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("protocol", sorted(path.stem for path in (CONF / "protocol").glob("*.yaml")))
+def test_what_a_protocol_says_of_a_method_reaches_it(method: str, protocol: str) -> None:
+    plain = config.resolved(config.load([f"method={method}", f"protocol={protocol}"]))
+    own = plain["protocol"].get(plain["method"]["name"], {})
+    says = {**plain["protocol"], **own}
+    for key in ("lr", "momentum", "weight_decay", "batch_size", "epochs"):
+        assert plain["train"][key] == says[key], key
+    assert (plain["rounds"], plain["fraction"]) == (says["rounds"], says["fraction"])
+    assert plain["partition"]["num_clients"] == says["num_clients"]
+    assert {k: plain["method"][k] for k in own if k in plain["method"]} == {
+        k: own[k] for k in own if k in plain["method"]
+    }
+
+
+def test_every_data_set_brings_its_protocol_and_both_can_be_replaced() -> None:
+    for path in sorted((CONF / "dataset").glob("*.yaml")):
+        cfg = config.load([f"dataset={path.stem}"])
+        assert (CONF / "protocol" / f"{cfg.protocol.name}.yaml").is_file()
+        other = config.load([f"dataset={path.stem}", "protocol=svhn", "model=mlp"])
+        assert other.protocol.name == "svhn"
+        assert other.model._target_.endswith("MLP")
+
+
+KEYS = {
+    (): (
+        "seed data_seed max_rounds resume output device precision threads executor model checkpoint.every eval.every "
+        "train.lr train.momentum train.weight_decay train.batch_size train.epochs rounds fraction on_nonfinite "
+        "partition.num_clients noise.rho noise.tau wandb.mode"
+    ),
+    ("dataset=cifar10",): "dataset.root dataset.download dataset.mirror dataset.verify",
+    ("dataset=mnist",): "dataset.root dataset.download dataset.mirror dataset.verify",
+    ("dataset=svhn",): "dataset.root dataset.download dataset.mirror dataset.verify",
+    ("partition=fedcorr",): "partition.p partition.alpha partition.num_clients",
+    ("partition=dirichlet",): "partition.alpha partition.num_clients",
+    ("noise=fedes",): "noise.mu noise.sigma",
+    ("noise=symmetric",): "noise.eta",
+    ("noise=flr",): "noise.rho noise.tau",
+    ("dataset=cifar10", "noise=human"): "noise.source",
+}
+"""Names that people have in their scripts; ``executor`` and ``model`` are groups."""
+
+
+@pytest.mark.parametrize("chosen", KEYS)
+def test_names_that_scripts_rely_on_exist(chosen: tuple[str, ...]) -> None:
+    found = set(sections(config.resolved(config.load(chosen))))
+    assert set(KEYS[chosen].split()) <= found
+
+
+def sections(node: Any, prefix: str = "") -> Iterator[str]:
+    """Every dotted key, those of mappings included."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield f"{prefix}{key}"
+            yield from sections(value, f"{prefix}{key}.")
+
+
+def test_a_key_that_no_part_has_is_refused_in_every_group() -> None:
+    for group in ("dataset", "partition", "noise", "model", "executor", "method.sampler", "method.batch", "train"):
+        cfg = config.load([f"+{group}.nobody_reads_this=1"])
+        with pytest.raises(UserError, match=rf"{group}\.nobody_reads_this"):
+            config.check(cfg)

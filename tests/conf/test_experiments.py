@@ -1,0 +1,119 @@
+"""An experiment gives data, model and protocol to any method, and leaks nothing into the method itself."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from src import config
+from src.method import assemble
+
+EXPERIMENTS = sorted(
+    str(path.relative_to(config.CONF / "experiment").with_suffix(""))
+    for path in (config.CONF / "experiment").rglob("*.yaml")
+)
+METHODS = sorted(path.stem for path in (config.CONF / "method").glob("*.yaml"))
+
+
+@cache
+def composed(*words: str) -> DictConfig:
+    """The composed configuration; many tests look at the same."""
+    return config.load(words)
+
+
+def raw(*words: str) -> Any:
+    """As ``composed``, with interpolations as they are written."""
+    return OmegaConf.to_container(composed(*words), resolve=False)
+
+
+def plain(*words: str) -> dict[str, Any]:
+    """As ``composed``, resolved."""
+    return config.resolved(composed(*words))
+
+
+def test_there_are_experiments() -> None:
+    assert {"fedcorr/cifar10_iid", "fedcorr/cifar10_noniid", "fedcorr/cifar100_iid", "fedcorr/clothing1m"} <= set(
+        EXPERIMENTS
+    )
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_says_nothing_of_methods(experiment: str) -> None:
+    written: Any = OmegaConf.to_container(OmegaConf.load(config.CONF / "experiment" / f"{experiment}.yaml"))
+    defaults = written.pop("defaults")
+    groups = {key.removeprefix("override ").strip("/") for entry in defaults if entry != "_self_" for key in entry}
+    assert groups == {"dataset", "partition", "noise", "protocol", "model"}
+    assert set(written) <= groups | {"eval", "precision"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_gives_every_method_as_its_own_file_says(experiment: str, method: str) -> None:
+    with_it, without = raw(f"experiment={experiment}", f"method={method}"), raw(f"method={method}")
+    assert with_it["method"] == without["method"]
+    own = ("dataset", "partition", "noise", "protocol", "model")
+    assert {k: v for k, v in with_it.items() if k not in own} == {k: v for k, v in without.items() if k not in own}
+
+    cfg = composed(f"experiment={experiment}", f"method={method}")
+    config.check(cfg)
+    assemble(config.build(cfg.method))
+
+    pinned = ("protocol=digits", f"method={method}")
+    here, there = plain(f"experiment={experiment}", *pinned), plain(*pinned)
+    assert here["method"] == there["method"]
+    assert here["train"] == there["train"]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_another_method_in_an_experiment_has_its_data_and_its_own_protocol(experiment: str) -> None:
+    ours, theirs = (plain(f"experiment={experiment}", f"method={m}") for m in METHODS[:2])
+    for group in ("dataset", "partition", "noise", "model", "protocol"):
+        assert ours[group] == theirs[group]
+
+
+def test_the_command_line_overrules_an_experiment() -> None:
+    found = plain("experiment=fedcorr/cifar10_noniid", "noise.rho=0.2", "partition.alpha=3.0", "model=cnn")
+    assert (found["noise"]["rho"], found["partition"]["alpha"]) == (0.2, 3.0)
+    assert found["model"]["_target_"].endswith("CNN")
+
+
+PAPER = {
+    # FedCorr, Tables 1, 4, 5, 7 and App. B: clients, fraction, lr, batch, epochs, T1, T2, T3, theta, pi
+    "fedcorr/cifar10_iid": (100, 0.1, 0.03, 10, 5, 5, 500, 450, 0.5, 0.5),
+    "fedcorr/cifar10_noniid": (100, 0.1, 0.03, 10, 5, 5, 500, 450, 0.5, 0.5),
+    "fedcorr/cifar100_iid": (50, 0.1, 0.01, 10, 5, 10, 450, 450, 0.5, 0.5),
+    "fedcorr/cifar100_noniid": (50, 0.1, 0.01, 10, 5, 10, 450, 450, 0.5, 0.5),
+    "fedcorr/clothing1m": (500, 0.02, 0.001, 16, 5, 2, 50, 50, 0.9, 0.8),
+}
+
+
+@pytest.mark.parametrize("experiment", PAPER)
+def test_fedcorr_has_the_papers_numbers(experiment: str) -> None:
+    found = plain(f"experiment={experiment}", "method=fedcorr")
+    method, train = found["method"], found["train"]
+    assert PAPER[experiment] == (
+        found["partition"]["num_clients"],
+        found["fraction"],
+        *(train[k] for k in ("lr", "batch_size", "epochs")),
+        *(method[k] for k in ("T1", "T2", "T3", "theta", "pi")),
+    )
+    assert (train["momentum"], method["beta"], method["kappa"], method["mixup_alpha"], method["k_lid"]) == (
+        *(0.5, 5.0, 0.1, 1.0),
+        20,
+    )
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_federated_averaging_costs_as_many_trainings(experiment: str) -> None:
+    """One round of the first stage trains each client once, one of the others a cohort."""
+    fedcorr, fedavg = (plain(f"experiment={experiment}", f"method={m}") for m in ("fedcorr", "fedavg"))
+    clients, fraction, own = fedavg["partition"]["num_clients"], fedavg["fraction"], fedcorr["method"]
+    cohort = int(fraction * clients + 1e-9)
+    assert fedavg["rounds"] * cohort == own["T1"] * clients + (own["T2"] + own["T3"]) * cohort
+
+
+def test_the_file_of_an_experiment_names_its_tables() -> None:
+    for experiment in EXPERIMENTS:
+        lines = (config.CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
+        assert "Table" in lines[1], experiment

@@ -1,0 +1,149 @@
+"""The run's key: what makes a run what it is, and nothing of how it is run or where it writes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from src import config
+
+
+def key(*words: str) -> str:
+    return config.run_key(config.resolved(config.load(words)))
+
+
+@pytest.fixture(scope="module")
+def default() -> str:
+    return key()
+
+
+EXCLUDED = (
+    "output=/somewhere/else",
+    "output_root=elsewhere",
+    "cache=/somewhere",
+    "device=cpu",
+    "device=cuda",
+    "threads=2",
+    "checkpoint.every=3",
+    "checkpoint.keep=5",
+    "max_rounds=7",
+    "resume=true",
+    "resume=/some/run",
+    "wandb.mode=disabled",
+    "wandb.project=other",
+    "wandb.tags=[a,b]",
+    "executor=sequential",
+)
+SAME = (
+    "seed=1",
+    "data_seed=1",
+    "noise.rho=0.60",
+    "dataset=digits",
+    "method=fedcorr",
+    "partition.num_clients=20",
+    "train.lr=5e-2",
+    "method.T1=8",
+    "eval.validation=0",
+    "method.beta=5",
+)
+"""The defaults, said aloud or written in another way."""
+INCLUDED = (
+    "seed=2",
+    "data_seed=2",
+    "noise.rho=0.5",
+    "noise.tau=0.4",
+    "noise=none",
+    "noise=flr",
+    "partition=iid_class",
+    "partition.num_clients=10",
+    "model=mlp",
+    "model.dropout=0.1",
+    "method=fedavg",
+    "method=fedcorr_released",
+    "method.theta=0.6",
+    "method.T3=21",
+    "method.mixup=false",
+    "method/aggregator=uniform_mean",
+    "method/local=[cross_entropy,fedprox]",
+    "train.lr=0.06",
+    "train.epochs=4",
+    "train.momentum=0.4",
+    "fraction=0.4",
+    "precision=64",
+    "precision=bf16",
+    "eval.every=3",
+    "eval.validation=0.1",
+    "on_nonfinite=stop",
+    "dataset.train_size=1000",
+    "dataset.test_size=100",
+)
+
+
+@pytest.mark.parametrize("word", [*EXCLUDED, *SAME])
+def test_the_key_stays(word: str, default: str) -> None:
+    assert key(word) == default
+
+
+def test_the_key_changes_with_whatever_changes_the_numbers(default: str) -> None:
+    keys = {word: key(word) for word in INCLUDED}
+    assert default not in keys.values()
+    assert len(set(keys.values())) == len(keys)
+
+
+@pytest.mark.parametrize("word", ["dataset.download=false", "dataset.mirror=/a/folder", "dataset.timeout=5"])
+def test_how_data_are_fetched_is_not_in_the_key(word: str) -> None:
+    assert key("dataset=cifar10", word) == key("dataset=cifar10")
+
+
+def test_the_order_of_overrides_does_not_matter() -> None:
+    words = ["noise.rho=0.4", "method=fedprox", "seed=3", "model=mlp"]
+    assert key(*words) == key(*reversed(words))
+
+
+def test_whole_numbers_have_one_form(default: str) -> None:
+    assert key("noise.rho=1") == key("noise.rho=1.0") != default
+    assert key("fraction=1") == key("fraction=1.0")
+
+
+def test_the_key_is_the_same_in_every_process(default: str, tmp_path: Path) -> None:
+    """Neither the hash seed, nor the folder, nor the locale has a part in it."""
+    code = "from src import config; print(config.run_key(config.resolved(config.load([]))))"
+    for seed, place in (("1", tmp_path), ("2", Path("/"))):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(config.CONF.parent), "LC_ALL": "C"}
+        found = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, cwd=place, env=environment, check=True
+        )
+        assert found.stdout.strip() == default
+
+
+def test_the_folder_of_the_federations_is_not_in_the_key(monkeypatch: pytest.MonkeyPatch, default: str) -> None:
+    monkeypatch.setenv("FLNL_CACHE", "/another/place")
+    assert key() == default
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "named"),
+    [
+        (["noise.rho=0.4"], ["noise.rho=0.6"], {"noise.rho"}),
+        (["seed=2"], ["seed=1"], {"seed", "data_seed"}),
+        (["noise.rho=1"], ["noise.rho=1.0"], set()),
+        (["threads=2", "output=a", "max_rounds=3"], [], set()),
+        (["train.lr=0.1", "train.epochs=2"], [], {"train.lr", "train.epochs"}),
+    ],
+)
+def test_differences_name_the_keys_that_differ(one: Sequence[str], other: Sequence[str], named: set[str]) -> None:
+    ours, theirs = (config.resolved(config.load(words)) for words in (one, other))
+    assert set(config.differences(ours, theirs)) == named
+
+
+def test_a_key_that_one_side_lacks_is_a_difference() -> None:
+    """As after an update that adds a key whose default is null: the keys of the runs differ, so must the list."""
+    ours = config.resolved(config.load())
+    theirs = {**ours, "train": {k: v for k, v in ours["train"].items() if k != "momentum"}}
+    assert set(config.differences(ours, theirs)) == {"train.momentum"}
+    added = {**ours, "train": {**ours["train"], "new": None}}
+    assert config.run_key(ours) != config.run_key(added)
+    assert set(config.differences(ours, added)) == {"train.new"}
