@@ -33,8 +33,11 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
 def _protocol(key: str, *default: Any, _root_: DictConfig) -> Any:
-    """What the protocol says of ``key``: for the method by name, or for all, or else the default."""
-    protocol, method = _root_.protocol, _root_.method.name
+    """What the protocol says of ``key``: for the method by name, or for all, or else the default.
+
+    A variant of a method says in ``like`` whose section it takes.
+    """
+    protocol, method = _root_.protocol, _root_.method.get("like", _root_.method.name)
     for section in (protocol.get(method, {}), protocol):
         if key in section:
             return section[key]
@@ -198,8 +201,12 @@ def _faults(prefix: str, node: Mapping[str, Any], schema: type, *, partial: bool
     for key, value in node.items():
         if key not in hints:
             yield f"{prefix}{key}", f" is not a key{_nearest(key, list(hints))}"
-        elif isinstance(value, Mapping) and is_dataclass(hints[key]):
-            yield from _faults(f"{prefix}{key}.", value, hints[key])
+        elif is_dataclass(hints[key]):
+            if isinstance(value, Mapping):
+                yield from _faults(f"{prefix}{key}.", value, hints[key])
+            else:
+                names = ", ".join(f"{prefix}{key}.{name}" for name in _hints(hints[key]))
+                yield f"{prefix}{key}", f"={'null' if value is None else value}: set one of {names}"
         elif not (isinstance(value, Mapping) and "_target_" in value):
             yield from _wrong(f"{prefix}{key}", value, hints[key])
     yield from ((f"{prefix}{key}", " is missing") for key in hints if key not in node and not partial)

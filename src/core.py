@@ -320,6 +320,9 @@ class GradientTransform(Part, Protocol):
 class LabelCorrector(Part, Protocol):
     """Finds and mends wrong labels on a client."""
 
+    rules: ClassVar[tuple[str, ...]] = ()
+    """Names of its rules; a stage says which one it follows."""
+
     def chosen(self, rule: str, known: Payload, clients: Sequence[int]) -> list[int]:
         """The clients that are asked to correct, in order of their number; decided on the server."""
         return list(clients)

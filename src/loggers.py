@@ -14,9 +14,11 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from src.checkpoint import write_atomically
 from src.config import Wandb
@@ -151,41 +153,15 @@ class Mirror:
             mode = "online" if _has_key() else "offline"
         if mode == "disabled":
             return cls(None, mode)
-        run = cls._start(settings, folder, key, config, mode, names)
-        if run is None and mode == "online":
-            log.warning("W&B cannot be reached; metrics go to its offline folder in %s", folder)
-            mode = "offline"
-            run = cls._start(settings, folder, key, config, mode, names)
-        return cls(run, mode)
-
-    @staticmethod
-    def _start(
-        settings: Wandb, folder: Path, key: str, config: Mapping[str, Any], mode: str, names: Mapping[str, Any]
-    ) -> Any:
-        place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()
         try:
-            import wandb
-
-            return wandb.init(
-                project=settings.project,
-                dir=str(folder),
-                mode=mode,  # type: ignore[arg-type]
-                id=f"{key[:12]}-{place[:8]}" if mode == "online" else None,
-                resume="allow" if mode == "online" else None,
-                config=dict(config),
-                reinit="finish_previous",
-                settings=wandb.Settings(
-                    silent=True,
-                    init_timeout=20,
-                    console="off",
-                    x_transaction_log_flush_interval=1,
-                    x_disable_stats=True,
-                ),
-                **names,
-            )
+            return cls(_start(settings, folder, key, config, mode, names), mode)
         except Exception as error:
-            log.warning("W&B did not start (%s)", str(error).splitlines()[0] if str(error) else type(error).__name__)
-            return None
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if mode == "offline":
+            log.warning("W&B did not start (%s); the run's own record goes on", reason)
+            return cls(None, mode)
+        log.warning("W&B cannot be reached (%s); its offline folder in %s takes the metrics", reason, folder)
+        return cls.open(replace(settings, mode="offline"), folder, key, config, **names)
 
     def log(self, row: Mapping[str, Any], step: int) -> None:
         """Send one row."""
@@ -211,10 +187,37 @@ class Mirror:
         return f"wandb sync {folder}" if self._mode == "offline" else None
 
 
+def _start(
+    settings: Wandb, folder: Path, key: str, config: Mapping[str, Any], mode: str, names: Mapping[str, Any]
+) -> Any:
+    """A W&B run. Rows are flushed every second: its own default loses a short run to SIGTERM."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()
+    return wandb.init(
+        project=settings.project,
+        dir=str(folder),
+        mode=mode,  # type: ignore[arg-type]
+        id=f"{key[:12]}-{place[:8]}" if mode == "online" else None,  # offline, joining an earlier part is refused
+        resume="allow" if mode == "online" else None,
+        config=dict(config),
+        reinit="finish_previous",
+        settings=wandb.Settings(
+            silent=True, init_timeout=20, console="off", x_transaction_log_flush_interval=1, x_disable_stats=True
+        ),
+        **names,
+    )
+
+
 def _has_key() -> bool:
+    """Whether W&B would find a key: in the environment, or in netrc for the host it talks to."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
-        return netrc.netrc().authenticators("api.wandb.ai") is not None
+        hosts = set(netrc.netrc(os.environ.get("NETRC")).hosts)
     except (OSError, netrc.NetrcParseError):
         return False
+    import wandb
+
+    return bool({urlsplit(wandb.Settings().base_url).hostname, "api.wandb.ai"} & hosts)

@@ -17,6 +17,7 @@ from src.core import (
     Correction,
     Executor,
     FederatedState,
+    LabelCorrector,
     Params,
     Payload,
     RoundResult,
@@ -63,14 +64,13 @@ class Settings:
 class Correct:
     """The job of correcting labels."""
 
-    method: Method
+    corrector: LabelCorrector
     rule: str
 
     def __call__(self, network: Network, task: ClientTask) -> Correction:
         """Correct with the received model."""
-        assert self.method.corrector is not None
         network.load(task.broadcast.params)
-        return self.method.corrector.correct(network, task, self.rule)
+        return self.corrector.correct(network, task, self.rule)
 
 
 def initial_state(params: Params) -> FederatedState:
@@ -110,6 +110,11 @@ def run(
         border = stage_round + 1 == stage.length(len(clients))
         scores = evaluate.model(state.server.params) if due or border else None
         yield RoundResult(state, stage.name, cohort, metrics, scores, correction)
+
+
+def _sent(task: ClientTask) -> int:
+    """Bytes that went down for a task: the model and what exchanges send."""
+    return size_in_bytes(task.broadcast.params) + size_in_bytes(task.broadcast.extras)
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class _Server:
         model = size_in_bytes(received)
         state = replace(state, server=ServerState(params, parts), clients={**state.clients, **kept}).counted(
             participations=len(results),
-            bytes_down=sum(model + size_in_bytes(t.broadcast.extras) for t in tasks),
+            bytes_down=sum(map(_sent, tasks)),
             bytes_up=sum(model + size_in_bytes(r.reports) for r in results),
             left_out=len(results) - len(finite),
         )
@@ -178,7 +183,7 @@ class _Server:
         def ask(job: ClientJob[Any], ids: Sequence[int]) -> list[Any]:
             tasks = [self.task(state, client, stage, stage.exchange) for client in ids]
             answers = [r for block in self.executor.map(job, tasks, as_list) for r in block.results]
-            travelled["bytes_down"] += sum(size_in_bytes(t.broadcast) for t in tasks)
+            travelled["bytes_down"] += sum(map(_sent, tasks))
             travelled["bytes_up"] += size_in_bytes(answers)
             return answers
 
@@ -199,18 +204,16 @@ class _Server:
 
     def correct(self, state: FederatedState, stage: Stage) -> tuple[FederatedState, list[int]]:
         """Close the exchanges' pass, then have the chosen clients correct their labels with the new model."""
-        corrector, correct = self.method.corrector, stage.correct
-        assert corrector is not None, "checked at assembly"
+        correct = stage.correct
         assert correct is not None, "the stage corrects"
+        job = Correct(correct.corrector, correct.rule)
         parts = dict(state.server.parts)
         for name, exchange in stage.exchange.items():
             parts[f"exchange {name}"] = exchange.close(self._slot(state, name), self.settings.seed, state.round)
         state = replace(state, server=replace(state.server, parts=parts))
-        asked = corrector.chosen(correct.rule, self._known(state), self.clients)
+        asked = job.corrector.chosen(job.rule, self._known(state), self.clients)
         tasks = [self.task(state, client, stage, self.method.exchange) for client in asked]
-        corrections = [
-            r for block in self.executor.map(Correct(self.method, correct.rule), tasks, as_list) for r in block.results
-        ]
+        corrections = [r for block in self.executor.map(job, tasks, as_list) for r in block.results]
         clients = dict(state.clients)
         for found in corrections:
             was = state.client(found.client)
@@ -218,7 +221,7 @@ class _Server:
                 was, labels=found.labels, weight=found.weight, extras=was.extras.including(*found.keeps)
             )
         state = replace(state, clients=clients).counted(
-            bytes_down=sum(size_in_bytes(t.broadcast.params) + size_in_bytes(t.broadcast.extras) for t in tasks),
+            bytes_down=sum(map(_sent, tasks)),
             bytes_up=sum(size_in_bytes(c.reports) for c in corrections),
         )
         return self._fold(state, {c.client: c.reports for c in corrections}), asked

@@ -27,10 +27,11 @@ from src.errors import UserError
 
 @dataclass(frozen=True)
 class Correcting:
-    """When a stage has labels corrected, and by which of the corrector's rules."""
+    """How a stage has labels corrected: by whom, by which of its rules, and when."""
 
-    when: Reason
+    corrector: LabelCorrector
     rule: str
+    when: Reason
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,8 @@ class Stage:
         parts += [_shown(None, self.gradient)] if self.gradient is not None else []
         parts += [_shown(None, self.aggregator), _shown(None, self.server), *self.exchange]
         if self.correct is not None:
-            parts.append(
-                f"{self.correct.rule} after {'each pass' if self.correct.when == 'pass' else 'the last round'}"
-            )
+            when = "after each pass" if self.correct.when == "pass" else "after the last round"
+            parts.append(f"{self.correct.rule} {when} by {_shown(None, self.correct.corrector)}")
         return f"{self.name}: {length}; " + ", ".join(parts)
 
 
@@ -90,19 +90,18 @@ class Position:
 
 @dataclass(frozen=True)
 class Method:
-    """The whole of a method. ``exchange`` and ``corrector`` belong to it, whichever stage is running."""
+    """The whole of a method. ``exchange`` has them all, those included that are silent in some stage."""
 
     name: str
     stages: tuple[Stage, ...]
     exchange: Mapping[str, Exchange]
-    corrector: LabelCorrector | None
 
     def length(self, clients: int) -> int:
         """Rounds in all."""
         return sum(stage.length(clients) for stage in self.stages)
 
     def at(self, round: int, clients: int) -> Position:
-        """The stage that ``round`` (from 0) belongs to; the last stage for rounds past the end.
+        """The stage that ``round`` (from 0) belongs to.
 
         Raises:
             IndexError: past the end.
@@ -130,18 +129,13 @@ class Method:
             _require(key, part, down if key.startswith("local/") else self._told)
         if stage.correct is None:
             return
-        if self.corrector is None:
-            raise UserError(
-                f"method/stages: stage {stage.name} corrects labels, but there is no corrector; "
-                "add method/corrector=fedcorr or take method/stages=single"
-            )
-        rules: tuple[str, ...] = getattr(self.corrector, "rules", ())
+        rules = stage.correct.corrector.rules
         if stage.correct.rule not in rules:
             raise UserError(
                 f"method/stages: stage {stage.name} asks for rule {stage.correct.rule}, "
                 f"but the corrector has {', '.join(rules)}"
             )
-        _require("corrector", self.corrector, self._told)
+        _require("corrector", stage.correct.corrector, self._told)
 
     @property
     def _told(self) -> set[type]:
@@ -174,6 +168,17 @@ def _shown(name: str | None, part: Any) -> str:
     return f"{name or type(part).__name__}({values})" if values else name or type(part).__name__
 
 
+def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCorrector | None) -> Correcting | None:
+    if given is None:
+        return None
+    if not corrector:
+        raise UserError(
+            f"method/stages: stage {stage} corrects labels, but there is no corrector; "
+            "add method/corrector=fedcorr or take method/stages=single"
+        )
+    return Correcting(corrector, given["rule"], given["when"])
+
+
 STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number"} | {"silent"}
 
 
@@ -196,7 +201,6 @@ def assemble(config: Mapping[str, Any]) -> Method:
             raise UserError(f"method.stages.{name} takes either rounds or passes")
         own = {**{k: config[k] for k in ("sampler", "batch", "local", "gradient", "aggregator", "server")}, **given}
         silent = own.get("silent", [])
-        correct = own.get("correct")
         stages.append(
             Stage(
                 name=name,
@@ -210,9 +214,9 @@ def assemble(config: Mapping[str, Any]) -> Method:
                 aggregator=own["aggregator"],
                 server=own["server"],
                 exchange={k: e for k, e in exchanges.items() if k not in silent},
-                correct=None if correct is None else Correcting(correct["when"], correct["rule"]),
+                correct=_correcting(name, own.get("correct"), config["corrector"]),
             )
         )
-    method = Method(config["name"], tuple(stages), exchanges, config["corrector"] or None)
+    method = Method(config["name"], tuple(stages), exchanges)
     method.check()
     return method

@@ -1,5 +1,6 @@
 """Who takes part in a round. Clients without data are never among the candidates."""
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from src.core import ClientSampler, Sampling
 from src.exchanges.lid import NoiseLevels
 from src.ranges import PositiveShare, Share
 from src.streams import stream
+
+log = logging.getLogger(__name__)
 
 
 def cohort_size(fraction: float, clients: int) -> int:
@@ -89,6 +92,8 @@ class CleanOnly(ClientSampler):
         count = self.size(len(sampling.clients))
         if clean:
             return _draw(sampling, clean, count)
+        if sampling.stage_round == 0:
+            log.warning("no client has a noise level up to kappa=%s; the %d cleanest take part", self.kappa, count)
         everyone = torch.tensor(sampling.clients)
         order = np.argsort(level[everyone].numpy(), kind="stable")
         return [int(everyone[i]) for i in order[:count]]

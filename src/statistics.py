@@ -25,7 +25,7 @@ def lid(points: Tensor, k: int, *, guard: bool = True) -> Tensor:
 
     With ``guard``: 0 where r_k = 0; distances of zero count as 1e-12 (or r_k, if that is less); NaN where all k are
     equal up to rounding, since the estimate diverges there. Without it, what the authors' program computes: float32
-    distances, 1e-6 added to r_k and to the sum, and k in the numerator whatever the number of points.
+    points, 1e-6 added to r_k and to the sum, and k in the numerator whatever the number of points.
 
     >>> lid(torch.tensor([[0.0], [1.0], [2.0]]), k=2)[0].item()  # 2 / ln 2
     2.8853900817779268
@@ -34,7 +34,7 @@ def lid(points: Tensor, k: int, *, guard: bool = True) -> Tensor:
     neighbours = min(k, n - 1)
     if neighbours < 1:
         return torch.zeros(n, dtype=torch.float64)
-    points = points.double() if guard else points.float()
+    points = points.double() if guard else points.float().double()
     distances = torch.cat(
         [
             torch.cdist(rows, points, compute_mode="donot_use_mm_for_euclid_dist").topk(neighbours + 1, largest=False)[
@@ -43,7 +43,7 @@ def lid(points: Tensor, k: int, *, guard: bool = True) -> Tensor:
             for rows in points.split(max(1, 2**22 // n))
         ]
     )
-    nearest = distances[:, 1:].double()  # the first is the point itself
+    nearest = distances[:, 1:]  # the first is the point itself
     farthest = nearest[:, -1:]
     if not guard:
         total = torch.log(nearest / (farthest + 1e-6)).sum(1) + 1e-6

@@ -165,7 +165,9 @@ def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, valida
         nominal: NDArray[np.float64] | None = rates
     else:
         if by == "truth" and dataset.truth is None:
-            raise UserError(f"partition.by=truth needs true labels, and {dataset.name} has none: set partition.by=given")
+            raise UserError(
+                f"partition.by=truth needs true labels, and {dataset.name} has none: set partition.by=given"
+            )
         given = noise(dataset, seed)
         follows = dataset.truth if by == "truth" and dataset.truth is not None else given
         split = partition(_pool(dataset, follows), stream(seed, "partition"))

@@ -63,16 +63,16 @@ class LocalTraining:
         finite = all_finite(params)
         if not finite:
             return ClientResult(task.client, len(task.samples), params, task.state, Payload(), loss, steps, finite)
-        states = {
-            name: term.finish(task.broadcast, params, objective.states[name]) for name, term in self.terms.items()
-        }
+        terms = dict(task.state.terms)  # those of other stages stay as they are
+        for name, term in self.terms.items():
+            after = term.finish(task.broadcast, params, objective.states[name])
+            if after is not None:
+                terms[name] = after
         sent, kept = Payload(), task.state.extras
         for exchange in self.exchanges.values():
             up, keep = exchange.report(network, task, params)
             sent, kept = sent.including(*up), kept.including(*keep)
-        state = ClientState(
-            task.state.labels, task.state.weight, {k: v for k, v in states.items() if v is not None}, kept
-        )
+        state = ClientState(task.state.labels, task.state.weight, terms, kept)
         return ClientResult(task.client, len(task.samples), params, state, sent, loss, steps, finite)
 
     def _train(self, network: Network, task: ClientTask) -> tuple[Objective, float, int]:

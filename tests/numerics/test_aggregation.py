@@ -39,7 +39,10 @@ def result(params: Params, samples: int, client: int = 0) -> ClientResult:
 
 
 def combined(
-    models: Sequence[Params], samples: Sequence[int], weights: Literal["samples", "uniform"] = "samples", cut: int = BLOCK
+    models: Sequence[Params],
+    samples: Sequence[int],
+    weights: Literal["samples", "uniform"] = "samples",
+    cut: int = BLOCK,
 ) -> Params:
     """What the aggregator makes of these models in blocks of ``cut``; the received model has other values."""
     mean = Mean(weights)

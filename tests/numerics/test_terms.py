@@ -130,7 +130,9 @@ def test_mixup_switched_off_leaves_the_batch_alone(rule: Mixup | Plain):
     assert targets.dtype == torch.int64
 
 
-@pytest.mark.parametrize(("stages", "mixes"), [([1, 3], [True, False, True]), ([2], [False, True, False]), (None, [True] * 3)])
+@pytest.mark.parametrize(
+    ("stages", "mixes"), [([1, 3], [True, False, True]), ([2], [False, True, False]), (None, [True] * 3)]
+)
 def test_mixup_acts_in_its_stages(stages: list[int] | None, mixes: list[bool]):
     rule = Mixup(1.0, True, stages)
     assert [rule.draw(np.random.default_rng(0), 3, stage) is not None for stage in (1, 2, 3)] == mixes

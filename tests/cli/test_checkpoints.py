@@ -1,0 +1,240 @@
+"""What a run leaves behind when it is damaged, killed or told to stop: nothing is lost that was saved, nothing doubled."""
+
+import json
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from src import checkpoint
+from tests.cli.conftest import Command, Launch, lines_of, resuming_words
+from tests.properties.runs import Ran, difference, run
+from tests.registry import BY_NAME
+
+FEDAVG = BY_NAME["fedavg"].words
+SLOW = [*(w for w in BY_NAME["fedcorr"].words if not w.startswith("train.epochs")), "train.epochs=40"]
+"""FedCorr in about a second, so that there is time to interrupt it."""
+
+
+def assert_complete(folder: Path, unbroken: Ran) -> None:
+    """The run in ``folder`` is the unbroken one, with every round once."""
+    found = Ran(folder, json.loads((folder / "result.json").read_text()))
+    rounds = [line["round"] for line in found.lines if line["kind"] == "round"]
+    assert rounds == list(range(1, len(rounds) + 1))
+    assert found.lines == unbroken.lines
+    assert found.corrections == unbroken.corrections
+    assert difference(found.state, unbroken.state) is None
+    assert found.record["status"] == "finished"
+    assert found.record["metrics"] == unbroken.record["metrics"]
+
+
+# ----------------------------------------------------------------------------------------------------------- damage
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def forget_checksum(path: Path) -> None:
+    path.with_suffix(".sha256").unlink()
+
+
+def swap_checksum(path: Path) -> None:
+    path.with_suffix(".sha256").write_text("0" * 64)
+
+
+DAMAGES = (truncate, flip, empty, forget_checksum, swap_checksum)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run(FEDAVG, tmp_path_factory.mktemp("fedavg") / "unbroken")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_of_a_damaged_checkpoint_the_one_before_is_used(
+    damage: Callable[[Path], None], unbroken: Ran, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    run(FEDAVG, folder, "checkpoint.every=1", "max_rounds=4")
+    saved = sorted((folder / "checkpoints").glob("*.pt"))
+    assert [p.name for p in saved] == ["round_00000003.pt", "round_00000004.pt"]
+    damage(saved[1])
+    said = command(*FEDAVG, f"cache={tmp_path / 'cache'}", f"output={folder}", "resume=true")
+    assert said.code == 0
+    assert "round_00000004.pt" in said.err
+    assert "after round 3" in said.err
+    assert_complete(folder, unbroken)
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_damaged_checkpoints_do_not_outlive_what_is_saved_later(keep: int, unbroken: Ran, tmp_path: Path) -> None:
+    """With all of them damaged the run starts again, and what it then saves must not give way to the old ones."""
+    folder, words = tmp_path / "run", [*FEDAVG, f"checkpoint.keep={keep}", "checkpoint.every=1"]
+    run(words, folder, "max_rounds=4")
+    for path in (folder / "checkpoints").glob("*.pt"):
+        flip(path)
+    again = run(words, folder, "max_rounds=2", "resume=true")
+    assert again.state.round == 2
+    assert len(list((folder / "checkpoints").glob("*.pt"))) == keep
+    assert len(list((folder / "checkpoints").glob("*.sha256"))) == keep
+    run(words, folder, "resume=true")
+    assert_complete(folder, unbroken)
+
+
+def test_what_a_killed_save_leaves_is_no_checkpoint(unbroken: Ran, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(FEDAVG, folder, "checkpoint.every=1", "max_rounds=3")
+    newest = folder / "checkpoints" / "round_00000003.pt"
+    (folder / "checkpoints" / ".round_00000004.pt.999").write_bytes(newest.read_bytes()[:100])
+    (folder / "checkpoints" / "round_00000004.sha256").write_text("0" * 64)  # it is written before the state
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "round", "round": 4, "stage": "training", "coh')
+    run(FEDAVG, folder, "resume=true")
+    assert_complete(folder, unbroken)
+
+
+def test_lines_after_the_checkpoint_are_written_again_not_twice(unbroken: Ran, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(FEDAVG, folder, "max_rounds=4", "checkpoint.every=2")
+    for path in (folder / "checkpoints").glob("round_00000004.*"):
+        path.unlink()
+    assert lines_of(folder) == 8
+    assert "evaluation" in (folder / "metrics.jsonl").read_text().splitlines()[-1]
+    run(FEDAVG, folder, "resume=true")
+    assert_complete(folder, unbroken)
+
+
+def test_a_checkpoint_needs_no_trust(tmp_path: Path) -> None:
+    """It loads with ``weights_only`` and gives the same state; what names a class from elsewhere is refused."""
+    ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "max_rounds=9")
+    (path,) = (tmp_path / "run" / "checkpoints").glob("*.pt")
+    plain = torch.load(path, weights_only=True)
+    assert difference(checkpoint.decode(plain), checkpoint.load(path)) is None
+    assert ran.state.clients
+    with pytest.raises(ValueError, match="pathlib:Path"):
+        checkpoint.decode({checkpoint.TYPE: "pathlib:Path", checkpoint.FIELDS: {}})
+    with pytest.raises(TypeError, match="set"):
+        checkpoint.encode({1, 2})
+
+
+def test_changed_data_are_not_gone_on_with(command: Command, tmp_path: Path) -> None:
+    """The key has the path of the files, not their contents; the fingerprint in the checkpoint has those."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    sets = {"x_train": (60, 1, 4, 4), "x_test": (20, 1, 4, 4)}
+    arrays = {name: rng.random(shape, dtype=np.float32) for name, shape in sets.items()}
+    labels = {"y_train": np.arange(60) % 3, "y_test": np.arange(20) % 3}
+    np.savez(tmp_path / "a.npz", **arrays, **labels)
+    words = ["dataset=arrays", f"dataset.file={tmp_path / 'a.npz'}", "model=mlp", "method=fedavg", "rounds=3"]
+    words += ["partition.num_clients=3", "wandb.mode=disabled", "output=run", f"cache={tmp_path / 'cache'}"]
+    assert command(*words, "max_rounds=1").code == 0
+    np.savez(tmp_path / "a.npz", **arrays, y_train=labels["y_train"][::-1], y_test=labels["y_test"])
+    said = command(*words, "resume=true")
+    assert said.code == 2
+    assert "dataset.root" in said.err
+
+
+# ------------------------------------------------------------------------------------------------ killed and stopped
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run(SLOW, tmp_path_factory.mktemp("slow") / "unbroken")
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_it_goes_on_to_the_same_end(seed: int, slow: Ran, launch: Launch, tmp_path: Path) -> None:
+    rng, folder = random.Random(seed), tmp_path / "outputs" / "run"
+    words = [*SLOW, "checkpoint.every=2"]
+    running = launch(*words, f"output={folder}")
+    kills = 0
+    while kills < 6:
+        if rng.random() < 0.3:  # wherever it is, reading data or nothing at all
+            time.sleep(rng.uniform(0.0, 0.6))
+        else:
+            there = lines_of(folder) + rng.randint(1, 5)
+            running.until(lambda there=there: running.poll() is not None or lines_of(folder) >= there, "line")
+            time.sleep(rng.uniform(0.0, 0.05))
+        if running.poll() is not None:
+            break
+        running.signal(signal.SIGKILL)
+        running.wait()
+        kills += 1
+        text = (folder / "metrics.jsonl").read_text() if (folder / "metrics.jsonl").exists() else ""
+        for line in text.split("\n")[:-1]:
+            json.loads(line)
+        if (folder / "result.json").exists():
+            assert json.loads((folder / "result.json").read_text())["status"] == "interrupted"
+            running = launch(*words, "resume=true")
+        else:
+            running = launch(*words, f"output={folder}")
+    assert kills >= 2
+    said = running.wait()
+    assert said.code == 0, said.err
+    assert_complete(folder, slow)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_told_to_stop_it_finishes_the_round_and_prints_how_to_go_on(
+    number: int, code: int, slow: Ran, launch: Launch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a folder"
+    running = launch(*SLOW, f"output='{folder}'")
+    running.until(lambda: lines_of(folder) >= 4, "round")
+    running.signal(number)
+    said = running.wait()
+    assert said.code == code, said.err
+    assert "Traceback" not in said.err
+    record = json.loads((folder / "result.json").read_text())
+    assert record["status"] == "interrupted"
+    found = Ran(folder, record)
+    assert found.state.round == record["rounds"] == found.lines[-1]["round"] >= 4
+    assert "left" in said.err
+    assert said.err.count("to go on: ") == 1
+
+    end = launch(*resuming_words(said)).wait()
+    assert end.code == 0, end.err
+    assert f"going on after round {record['rounds']}" in end.err
+    assert_complete(folder, slow)
+
+
+def test_told_twice_it_stops_at_once(launch: Launch, tmp_path: Path) -> None:
+    """In the middle of a round that would take minutes."""
+    folder = tmp_path / "run"
+    running = launch(*(w for w in FEDAVG if not w.startswith("train.epochs")), "train.epochs=1000000", "output=run")
+    running.until((folder / "result.json").exists, "start")
+    time.sleep(0.3)
+    running.signal(signal.SIGINT)
+    running.until(lambda: "once more" in running.err.read_text(), "answer")
+    assert running.poll() is None
+    before = time.monotonic()
+    running.signal(signal.SIGINT)
+    said = running.wait()
+    assert time.monotonic() - before < 5
+    assert said.code == 130
+    assert "Traceback" not in said.err
+    assert json.loads((folder / "result.json").read_text())["status"] == "interrupted"
+
+
+def test_what_is_stopped_before_its_first_round_leaves_no_trace(launch: Launch, tmp_path: Path) -> None:
+    running = launch(*FEDAVG)
+    running.signal(signal.SIGINT)
+    assert running.wait().code in (0, 130)
+    for folder in (tmp_path / "outputs").glob("*"):
+        assert (folder / "result.json").exists()

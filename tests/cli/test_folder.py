@@ -1,0 +1,174 @@
+"""Which folder a run gets and which earlier run it goes on from; what is in use, finished or another's is left alone."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.conftest import Command, Launch, lines_of, resuming_words
+from tests.properties.runs import Ran, difference, run
+from tests.registry import BY_NAME
+
+FEDAVG = BY_NAME["fedavg"].words
+
+
+def folders(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "outputs").iterdir()) if (tmp_path / "outputs").exists() else []
+
+
+def status(folder: Path) -> str:
+    found: str = json.loads((folder / "result.json").read_text())["status"]
+    return found
+
+
+def test_a_folder_with_a_run_is_refused_unless_it_is_to_go_on(command: Command, tmp_path: Path) -> None:
+    first = command(*FEDAVG, "output=run", "max_rounds=2")
+    assert first.code == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    again = command(*FEDAVG, "output=run")
+    assert (again.code, again.err.count("\n")) == (2, 1)
+    assert "output=run already holds a run (stopped)" in again.err
+    assert "resume=true" in again.err
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+    assert command(*FEDAVG, "output=run", "resume=true").code == 0
+    assert status(tmp_path / "run") == "finished"
+
+
+def test_a_finished_run_is_not_run_again(command: Command, tmp_path: Path) -> None:
+    command(*FEDAVG, "output=run")
+    kept = ("metrics.jsonl", "result.json", "checkpoints/round_00000005.pt")
+    before = [(tmp_path / "run" / name).read_bytes() for name in kept]
+    for words in (["output=run", "resume=true"], ["resume=run"], ["resume=true", "output_root=."]):
+        said = command(*FEDAVG, *words)
+        assert said.code == 0
+        assert "finished" in said.err + said.out
+        assert [(tmp_path / "run" / name).read_bytes() for name in kept] == before
+    assert command(*FEDAVG, "output=run").code == 2
+    assert not folders(tmp_path)
+
+
+def test_resume_takes_the_newest_unfinished_run_of_the_same_key(command: Command, tmp_path: Path) -> None:
+    for number, words in enumerate((["max_rounds=2"], ["max_rounds=1"], [], ["max_rounds=1", "seed=2"])):
+        assert command(*FEDAVG, *words, f"output=outputs/{number}").code == 0
+    older, newer, finished, other = folders(tmp_path)
+    done = (finished / "result.json").read_bytes()
+
+    said = command(*FEDAVG, "resume=true")
+    assert "outputs/1 goes on" in said.err
+    assert "after round 1" in said.err
+    assert [status(f) for f in (older, newer, finished, other)] == ["stopped", "finished", "finished", "stopped"]
+
+    assert "outputs/0 goes on" in command(*FEDAVG, "resume=true").err
+    assert status(older) == "finished"
+    assert command(*FEDAVG, "resume=true").code == 0
+    assert len(folders(tmp_path)) == 4
+    assert status(other) == "stopped"
+    assert (finished / "result.json").read_bytes() == done
+    ran = [Ran(f, {}) for f in (older, newer, finished)]
+    assert ran[0].lines == ran[1].lines == ran[2].lines
+
+
+def test_with_nothing_to_go_on_from_it_starts_afresh_and_says_so(command: Command, tmp_path: Path) -> None:
+    command(*FEDAVG, "seed=2", "max_rounds=1")
+    said = command(*FEDAVG, "resume=true")
+    assert said.code == 0
+    assert re.search(r"no unfinished run .* starting afresh", said.err)
+    assert len(folders(tmp_path)) == 2
+    named = command(*FEDAVG, "resume=true", "output=named")
+    assert "starting afresh" in named.err
+    assert status(tmp_path / "named") == "finished"
+
+
+def test_a_failed_run_is_unfinished(command: Command, tmp_path: Path) -> None:
+    words = [*FEDAVG, "on_nonfinite=stop", "train.lr=1e30"]
+    assert command(*words).code == 1
+    (folder,) = folders(tmp_path)
+    record = json.loads((folder / "result.json").read_text())
+    assert record["status"] == "failed"
+    assert "non-finite" in record["error"]
+    assert "Traceback" in (folder / "error.log").read_text()
+    assert "goes on" in command(*words, "resume=true").err
+    assert len(folders(tmp_path)) == 1
+
+
+def test_another_configuration_is_refused_with_the_keys_that_differ(command: Command, tmp_path: Path) -> None:
+    command(*FEDAVG, "output=run", "max_rounds=1")
+    before = (tmp_path / "run" / "result.json").read_bytes()
+    for words in (["resume=run"], ["output=run", "resume=true"]):
+        said = command(*FEDAVG, "noise.rho=0.3", "train.epochs=1", "threads=2", "wandb.project=x", *words)
+        assert (said.code, said.err.count("\n")) == (2, 1)
+        assert set(re.findall(r"([\w.]+) \(\S+ there, \S+ here\)", said.err)) == {"noise.rho", "train.epochs"}
+        assert "noise.rho (0.6 there, 0.3 here)" in said.err
+        assert (tmp_path / "run" / "result.json").read_bytes() == before
+    assert command(*FEDAVG, "resume=run").code == 0  # the refusal has let go of the folder
+
+
+def test_a_number_may_be_written_in_another_way(command: Command, tmp_path: Path) -> None:
+    command(*FEDAVG, "noise.tau=0.0", "output=run", "max_rounds=1")
+    assert command(*FEDAVG, "noise.tau=0", "resume=run").code == 0
+
+
+def test_other_threads_are_allowed_with_one_line(command: Command, tmp_path: Path) -> None:
+    command(*FEDAVG, "output=run", "max_rounds=2")
+    assert "may differ" not in command(*FEDAVG, "resume=run", "max_rounds=3").err
+    said = command(*FEDAVG, "resume=run", "threads=2")
+    torch.set_num_threads(1)
+    assert said.code == 0
+    notes = [line for line in said.err.splitlines() if "may differ" in line]
+    assert len(notes) == 1
+    assert "threads 1 then, 2 now" in notes[0]
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["threads"] == 2
+
+
+def test_max_rounds_stops_and_a_larger_one_goes_on(command: Command, tmp_path: Path) -> None:
+    said = command(*FEDAVG, "max_rounds=2", "output=run")
+    assert (said.code, status(tmp_path / "run")) == (0, "stopped")
+    words = resuming_words(said)
+    assert not any(w.startswith(("max_rounds", "output=")) for w in words)
+    for rounds, then in ((2, "stopped"), (1, "stopped"), (4, "stopped"), (5, "finished")):
+        assert command(*FEDAVG, f"max_rounds={rounds}", "resume=run").code == 0
+        assert status(tmp_path / "run") == then
+    unbroken = run(FEDAVG, tmp_path / "unbroken")
+    assert Ran(tmp_path / "run", {}).lines == unbroken.lines
+
+
+def test_a_folder_in_use_is_refused_and_a_dead_process_holds_nothing(
+    command: Command, launch: Launch, tmp_path: Path
+) -> None:
+    words = [*FEDAVG, "rounds=300", "output=run", "checkpoint.every=1"]
+    running = launch(*words)
+    running.until(lambda: lines_of(tmp_path / "run") > 4, "round")
+    for more in (["resume=true"], []):
+        said = command(*words, *more)
+        assert (said.code, said.err.count("\n")) == (2, 1)
+        assert "run" in said.err
+        assert ("in use" in said.err) or not more
+    running.signal(9)
+    assert running.wait().code == 137
+    assert command(*words, "resume=true", "max_rounds=2").code == 0
+
+
+def test_two_runs_of_the_same_second_have_folders_of_their_own(launch: Launch, tmp_path: Path) -> None:
+    both = [launch(*FEDAVG, "max_rounds=1") for _ in range(2)]
+    assert [r.wait().code for r in both] == [0, 0]
+    assert len(folders(tmp_path)) == 2
+    one, other = (Ran(f, {}) for f in folders(tmp_path))
+    assert difference(one.state, other.state) is None
+
+
+@pytest.mark.parametrize("place", ["result.json", "nothing"])
+def test_a_path_without_a_record_is_no_run(place: str, command: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "result.json").write_text('{"status": "fini')
+    said = command(*FEDAVG, f"resume={'empty' if place == 'result.json' else 'nowhere'}")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "no run is recorded there" in said.err
+
+
+def test_the_users_home_is_understood(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert command(*FEDAVG, "output=~/run", "max_rounds=1").code == 0
+    assert status(tmp_path / "home" / "run") == "stopped"
+    assert command(*FEDAVG, "resume=~/run").code == 0

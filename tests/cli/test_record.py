@@ -1,0 +1,211 @@
+"""What is written down of a run, and what becomes of clients that diverge, hold nothing, or are held out."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from src import config
+from src.core import ClientState
+from tests.cli.conftest import ROOT, Command
+from tests.properties.runs import Ran, assembled, difference, run
+from tests.registry import BY_NAME, TINY, Entry
+
+FEDAVG = BY_NAME["fedavg"].words
+
+
+# ------------------------------------------------------------------------------------------------------- the record
+
+
+@pytest.mark.parametrize("name", ["fedavg_with_dropout", "fedcorr"])
+def test_from_the_command_line_alone_it_is_the_same_run(name: str, tmp_path: Path) -> None:
+    """Another process, another folder, another hash seed: the same bits."""
+    here = run(BY_NAME[name].words, tmp_path / "here")
+    command = [sys.executable, "-m", "src.main", *BY_NAME[name].words, "output=there"]
+    environment = {**os.environ, "PYTHONHASHSEED": "17", "PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert said.returncode == 0, said.stderr
+    there = Ran(tmp_path / "there", json.loads((tmp_path / "there" / "result.json").read_text()))
+    assert difference(there.state, here.state) is None
+    assert there.lines == here.lines
+    assert there.record["key"] == here.record["key"]
+    assert there.record["metrics"] == here.record["metrics"]
+    for stage in BY_NAME[name].acting:
+        assert f"\n{stage}: " in said.stderr
+    assert "best test accuracy" in said.stdout
+
+
+def test_the_exit_code_of_a_mistake(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "src.main", "noise.rho=2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == "error: noise.rho=2: must be less than or equal to 1\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_result_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> None:
+    words = BY_NAME["fedcorr"].words
+    ran = run(words, tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "result.json").read_text())
+    plain = config.resolved(config.load([*words, f"output={tmp_path / 'run'}", f"cache={tmp_path / 'cache'}"]))
+    assert record["status"] == "finished"
+    assert record["config"] == json.loads(json.dumps(plain))
+    assert record["key"] == config.run_key(plain)
+    assert len(record["key"]) == len(record["federation"]) == 64
+    assert record["commit"] is None or len(record["commit"].removesuffix("+changes")) == 40
+    assert record["versions"]["torch"] == torch.__version__.split("+")[0] or record["versions"]["torch"]
+    assert {"python", "torch", "numpy", "lightning", "hydra-core", "scikit-learn"} <= set(record["versions"])
+    assert (record["threads"], record["executor"], record["device"]) == (1, "sequential", "cpu")
+    assert record["overrides"][: len(words)] == words
+    assert record["wall_time_s"] > 0
+    assert record["rounds"] == 20
+    assert record["bytes"] == record["bytes_down"] + record["bytes_up"] > 0
+    lines = [line for line in ran.lines if line["kind"] == "round"]
+    assert record["participations"] == sum(len(line["cohort"]) for line in lines) == lines[-1]["participations"]
+    assert (record["bytes_down"], record["bytes_up"]) == (lines[-1]["bytes_down"], lines[-1]["bytes_up"])
+    accuracies = [line["accuracy"] for line in ran.lines if line["kind"] == "evaluation"]
+    metrics = record["metrics"]
+    assert (metrics["best"], metrics["last"]) == (max(accuracies), accuracies[-1])
+    assert metrics["mean_last_10"] == pytest.approx(sum(accuracies[-10:]) / len(accuracies[-10:]), abs=1e-12)
+    assert {"detection_precision", "detection_recall", "detection_f1", "correction_accuracy"} <= set(metrics)
+    assert json.loads(json.dumps(ran.record, default=str))["metrics"] == metrics
+
+
+def test_evaluations_fall_due_by_participations_at_borders_and_at_the_end(tmp_path: Path) -> None:
+    words = [w for w in BY_NAME["fedcorr"].words if not w.startswith("fraction")] + ["fraction=0.5"]  # cohorts of 4
+
+    def evaluated(name: str, *more: str) -> list[int]:
+        return [line["round"] for line in run(words, tmp_path / name, *more).lines if line["kind"] == "evaluation"]
+
+    default = evaluated("default")
+    assert default[:4] == [4, 8, 12, 16]  # a cohort of the last stage is 4 participations
+    assert default[-2:] == [18, 20] or default[-1] == 20
+    assert {16, 18, 20} <= set(default)
+    assert evaluated("rare", "eval.every=1000") == [16, 18, 20]
+    assert evaluated("often", "eval.every=1") == list(range(1, 21))
+
+
+def test_a_model_is_counted_as_it_travels(tmp_path: Path) -> None:
+    """FedAvg sends the model down and up, and nothing else."""
+    ran = run(FEDAVG, tmp_path / "run")
+    size = sum(p.numel() * p.element_size() for p in ran.state.server.params.values())
+    assert ran.record["bytes_down"] == ran.record["bytes_up"] == size * ran.record["participations"]
+    assert ran.record["participations"] == 5 * 6
+
+
+def test_what_is_not_a_number_is_null_in_the_lines(tmp_path: Path) -> None:
+    ran = run(FEDAVG, tmp_path / "run", "train.lr=1e30")
+    assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert all(line["loss"] is None for line in ran.lines if line["kind"] == "round")
+
+
+# ------------------------------------------------------------------------------------------------ clients that fail
+
+
+def test_a_client_that_diverges_is_left_out_and_counted(tmp_path: Path) -> None:
+    """The round is what it would have been without that client."""
+    with assembled(FEDAVG, tmp_path / "run") as parts:
+        first = next(parts.rounds())
+        poisoned, size = first.cohort[2], parts.federation.sizes[first.cohort[2]]
+        nan = ClientState(weight=torch.full((size,), math.nan))
+        results = parts.results(state=replace(parts.state, clients={poisoned: nan}))
+        present = [poisoned in r.cohort for r in results]
+        assert [r.metrics["left_out"] for r in results] == [float(p) for p in present]
+        assert results[-1].state.counters.left_out == sum(present)
+        assert all(torch.isfinite(p).all() for r in results for p in r.state.server.params.values())
+        assert all(math.isfinite(r.metrics["loss"]) for r in results)
+        assert results[0].cohort == first.cohort
+        assert results[0].state.counters.participations == len(first.cohort)
+
+        others = [c for c in first.cohort if c != poisoned]
+        from src.loop import _Server
+
+        server = _Server(parts.method, parts.federation, parts.executor, parts.settings, parts.federation.with_data)
+        object.__setattr__(server, "_sample", lambda state, stage, stage_round: (state, others))
+        without, _, _ = server.train(parts.state, parts.method.stages[0], 0)
+        assert difference(without.server.params, results[0].state.server.params) is None
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedcorr", "fedcorr_with_batch_norm", "parts_with_memory"])
+def test_where_all_diverge_the_model_stays(name: str, tmp_path: Path) -> None:
+    with assembled(BY_NAME[name].words, tmp_path / "run", "train.lr=1e30") as parts:
+        results = parts.results()
+        assert difference(results[-1].state.server.params, parts.state.server.params) is None
+        assert results[-1].state.counters.left_out == results[-1].state.counters.participations > 0
+
+
+def test_stopping_at_divergence_fails_the_run(command: Command, tmp_path: Path) -> None:
+    said = command(*FEDAVG, "train.lr=1e30", "on_nonfinite=stop", "output=run")
+    assert said.code == 1
+    assert "non-finite" in said.err.splitlines()[-1]
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+    dropped = command(*FEDAVG, "train.lr=1e30", "output=dropped")
+    assert dropped.code == 0
+    assert "left out as non-finite" in dropped.out
+    assert json.loads((tmp_path / "dropped" / "result.json").read_text())["left_out"] == 30
+
+
+# ---------------------------------------------------------------------------------- held out, empty, without truth
+
+
+def test_validation_is_reported_beside_the_oracle(command: Command, tmp_path: Path) -> None:
+    said = command(*FEDAVG, "eval.validation=0.2", "output=run")
+    record = json.loads((tmp_path / "run" / "result.json").read_text())
+    rows = [line for line in Ran(tmp_path / "run", record).lines if line["kind"] == "evaluation"]
+    best = max(range(len(rows)), key=lambda i: rows[i]["validation_accuracy"])
+    assert record["metrics"]["at_best_validation"] == rows[best]["accuracy"]
+    assert "at the best validation round" in said.out
+    assert "an oracle over the test set" in said.out
+    without = run(FEDAVG, tmp_path / "without").record["metrics"]
+    assert "at_best_validation" not in without
+
+
+def own_data(folder: Path, **more: Any) -> list[str]:
+    """A small data set of one's own with natural clients, and the overrides that choose it."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    images = (rng.random((90, 1, 4, 4)) + labels[:, None, None, None]).astype(np.float32)
+    np.savez(folder / "own.npz", x_train=images, y_train=labels, x_test=images[:30], y_test=labels[:30], **more)
+    chosen = ("dataset=arrays", f"dataset.file={folder / 'own.npz'}", "~dataset.train_size", "~dataset.test_size")
+    return [w for w in Entry("", chosen, {}).words if not w.startswith("partition")]
+
+
+@pytest.mark.parametrize("method", [("method=fedavg", "rounds=4"), ("method=fedcorr", "method.T1=2", "method.T2=2")])
+def test_clients_without_samples_are_never_asked(method: tuple[str, ...], tmp_path: Path) -> None:
+    clients = np.repeat([0, 2, 3, 5, 6], 18)
+    words = [*own_data(tmp_path, clients=clients), "partition=file", "partition.num_clients=9", *method]
+    if "method=fedcorr" in method:
+        words.append("method.T3=2")
+    ran = run(words, tmp_path / "run")
+    asked = {client for line in ran.lines if line["kind"] == "round" for client in line["cohort"]}
+    assert asked == {0, 2, 3, 5, 6}
+    assert set(ran.state.clients) <= asked
+    assert ran.record["status"] == "finished"
+
+
+def test_without_a_truth_what_needs_it_is_left_out(command: Command, tmp_path: Path) -> None:
+    words = [*own_data(tmp_path), "dataset.truth=none", "noise=none", "partition.num_clients=5"]
+    words += ["method=fedcorr", "method.T1=1", "method.T2=1", "method.T3=1"]
+    said = command(*words, "output=run")
+    assert said.code == 0, said.err
+    record = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert set(record["metrics"]) == {"best", "last", "mean_last_10"}
+    assert "wrong" not in said.out
+
+
+def test_the_table_at_the_end_has_the_numbers_of_the_record(command: Command, tmp_path: Path) -> None:
+    said = command(*TINY, "method=fedavg", "rounds=3", "output=run")
+    record = json.loads((tmp_path / "run" / "result.json").read_text())
+    for key in ("best", "last", "mean_last_10"):
+        assert f"{100 * record['metrics'][key]:.2f} %" in said.out
+    assert str(record["participations"]) in said.out
+    assert "protocol digits" in said.err

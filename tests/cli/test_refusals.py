@@ -1,0 +1,153 @@
+"""Mistakes on the command line: exit code 2, one line that starts with ``error: ``, and the key in it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.registry import TINY
+
+MISTAKES = {
+    # values
+    "seed=-1": "seed",
+    "seed=1.5": "seed",
+    "seed=abc": "seed",
+    "seed=true": "seed",
+    "data_seed=null": "data_seed",
+    "threads=0": "threads",
+    "threads=1.0": "threads",
+    "precision=16": "precision",
+    "device=tpu": "device",
+    "noise.rho=1.5": "noise.rho",
+    "noise.rho=abc": "noise.rho",
+    "noise.rho='0.5'": "noise.rho",
+    "noise.rho=null": "noise.rho",
+    "noise.rho=": "noise.rho",
+    "noise.rho=${nothing}": "noise.rho",
+    "method=fedavg rounds=-1": "rounds",
+    "method=fedavg rounds=3.0": "rounds",
+    "method=fedavg rounds=0": "rounds",
+    "eval.validation=1": "eval.validation",
+    "eval.every=0": "eval.every",
+    "train.lr=0": "train.lr",
+    "train.lr=inf": "train.lr",
+    "train.momentum=1": "train.momentum",
+    "train.batch_size=0": "train.batch_size",
+    "train.epochs=2.0": "train.epochs",
+    "train=5": "train",
+    "fraction=0": "fraction",
+    "fraction=1.5": "fraction",
+    "checkpoint.keep=0": "checkpoint.keep",
+    "wandb.mode=sometimes": "wandb.mode",
+    "wandb=null": "wandb",
+    "on_nonfinite=ignore": "on_nonfinite",
+    "max_rounds=0": "max_rounds",
+    "partition.num_clients=0": "partition.num_clients",
+    "partition.num_clients=171": "partition.num_clients",
+    "dataset.train_size=100000": "dataset.train_size",
+    "model.dropout=1.5": "model.dropout",
+    # a method's values, by the key that was typed
+    "method.theta=2": "method.theta",
+    "method.k_lid=0": "method.k_lid",
+    "method.prox=cubic": "method.prox",
+    "method.gamma1=0": "method.gamma1",
+    "method.T1=-1": "method.T1",
+    "method.T1=1.5": "method.T1",
+    "method.T1=abc": "method.T1",
+    "method.T2=null": "method.T2",
+    "method.mixup=no": "method.mixup",
+    "method.correction=off": "method.correction",
+    "method.T1=0 method.T2=0 method.T3=0": "rounds",
+    # choices
+    "noise=foo": "noise",
+    "noise=null": "noise",
+    "~noise": "noise",
+    "model=null": "model",
+    "method=fedcor": "fedcorr",
+    "method=parts/default": "method=parts/default",
+    "method/local=[cross_entropy,foo]": "method/local",
+    "method/local=[]": "method/local",
+    "method/aggregator=medain": "method/aggregator",
+    "method=fedavg method/corrector=fedcorr": "method.",
+    "method=fedavg method/stages=fedcorr": "method.",
+    "method=fedcorr method/exchange=[]": "method/exchange=[lid]",
+    "model=vgg11": "model=vgg11",
+    "experiment=nothing": "experiment",
+    "executor=gpu": "executor",
+    "partition=file": "partition.path",
+    "noise=human": "noise.source",
+    # keys
+    "rounds=5 method=fedcorr": "method.T1=8 passes of preprocess, method.T2=20 rounds of finetune, method.T3=20",
+    "++rounds=5 method=fedcorr": "method.T3=20",
+    "noise.mu=0.5": "noise.mu belongs to noise=fedes",
+    "noise.eta=0.5": "noise.eta belongs to",
+    "partition.p=0.3": "partition.p belongs to partition=fedcorr",
+    "method.mu=0.5": "method.mu belongs to method=fedprox",
+    "noise.roh=0.6": "did you mean noise.rho?",
+    "nois.rho=0.6": "did you mean noise.rho?",
+    "+rouds=5": "did you mean rounds?",
+    "+noise.roh=0.6": "did you mean noise.rho?",
+    "++train.lrr=0.6": "did you mean train.lr?",
+    "+method.mu=3": "method.mu belongs to method=fedprox",
+    "~train.lr": "train.lr",
+    "a=b": "a is not a key",
+    # form
+    "noise.rho": "key=value",
+    "seed=1,2": "--multirun",
+    # places
+    "resume=/nowhere": "resume",
+    "resume=''": "resume",
+    "output=''": "output",
+    "output=a_file": "output=a_file",
+    "output=a_file/below": "output=a_file/below",
+    "output_root=a_file": "output_root=a_file",
+    "dataset=cifar10 dataset.root=nowhere dataset.download=false": "dataset.root",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_said_in_one_line_that_names_the_key(words: str, command: Command, tmp_path: Path) -> None:
+    (tmp_path / "a_file").write_text("")
+    typed = words.split()
+    taken = {w.lstrip("+~").split("=")[0] for w in typed}
+    gone = {"model.hidden"} if taken & {"model"} else {"dataset.train_size"} if "dataset" in taken else set()
+    rest = [w for w in TINY if w.split("=")[0] not in taken | gone]
+    said = command(*rest, *typed)
+    assert said.code == 2, said.err
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1, said.err
+    assert MISTAKES[words] in said.err
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    left = {p.name for p in tmp_path.iterdir()} - {"a_file"}
+    assert left <= {"outputs"}
+    assert not list(tmp_path.glob("outputs/*")), "a refused run leaves a folder"
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(MISTAKES) >= 25
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    said = command(*TINY, "output=closed")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "output=closed" in said.err
+
+
+def test_a_run_that_fails_ends_with_one_line_and_code_1(command: Command) -> None:
+    said = command(*TINY, "method=fedavg", "rounds=2", "on_nonfinite=stop", "train.lr=1e30")
+    assert said.code == 1
+    assert said.err.splitlines()[-1].startswith("error: ")
+    assert "HYDRA_FULL_ERROR=1" in said.err.splitlines()[-1]
+    assert "Traceback" not in said.err
+
+
+def test_help_and_the_composed_configuration_are_no_mistakes(command: Command) -> None:
+    for words in (["--help"], ["--cfg", "job"], ["--cfg", "job", "--resolve", "method=fedavg"]):
+        said = command(*words)
+        assert said.code == 0, words
+        assert "noise" in said.out
+        assert said.err == ""

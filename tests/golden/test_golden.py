@@ -1,0 +1,113 @@
+"""A short trajectory of each method, committed: a change that moves no number must move none of these.
+
+After a change that is meant to move results, look at what moved, then write them anew and say so in the commit:
+
+    OMP_NUM_THREADS=1 python -m tests.golden.test_golden
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src import config
+
+FILE = Path(__file__).with_name("trajectories.json")
+
+SETTING = (
+    "dataset=digits",
+    "dataset.train_size=160",
+    "dataset.test_size=60",
+    "model=mlp",
+    "model.hidden=[16]",
+    "partition=fedcorr",
+    "partition.num_clients=4",
+    "partition.p=0.8",
+    "noise=fedcorr",
+    "noise.rho=0.6",
+    "noise.tau=0.5",
+    "fraction=0.5",
+    "seed=3",
+    "train.lr=0.1",
+    "train.momentum=0.5",
+    "train.weight_decay=0.001",
+    "train.batch_size=10",
+    "train.epochs=2",
+    "eval.every=1",
+    "device=cpu",
+    "precision=64",
+    "threads=1",
+    "executor=sequential",
+    "wandb.mode=disabled",
+)
+"""Float64 on one thread, so that the numbers hold on another machine, too."""
+
+METHODS: dict[str, tuple[str, ...]] = {
+    "fedavg": ("method=fedavg", "rounds=6"),
+    "fedprox": ("method=fedprox", "method.mu=0.1", "rounds=6"),
+    "fedcorr": ("method=fedcorr", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
+    "fedcorr_released": ("method=fedcorr_released", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
+}
+
+KEPT = ("round", "stage", "cohort", "loss", "accuracy", "test_loss")
+CORRECTION = ("asked", "relabelled", "noise_final")
+
+
+def trajectory(words: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
+    """Every round and evaluation of a run, as its record has them."""
+    from src.main import train
+
+    overrides = [*SETTING, *words, f"output={folder / 'run'}", f"cache={folder / 'cache'}"]
+    train(config.load(overrides), overrides)
+    rows: dict[int, dict[str, Any]] = {}
+    for line in (folder / "run/metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        kept = {key: row[key] for key in KEPT if key in row}
+        kept |= {key: row["correction"][key] for key in CORRECTION if "correction" in row}
+        rows.setdefault(row["round"], {}).update(kept)
+    return list(rows.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_trajectory(name: str, tmp_path: Path):
+    expected: list[Mapping[str, Any]] = json.loads(FILE.read_text())[name]
+    found = trajectory(METHODS[name], tmp_path)
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for key, value in theirs.items():
+            wanted = pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
+            assert ours[key] == wanted, f"round {ours['round']}: {key}"
+
+
+def test_trajectories_show_what_each_method_does():
+    """None of them is another's, and FedCorr's have labels that were mended in both of its stages."""
+    kept = json.loads(FILE.read_text())
+    assert kept.keys() == METHODS.keys()
+    losses = {tuple(row["test_loss"] for row in rows)[:6] for rows in kept.values()}
+    assert len(losses) == len(METHODS)
+    for name in ("fedcorr", "fedcorr_released"):
+        mended = {row["stage"] for row in kept[name] if row.get("relabelled", 0) > 0}
+        assert mended == {"preprocess", "finetune"}
+
+
+def write() -> None:
+    """Write all trajectories anew."""
+    found = {}
+    for name, words in METHODS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            found[name] = trajectory(words, Path(folder))
+    lines = (
+        f"{json.dumps(name)}: [\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n]"
+        for name, rows in found.items()
+    )
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"written: {FILE}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    write()
