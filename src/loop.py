@@ -98,7 +98,7 @@ def run(
     end = method.length(len(clients))
     while state.round < end:
         before = state
-        stage, stage_round = (position := method.at(state.round, len(clients))).stage, position.stage_round
+        stage, stage_round = method.at(state.round, len(clients))
         state, cohort, metrics = server.train(state, stage, stage_round)
         correction = None
         if stage.corrects_after(stage_round, len(clients)):

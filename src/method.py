@@ -81,14 +81,6 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Position:
-    """Where a round stands."""
-
-    stage: Stage
-    stage_round: int  # from 0
-
-
-@dataclass(frozen=True)
 class Method:
     """The whole of a method. ``exchange`` has them all, those included that are silent in some stage."""
 
@@ -100,15 +92,15 @@ class Method:
         """Rounds in all."""
         return sum(stage.length(clients) for stage in self.stages)
 
-    def at(self, round: int, clients: int) -> Position:
-        """The stage that ``round`` (from 0) belongs to.
+    def at(self, round: int, clients: int) -> tuple[Stage, int]:
+        """The stage that ``round`` (from 0) belongs to, and its number within the stage (from 0).
 
         Raises:
             IndexError: past the end.
         """
         for stage in self.stages:
             if round < stage.length(clients):
-                return Position(stage, round)
+                return stage, round
             round -= stage.length(clients)
         raise IndexError("the method has no such round")
 

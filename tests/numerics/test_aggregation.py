@@ -227,7 +227,7 @@ def test_full_batch_rounds_are_gradient_descent_on_the_union():
         )
         with torch.no_grad():
             for p, g in zip(together.parameters(), gradients, strict=True):
-                p -= 0.3 * g
+                p.sub_(0.3 * g)
     for name, p in together.state_dict().items():
         torch.testing.assert_close(found[name], p, rtol=1e-12, atol=1e-14)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from src.core import (
     LossTerm,
     Params,
     Payload,
+    Samples,
     Step,
 )
 from src.data.transforms import Transform
@@ -51,6 +53,12 @@ def trained(
 def params(result: ClientResult) -> Params:
     assert result.params is not None
     return result.params
+
+
+def four_tasks(net: Network, samples: Samples) -> list[ClientTask]:
+    """The same work in another round, for another client and with another seed."""
+    one = partial(task, net.module, samples)
+    return [one(), one(round=1), one(client=1), one(seed=2)]
 
 
 def plain_loop(module: nn.Module, work: ClientTask, training: Training, cuts: Sequence[Sequence[int]]) -> Params:
@@ -135,8 +143,7 @@ def test_reported_loss_is_the_mean_over_steps():
 def test_another_round_client_or_seed_has_other_batches():
     net = network(mlp(4, 3))
     samples = random_federation([7]).samples(0)
-    works = [task(net.module, samples, **changed) for changed in ({}, {"round": 1}, {"client": 1}, {"seed": 2})]
-    found = [params(trained(work, net)) for work in works]
+    found = [params(trained(work, net)) for work in four_tasks(net, samples)]
     assert not any(equal(a, b) for i, a in enumerate(found) for b in found[:i])
 
 
@@ -211,7 +218,7 @@ def test_weights_of_samples():
         gradients = torch.autograd.grad((share * losses).sum() / share.sum(), list(module.parameters()))
         with torch.no_grad():
             for p, g in zip(module.parameters(), gradients, strict=True):
-                p -= training.lr * g
+                p.sub_(training.lr * g)
     found = params(trained(work, net, training))
     for name, p in module.state_dict().items():
         torch.testing.assert_close(found[name], p, rtol=1e-12, atol=1e-14)
@@ -233,9 +240,9 @@ def test_weights_of_one_are_no_weights():
 def test_a_sample_of_weight_zero_is_not_learned():
     net = network(mlp(4, 3))
     samples = random_federation([6]).samples(0)
-    state = ClientState(weight=torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0]))
-    other = replace(samples, labels=torch.where(state.weight == 0, (samples.labels + 1) % 3, samples.labels))
-    work = task(net.module, samples, state=state)
+    weight = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
+    other = replace(samples, labels=torch.where(weight == 0, (samples.labels + 1) % 3, samples.labels))
+    work = task(net.module, samples, state=ClientState(weight=weight))
     assert equal(params(trained(replace(work, samples=other), net)), params(trained(work, net)))
 
 
@@ -296,7 +303,7 @@ def test_weight_decay_is_applied_after_the_transform():
 
 @dataclass(frozen=True)
 class Recorder(LossTerm):
-    """Adds nothing to the loss; its state counts how often each sample was seen, and it writes down what it is shown."""
+    """Adds nothing to the loss; its state counts how often each sample was seen, and it notes what it is shown."""
 
     seen: dict[str, list[Any]] = field(default_factory=lambda: {k: [] for k in ("init", "draw", "step", "finish")})
 
@@ -456,7 +463,7 @@ def test_dropout_draws_from_the_task():
     forward = [params(trained(w, net)) for w in works]
     torch.manual_seed(2)
     np.random.seed(2)  # noqa: NPY002
-    before, before_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index,union-attr]  # noqa: NPY002
+    before, before_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
     backward = [params(trained(w, net)) for w in reversed(works)]
     assert torch.equal(torch.get_rng_state(), before)
     assert (np.random.get_state()[1] == before_numpy).all()  # type: ignore[index]  # noqa: NPY002
@@ -468,8 +475,7 @@ def test_dropout_differs_by_client_round_and_seed():
     net = network(mlp(4, 3, dropout=0.5, hidden=40))
     samples = random_federation([7]).samples(0)
     training = Training(lr=0.2, momentum=0.0, weight_decay=0.0, batch_size=7, epochs=1)
-    works = [task(net.module, samples, **changed) for changed in ({}, {"round": 1}, {"client": 1}, {"seed": 2})]
-    found = [params(trained(work, net, training)) for work in works]
+    found = [params(trained(work, net, training)) for work in four_tasks(net, samples)]
     assert not any(torch.allclose(a["1.weight"], b["1.weight"]) for i, a in enumerate(found) for b in found[:i])
 
 

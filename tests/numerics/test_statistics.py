@@ -41,7 +41,8 @@ def cloud(n: int, d: int, seed: int = 0) -> Tensor:
 
 
 def rotation(d: int, seed: int = 0) -> Tensor:
-    return torch.linalg.qr(cloud(d, d, seed))[0]
+    turned: Tensor = torch.linalg.qr(cloud(d, d, seed))[0]
+    return turned
 
 
 def predictions(n: int, classes: int, sharpness: float, seed: int = 0) -> Tensor:

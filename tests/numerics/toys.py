@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -162,7 +163,7 @@ def federation(
         truth=None,
         given=given.numpy(),
     )
-    clients = tuple(np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True))
+    clients = tuple(np.arange(a, b) for a, b in pairwise(ends))
     nobody = np.array([], np.int64)
     return Federation(data, clients, nobody, nobody, given, given, None, "toy")
 
