@@ -67,17 +67,26 @@ class Stage:
             return (stage_round + 1) % self.rounds_in_pass(clients) == 0
         return stage_round + 1 == self.length(clients)
 
-    def describe(self) -> str:
-        """The active parts in one line."""
-        length = f"{self.rounds} rounds" if self.rounds is not None else f"{self.passes} passes"
-        terms = " + ".join(_shown(name, term) for name, term in self.local.items())
-        parts = [_shown(None, self.sampler), _shown(None, self.batch), terms]
-        parts += [_shown(None, self.gradient)] if self.gradient is not None else []
-        parts += [_shown(None, self.aggregator), _shown(None, self.server), *self.exchange]
+    def parts(self) -> dict[str, str]:
+        """The active parts with their values, by slot; empty slots left out."""
+        shown = {
+            "length": f"{self.rounds} rounds" if self.rounds is not None else f"{self.passes} passes",
+            "sampler": _shown(self.sampler),
+            "batch": _shown(self.batch),
+            "local": " + ".join(_shown(term, name) for name, term in self.local.items()),
+            "gradient": "" if self.gradient is None else _shown(self.gradient),
+            "exchange": ", ".join(_shown(exchange, name) for name, exchange in self.exchange.items()),
+            "aggregator": _shown(self.aggregator),
+            "server": _shown(self.server),
+        }
         if self.correct is not None:
             when = "after each pass" if self.correct.when == "pass" else "after the last round"
-            parts.append(f"{self.correct.rule} {when} by {_shown(None, self.correct.corrector)}")
-        return f"{self.name}: {length}; " + ", ".join(parts)
+            shown["corrector"] = f"{self.correct.rule} {when} by {_shown(self.correct.corrector)}"
+        return {slot: text for slot, text in shown.items() if text}
+
+    def describe(self) -> str:
+        """The active parts in one line."""
+        return f"{self.name}: {'; '.join(self.parts().values())}"
 
 
 @dataclass(frozen=True)
@@ -154,7 +163,7 @@ def _require(key: str, part: Part, sent: set[type]) -> None:
             )
 
 
-def _shown(name: str | None, part: Any) -> str:
+def _shown(part: Any, name: str | None = None) -> str:
     """A part's name and values, as in ``Uniform(fraction=0.5)``."""
     values = ", ".join(f"{f.name}={getattr(part, f.name)}" for f in fields(part))
     return f"{name or type(part).__name__}({values})" if values else name or type(part).__name__

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from src.core import RoundResult
+from src.method import Method
 
 QUIET_SECONDS = 30.0
 
@@ -74,6 +76,18 @@ def opening(lines: Sequence[str]) -> None:
     """What is about to run, before it does."""
     for line in lines:
         print(line, file=sys.stderr, flush=True)
+
+
+def stages(method: Method) -> None:
+    """The active parts of every stage, side by side."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(method.name, style="dim")
+    for stage in method.stages:
+        table.add_column(stage.name, overflow="fold")
+    parts = [stage.parts() for stage in method.stages]
+    for slot in dict.fromkeys(slot for found in parts for slot in found):
+        table.add_row(slot, *(found.get(slot, "") for found in parts))
+    Console(stderr=True).print(table)
 
 
 ROWS = (

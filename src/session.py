@@ -227,7 +227,8 @@ def _assemble(
             state, seconds = _restored(found, key, federation, network, folder), found.seconds
             _say_what_differs(folder.earlier, about)
         progress.opening([f"going on after round {state.round}"])
-    progress.opening([_setting(cfg, federation), *(stage.describe() for stage in method.stages), f"in {folder.path}"])
+    progress.opening([_setting(cfg, federation), f"in {folder.path}"])
+    progress.stages(method)
     OmegaConf.save(OmegaConf.create(about["config"]), folder.path / "config.yaml")
     return Session(
         cfg, folder, method, federation, executor, evaluate.Evaluator(federation, network), state, seconds, about

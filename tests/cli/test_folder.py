@@ -1,4 +1,4 @@
-"""Which folder a run gets and which earlier run it goes on from; what is in use, finished or another's is left alone."""
+"""Which folder a run gets and which earlier run it goes on from; what is in use or another's is left alone."""
 
 import json
 import re
@@ -169,6 +169,6 @@ def test_a_path_without_a_record_is_no_run(place: str, command: Command, tmp_pat
 
 def test_the_users_home_is_understood(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert command(*FEDAVG, "output=~/run", "max_rounds=1").code == 0
+    assert command(*FEDAVG, "output='~/run'", "max_rounds=1").code == 0
     assert status(tmp_path / "home" / "run") == "stopped"
-    assert command(*FEDAVG, "resume=~/run").code == 0
+    assert command(*FEDAVG, "resume='~/run'").code == 0

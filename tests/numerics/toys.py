@@ -24,7 +24,6 @@ from src.core import (
     ClientTask,
     Exchange,
     FederatedState,
-    LabelCorrector,
     LossTerm,
     Params,
     Payload,
@@ -268,12 +267,10 @@ def stage(**parts: Any) -> Stage:
     return Stage(**{**own, **parts})
 
 
-def method(
-    *stages: Stage, exchange: Mapping[str, Exchange] | None = None, corrector: LabelCorrector | None = None
-) -> Method:
+def method(*stages: Stage, exchange: Mapping[str, Exchange] | None = None) -> Method:
     """A method of these stages, numbered as they come."""
     numbered = tuple(replace(s, number=n) for n, s in enumerate(stages, start=1))
-    return Method("toy", numbered, exchange or {}, corrector)
+    return Method("toy", numbered, exchange or {})
 
 
 def rounds(
