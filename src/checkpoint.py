@@ -11,6 +11,7 @@ import importlib
 import io
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -120,9 +121,10 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
 
 
 def forget_after(folder: Path, rounds: int) -> None:
-    """Delete checkpoints of later rounds: a run that starts at ``rounds`` did not come through them."""
-    for path in folder.glob("round_*.*"):
-        if int(path.stem.removeprefix("round_")) > rounds:
+    """Delete checkpoints of later rounds, which a run starting at ``rounds`` did not come through, and half files."""
+    for path in folder.glob("*"):
+        found = re.fullmatch(r"round_(\d{8})\.(pt|sha256)", path.name)
+        if path.name.startswith(".round_") or (found and int(found.group(1)) > rounds):
             path.unlink()
 
 

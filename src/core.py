@@ -386,7 +386,7 @@ class Exchange(Part, Protocol):
         """The state with the reports of some clients taken in."""
         return state
 
-    def close(self, state: Any, seed: int, round: int) -> Any:
+    def close(self, state: Any) -> Any:
         """The state at the end of a pass or stage, before labels are corrected."""
         return state
 

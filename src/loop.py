@@ -209,7 +209,7 @@ class _Server:
         job = Correct(correct.corrector, correct.rule)
         parts = dict(state.server.parts)
         for name, exchange in stage.exchange.items():
-            parts[f"exchange {name}"] = exchange.close(self._slot(state, name), self.settings.seed, state.round)
+            parts[f"exchange {name}"] = exchange.close(self._slot(state, name))
         state = replace(state, server=replace(state.server, parts=parts))
         asked = job.corrector.chosen(job.rule, self._known(state), self.clients)
         tasks = [self.task(state, client, stage, self.method.exchange) for client in asked]

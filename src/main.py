@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -22,9 +23,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from src import cli, config
-
-if TYPE_CHECKING:
-    from src.session import Session
 
 
 def train(cfg: DictConfig, words: Sequence[str] = (), job: Path | None = None) -> Mapping[str, Any]:
@@ -41,45 +39,50 @@ def train(cfg: DictConfig, words: Sequence[str] = (), job: Path | None = None) -
     """
     config.check(cfg)
     os.environ.setdefault("OMP_NUM_THREADS", str(cfg.threads))  # before torch is first imported
-    from src import loop, progress
+    from src import loop, progress, session
     from src.interrupt import Interrupted, Interruption
-    from src.session import open_session
 
-    session = open_session(cfg, words, job)
-    if session.folder.finished:
-        progress.closing(f"finished earlier: {session.folder.path}", session.numbers())
-        return session.folder.earlier or {}
-    status = "finished"
+    claimed = session.claim(cfg, words, job)
+    if claimed.folder.finished:
+        assert claimed.folder.earlier is not None
+        claimed.folder.lock.release()
+        earlier = claimed.folder.earlier
+        progress.closing(f"finished earlier: {claimed.folder.path}", {**earlier, **earlier.get("metrics", {})})
+        return earlier
+    run = session.open_session(cfg, words, claimed)
+    status, signalled = "finished", None
     try:
-        with session, Interruption() as stop, progress.Bar(session.rounds, session.state.round) as bar:
-            if session.stopped_at(session.state.round):
+        with run, Interruption() as stop, progress.Bar(run.rounds, run.state.round) as bar:
+            if run.stopped_at(run.state.round):
                 status = "stopped"
-            for result in () if status == "stopped" else loop.run(*session.federated()):
-                session.log(result)
+            for result in () if status == "stopped" else loop.run(*run.federated()):
+                run.log(result)
                 bar.round(result)
-                over = result.state.round == session.rounds
-                status = "finished" if over else "interrupted" if stop.number else "stopped"
-                leave = over or stop.number is not None or session.stopped_at(result.state.round)
-                session.keep(result.state, now=leave)
-                if leave:
+                signalled = stop.number
+                over, enough = result.state.round == run.rounds, run.stopped_at(result.state.round)
+                run.keep(result.state, now=over or enough or signalled is not None)
+                if not over and (enough or signalled is not None):
+                    status = "stopped" if signalled is None else "interrupted"
                     break
-            record = session.close(status)
+            record = run.close(status)
     except Exception as error:
-        session.fail(error, traceback.format_exc())
+        run.fail(error, traceback.format_exc())
         raise
-    progress.closing(f"{status}: {session.folder.path}", session.numbers())
+    progress.closing(f"{status}: {run.folder.path}", run.numbers())
     if status != "finished":
-        print(f"to go on: {_command(words, session)}", file=sys.stderr)
-    if status == "interrupted":
-        assert stop.number is not None
-        raise Interrupted(stop.number)
+        print(f"to go on: {_command(words, run.folder.path)}", file=sys.stderr)
+    if status == "interrupted" and signalled is not None:
+        raise Interrupted(signalled)
     return record
 
 
-def _command(words: Sequence[str], session: Session) -> str:
+def _command(words: Sequence[str], folder: Path) -> str:
     """The command that resumes: the same overrides, without what was only said of this start."""
     kept = [w for w in words if w.split("=")[0].lstrip("+") not in ("resume", "output", "max_rounds")]
-    return shlex.join(["python", "-m", "src.main", *kept, f"resume={session.folder.path}"])
+    path = str(folder)
+    if not re.fullmatch(r"[\w./-]+", path):  # Hydra's grammar would read commas and brackets
+        path = "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return shlex.join(["python", "-m", "src.main", *kept, f"resume={path}"])
 
 
 @hydra.main(config_path=str(config.CONF), config_name="config", version_base="1.3")

@@ -4,6 +4,7 @@ One ``Network`` a process: it owns the module, and whoever uses it loads paramet
 images without augmentation unless asked otherwise, in eval mode, and give float32 (float64 under ``precision=64``).
 """
 
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,6 +39,10 @@ def fabric_for(device: str, precision: int | str) -> Fabric:
             "device=cuda, but torch finds no GPU here: use device=cpu, or device=auto to take what there is"
         )
     accelerator = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
+    if accelerator == "cuda":  # the same run twice gives the same bits, as it does on the CPU
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
     return Fabric(accelerator=accelerator, devices=1, precision=cast(Any, PRECISIONS[precision]))
 
 

@@ -72,6 +72,12 @@ class Bar:
         self._stage = result.stage
 
 
+def _console(*, stderr: bool) -> Console:
+    """Tables are as wide as the terminal, and whole where there is none."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=200)
+
+
 def opening(lines: Sequence[str]) -> None:
     """What is about to run, before it does."""
     for line in lines:
@@ -87,7 +93,7 @@ def stages(method: Method) -> None:
     parts = [stage.parts() for stage in method.stages]
     for slot in dict.fromkeys(slot for found in parts for slot in found):
         table.add_row(slot, *(found.get(slot, "") for found in parts))
-    Console(stderr=True).print(table)
+    _console(stderr=True).print(table)
 
 
 ROWS = (
@@ -111,13 +117,14 @@ ROWS = (
 
 def closing(title: str, numbers: Mapping[str, Any]) -> None:
     """The table at the end."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    print(title)
+    table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
     for key, name, unit in ROWS:
         if key in numbers and numbers[key] is not None and not (key == "left_out" and not numbers[key]):
             table.add_row(name, _shown(float(numbers[key]), unit))
-    Console().print(table)
+    _console(stderr=False).print(table)
 
 
 def _shown(value: float, unit: str) -> str:

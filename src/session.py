@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -122,12 +122,6 @@ class Session:
 
     def numbers(self) -> dict[str, Any]:
         """What the final table shows."""
-        if self.folder.finished:
-            earlier = self.folder.earlier or {}
-            return {
-                **earlier.get("metrics", {}),
-                **{k: earlier.get(k) for k in ("participations", "bytes", "wall_time_s")},
-            }
         found = self.numbers_and_metrics()
         return {**found.pop("metrics"), **found}
 
@@ -166,14 +160,22 @@ class Session:
             print(line, file=sys.stderr)
 
 
-def open_session(cfg: DictConfig, words: Sequence[str], job: Path | None) -> Session:
-    """Assemble a run and find the state it starts from.
+@dataclass(frozen=True)
+class Claim:
+    """A run's folder, locked, and what was settled before it was: the method, the key, the configuration."""
+
+    folder: RunFolder
+    method: Method
+    key: str
+    plain: Mapping[str, Any]
+
+
+def claim(cfg: DictConfig, words: Sequence[str], job: Path | None) -> Claim:
+    """Check that the method's parts fit and take the run's folder; costs no data.
 
     Raises:
-        UserError: for what the user can mend; a folder made for the run is taken away again.
+        UserError: for what the user can mend.
     """
-    torch.set_num_threads(cfg.threads)
-    threadpoolctl.threadpool_limits(cfg.threads)
     plain = config.resolved(cfg)
     key = config.run_key(plain)
     method = assemble(config.build(cfg.method))
@@ -187,18 +189,28 @@ def open_session(cfg: DictConfig, words: Sequence[str], job: Path | None) -> Ses
     )
     if decision:
         progress.opening([decision])
+    return Claim(folder, method, key, plain)
+
+
+def open_session(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
+    """Assemble a run and find the state that it starts from.
+
+    Raises:
+        UserError: for what the user can mend; a folder made for the run is taken away again.
+    """
+    torch.set_num_threads(cfg.threads)
+    threadpoolctl.threadpool_limits(cfg.threads)
     try:
-        return _assemble(cfg, words, folder, method, key, plain)
+        return _assemble(cfg, words, claimed)
     except BaseException:
-        folder.lock.release()
-        if folder.earlier is None:
-            _take_away(folder.path)
+        claimed.folder.lock.release()
+        if claimed.folder.earlier is None:
+            _take_away(claimed.folder.path)
         raise
 
 
-def _assemble(
-    cfg: DictConfig, words: Sequence[str], folder: RunFolder, method: Method, key: str, plain: Mapping[str, Any]
-) -> Session:
+def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
+    folder, method, key = claimed.folder, claimed.method, claimed.key
     fabric = fabric_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     data = federation.dataset
@@ -211,7 +223,7 @@ def _assemble(
     state, seconds = loop.initial_state(params), 0.0
     about = {
         "key": key,
-        "config": plain,
+        "config": claimed.plain,
         "overrides": list(words),
         "federation": federation.fingerprint,
         "threads": torch.get_num_threads(),

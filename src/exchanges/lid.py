@@ -108,7 +108,7 @@ class Lid(Exchange):
                 level[client] = found.value
         return replace(state, latest=latest, cumulative=cumulative, level=level, visited=visited)
 
-    def close(self, state: LidState, seed: int, round: int) -> LidState:
+    def close(self, state: LidState) -> LidState:
         """Split the clients; those on the clean side have level 0 (Algorithm 1), the others report theirs next."""
         mixture = two_gaussians(state.cumulative[state.visited].numpy())
         noisy = torch.zeros_like(state.noisy)

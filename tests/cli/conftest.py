@@ -128,6 +128,11 @@ class Running:
                 pytest.fail(f"no {what}; code {self.code}\n{self.err.read_text()}")
             time.sleep(0.005)
 
+    def catches_signals(self) -> bool:
+        """Whether the loop's handler of SIGTERM is in place, which nothing else of ours catches."""
+        found = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{self.pid}/status").read_text())
+        return found is not None and bool(int(found.group(1), 16) >> (signal.SIGTERM - 1) & 1)
+
     def signal(self, number: int) -> None:
         """Send a signal, if it still runs."""
         if self.poll() is None:

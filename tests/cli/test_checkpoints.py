@@ -186,6 +186,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_end(seed: int, slow: Ran, l
         text = (folder / "metrics.jsonl").read_text() if (folder / "metrics.jsonl").exists() else ""
         for line in text.split("\n")[:-1]:
             json.loads(line)
+        assert not text or (folder / "result.json").exists()
         if (folder / "result.json").exists():
             assert json.loads((folder / "result.json").read_text())["status"] == "interrupted"
             running = launch(*words, "resume=true")
@@ -211,7 +212,7 @@ def test_told_to_stop_it_finishes_the_round_and_prints_how_to_go_on(
     record = json.loads((folder / "result.json").read_text())
     assert record["status"] == "interrupted"
     found = Ran(folder, record)
-    assert found.state.round == record["rounds"] == found.lines[-1]["round"] >= 4
+    assert found.state.round == record["rounds"] == found.lines[-1]["round"] >= 3
     assert "left" in said.err
     assert said.err.count("to go on: ") == 1
 
@@ -225,10 +226,10 @@ def test_told_twice_it_stops_at_once(launch: Launch, tmp_path: Path) -> None:
     """In the middle of a round that would take minutes."""
     folder = tmp_path / "run"
     running = launch(*(w for w in FEDAVG if not w.startswith("train.epochs")), "train.epochs=1000000", "output=run")
-    running.until((folder / "result.json").exists, "start")
-    time.sleep(0.3)
+    running.until(running.catches_signals, "start")
     running.signal(signal.SIGINT)
     running.until(lambda: "once more" in running.err.read_text(), "answer")
+    time.sleep(0.2)
     assert running.poll() is None
     before = time.monotonic()
     running.signal(signal.SIGINT)

@@ -137,7 +137,7 @@ def test_max_rounds_stops_and_a_larger_one_goes_on(command: Command, tmp_path: P
 def test_a_folder_in_use_is_refused_and_a_dead_process_holds_nothing(
     command: Command, launch: Launch, tmp_path: Path
 ) -> None:
-    words = [*FEDAVG, "rounds=300", "output=run", "checkpoint.every=1"]
+    words = [*FEDAVG, "rounds=3000", "output=run", "checkpoint.every=1"]
     running = launch(*words)
     running.until(lambda: lines_of(tmp_path / "run") > 4, "round")
     for more in (["resume=true"], []):
@@ -172,3 +172,13 @@ def test_the_users_home_is_understood(command: Command, tmp_path: Path, monkeypa
     assert command(*FEDAVG, "output='~/run'", "max_rounds=1").code == 0
     assert status(tmp_path / "home" / "run") == "stopped"
     assert command(*FEDAVG, "resume='~/run'").code == 0
+
+
+def test_the_printed_command_works_for_a_folder_of_any_name(command: Command, tmp_path: Path) -> None:
+    """Commas, brackets and quotes mean something to the shell or to Hydra; a folder may be named after overrides."""
+    said = command(*FEDAVG, """output="lr=0.1,seed=[1] (it's)" """.strip(), "max_rounds=1")
+    folder = tmp_path / "lr=0.1,seed=[1] (it's)"
+    assert (said.code, status(folder)) == (0, "stopped"), said.err
+    again = command(*resuming_words(said))
+    assert again.code == 0, again.err
+    assert status(folder) == "finished"

@@ -40,6 +40,8 @@ def become(request: dict[str, Any]) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         sys.argv = ["src/main.py", *request["words"]]
         code = outcome()
+    except KeyboardInterrupt:  # before the entry point was reached
+        code = 130
     except BaseException:
         traceback.print_exc()
     finally:

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from src.aggregators import Mean
-from src.core import BLOCK, Block, ClientResult, ClientState, ClientTask, Params, Payload
+from src.core import BLOCK, Block, ClientResult, ClientState, ClientTask, Params, Payload, ServerUpdate
 from src.data.federation import Federation
 from src.executors.sequential import Sequential
 from src.local.lightning import Training
@@ -113,7 +114,8 @@ def test_counters_beyond_what_floats_can_count():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_one_client_is_copied_exactly(dtype: torch.dtype):
     """No product and quotient by its size: with one client a round the model is handed on as it is."""
-    alone = {"w": (torch.randn(1000, generator=torch.Generator().manual_seed(0)) / 3).to(dtype), "n": torch.tensor(7)}
+    weights = torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    alone = {"w": weights, "n": torch.tensor(7)}
     assert equal(combined([alone], [37]), alone)
 
 
@@ -262,6 +264,34 @@ def test_one_left_of_many_is_copied_exactly():
     (found,) = rounds(toy, targets(values, [5, 7, 9]), Point(0.1), ONE_STEP)
     start, pixel = torch.tensor([0.1], dtype=torch.float64), torch.tensor(1 / 3).double()
     assert torch.equal(found.state.server.params["w"], start - 0.5 * (start - pixel))
+
+
+@dataclass(frozen=True)
+class Halfway(ServerUpdate):
+    """Half the step to the combined model; its state is what it was told in every round."""
+
+    def init(self, params: Params) -> list[Any]:
+        """The first model."""
+        return [params["w"].item()]
+
+    def __call__(
+        self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Any
+    ) -> tuple[Params, Any]:
+        """Between the received and the combined model."""
+        return {"w": (params["w"] + combined["w"]) / 2}, [*state, (list(cohort), clients)]
+
+
+def test_what_the_server_update_is_told():
+    """The model that was sent, the mean of those that came back, whose they are and of how many; and its own state."""
+    toy = method(stage(local=TOWARD, rounds=3, server=Halfway()))
+    found = rounds(toy, targets([4.0, math.nan, 10.0, 0.0], [1, 1, 3, 0]), Point(2.0), ONE_STEP)
+    (state,) = found[-1].state.server.parts.values()
+    assert state == [2.0, *[([0, 2], 3)] * 3]  # client 1 diverges, client 3 has no data
+    w = 2.0
+    for result in found:
+        combined = (1 * (w + 4) / 2 + 3 * (w + 10) / 2) / 4
+        w = (w + combined) / 2
+        assert result.state.server.params["w"].item() == pytest.approx(w, rel=1e-12)
 
 
 def test_all_diverged_keeps_the_model_and_goes_on():

@@ -160,7 +160,7 @@ def folded(scores: Sequence[Mapping[int, float]], clients: int) -> LidState:
 def test_split_of_clients():
     v = vector("fedcorr.gmm.clients")
     scores = v.inputs["cumulative_lid"]
-    state = LID.close(folded([{k: s} for k, s in enumerate(scores)], len(scores)), 1, 0)
+    state = LID.close(folded([{k: s} for k, s in enumerate(scores)], len(scores)))
     assert state.noisy.nonzero()[:, 0].tolist() == v.expected["noisy_clients"]
     assert list(state.mixture[:2]) == v.approx("means_sorted")
     assert [LID.send(state, k)[0].noisy for k in range(len(scores))] == [
@@ -173,14 +173,14 @@ def test_scores_add_up_and_the_split_is_of_their_sums():
     state = folded([{0: 1.0, 1: 1.1, 2: 9.0, 3: 9.1}, {0: 2.0, 1: 2.1}, {2: 1.0, 3: 1.1}], 4)
     assert state.cumulative.tolist() == pytest.approx([3.0, 3.2, 10.0, 10.2])
     assert state.latest.tolist() == pytest.approx([2.0, 2.1, 1.0, 1.1])
-    assert LID.close(state, 1, 0).noisy.tolist() == [False, False, True, True]
+    assert LID.close(state).noisy.tolist() == [False, False, True, True]
 
 
 def test_clients_that_never_reported_are_outside_the_split():
     """A sum of nothing is no small dimensionality: as the clean component it would call all the others noisy."""
     v = vector("fedcorr.gmm.clients")
     scores = v.inputs["cumulative_lid"]
-    state = LID.close(folded([dict(enumerate(scores))], len(scores) + 4), 1, 0)
+    state = LID.close(folded([dict(enumerate(scores))], len(scores) + 4))
     assert state.noisy.nonzero()[:, 0].tolist() == v.expected["noisy_clients"]
     assert list(state.mixture[:2]) == v.approx("means_sorted")
 
@@ -191,21 +191,21 @@ def test_before_the_first_split_nobody_is_noisy():
     (known,) = LID.known(state)
     assert known.level.tolist() == [0.0] * 3
     assert known.noisy.tolist() == [False] * 3
-    nobody = LID.close(state, 1, 0)
+    nobody = LID.close(state)
     assert not nobody.noisy.any()
-    alone = LID.close(folded([{1: 3.0}], 3), 1, 0)
+    alone = LID.close(folded([{1: 3.0}], 3))
     assert not alone.noisy.any()
 
 
 def test_levels_are_reported_replaced_and_zero_for_the_clean():
-    state = LID.close(folded([{0: 1.0, 1: 1.1, 2: 9.0, 3: 9.1}], 4), 1, 0)
+    state = LID.close(folded([{0: 1.0, 1: 1.1, 2: 9.0, 3: 9.1}], 4))
     state = LID.fold(state, {2: Payload(NoiseLevel(0.5)), 3: Payload(NoiseLevel(0.25))}, 1)
     assert state.level.tolist() == [0.0, 0.0, 0.5, 0.25]
     assert LID.send(state, 2) == (NoiseDirective(noisy=True, level=0.5),)
     assert state.cumulative.tolist() == [1.0, 1.1, 9.0, 9.1]
     # Client 2 turns out clean after the next pass, client 1 noisy: its level is not that of an earlier pass.
     later = LID.fold(state, {k: Payload(LidScore(v)) for k, v in enumerate([1.0, 60.0, 1.0, 61.0])}, 1)
-    later = LID.close(later, 1, 1)
+    later = LID.close(later)
     assert later.noisy.tolist() == [False, True, False, True]
     assert later.level.tolist() == [0.0, 0.0, 0.0, 0.25]
     later = LID.fold(later, {1: Payload(NoiseLevel(0.75))}, 1)
@@ -719,6 +719,16 @@ def test_participations_and_bytes_by_hand(setting: str):
         assert (counters.participations, counters.bytes_down, counters.bytes_up) == (participations, down, up)
     clean = int((run.rounds[-1].state.server.parts["exchange lid"].level <= 0.1).sum()) or 2
     assert participations == 4 * 2 + min(2, clean) * 3 + 2 * 2
+
+
+@pytest.mark.parametrize(("every", "evaluated"), [("null", [2, 4, 5, 6, 7]), ("3", [3, 4, 5, 7]), ("100", [4, 5, 7])])
+def test_evaluations_fall_due_by_participations_and_at_borders(every: str, evaluated: list[int]):
+    """Participations after each round are 1, 2, 3, 4 | 6 | 8, 10; by default one cohort of the last stage apart."""
+    run = composed(
+        "method=fedcorr", "method.T1=1", "method.T2=1", "method.T3=2", f"eval.every={every}", "method.kappa=1"
+    )
+    assert [r.state.counters.participations for r in run.rounds] == [1, 2, 3, 4, 6, 8, 10]
+    assert [r.state.round for r in run.rounds if r.evaluation is not None] == evaluated
 
 
 def test_fedavg_sends_models_only():

@@ -35,6 +35,7 @@ from tests.numerics.toys import equal, mlp, network, random_federation, task
 
 TRAINING = Training(lr=0.2, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2)
 CROSS_ENTROPY: dict[str, LossTerm] = {"cross_entropy": CrossEntropy()}
+CROPPED = Transform(size=(2, 2), mean=(0.0,), std=(1.0,), scale=1.0, padding=1, flip=True)
 
 
 def trained(
@@ -470,6 +471,34 @@ def test_dropout_draws_from_the_task():
     assert all(equal(a, b) for a, b in zip(forward, reversed(backward), strict=True))
 
 
+def test_dropout_has_its_own_stream():
+    """To the bit as the plain loop after ``torch.manual_seed``."""
+    net = network(mlp(4, 3, dropout=0.5))
+    work = task(net.module, random_federation([7]).samples(0), round=3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(work.torch_seed("dropout"))
+        expected = plain_loop(mlp(4, 3, dropout=0.5).double(), work, TRAINING, cut(7, 3))
+    assert equal(params(trained(work, net)), expected)
+
+
+def test_mixing_and_augmentation_have_their_own_streams():
+    """The same draws as the order of the batches would tie partners and crops to it."""
+    net, recorder = network(mlp(4, 3), transform=CROPPED), Recorder()
+    work = task(net.module, random_federation([7]).samples(0), round=3)
+    rule = Mixup(1.0, True, None)
+    trained(work, net, terms={"seen": recorder, **CROSS_ENTROPY}, batch=rule)
+    mixing, crops = work.stream("mixing"), work.stream("augmentation")
+    steps: list[Step] = recorder.seen["step"]
+    for epoch in (steps[:3], steps[3:]):
+        order = torch.cat([s.positions for s in epoch])
+        images = net.prepare(work.samples.read(order), CROPPED.draw(crops, 7, (2, 2)))
+        for s, inputs in zip(epoch, images.split(3), strict=True):
+            share, partner = mixing.beta(1.0, 1.0), torch.from_numpy(mixing.permutation(len(inputs)))
+            torch.testing.assert_close(s.inputs, share * inputs + (1 - share) * inputs[partner], rtol=1e-12, atol=1e-12)
+            onehot = F.one_hot(s.labels, 3).double()
+            torch.testing.assert_close(s.targets, share * onehot + (1 - share) * onehot[partner], rtol=1e-12, atol=0)
+
+
 def test_dropout_differs_by_client_round_and_seed():
     """One full batch, so that only the masks differ."""
     net = network(mlp(4, 3, dropout=0.5, hidden=40))
@@ -477,9 +506,6 @@ def test_dropout_differs_by_client_round_and_seed():
     training = Training(lr=0.2, momentum=0.0, weight_decay=0.0, batch_size=7, epochs=1)
     found = [params(trained(work, net, training)) for work in four_tasks(net, samples)]
     assert not any(torch.allclose(a["1.weight"], b["1.weight"]) for i, a in enumerate(found) for b in found[:i])
-
-
-CROPPED = Transform(size=(2, 2), mean=(0.0,), std=(1.0,), scale=1.0, padding=1, flip=True)
 
 
 @pytest.mark.parametrize(

@@ -144,3 +144,11 @@ def test_the_noise_does_not_depend_on_the_model_or_the_method(tmp_path: Path) ->
         with assembled(BY_NAME[name].words, tmp_path / name) as parts:
             found.add(parts.federation.fingerprint)
     assert len(found) == 1
+
+
+def test_every_pass_visits_every_client_once_in_an_order_of_its_own(tmp_path: Path) -> None:
+    for name, passes in (("fedcorr", (slice(0, 8), slice(8, 16))), ("fedcorr_groups", (slice(0, 4), slice(4, 8)))):
+        cohorts = [r.cohort for r in rounds(BY_NAME[name].words, tmp_path / name)]
+        orders = [[client for cohort in cohorts[part] for client in cohort] for part in passes]
+        assert [sorted(order) for order in orders] == [list(range(8))] * 2
+        assert orders[0] != orders[1]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from src import config
+from src import config, progress
 from src.method import Method, Stage, assemble
 from tests.registry import BY_NAME, REGISTRY, TINY, Entry
 
@@ -36,16 +36,20 @@ def test_the_parts_that_were_chosen_act(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", REGISTRY, ids=str)
-def test_the_printed_lines_name_them(entry: Entry) -> None:
-    for stage in method_of(entry.words).stages:
-        line = stage.describe()
-        assert line.startswith(f"{stage.name}: ")
-        assert "\n" not in line
+def test_what_is_printed_at_the_start_names_them(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+    method = method_of(entry.words)
+    progress.stages(method)
+    printed = capsys.readouterr().err
+    for stage in method.stages:
+        shown = stage.parts()
         parts: list[Any] = [stage.sampler, stage.batch, stage.aggregator, stage.server, stage.gradient]
-        for name in [type(p).__name__ for p in parts if p is not None] + [*stage.local, *stage.exchange]:
-            assert name in line
-        assert str(stage.passes if stage.rounds is None else stage.rounds) in line
-        assert stage.correct is None or stage.correct.rule in line
+        names = [type(p).__name__ for p in parts if p is not None] + [*stage.local, *stage.exchange]
+        names += [] if stage.correct is None else [stage.correct.rule]
+        for name in names:
+            assert name in " ".join(shown.values())
+            assert name in printed
+        assert shown["length"] in printed
+        assert stage.name in printed
 
 
 DIFFER = {
@@ -58,8 +62,8 @@ DIFFER = {
 
 
 @pytest.mark.parametrize("case", DIFFER)
-def test_methods_that_act_differently_print_different_lines(case: str) -> None:
-    one, other = ([stage.describe() for stage in method_of([*TINY, *words]).stages] for words in DIFFER[case])
+def test_methods_that_act_differently_are_described_differently(case: str) -> None:
+    one, other = ([stage.parts() for stage in method_of([*TINY, *words]).stages] for words in DIFFER[case])
     assert one != other
 
 
