@@ -16,7 +16,7 @@ from src.data.federation import Federation
 from src.evaluate import Evaluator
 from src.main import train
 from src.method import Method
-from src.session import open_session
+from src.session import claim, open_session
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class Assembled:
 def assembled(words: Sequence[str], folder: Path, *more: str) -> Iterator[Assembled]:
     """What a run is made of, before its first round."""
     overrides = [*words, f"output={folder}", f"cache={folder.parent / 'cache'}", *more]
-    session = open_session(config.load(overrides), overrides, None)
+    cfg = config.load(overrides)
+    session = open_session(cfg, overrides, claim(cfg, overrides, None))
     try:
         yield Assembled(*session.federated())
     finally:
