@@ -242,6 +242,8 @@ def test_told_twice_it_stops_at_once(launch: Launch, tmp_path: Path) -> None:
 
 def test_what_is_stopped_before_its_first_round_leaves_no_trace(launch: Launch, tmp_path: Path) -> None:
     running = launch(*FEDAVG)
+    running.until(running.err.exists, "start")
+    time.sleep(0.1)
     running.signal(signal.SIGINT)
     assert running.wait().code in (0, 130)
     for folder in (tmp_path / "outputs").glob("*"):

@@ -62,7 +62,8 @@ def test_every_value_of_a_method_is_read_by_a_part() -> None:
         text = str(raw)
         read = set(re.findall(r"\$\{method\.(\w+)", text)) | set(re.findall(r"\$\{own:(\w+)", text))
         parts = {"sampler", "batch", "local", "gradient", "exchange", "corrector", "aggregator", "server", "stages"}
-        assert set(raw) - parts - {"name"} <= read, method
+        assert set(raw) - parts - {"name", "like"} <= read, method
+        assert raw.get("like", raw["name"]) in METHODS
 
 
 def test_every_value_of_a_protocol_is_read_by_somebody() -> None:
@@ -82,7 +83,7 @@ def test_every_value_of_a_protocol_is_read_by_somebody() -> None:
 @pytest.mark.parametrize("protocol", sorted(path.stem for path in (CONF / "protocol").glob("*.yaml")))
 def test_what_a_protocol_says_of_a_method_reaches_it(method: str, protocol: str) -> None:
     plain = config.resolved(config.load([f"method={method}", f"protocol={protocol}"]))
-    own = plain["protocol"].get(plain["method"]["name"], {})
+    own = plain["protocol"].get(plain["method"].get("like", method), {})
     says = {**plain["protocol"], **own}
     for key in ("lr", "momentum", "weight_decay", "batch_size", "epochs"):
         assert plain["train"][key] == says[key], key
