@@ -21,9 +21,11 @@ import torch
 from torch import Tensor
 
 from src.core import FederatedState, Payload
+from src.errors import UserError
 
 log = logging.getLogger(__name__)
 
+CPU = torch.device("cpu")
 TYPE, FIELDS, PAYLOAD, TUPLE = "type of", "fields", "payload", "tuple"
 
 
@@ -34,7 +36,7 @@ def encode(value: Any) -> Any:
         TypeError: for a value that has no such form.
     """
     if isinstance(value, Tensor):
-        return value.detach().cpu()
+        return value.detach()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Payload):
@@ -128,30 +130,46 @@ def forget_after(folder: Path, rounds: int) -> None:
             path.unlink()
 
 
-def load(path: Path) -> Checkpoint:
-    """One checkpoint.
+class DamagedError(Exception):
+    """A checkpoint that is not what was written."""
+
+
+def load(path: Path, device: torch.device = CPU) -> Checkpoint:
+    """One checkpoint; what was on a GPU comes back on ``device``, what was not stays off it.
 
     Raises:
-        ValueError: if it is not what was written.
+        DamagedError: if it is not what was written.
+        UserError: if it is, but another version of the package wrote it.
     """
-    data = path.read_bytes()
     try:
+        data = path.read_bytes()
         expected = path.with_suffix(".sha256").read_text().strip()
-    except OSError:
-        raise ValueError("its checksum is missing") from None
+    except OSError as error:
+        raise DamagedError(f"{error.strerror}: {error.filename}") from None
     if hashlib.sha256(data).hexdigest() != expected:
-        raise ValueError("its checksum does not match")
-    found = decode(torch.load(io.BytesIO(data), weights_only=True))
-    if not isinstance(found, Checkpoint):
-        raise ValueError("it holds something else")
+        raise DamagedError("its checksum does not match")
+    try:
+        place = {f"cuda:{i}": str(device) for i in range(16)}
+        stored = torch.load(io.BytesIO(data), weights_only=True, map_location=place)
+        found = decode(stored)
+    except Exception as error:
+        raise UserError(
+            f"{path} is whole, but this version cannot read it ({error}): go on with the commit that its result.json "
+            "names, or start afresh in another folder"
+        ) from error
+    assert isinstance(found, Checkpoint), "nothing else is saved there"
     return found
 
 
-def newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; a damaged one is named in the log and the one before it taken."""
+def newest(folder: Path, device: torch.device = CPU) -> Checkpoint | None:
+    """The newest checkpoint that is whole; a damaged one is named in the log and the one before it taken.
+
+    Raises:
+        UserError: if it is whole and cannot be read.
+    """
     for path in sorted(folder.glob("round_*.pt"), reverse=True):
         try:
-            return load(path)
-        except Exception as error:
+            return load(path, device)
+        except DamagedError as error:
             log.warning("%s is damaged (%s); taking the one before it", path, error)
     return None

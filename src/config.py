@@ -247,6 +247,7 @@ NOT_OF_THE_KEY = (
     "checkpoint",
     "max_rounds",
     "resume",
+    "protocol",
     "dataset.download",
     "dataset.mirror",
     "dataset.timeout",
@@ -254,7 +255,10 @@ NOT_OF_THE_KEY = (
     "dataset.in_memory",
     "dataset.memory_limit",
 )
-"""What may differ between two runs that are the same: where they write, how they are run, how data are fetched."""
+"""What may differ between two runs that are the same: where they write, how they are run, how data are fetched.
+
+A protocol's values count where they are used, so a section for one more method changes no other's key.
+"""
 
 
 def identity(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from src.core import (
+    Aggregator,
     Block,
     Broadcast,
     ClientJob,
@@ -71,6 +72,19 @@ class Correct:
         """Correct with the received model."""
         network.load(task.broadcast.params)
         return self.corrector.correct(network, task, self.rule)
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Turns the results of a few clients into the aggregator's value, where they ran; models go no further."""
+
+    aggregator: Aggregator[Any]
+    received: Params
+
+    def __call__(self, results: list[ClientResult]) -> Block[Any, ClientResult]:
+        """The value of the clients whose models are finite, and every result without its model."""
+        value = self.aggregator.block(self.received, [r for r in results if r.finite])
+        return Block(value, [replace(r, params=None) for r in results])
 
 
 def initial_state(params: Params) -> FederatedState:
@@ -138,10 +152,7 @@ class _Server:
         tasks = [self.task(state, client, stage, stage.exchange) for client in sorted(chosen)]
         job = LocalTraining(self.settings.training, stage.batch, stage.local, stage.gradient, stage.exchange)
 
-        def reduce(results: list[ClientResult]) -> Block[Any, ClientResult]:
-            finite = [r for r in results if r.finite]
-            return Block(stage.aggregator.block(received, finite), [replace(r, params=None) for r in results])
-
+        reduce = Reduce(stage.aggregator, received)
         values, results = [], []
         for block in self.executor.map(job, tasks, reduce):
             values.append(block.value)
@@ -162,9 +173,11 @@ class _Server:
             params, own = stage.server(received, combined, cohort, len(self.clients), own)
             if own is not None:
                 parts[slot] = own
-        kept = {r.client: r.state for r in finite if not r.state.empty}
+        kept = {**state.clients, **{r.client: r.state for r in finite}}
         model = size_in_bytes(received)
-        state = replace(state, server=ServerState(params, parts), clients={**state.clients, **kept}).counted(
+        state = replace(
+            state, server=ServerState(params, parts), clients={c: s for c, s in kept.items() if not s.empty}
+        ).counted(
             participations=len(results),
             bytes_down=sum(map(_sent, tasks)),
             bytes_up=sum(model + size_in_bytes(r.reports) for r in results),

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -82,7 +83,8 @@ def _command(words: Sequence[str], folder: Path) -> str:
     path = str(folder)
     if not re.fullmatch(r"[\w./-]+", path):  # Hydra's grammar would read commas and brackets
         path = "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    return shlex.join(["python", "-m", "src.main", *kept, f"resume={path}"])
+    python = "python" if shutil.which("python") == sys.executable else sys.executable
+    return shlex.join([python, "-m", "src.main", *kept, f"resume={path}"])
 
 
 @hydra.main(config_path=str(config.CONF), config_name="config", version_base="1.3")

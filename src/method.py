@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 from src.core import (
     Aggregator,
@@ -169,6 +169,17 @@ def _shown(part: Any, name: str | None = None) -> str:
     return f"{name or type(part).__name__}({values})" if values else name or type(part).__name__
 
 
+def _check_stage_values(name: str, given: Mapping[str, Any]) -> None:
+    where = f"method.stages.{name}"
+    if unknown := set(given) - STAGE_KEYS:
+        raise UserError(f"{where}.{min(unknown)} is no key of a stage; there are {', '.join(sorted(STAGE_KEYS))}")
+    if ("rounds" in given) == ("passes" in given):
+        raise UserError(f"{where} takes either rounds or passes")
+    correct = given.get("correct")
+    if correct is not None and (set(correct) != {"when", "rule"} or correct["when"] not in get_args(Reason)):
+        raise UserError(f"{where}.correct={dict(correct)} must be a rule, and when: {' or '.join(get_args(Reason))}")
+
+
 def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCorrector | None) -> Correcting | None:
     if given is None:
         return None
@@ -194,12 +205,7 @@ def assemble(config: Mapping[str, Any]) -> Method:
     exchanges: dict[str, Exchange] = config["exchange"]
     stages = []
     for number, (name, given) in enumerate(config["stages"].items(), start=1):
-        if unknown := set(given) - STAGE_KEYS:
-            raise UserError(
-                f"method.stages.{name}.{min(unknown)} is no key of a stage; there are {', '.join(sorted(STAGE_KEYS))}"
-            )
-        if ("rounds" in given) == ("passes" in given):
-            raise UserError(f"method.stages.{name} takes either rounds or passes")
+        _check_stage_values(name, given)
         own = {**{k: config[k] for k in ("sampler", "batch", "local", "gradient", "aggregator", "server")}, **given}
         silent = own.get("silent", [])
         stages.append(
@@ -220,4 +226,9 @@ def assemble(config: Mapping[str, Any]) -> Method:
         )
     method = Method(config["name"], tuple(stages), exchanges)
     method.check()
+    for name, given in config["stages"].items():
+        if unknown := set(given.get("silent", ())) - set(exchanges):
+            raise UserError(
+                f"method.stages.{name}.silent={min(unknown)} is no exchange; there are {', '.join(exchanges)}"
+            )
     return method

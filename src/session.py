@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
 
+OF_A_PROCESS = ("rounds", "overrides", "commit", "versions", "threads", "device", "executor")
+"""What a record says of each process that had a part in a run."""
+
 
 class Session:
     """A run in its folder. Entering starts the record; leaving releases the folder."""
@@ -225,6 +228,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         "key": key,
         "config": claimed.plain,
         "overrides": list(words),
+        "stages": [stage.describe() for stage in method.stages],
         "federation": federation.fingerprint,
         "threads": torch.get_num_threads(),
         "device": str(network.device),
@@ -234,7 +238,8 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     }
     if folder.earlier is not None:
         about["started"] = folder.earlier.get("started", about["started"])
-        found = checkpoint.newest(folder.path / "checkpoints")
+        about["earlier"] = [*folder.earlier.get("earlier", []), {k: folder.earlier.get(k) for k in OF_A_PROCESS}]
+        found = checkpoint.newest(folder.path / "checkpoints", network.device)
         if found is not None:
             state, seconds = _restored(found, key, federation, network, folder), found.seconds
             _say_what_differs(folder.earlier, about)

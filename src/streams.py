@@ -7,7 +7,6 @@ simulated and whatever else was drawn before. Nothing here is checkpointed, beca
 import hashlib
 
 import numpy as np
-import torch
 
 
 def entropy(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
@@ -39,8 +38,3 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
 def torch_seed(seed: int, purpose: str, *indices: int) -> int:
     """A 63-bit seed for ``torch.manual_seed`` or ``torch.Generator.manual_seed``."""
     return int(entropy(seed, purpose, *indices).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def torch_stream(seed: int, purpose: str, *indices: int) -> torch.Generator:
-    """A fresh CPU torch generator for one purpose."""
-    return torch.Generator().manual_seed(torch_seed(seed, purpose, *indices))
