@@ -55,8 +55,11 @@ $(UV_VENV)/bin/uv:
 	@$(UV_VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
 
 $(STAMP): requirements.lock | $(UV)
-	@echo "making the environment in $(VENV) (some 5 GB, once)" >&2
-	@$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "python 3.11 or newer is needed: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "making the environment in $(VENV) (some 6 GB, once)" >&2
+	@rm -rf $(VENV)
+	@$(UV) venv --quiet --python $(PYTHON) $(VENV)
 	@$(UV) pip install --quiet --python $(RUN) --require-hashes --compile-bytecode -r requirements.lock
 	@$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -63,7 +63,7 @@ register_resolvers()
 
 
 @dataclass(frozen=True)
-class Train:
+class Training:
     """``train``: local SGD."""
 
     lr: Positive
@@ -116,7 +116,7 @@ class Root:
     rounds: Count
     fraction: PositiveShare
     on_nonfinite: Literal["drop", "stop"]
-    train: Train
+    train: Training
     eval: Eval
     checkpoint: Checkpoints
     wandb: Wandb

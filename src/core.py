@@ -276,6 +276,9 @@ class LossTerm(Part, Protocol):
     sample is indexed by ``step.positions``; randomness comes from ``draw``. So a term runs stacked as well as alone.
     """
 
+    fits_labels: ClassVar[bool] = False
+    """Whether the term learns from labels; a stage needs one that does."""
+
     def init(self, params: Params, count: int, num_classes: int) -> Any:
         """State on a client's first visit, for ``count`` samples."""
         return None
@@ -462,7 +465,7 @@ class Executor(Protocol):
 BLOCK = 5
 """Clients to a block."""
 
-Reason = Literal["pass", "end"]
+When = Literal["pass", "end"]
 """When labels are corrected: after every pass over the clients, or at the end of the stage."""
 
 

@@ -14,9 +14,12 @@ from torch import Tensor
 
 from src.core import FederatedState, Params
 from src.correctors.fedcorr import Suspects
+from src.data.dataset import Labels
 from src.data.federation import Federation
 from src.exchanges.lid import LidState
 from src.network import Network
+
+Mask = NDArray[np.bool_]
 
 
 def accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
@@ -25,17 +28,18 @@ def accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
     return float(right), float(F.cross_entropy(logits.double(), labels))
 
 
-def detection(flagged: NDArray[np.bool_], wrong: NDArray[np.bool_]) -> dict[str, float]:
-    """Precision, recall and F1 of ``flagged`` [n] as a detector of ``wrong`` [n]; 0 where one is undefined.
+def detection(flagged: Mask, wrong: Mask) -> dict[str, float]:
+    """Precision, recall and F1 of ``flagged`` [n] as a detector of ``wrong`` [n]; NaN where there is nothing to count.
 
     >>> detection(np.array([True, True, False]), np.array([True, False, True]))
     {'precision': 0.5, 'recall': 0.5, 'f1': 0.5}
     """
-    hit = float((flagged & wrong).sum())
-    precision = hit / flagged.sum() if flagged.any() else 0.0
-    recall = hit / wrong.sum() if wrong.any() else 0.0
-    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    return {"precision": float(precision), "recall": float(recall), "f1": float(f1)}
+    hit, found, there = (int(mask.sum()) for mask in (flagged & wrong, flagged, wrong))
+    return {"precision": _share(hit, found), "recall": _share(hit, there), "f1": _share(2 * hit, found + there)}
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")
 
 
 @dataclass(frozen=True)
@@ -60,28 +64,36 @@ class Evaluator:
         return found
 
     def labels(self, state: FederatedState) -> dict[str, float]:
-        """Quality of the labels that clients hold now, over all their samples: what was wrong, found and mended."""
+        """Quality of the labels that clients hold now, over all their samples: what was wrong, found and mended.
+
+        Found are the suspects of the clients that the method takes for noisy, and whatever has been changed.
+        """
         if self.federation.truth is None:
             return {}
-        clients = self.federation.with_data
-        true = np.concatenate([self._true(c) for c in clients])
-        given = np.concatenate([self._given(c) for c in clients])
-        held = np.concatenate([self._held(state, c) for c in clients])
+        clients = [self._client(state, c) for c in self.federation.with_data]
+        true, given, held = (np.concatenate([c[i] for c in clients]) for i in range(3))
+        flagged, changed = np.concatenate([c[3] for c in clients]), held != given
         found = {"noise_given": float((given != true).mean()), "noise_final": float((held != true).mean())}
-        suspects = {c: s for c in clients if (s := state.client(c).extras.get(Suspects)) is not None}
-        changed = held != given
-        if suspects or changed.any():
-            flagged = np.concatenate([_mask(suspects.get(c), len(self._given(c))) for c in clients]) | changed
-            found |= {f"detection_{k}": v for k, v in detection(flagged, given != true).items()}
+        if flagged.any() or changed.any():
+            found |= {f"detection_{k}": v for k, v in detection(flagged | changed, given != true).items()}
             found["changed"] = float(changed.sum())
-            found["correction_accuracy"] = float((held[changed] == true[changed]).mean()) if changed.any() else 0.0
+            found["correction_accuracy"] = _share(int((held == true)[changed].sum()), int(changed.sum()))
         return found
 
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> dict[str, Any]:
-        """What one correction did: numbers over the federation, and a row a client for figures."""
-        clients = list(self.federation.with_data)
-        lid = next((p for p in after.server.parts.values() if isinstance(p, LidState)), None)
-        rows: dict[str, Any] = {"client": clients, "asked": [c in set(asked) for c in clients]}
+        """What one correction did: numbers over the federation, and a row a client for figures.
+
+        Noise levels are compared with the share of wrong labels that the clients held when they were estimated, and
+        suspects with the labels of that moment.
+        """
+        clients, chosen = list(self.federation.with_data), set(asked)
+        rows: dict[str, Any] = {"client": clients, "asked": [c in chosen for c in clients]}
+        were, are = ([self._client(state, c) for c in clients] for state in (before, after))
+        summary: dict[str, Any] = {
+            "asked": len(asked),
+            "relabelled": sum(int((b[2] != a[2]).sum()) for b, a in zip(were, are, strict=True)),
+        }
+        lid, lid_before = _lid(after), _lid(before)
         if lid is not None:
             rows |= {
                 "lid": lid.latest[clients].tolist(),
@@ -89,37 +101,37 @@ class Evaluator:
                 "noisy": lid.noisy[clients].tolist(),
                 "level": lid.level[clients].tolist(),
             }
-        summary: dict[str, Any] = {
-            "asked": len(asked),
-            "relabelled": int(sum((self._held(before, c) != self._held(after, c)).sum() for c in asked)),
-        }
-        if self.federation.truth is not None:
-            summary |= self.labels(after)
-            shares = [float((self._held(before, c) != self._true(c)).mean()) for c in clients]
-            rows["true_noise_before"] = shares
-            rows["true_noise_after"] = [float((self._held(after, c) != self._true(c)).mean()) for c in clients]
-            if lid is not None:
-                gap = np.abs(np.asarray(rows["level"]) - np.asarray(shares))
-                summary["noise_level_error"] = float(gap.mean())
-        if lid is not None:
             summary["mixture"] = list(lid.mixture)
+        if self.federation.truth is None:
+            return {**summary, "clients": rows}
+        wrong = [b[2] != b[0] for b in were]
+        rows["true_noise_before"] = [float(w.mean()) for w in wrong]
+        rows["true_noise_after"] = [float((a[2] != a[0]).mean()) for a in are]
+        suspects = [a[3] for a in are]
+        rows["true_positives"] = [int((s & w).sum()) for s, w in zip(suspects, wrong, strict=True)]
+        rows["false_positives"] = [int((s & ~w).sum()) for s, w in zip(suspects, wrong, strict=True)]
+        rows["false_negatives"] = [int((~s & w).sum()) for s, w in zip(suspects, wrong, strict=True)]
+        rows["true_negatives"] = [int((~s & ~w).sum()) for s, w in zip(suspects, wrong, strict=True)]
+        summary |= self.labels(after)
+        if lid is not None and (lid_before is None or lid.mixture != lid_before.mixture):
+            gap = np.abs(np.asarray(rows["level"]) - np.asarray(rows["true_noise_before"]))
+            summary["noise_level_error"] = float(gap.mean())
         return {**summary, "clients": rows}
 
-    def _true(self, client: int) -> NDArray[np.int64]:
-        assert self.federation.truth is not None
-        index = self.federation.samples(client).index
-        return np.asarray(torch.as_tensor(self.federation.truth)[index])
+    def _client(self, state: FederatedState, client: int) -> tuple[Labels, Labels, Labels, Mask]:
+        """A client's true labels (given ones where nobody knows), given and held labels, and its suspects, each [n]."""
+        samples, own, lid = self.federation.samples(client), state.client(client), _lid(state)
+        given = samples.labels.numpy()
+        held = given if own.labels is None else own.labels.numpy()
+        true = given if self.federation.truth is None else self.federation.truth[samples.index].numpy()
+        found = own.extras.get(Suspects)
+        doubted = found is not None and (lid is None or bool(lid.noisy[client]))
+        suspects = found.mask.numpy() if found is not None and doubted else np.zeros(len(given), np.bool_)
+        return true, given, held, suspects
 
-    def _given(self, client: int) -> NDArray[np.int64]:
-        return np.asarray(self.federation.samples(client).labels)
 
-    def _held(self, state: FederatedState, client: int) -> NDArray[np.int64]:
-        own = state.client(client).labels
-        return self._given(client) if own is None else own.numpy()
-
-
-def _mask(suspects: Suspects | None, count: int) -> NDArray[np.bool_]:
-    return np.zeros(count, np.bool_) if suspects is None else suspects.mask.numpy()
+def _lid(state: FederatedState) -> LidState | None:
+    return next((part for part in state.server.parts.values() if isinstance(part, LidState)), None)
 
 
 def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -42,7 +42,7 @@ class Lines:
                 row = json.loads(line)
             except ValueError:
                 break
-            if row["round"] <= rounds:
+            if row.get("round", 0) <= rounds:
                 kept.append(row)
         write_atomically(self.path, "".join(_line(row) for row in kept).encode())
         return kept
@@ -51,6 +51,12 @@ class Lines:
         """Append one line."""
         with self.path.open("a") as file:
             file.write(_line(row))
+
+    def sync(self) -> None:
+        """Have the system put all lines on the disk: a checkpoint must not know more than they do."""
+        if self.path.exists():
+            with self.path.open("a") as file:
+                os.fsync(file.fileno())
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -107,6 +113,11 @@ class Record:
             self.metrics.write({"kind": "evaluation", **place, **result.evaluation})
             shown |= result.evaluation
         return shown
+
+    def sync(self) -> None:
+        """Put on the disk what has been written so far."""
+        self.metrics.sync()
+        self.corrections.sync()
 
     def result(self, status: str, **more: Any) -> dict[str, Any]:
         """Write ``result.json``."""

@@ -4,10 +4,12 @@ A round is one aggregation. The loop holds nothing between rounds but the state 
 value can go on from it.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from src.config import Training
 from src.core import (
     Aggregator,
     Block,
@@ -29,10 +31,11 @@ from src.core import (
     size_in_bytes,
 )
 from src.data.federation import Federation
-from src.local.lightning import Training
 from src.local.sgd import LocalTraining
 from src.method import Method, Stage
 from src.network import Network
+
+log = logging.getLogger(__name__)
 
 
 class NonFiniteError(Exception):
@@ -162,6 +165,13 @@ class _Server:
             diverged = ", ".join(str(r.client) for r in results if not r.finite)
             raise NonFiniteError(
                 f"round {state.round + 1}: the parameters of client {diverged} came back non-finite (on_nonfinite=stop)"
+            )
+        if len(finite) < len(results) and not state.counters.left_out:
+            log.warning(
+                "round %d: client %d came back with non-finite parameters and is left out; such clients are counted, "
+                "and this is said once. A smaller train.lr may help",
+                state.round + 1,
+                next(r.client for r in results if not r.finite),
             )
         params = received
         parts = dict(state.server.parts)

@@ -52,23 +52,24 @@ def train(cfg: DictConfig, words: Sequence[str] = (), job: Path | None = None) -
         return earlier
     run = session.open_session(cfg, words, claimed)
     status, signalled = "finished", None
-    try:
-        with run, Interruption() as stop, progress.Bar(run.rounds, run.state.round) as bar:
-            if run.stopped_at(run.state.round):
-                status = "stopped"
-            for result in () if status == "stopped" else loop.run(*run.federated()):
-                run.log(result)
-                bar.round(result)
-                signalled = stop.number
-                over, enough = result.state.round == run.rounds, run.stopped_at(result.state.round)
-                run.keep(result.state, now=over or enough or signalled is not None)
-                if not over and (enough or signalled is not None):
-                    status = "stopped" if signalled is None else "interrupted"
-                    break
+    with run, Interruption() as stop:
+        try:
+            with progress.Bar(run.rounds, run.state.round) as bar:
+                if run.stopped_at(run.state.round):
+                    status = "stopped"
+                for result in () if status == "stopped" else loop.run(*run.federated()):
+                    run.log(result)
+                    bar.round(result)
+                    signalled = stop.number
+                    over, enough = result.state.round == run.rounds, run.stopped_at(result.state.round)
+                    run.keep(result.state, now=over or enough or signalled is not None)
+                    if not over and (enough or signalled is not None):
+                        status = "stopped" if signalled is None else "interrupted"
+                        break
             record = run.close(status)
-    except Exception as error:
-        run.fail(error, traceback.format_exc())
-        raise
+        except Exception as error:
+            run.fail(error, traceback.format_exc())
+            raise
     progress.closing(f"{status}: {run.folder.path}", run.numbers())
     if status != "finished":
         print(f"to go on: {_command(words, run.folder.path)}", file=sys.stderr)

@@ -19,8 +19,8 @@ from src.core import (
     LabelCorrector,
     LossTerm,
     Part,
-    Reason,
     ServerUpdate,
+    When,
 )
 from src.errors import UserError
 
@@ -31,7 +31,7 @@ class Correcting:
 
     corrector: LabelCorrector
     rule: str
-    when: Reason
+    when: When
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,11 @@ class Method:
             self._check_stage(stage)
 
     def _check_stage(self, stage: Stage) -> None:
-        if not stage.local:
-            raise UserError("method/local is empty: a client needs a loss term, as in method/local=[cross_entropy]")
+        if not any(term.fits_labels for term in stage.local.values()):
+            raise UserError(
+                f"method/local=[{','.join(stage.local)}] has no term that learns from labels; "
+                f"did you mean method/local=[{','.join(('cross_entropy', *stage.local))}]?"
+            )
         down = {kind for exchange in stage.exchange.values() for kind in exchange.sends}
         for key, part in _parts(stage):  # clients have what is sent in this stage; the server knows it all along
             _require(key, part, down if key.startswith("local/") else self._told)
@@ -176,8 +179,8 @@ def _check_stage_values(name: str, given: Mapping[str, Any]) -> None:
     if ("rounds" in given) == ("passes" in given):
         raise UserError(f"{where} takes either rounds or passes")
     correct = given.get("correct")
-    if correct is not None and (set(correct) != {"when", "rule"} or correct["when"] not in get_args(Reason)):
-        raise UserError(f"{where}.correct={dict(correct)} must be a rule, and when: {' or '.join(get_args(Reason))}")
+    if correct is not None and (set(correct) != {"when", "rule"} or correct["when"] not in get_args(When)):
+        raise UserError(f"{where}.correct={dict(correct)} must be a rule, and when: {' or '.join(get_args(When))}")
 
 
 def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCorrector | None) -> Correcting | None:

@@ -1,7 +1,7 @@
 """A module as a function of its parameters, on one device and in one precision.
 
 One ``Network`` a process: it owns the module, and whoever uses it loads parameters first. Scoring passes read stored
-images without augmentation unless asked otherwise, in eval mode, and give float32 (float64 under ``precision=64``).
+images without augmentation unless asked otherwise, in eval mode and full precision: mixed precision is for training.
 """
 
 import os
@@ -43,6 +43,7 @@ def fabric_for(device: str, precision: int | str) -> Fabric:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.allow_tf32 = False  # precision=32 means 32
     return Fabric(accelerator=accelerator, devices=1, precision=cast(Any, PRECISIONS[precision]))
 
 
@@ -108,8 +109,8 @@ class Network:
         mode = self.module.training
         self.module.eval()
         try:
-            with torch.no_grad(), self.fabric.autocast():
-                parts = [forward(inputs).to(self.dtype).cpu() for inputs in self._chunks(images, index, augment)]
+            with torch.no_grad():
+                parts = [forward(inputs).cpu() for inputs in self._chunks(images, index, augment)]
         finally:
             self.module.train(mode)
         return torch.cat(parts) if parts else torch.empty(0, self.num_classes, dtype=self.dtype)

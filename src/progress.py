@@ -5,6 +5,7 @@ On a terminal the bar moves; elsewhere a line appears at the borders of stages a
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -122,8 +123,9 @@ def closing(title: str, numbers: Mapping[str, Any]) -> None:
     table.add_column()
     table.add_column(justify="right")
     for key, name, unit in ROWS:
-        if key in numbers and numbers[key] is not None and not (key == "left_out" and not numbers[key]):
-            table.add_row(name, _shown(float(numbers[key]), unit))
+        value = float("nan") if numbers.get(key) is None else float(numbers[key])
+        if not math.isnan(value) and not (key == "left_out" and not value):
+            table.add_row(name, _shown(value, unit))
     _console(stderr=False).print(table)
 
 

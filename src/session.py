@@ -19,11 +19,11 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from src import checkpoint, config, evaluate, loggers, loop, progress
+from src.config import Training
 from src.core import Executor, FederatedState, RoundResult
 from src.data.federation import Federation, from_config
 from src.errors import UserError
 from src.folder import RunFolder, open_folder
-from src.local.lightning import Training
 from src.method import Method, assemble
 from src.network import Network, fabric_for, initial_params
 
@@ -61,6 +61,14 @@ class Session:
         self._mirror: loggers.Mirror | None = None
 
     def __enter__(self) -> Self:
+        try:
+            return self._start()
+        except BaseException:
+            self.folder.lock.release()
+            raise
+
+    def _start(self) -> Self:
+        (self.folder.path / "error.log").unlink(missing_ok=True)
         self._evaluations = list(self._record.go_on_after(self.state.round))
         checkpoint.forget_after(self.folder.path / "checkpoints", self.state.round)
         self._record.result("interrupted", **self.numbers_and_metrics())  # what a killed run must say
@@ -112,6 +120,7 @@ class Session:
         if not (due or now) or state.round == self._saved_round:
             return
         about = self._record.about
+        self._record.sync()
         saved = checkpoint.Checkpoint(state, about["key"], about["federation"], self.seconds)
         checkpoint.save(self.folder.path / "checkpoints", saved, self.cfg.checkpoint.keep)
         self._saved, self._saved_round = time.monotonic(), state.round
@@ -257,7 +266,8 @@ def _restored(
 ) -> FederatedState:
     if found.key != key or found.federation != federation.fingerprint:
         raise UserError(
-            f"{folder.path}: its checkpoint was made with other data; the files under dataset.root have changed"
+            f"{folder.path}: its checkpoint was made on another federation than the one drawn now; the data's files, "
+            "numpy or the code that draws have changed since, so it cannot go on as the same run"
         )
     params = {name: p.to(network.device) for name, p in found.state.server.params.items()}
     return replace(found.state, server=replace(found.state.server, params=params))

@@ -61,7 +61,7 @@ class LidState:
     cumulative: Tensor
     level: Tensor
     noisy: Tensor
-    visited: Tensor  # bool [N], whether the client has reported at all
+    visits: Tensor  # int64 [N], how often the client has reported
     mixture: tuple[float, ...] = ()  # means, variances and weights of the last fit, lower component first
 
 
@@ -70,7 +70,8 @@ class Lid(Exchange):
     """LID scores accumulated over passes, split by a mixture of two Gaussians (FedCorr, Sec. 3.2 and Algorithm 1).
 
     The component with the larger mean is the noisy one. Losses are those under the just-trained local model, kept
-    on the client; only the score leaves it. A client that has never reported is not part of the split.
+    on the client; only the score leaves it. A client that has never reported is not part of the split; one whose
+    training was left out in some pass is compared by its mean over the others.
     """
 
     sends: ClassVar[tuple[type, ...]] = (NoiseDirective,)
@@ -85,7 +86,7 @@ class Lid(Exchange):
         """Nobody is noisy before the first split."""
         zero = torch.zeros(clients, dtype=torch.float64)
         none = torch.zeros(clients, dtype=torch.bool)
-        return LidState(zero, zero, zero, none, none)
+        return LidState(zero, zero, zero, none, torch.zeros(clients, dtype=torch.int64))
 
     def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """The score, and the losses that stay."""
@@ -96,23 +97,25 @@ class Lid(Exchange):
 
     def fold(self, state: LidState, reports: Mapping[int, Payload], seed: int) -> LidState:
         """Scores are added up, levels replace what was known."""
-        latest, cumulative, level, visited = (
-            tensor.clone() for tensor in (state.latest, state.cumulative, state.level, state.visited)
+        latest, cumulative, level, visits = (
+            tensor.clone() for tensor in (state.latest, state.cumulative, state.level, state.visits)
         )
         for client, report in reports.items():
             if (score := report.get(LidScore)) is not None:
                 latest[client] = score.value
                 cumulative[client] += score.value
-                visited[client] = True
+                visits[client] += 1
             if (found := report.get(NoiseLevel)) is not None:
                 level[client] = found.value
-        return replace(state, latest=latest, cumulative=cumulative, level=level, visited=visited)
+        return replace(state, latest=latest, cumulative=cumulative, level=level, visits=visits)
 
     def close(self, state: LidState) -> LidState:
         """Split the clients; those on the clean side have level 0 (Algorithm 1), the others report theirs next."""
-        mixture = two_gaussians(state.cumulative[state.visited].numpy())
+        seen = state.visits > 0
+        missed = state.visits.max() / state.visits[seen]  # exactly 1 for everybody, unless somebody was left out
+        mixture = two_gaussians((state.cumulative[seen] * missed).numpy())
         noisy = torch.zeros_like(state.noisy)
-        noisy[state.visited] = torch.from_numpy(mixture.upper)
+        noisy[seen] = torch.from_numpy(mixture.upper)
         level = torch.where(noisy, state.level, 0.0)
         return replace(state, noisy=noisy, level=level, mixture=(*mixture.means, *mixture.variances, *mixture.weights))
 

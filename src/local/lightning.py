@@ -11,19 +11,8 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from src.config import Training
 from src.core import LossTerm, Step
-from src.ranges import NonNegative, Positive, PositiveCount
-
-
-@dataclass(frozen=True)
-class Training:
-    """The local optimiser: plain SGD, made anew for every client and round (its momentum starts at zero)."""
-
-    lr: Positive
-    momentum: NonNegative
-    weight_decay: NonNegative
-    batch_size: PositiveCount
-    epochs: PositiveCount
 
 
 @dataclass
@@ -58,7 +47,7 @@ class ClientModule(L.LightningModule):
         return objective(step, weight)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """A new SGD; one fused kernel over all parameters."""
+        """Plain SGD, new for every client and round: its momentum starts at zero."""
         use = self.training_settings
         parameters = [p for p in self.module.parameters() if p.requires_grad]
         return torch.optim.SGD(parameters, use.lr, use.momentum, weight_decay=use.weight_decay, fused=True)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from src.config import Training
 from src.core import (
     BatchRule,
     ClientResult,
@@ -23,7 +24,7 @@ from src.core import (
     Step,
     all_finite,
 )
-from src.local.lightning import ClientModule, Objective, Training
+from src.local.lightning import ClientModule, Objective
 from src.network import Network
 
 

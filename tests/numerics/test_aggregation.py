@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from src.aggregators import Mean
+from src.config import Training
 from src.core import BLOCK, Block, ClientResult, ClientState, ClientTask, Params, Payload, ServerUpdate
 from src.data.federation import Federation
 from src.executors.sequential import Sequential
-from src.local.lightning import Training
 from src.loop import NonFiniteError
 from src.network import Network
 from src.samplers import Uniform

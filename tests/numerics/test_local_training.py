@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from src.config import Training
 from src.core import (
     BatchRule,
     Broadcast,
@@ -27,7 +28,6 @@ from src.core import (
 )
 from src.data.transforms import Transform
 from src.local.batches import Mixup, Plain
-from src.local.lightning import Training
 from src.local.sgd import LocalTraining, batches
 from src.local.terms.cross_entropy import CrossEntropy
 from src.network import Network

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from src import config, loop
 from src.aggregators import Mean
+from src.config import Training
 from src.core import (
     Broadcast,
     ClientState,
@@ -38,7 +39,6 @@ from src.data.transforms import Transform
 from src.evaluate import Evaluator
 from src.executors.sequential import Sequential
 from src.local.batches import Plain
-from src.local.lightning import Training
 from src.local.terms.cross_entropy import CrossEntropy
 from src.method import Method, Stage, assemble
 from src.network import Network, fabric_for, initial_params

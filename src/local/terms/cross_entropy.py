@@ -1,7 +1,7 @@
 """Cross-entropy, the term of the data."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +16,8 @@ class CrossEntropy(LossTerm):
     Targets are labels, or rows that sum to 1 where the batch was mixed: for mixup's soft labels this is
     ``λ CE(p, a) + (1-λ) CE(p, b)``.
     """
+
+    fits_labels: ClassVar[bool] = True
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss [B]."""
