@@ -27,6 +27,8 @@ def choice(path: Path) -> list[str]:
     group, _, option = name(path).rpartition("/")
     if group.startswith("experiment"):
         return [f"experiment={name(path).removeprefix('experiment/')}"]
+    if group == "method/local":  # a term by itself may learn from no labels
+        return ["method=fedcorr", f"{group}=[cross_entropy,{option}]"]
     if group.startswith("method/"):
         return ["method=fedcorr", f"{group}=[{option}]" if group.split("/")[1] in LISTS else f"{group}={option}"]
     return [f"{group}={option}"]
