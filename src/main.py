@@ -40,7 +40,7 @@ def train(cfg: DictConfig, words: Sequence[str] = (), job: Path | None = None) -
     """
     config.check(cfg)
     os.environ.setdefault("OMP_NUM_THREADS", str(cfg.threads))  # before torch is first imported
-    from src import loop, progress, session
+    from src import progress, session
     from src.interrupt import Interrupted, Interruption
 
     claimed = session.claim(cfg, words, job)
@@ -51,21 +51,19 @@ def train(cfg: DictConfig, words: Sequence[str] = (), job: Path | None = None) -
         progress.closing(f"finished earlier: {claimed.folder.path}", {**earlier, **earlier.get("metrics", {})})
         return earlier
     run = session.open_session(cfg, words, claimed)
-    status, signalled = "finished", None
+    signalled = None
     with run, Interruption() as stop:
         try:
             with progress.Bar(run.rounds, run.state.round) as bar:
-                if run.stopped_at(run.state.round):
-                    status = "stopped"
-                for result in () if status == "stopped" else loop.run(*run.federated()):
+                for result in run.results():
                     run.log(result)
                     bar.round(result)
                     signalled = stop.number
-                    over, enough = result.state.round == run.rounds, run.stopped_at(result.state.round)
-                    run.keep(result.state, now=over or enough or signalled is not None)
-                    if not over and (enough or signalled is not None):
-                        status = "stopped" if signalled is None else "interrupted"
+                    leave = run.enough or signalled is not None
+                    run.keep(now=leave)
+                    if leave:
                         break
+            status = "finished" if run.over else "stopped" if signalled is None else "interrupted"
             record = run.close(status)
         except Exception as error:
             run.fail(error, traceback.format_exc())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -100,9 +100,19 @@ class Session:
         settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite)
         return self.method, self.federation, self.executor, self.evaluator, self.state, settings
 
-    def stopped_at(self, round: int) -> bool:
-        """Whether ``max_rounds`` ends the run here."""
-        return self.cfg.max_rounds is not None and round >= self.cfg.max_rounds and round < self.rounds
+    def results(self) -> Iterator[RoundResult]:
+        """The rounds that are left; none where ``max_rounds`` has been reached before."""
+        return iter(()) if self.enough else loop.run(*self.federated())
+
+    @property
+    def over(self) -> bool:
+        """Whether the method has come to its end."""
+        return self.state.round >= self.rounds
+
+    @property
+    def enough(self) -> bool:
+        """Whether to leave here: at the end, or at ``max_rounds``."""
+        return self.over or (self.cfg.max_rounds is not None and self.state.round >= self.cfg.max_rounds)
 
     def log(self, result: RoundResult) -> None:
         """Write down a round."""
@@ -113,9 +123,9 @@ class Session:
         if self._mirror is not None:
             self._mirror.log(shown, result.state.round)
 
-    def keep(self, state: FederatedState, *, now: bool) -> None:
+    def keep(self, *, now: bool) -> None:
         """Save the state where that is due, or ``now``."""
-        every = self.cfg.checkpoint.every
+        state, every = self.state, self.cfg.checkpoint.every
         due = time.monotonic() - self._saved >= CHECKPOINT_SECONDS if every is None else state.round % every == 0
         if not (due or now) or state.round == self._saved_round:
             return
