@@ -128,7 +128,18 @@ class Record:
 
 def environment() -> dict[str, Any]:
     """Commit and versions, as far as they can be told."""
-    names = ("torch", "torchvision", "lightning", "hydra-core", "numpy", "scikit-learn", "flnl")
+    names = (
+        "torch",
+        "torchvision",
+        "lightning",
+        "hydra-core",
+        "omegaconf",
+        "numpy",
+        "scipy",
+        "scikit-learn",
+        "pillow",
+        "flnl",
+    )
     versions = {"python": platform.python_version()}
     for name in names:
         try:
