@@ -253,6 +253,7 @@ class Step:
     labels: Tensor  # int64 [B], before mixing
     targets: Tensor  # int64 [B], or float [B, K] after mixing
     positions: Tensor  # int64 [B], positions of the samples on the client
+    weight: Tensor | None  # [B], of each row in the loss, after mixing; None for all ones
     draws: Mapping[str, Any]  # by the name of the term that declared them
     number: int  # of the batch in its epoch, from 0
 
@@ -310,6 +311,10 @@ class BatchRule(Part, Protocol):
     def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Any) -> tuple[Tensor, Tensor]:
         """Mixed inputs and targets: int64 [B] labels, or float [B, K]."""
         return inputs, labels
+
+    def weigh(self, weight: Tensor, draw: Any) -> Tensor:
+        """Weights [B] of the mixed rows, from those of the samples."""
+        return weight
 
 
 class GradientTransform(Part, Protocol):

@@ -43,3 +43,10 @@ class Mixup(BatchRule):
         partner = partner.to(inputs.device)
         soft = F.one_hot(labels, num_classes).to(inputs.dtype)
         return torch.lerp(inputs[partner], inputs, share), torch.lerp(soft[partner], soft, share)
+
+    def weigh(self, weight: Tensor, draw: Any) -> Tensor:
+        """``λ w_i + (1-λ) w_j``."""
+        if draw is None:
+            return weight
+        share, partner = draw
+        return torch.lerp(weight[partner.to(weight.device)], weight, share)

@@ -22,8 +22,9 @@ class Objective:
     terms: Mapping[str, LossTerm]
     states: dict[str, Any] = field(default_factory=dict)
 
-    def __call__(self, step: Step, weight: Tensor | None) -> Tensor:
-        """The loss of one batch: per-sample terms averaged (by ``weight`` [B] where given), scalars added."""
+    def __call__(self, step: Step) -> Tensor:
+        """The loss of one batch: per-sample terms averaged by ``step.weight``, scalars added."""
+        weight = step.weight
         total: Tensor | None = None
         for name, term in self.terms.items():
             loss, self.states[name] = term(step, self.states.get(name))
@@ -42,9 +43,9 @@ class ClientModule(L.LightningModule):
         self.module = module
         self.training_settings = training
 
-    def training_step(self, step: Step, objective: Objective, weight: Tensor | None) -> Tensor:
+    def training_step(self, step: Step, objective: Objective) -> Tensor:
         """The objective on one batch."""
-        return objective(step, weight)
+        return objective(step)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Plain SGD, new for every client and round: its momentum starts at zero."""

@@ -85,7 +85,6 @@ class LocalTraining:
         for name, term in self.terms.items():
             if objective.states[name] is None:
                 objective.states[name] = term.init(task.broadcast.params, count, network.num_classes)
-        weight = None if task.state.weight is None else task.state.weight.to(network.device, network.dtype)
         losses = torch.zeros((), dtype=torch.float64, device=network.device)
         steps = 0
         network.module.train()
@@ -94,7 +93,7 @@ class LocalTraining:
                 network.module.train(len(step.inputs) > 1)
             optimizer.zero_grad(set_to_none=True)
             with network.fabric.autocast():
-                loss = client.training_step(step, objective, None if weight is None else weight[step.positions])
+                loss = client.training_step(step, objective)
             network.fabric.backward(loss)
             if self.gradient is not None:
                 with torch.no_grad():
@@ -113,6 +112,7 @@ class LocalTraining:
         term_rngs = {name: task.stream(f"term {name}") for name in self.terms}
         stored, fixed = self._resident(network, task)
         labels = task.samples.labels.to(network.device)
+        weight = None if task.state.weight is None else task.state.weight.to(network.device, network.dtype)
         for epoch in range(self.training.epochs):
             chosen = self.batch.select(network, task, epoch)
             used = torch.arange(len(task.samples)) if chosen is None else chosen
@@ -136,6 +136,7 @@ class LocalTraining:
                         labels=labels[positions],
                         targets=targets,
                         positions=positions,
+                        weight=None if weight is None else self.batch.weigh(weight[positions], draw),
                         draws={name: term.draw(term_rngs[name], len(where)) for name, term in self.terms.items()},
                         number=number,
                     )

@@ -263,3 +263,11 @@ def test_buffers_are_no_part_of_the_distance(term: LossTerm, expected: Callable[
         norm.weight.add_(2)
     value, _ = term(step(params=net.trainable(), received=received, extras=told(1.0)), None)
     assert value.item() == pytest.approx(expected(4.0 * len(norm.weight)))
+
+
+def test_a_mixed_rows_weight_is_mixed_as_its_target_is():
+    """A sample of weight 0 would otherwise be learned from through its partner."""
+    mixup, partner = Mixup(1.0, True, None), torch.tensor([1, 0])
+    weight = torch.tensor([1.0, 0.0])
+    assert mixup.weigh(weight, (0.75, partner)).tolist() == [0.75, 0.25]
+    assert mixup.weigh(weight, None).tolist() == [1.0, 0.0]

@@ -208,6 +208,7 @@ def step(
     size = len(inputs)
     labels = torch.zeros(size, dtype=torch.int64)
     return Step(
+        weight=None,
         module=lambda x: x,
         params=params or {},
         broadcast=Broadcast(0, 1, received or {}, extras or Payload()),
