@@ -154,25 +154,11 @@ class _Server:
         received = state.server.params
         tasks = [self.task(state, client, stage, stage.exchange) for client in sorted(chosen)]
         job = LocalTraining(self.settings.training, stage.batch, stage.local, stage.gradient, stage.exchange)
-
-        reduce = Reduce(stage.aggregator, received)
         values, results = [], []
-        for block in self.executor.map(job, tasks, reduce):
+        for block in self.executor.map(job, tasks, Reduce(stage.aggregator, received)):
             values.append(block.value)
             results += block.results
-        finite = [r for r in results if r.finite]
-        if self.settings.on_nonfinite == "stop" and len(finite) < len(results):
-            diverged = ", ".join(str(r.client) for r in results if not r.finite)
-            raise NonFiniteError(
-                f"round {state.round + 1}: the parameters of client {diverged} came back non-finite (on_nonfinite=stop)"
-            )
-        if len(finite) < len(results) and not state.counters.left_out:
-            log.warning(
-                "round %d: client %d came back with non-finite parameters and is left out; such clients are counted, "
-                "and this is said once. A smaller train.lr may help",
-                state.round + 1,
-                next(r.client for r in results if not r.finite),
-            )
+        finite = self._finite(state, results)
         params = received
         parts = dict(state.server.parts)
         if finite:
@@ -199,6 +185,23 @@ class _Server:
             "left_out": float(len(results) - len(finite)),
         }
         return state, tuple(t.client for t in tasks), metrics
+
+    def _finite(self, state: FederatedState, results: Sequence[ClientResult]) -> list[ClientResult]:
+        """The results to go on with; those that diverged are left out, and the first time is said aloud."""
+        diverged = [r.client for r in results if not r.finite]
+        if diverged and self.settings.on_nonfinite == "stop":
+            raise NonFiniteError(
+                f"round {state.round + 1}: client {', '.join(map(str, diverged))} came back with non-finite parameters "
+                "(on_nonfinite=stop)"
+            )
+        if diverged and not state.counters.left_out:
+            log.warning(
+                "round %d: client %d came back with non-finite parameters and is left out; such clients are counted, "
+                "and this is said once. A smaller train.lr may help",
+                state.round + 1,
+                diverged[0],
+            )
+        return [r for r in results if r.finite]
 
     def _sample(self, state: FederatedState, stage: Stage, stage_round: int) -> tuple[FederatedState, list[int]]:
         travelled = {"bytes_down": 0, "bytes_up": 0}
