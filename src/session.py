@@ -18,7 +18,7 @@ import threadpoolctl
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from src import checkpoint, config, evaluate, loggers, loop, progress
+from src import checkpoint, config, evaluate, label_table, loggers, loop, model_file, progress
 from src.config import Training
 from src.core import Executor, FederatedState, RoundResult
 from src.data.federation import Federation, from_config
@@ -159,10 +159,39 @@ class Session:
         }
 
     def close(self, status: str) -> dict[str, Any]:
-        """Write the result and end the mirror."""
+        """Write the products, unless somebody waits for the process to leave, then the result, and end the mirror."""
+        if self.cfg.products and status != "interrupted":
+            self._products()
         record = self._record.result(status, **self.numbers_and_metrics())
         self._end_mirror(failed=False)
         return record
+
+    def _products(self) -> None:
+        """Write ``model.pt`` and ``labels.csv``; what fails is said in one line and hides no run."""
+        products = {
+            model_file.NAME: lambda path: self._model_file().save(path),
+            label_table.NAME: lambda path: self.evaluator.table(self.state).save(path),
+        }
+        for name, write in products.items():
+            try:
+                write(self.folder.path / name)
+            except Exception as error:
+                reason = (str(error).splitlines() or [""])[0]
+                log.warning("%s could not be written (%s: %s)", self.folder.path / name, type(error).__name__, reason)
+
+    def _model_file(self) -> model_file.ModelFile:
+        data, about = self.federation.dataset, self._record.about
+        return model_file.ModelFile(
+            weights=self.state.server.params,
+            classes=list(data.classes),
+            model=about["config"]["model"],
+            shape=list(data.train.shape),
+            normalisation=model_file.describe(data.transform),
+            stored=str(data.train.read(torch.zeros(1, dtype=torch.int64)).dtype).removeprefix("torch."),
+            dataset=data.name,
+            key=about["key"],
+            round=self.state.round,
+        )
 
     def fail(self, error: BaseException, trace: str) -> None:
         """Write down what went wrong, where somebody will look."""
