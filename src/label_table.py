@@ -17,9 +17,9 @@ NAME = "labels.csv"
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Every training sample of every client, by client and then by position; held-out and dealt-out ones are not in it.
+    """Every training sample of every client, by client and then by position; no sample that is held out or nobody's.
 
-    All of length n. Labels are numbers of ``classes``.
+    All columns have length n. Labels are numbers of ``classes``.
     """
 
     classes: Sequence[str]  # [K]

@@ -1,6 +1,6 @@
 """Name what can be chosen, each with the line that its file begins with.
 
-    python -m src.list [GROUP...]          all, or of these groups: method, method/local, noise ...
+python -m src.list [GROUP...]          all, or of these groups: method, method/local, noise ...
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A trained model in one file, with all that is needed to use it away from its data set: ``model.pt`` in a run's folder.
+"""A trained model in one file with all that its use needs: ``model.pt`` in a run's folder.
 
 The file holds dicts, lists, numbers, strings and tensors; it is loaded without trusting pickles, and the model that it
 names has to be one of this package's own.
@@ -68,8 +68,8 @@ class ModelFile:
                 f"there is no {file}: name the folder of a finished or stopped run with products=true"
             ) from None
         except Exception as error:  # a damaged file fails in many ways
-            reason = " ".join(str(error).split())[:100]
-            raise UserError(f"{file} cannot be read as a model ({type(error).__name__}: {reason})") from error
+            reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+            raise UserError(f"{file} is damaged or was not written by a run ({reason})") from error
         names = {f.name for f in fields(cls)}
         if not isinstance(held, dict) or held.keys() != names:
             raise UserError(f"{file} is no {NAME} of a run: it should hold {', '.join(sorted(names))}")
@@ -101,7 +101,8 @@ class ModelFile:
         return network
 
     def _transform(self) -> Transform:
-        return Transform(**{key: tuple(v) if isinstance(v, list) else v for key, v in self.normalisation.items()})
+        held: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in self.normalisation.items()}
+        return Transform(**held)
 
 
 def describe(transform: Transform) -> dict[str, Any]:

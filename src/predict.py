@@ -3,7 +3,7 @@
     python -m src.predict RUN_DIR IMAGE_OR_FOLDER... [--csv FILE]
 
 Images are read as in training: resized to the model's inputs, in its colours, without augmentation. Their pixels are
-taken as 0..255 whatever range the data set stores (the digits are stored as 0..16): 255 is the data set's largest value.
+taken as 0..255 and brought to the range that the data set stores: the digits' is 0..16, so 255 is their 16.
 """
 
 from __future__ import annotations
@@ -65,12 +65,10 @@ def classify(model: ModelFile, paths: Sequence[Path]) -> Iterator[Prediction]:
             try:
                 read.append(decode(path.read_bytes(), (height, width), channels))
             except Exception as error:  # a broken file makes a decoder fail in any way
-                faults[path] = error.strerror or "" if isinstance(error, OSError) and error.strerror else "no image"
-        probabilities = iter(())  # type: ignore[var-annotated]
-        if read:
-            images = TensorImages(torch.from_numpy(np.stack(read)))
-            logits = network.outputs(images, torch.arange(len(read)))
-            probabilities = iter(torch.softmax(logits.double(), dim=1))
+                faults[path] = (error.strerror if isinstance(error, OSError) else None) or "it cannot be decoded"
+        pixels = np.stack(read) if read else np.empty((0, channels, height, width), np.uint8)
+        logits = network.outputs(TensorImages(torch.from_numpy(pixels)), torch.arange(len(read)))
+        probabilities = iter(torch.softmax(logits.double(), dim=1).unbind())
         for path in part:
             if path in faults:
                 yield Prediction(str(path), fault=faults[path])
@@ -98,7 +96,9 @@ def images_below(names: Sequence[str]) -> list[Path]:
             continue
         below = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
         if not below:
-            raise UserError(f"there are no images below {path}: their names should end in {', '.join(sorted(SUFFIXES))}")
+            raise UserError(
+                f"there are no images below {path}: their names should end in {', '.join(sorted(SUFFIXES))}"
+            )
         found += below
     return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,9 @@ from src.core import Executor, FederatedState, RoundResult
 from src.data.federation import Federation, from_config
 from src.errors import UserError
 from src.folder import RunFolder, open_folder
+from src.label_table import LabelTable
 from src.method import Method, assemble
+from src.model_file import ModelFile
 from src.network import Network, fabric_for, initial_params
 
 log = logging.getLogger(__name__)
@@ -168,20 +170,20 @@ class Session:
 
     def _products(self) -> None:
         """Write ``model.pt`` and ``labels.csv``; what fails is said in one line and hides no run."""
-        products = {
-            model_file.NAME: lambda path: self._model_file().save(path),
-            label_table.NAME: lambda path: self.evaluator.table(self.state).save(path),
+        products: dict[str, Callable[[], ModelFile | LabelTable]] = {
+            model_file.NAME: self._model_file,
+            label_table.NAME: lambda: self.evaluator.table(self.state),
         }
-        for name, write in products.items():
+        for name, make in products.items():
             try:
-                write(self.folder.path / name)
+                make().save(self.folder.path / name)
             except Exception as error:
                 reason = (str(error).splitlines() or [""])[0]
                 log.warning("%s could not be written (%s: %s)", self.folder.path / name, type(error).__name__, reason)
 
-    def _model_file(self) -> model_file.ModelFile:
+    def _model_file(self) -> ModelFile:
         data, about = self.federation.dataset, self._record.about
-        return model_file.ModelFile(
+        return ModelFile(
             weights=self.state.server.params,
             classes=list(data.classes),
             model=about["config"]["model"],
