@@ -1,6 +1,7 @@
 """``labels.csv`` against what a run leaves elsewhere and what can be computed by hand."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ import torch
 from src import config
 from src.data.federation import from_config
 from tests.products.conftest import Own, read_csv
-from tests.properties.runs import Ran
-from tests.registry import THREE_STAGES, TINY
+from tests.properties.runs import Ran, assembled
+from tests.registry import ONE_STAGE, THREE_STAGES, TINY
 
 
 def test_fedcorr(fedcorr: Ran) -> None:
@@ -76,3 +77,13 @@ def test_own_images_by_their_paths_and_without_a_truth(own: Own) -> None:
     assert list(rows[0]) == ["client", "sample", "given", "final", "confidence", "flagged"]
     assert len(rows) == len(own.labels)
     assert {row["sample"]: row["given"] for row in rows} == own.labels
+
+
+def test_the_model_that_scores_is_the_state_s_own(tmp_path: Path) -> None:
+    """Whatever the network was used for before."""
+    with assembled([*TINY, "method=fedavg", *ONE_STAGE], tmp_path / "run") as run:
+        first, *_, last = run.results()
+        before = run.evaluator.table(first.state).confidence
+        run.evaluator.model(last.state.server.params)
+        assert torch.equal(run.evaluator.table(first.state).confidence, before)
+        assert not torch.equal(run.evaluator.table(last.state).confidence, before)
