@@ -16,9 +16,9 @@ from src.errors import UserError
 from src.model_file import ModelFile
 from src.network import Network, fabric_for
 from src.predict import classify
-from tests.products.conftest import Commands, Own
-from tests.properties.runs import Ran, run
-from tests.registry import ONE_STAGE, TINY
+from tests.products.conftest import Commands, Own, read_csv
+from tests.properties.runs import Ran, difference, run
+from tests.registry import ONE_STAGE, REGISTRY, TINY, Entry
 
 
 def expected(ran: Ran, words: list[str]) -> torch.Tensor:
@@ -71,9 +71,16 @@ def test_it_loads_without_trusting_pickles_and_says_what_it_is(fedcorr: Ran) -> 
 
 
 def test_double_precision_stays(fedavg: Ran) -> None:
-    network = ModelFile.load(fedavg.folder).network()
-    assert all(torch.equal(p, fedavg.state.server.params[name]) for name, p in network.params().items())
-    assert network.dtype == torch.float64
+    assert ModelFile.load(fedavg.folder).network().dtype == torch.float64
+
+
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_every_method_leaves_its_products(entry: Entry, tmp_path: Path) -> None:
+    ran = run(entry.words, tmp_path / "run", "max_rounds=1")
+    found = ModelFile.load(ran.folder).network().params()
+    assert difference(found, ran.state.server.params) is None
+    held_out = int(170 * config.load(entry.words).eval.validation)
+    assert 170 - held_out <= len(read_csv(ran.folder / "labels.csv")) <= 170 - held_out + 8  # rounded down, by client
 
 
 def test_a_model_from_elsewhere_is_not_built(fedcorr: Ran, tmp_path: Path) -> None:
