@@ -29,12 +29,16 @@ from src.interrupt import Interrupted
 TRACEBACKS = "HYDRA_FULL_ERROR"
 
 
-def guarded(entry: Callable[[], object]) -> None:
-    """Run ``entry`` and leave the process with the right exit code; tracebacks only where ``HYDRA_FULL_ERROR=1``."""
+def guarded(entry: Callable[[], object], *, overrides: bool = True) -> None:
+    """Run ``entry`` and leave the process with the right exit code; tracebacks only where ``HYDRA_FULL_ERROR=1``.
+
+    The command's words are checked as ``overrides`` of the configuration, unless they are none.
+    """
     wanted = os.environ.get(TRACEBACKS, "0") not in ("", "0")
     os.environ[TRACEBACKS] = "1"  # so that Hydra hands its errors over, to be said in one line here
     try:
-        check_words(sys.argv[1:])
+        if overrides:
+            check_words(sys.argv[1:])
         entry()
     except Interrupted as stopped:
         sys.exit(stopped.exit_code)

@@ -17,6 +17,7 @@ from src.correctors.fedcorr import Suspects
 from src.data.dataset import Labels
 from src.data.federation import Federation
 from src.exchanges.lid import LidState
+from src.label_table import LabelTable
 from src.network import Network
 
 Mask = NDArray[np.bool_]
@@ -117,6 +118,40 @@ class Evaluator:
             gap = np.abs(np.asarray(rows["level"]) - np.asarray(rows["true_noise_before"]))
             summary["noise_level_error"] = float(gap.mean())
         return {**summary, "clients": rows}
+
+    def table(self, state: FederatedState) -> LabelTable:
+        """What every sample was given and ended with, beside the truth where it is known.
+
+        ``confidence`` is the probability, in eval mode and without augmentation, that the global model of ``state``
+        gives to the label that the sample ends with, whoever chose that label. ``flagged`` is what ``labels`` counts
+        as found. Samples are scored in batches, client by client; a large set takes one more pass over its images.
+        """
+        self.network.load(state.server.params)
+        data, clients = self.federation.dataset, self.federation.with_data
+        judged = [self._client(state, c) for c in clients]
+        confidence = [
+            self.network.probabilities(self.federation.samples(c)).gather(1, torch.from_numpy(held)[:, None])[:, 0]
+            for c, (_, _, held, _) in zip(clients, judged, strict=True)
+        ]
+        position = np.concatenate([self.federation.clients[c] for c in clients]).tolist()
+        true, given, held, suspects = (np.concatenate([found[i] for found in judged]) for i in range(4))
+        flagged = suspects | (held != given)
+        lid = _lid(state)
+        has_judged = (
+            (lid is not None and bool(lid.mixture))
+            or bool(flagged.any())
+            or any(state.client(c).extras.get(Suspects) is not None for c in clients)
+        )
+        return LabelTable(
+            classes=data.classes,
+            client=[c for c in clients for _ in self.federation.clients[c]],
+            sample=position if data.ids is None else [data.ids[i] for i in position],
+            given=given.tolist(),
+            final=held.tolist(),
+            confidence=torch.cat(confidence),
+            flagged=flagged.tolist() if has_judged else None,
+            true=None if self.federation.truth is None else true.tolist(),
+        )
 
     def _client(self, state: FederatedState, client: int) -> tuple[Labels, Labels, Labels, Mask]:
         """A client's true labels (given ones where nobody knows), given and held labels, and its suspects, each [n]."""

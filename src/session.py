@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -18,13 +18,15 @@ import threadpoolctl
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from src import checkpoint, config, evaluate, loggers, loop, progress
+from src import checkpoint, config, evaluate, label_table, loggers, loop, model_file, progress
 from src.config import Training
 from src.core import Executor, FederatedState, RoundResult
 from src.data.federation import Federation, from_config
 from src.errors import UserError
 from src.folder import RunFolder, open_folder
+from src.label_table import LabelTable
 from src.method import Method, assemble
+from src.model_file import ModelFile
 from src.network import Network, fabric_for, initial_params
 
 log = logging.getLogger(__name__)
@@ -159,10 +161,39 @@ class Session:
         }
 
     def close(self, status: str) -> dict[str, Any]:
-        """Write the result and end the mirror."""
+        """Write the products, unless somebody waits for the process to leave, then the result, and end the mirror."""
+        if self.cfg.products and status != "interrupted":
+            self._products()
         record = self._record.result(status, **self.numbers_and_metrics())
         self._end_mirror(failed=False)
         return record
+
+    def _products(self) -> None:
+        """Write ``model.pt`` and ``labels.csv``; what fails is said in one line and hides no run."""
+        products: dict[str, Callable[[], ModelFile | LabelTable]] = {
+            model_file.NAME: self._model_file,
+            label_table.NAME: lambda: self.evaluator.table(self.state),
+        }
+        for name, make in products.items():
+            try:
+                make().save(self.folder.path / name)
+            except Exception as error:
+                reason = (str(error).splitlines() or [""])[0]
+                log.warning("%s could not be written (%s: %s)", self.folder.path / name, type(error).__name__, reason)
+
+    def _model_file(self) -> ModelFile:
+        data, about = self.federation.dataset, self._record.about
+        return ModelFile(
+            weights=self.state.server.params,
+            classes=list(data.classes),
+            model=about["config"]["model"],
+            shape=list(data.train.shape),
+            normalisation=model_file.describe(data.transform),
+            stored=str(data.train.read(torch.zeros(1, dtype=torch.int64)).dtype).removeprefix("torch."),
+            dataset=data.name,
+            key=about["key"],
+            round=self.state.round,
+        )
 
     def fail(self, error: BaseException, trace: str) -> None:
         """Write down what went wrong, where somebody will look."""

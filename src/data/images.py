@@ -140,22 +140,15 @@ class ImageFiles:
 
     def _decode(self, path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
         """One image [C, H, W]; black where it cannot be decoded."""
-        from PIL import Image
-
         try:
             encoded = (self.root / path).read_bytes()
         except OSError as error:
             raise UserError(f"dataset.root: {self.root / path} cannot be read any more ({error.strerror})") from error
-        h, w = size
         try:
-            with Image.open(BytesIO(encoded)) as opened:
-                image = opened.convert("RGB" if self.channels == 3 else "L")
-            if image.size != (w, h):
-                image = image.resize((w, h), Image.Resampling.BILINEAR)
+            return decode(encoded, size, self.channels)
         except Exception as error:  # a broken file makes a decoder fail in any way
             self._miss(path, error)
-            return np.zeros((self.channels, h, w), np.uint8)
-        return np.asarray(image).reshape(h, w, self.channels).transpose(2, 0, 1)
+            return np.zeros((self.channels, *size), np.uint8)
 
     def _miss(self, path: str, error: Exception) -> None:
         """Note an unreadable file; the first ten are reported one by one, then every thousandth."""
@@ -188,6 +181,24 @@ class ImageFiles:
         everything = torch.arange(len(self))
         larger = None if self.augmented_size == self.size else self.read(everything, augmented=True)
         return TensorImages(self.read(everything), larger)
+
+
+def decode(encoded: bytes, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """An image file's content as uint8 [C, H, W], resized to ``size`` (H, W) by Pillow's bilinear filter.
+
+    With 3 ``channels`` grey images get three equal ones; with 1, colours become their luma. Transparency is dropped.
+
+    Raises:
+        Exception: of any kind, if it is no image that Pillow can decode.
+    """
+    from PIL import Image
+
+    h, w = size
+    with Image.open(BytesIO(encoded)) as opened:
+        image = opened.convert("RGB" if channels == 3 else "L")
+    if image.size != (w, h):
+        image = image.resize((w, h), Image.Resampling.BILINEAR)
+    return np.asarray(image).reshape(h, w, channels).transpose(2, 0, 1)
 
 
 def file_sizes(root: Path, paths: Sequence[str]) -> NDArray[np.int64]:

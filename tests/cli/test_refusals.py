@@ -42,6 +42,7 @@ MISTAKES = {
     "wandb.mode=sometimes": "wandb.mode",
     "wandb=null": "wandb",
     "on_nonfinite=ignore": "on_nonfinite",
+    "products=some": "products",
     "max_rounds=0": "max_rounds",
     "partition.num_clients=0": "partition.num_clients",
     "partition.num_clients=171": "partition.num_clients",

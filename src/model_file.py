@@ -1,0 +1,110 @@
+"""A trained model in one file with all that its use needs: ``model.pt`` in a run's folder.
+
+The file holds dicts, lists, numbers, strings and tensors; it is loaded without trusting pickles, and the model that it
+names has to be one of this package's own.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from src import __version__, config
+from src.checkpoint import write_atomically
+from src.core import Params
+from src.data.transforms import Transform
+from src.errors import UserError
+from src.network import Network, fabric_for
+
+NAME = "model.pt"
+MODELS = "src.models."
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """What ``model.pt`` holds, under these names."""
+
+    weights: Params  # by the names of the module's state dict, buffers included; on the CPU
+    classes: list[str]  # [K], in the order of the outputs
+    model: Mapping[str, Any]  # the configuration's node, ``_target_`` included
+    shape: list[int]  # [C, H, W] of the inputs
+    normalisation: Mapping[str, Any]  # the fields of ``Transform``
+    stored: str  # type of the pixels before normalisation: uint8 for images, float32 for numbers of any range
+    dataset: str
+    key: str  # of the run
+    round: int  # after which these weights were taken
+    version: str = __version__  # of the package
+
+    def save(self, path: Path) -> None:
+        """Write the file whole or not at all.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        held["weights"] = {name: tensor.detach().cpu().clone() for name, tensor in self.weights.items()}
+        buffer = io.BytesIO()
+        torch.save(held, buffer)
+        write_atomically(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """What was saved at ``path``, a file or the run's folder that has it.
+
+        Raises:
+            UserError: if there is none, it is damaged, or it is no model of this package.
+        """
+        file = path / NAME if path.is_dir() else path
+        try:
+            held = torch.load(file, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            raise UserError(
+                f"there is no {file}: name the folder of a finished or stopped run with products=true"
+            ) from None
+        except Exception as error:  # a damaged file fails in many ways
+            reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+            raise UserError(f"{file} is damaged or was not written by a run ({reason})") from error
+        names = {f.name for f in fields(cls)}
+        if not isinstance(held, dict) or held.keys() != names:
+            raise UserError(f"{file} is no {NAME} of a run: it should hold {', '.join(sorted(names))}")
+        return cls(**held)
+
+    def network(self) -> Network:
+        """The network with its weights, on the CPU, in the precision of the run's parameters (bf16 runs keep 32 bits).
+
+        Weights that the run itself started from are not fetched again.
+
+        Raises:
+            UserError: if this version of the package has no such model, or the weights do not fit it.
+        """
+        node = {**self.model, **({"pretrained": "none"} if "pretrained" in self.model else {})}
+        targets = [str(value) for key, value in config.flatten(node) if key.rsplit(".", 1)[-1] == "_target_"]
+        if not targets or not all(target.startswith(MODELS) for target in targets):
+            raise UserError(f"the file names {', '.join(targets) or 'no model'}, which is no model of {MODELS[:-1]}")
+        double = any(tensor.dtype == torch.float64 for tensor in self.weights.values())
+        try:
+            channels, height, width = self.shape
+            module: nn.Module = config.build(node)((channels, height, width), len(self.classes))
+            network = Network(module, self._transform(), len(self.classes), fabric_for("cpu", 64 if double else 32))
+            network.module.load_state_dict(self.weights)
+        except Exception as error:  # what does not fit fails in many ways
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"the weights, of version {self.version}, do not fit {targets[0]} of version {__version__} ({reason})"
+            ) from error
+        return network
+
+    def _transform(self) -> Transform:
+        held: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in self.normalisation.items()}
+        return Transform(**held)
+
+
+def describe(transform: Transform) -> dict[str, Any]:
+    """The fields of a transform, as a ``ModelFile`` keeps them."""
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transform).items()}

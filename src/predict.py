@@ -1,0 +1,208 @@
+"""Classify images with the model of a run.
+
+    python -m src.predict RUN_DIR IMAGE_OR_FOLDER... [--csv FILE]
+
+Images are read as in training: resized to the model's inputs, in its colours, without augmentation. Their pixels are
+taken as 0..255 and brought to the range that the data set stores: the digits' is 0..16, so 255 is their 16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from src import cli
+from src.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from src.model_file import ModelFile
+
+BATCH = 256
+"""Images decoded at once."""
+SHOWN = 3
+"""Classes named for each image, the most probable first."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One image: its path and its ``SHOWN`` most probable classes, or why it cannot be read."""
+
+    path: str
+    top: tuple[tuple[str, float], ...] = ()
+    fault: str | None = None
+
+
+def classify(model: ModelFile, paths: Sequence[Path]) -> Iterator[Prediction]:
+    """The classes of the images at ``paths``, in their order.
+
+    Raises:
+        UserError: if the model's inputs are no images, or its weights do not fit.
+    """
+    import numpy as np
+    import torch
+
+    from src.data.images import TensorImages, decode
+
+    channels, height, width = model.shape
+    if channels not in (1, 3):
+        raise UserError(f"this model takes inputs of {channels}x{height}x{width}, which are no images")
+    network = model.network()
+    network.transform = replace(network.transform, scale=255.0)
+    for start in range(0, len(paths), BATCH):
+        part = paths[start : start + BATCH]
+        read: list[NDArray[np.uint8]] = []
+        faults: dict[Path, str] = {}
+        for path in part:
+            try:
+                read.append(decode(path.read_bytes(), (height, width), channels))
+            except Exception as error:  # a broken file makes a decoder fail in any way
+                faults[path] = (error.strerror if isinstance(error, OSError) else None) or "it cannot be decoded"
+        pixels = np.stack(read) if read else np.empty((0, channels, height, width), np.uint8)
+        logits = network.outputs(TensorImages(torch.from_numpy(pixels)), torch.arange(len(read)))
+        probabilities = iter(torch.softmax(logits.double(), dim=1).unbind())
+        for path in part:
+            if path in faults:
+                yield Prediction(str(path), fault=faults[path])
+            else:
+                best = next(probabilities).topk(min(SHOWN, len(model.classes)))
+                numbers = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                yield Prediction(str(path), tuple((model.classes[i], p) for i, p in numbers))
+
+
+def images_below(names: Sequence[str]) -> list[Path]:
+    """The files named, and all images below the folders named, sorted within each.
+
+    Raises:
+        UserError: if one is not there, or a folder has no image.
+    """
+    from src.data.datasets.image_folder import SUFFIXES
+
+    found: list[Path] = []
+    for name in names:
+        path = Path(name)
+        if not path.exists():
+            raise UserError(f"{path} is not there: name an image or a folder of images")
+        if not path.is_dir():
+            found.append(path)
+            continue
+        below = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+        if not below:
+            raise UserError(
+                f"there are no images below {path}: their names should end in {', '.join(sorted(SUFFIXES))}"
+            )
+        found += below
+    return found
+
+
+def show(predictions: Sequence[Prediction]) -> None:
+    """A table on a terminal; lines with tabs elsewhere."""
+    from rich.console import Console
+    from rich.table import Table
+
+    header = ("path", "class", "probability", f"top {SHOWN}")
+    rows = [
+        (found.path, found.top[0][0], f"{found.top[0][1]:.4f}", ", ".join(f"{name} {p:.4f}" for name, p in found.top))
+        for found in predictions
+    ]
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        for row in (header, *rows):
+            print("\t".join(row))
+        return
+    table = Table()
+    for name in header:
+        table.add_column(name, overflow="fold", justify="right" if name == "probability" else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def save(predictions: Sequence[Prediction], file: Path) -> None:
+    """The same as CSV: ``path``, ``class``, ``probability``, then ``class_2``, ``probability_2`` and so on.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    from src.checkpoint import write_atomically
+
+    count = max((len(found.top) for found in predictions), default=1)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    ranks = ["" if rank == 1 else f"_{rank}" for rank in range(1, count + 1)]
+    writer.writerow(["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))])
+    for found in predictions:
+        writer.writerow([found.path, *(value for name, p in found.top for value in (name, f"{p:.6g}"))])
+    try:
+        write_atomically(file, text.getvalue().encode("utf-8", errors="surrogateescape"))
+    except OSError as error:
+        raise UserError(f"--csv {file} cannot be written ({error.strerror})") from error
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{message}; see python -m src.predict --help")
+
+
+def parser() -> Parser:
+    """What the command takes."""
+    words = Parser(prog="python -m src.predict", description="Classify images with the model of a run.")
+    words.add_argument("run", metavar="RUN_DIR", type=Path, help="the run's folder, or its model.pt")
+    words.add_argument("images", metavar="IMAGE_OR_FOLDER", nargs="+", help="images; of a folder, all that lie below")
+    words.add_argument("--csv", metavar="FILE", type=Path, help="write the table there, too")
+    return words
+
+
+def predict(words: Sequence[str]) -> int:
+    """Print what the images are; gives the exit code, 1 where none could be read.
+
+    Raises:
+        UserError: for what the user can mend.
+    """
+    asked = parser().parse_args(words)
+    paths = images_below(asked.images)
+    from src.model_file import ModelFile
+
+    model = ModelFile.load(asked.run)
+    if model.stored != "uint8":
+        print(
+            f"note: {model.dataset} holds numbers, not 8-bit images; pixels of 0..255 are given to it as 0..1",
+            file=sys.stderr,
+        )
+    found = list(classify(model, paths))
+    read = [one for one in found if one.fault is None]
+    for one in found:
+        if one.fault is not None:
+            print(f"{one.path} cannot be read ({one.fault})", file=sys.stderr)
+    if len(read) < len(found):
+        print(f"{len(found) - len(read)} of {len(found)} images could not be read", file=sys.stderr)
+    if not read:
+        return 1
+    show(read)
+    if asked.csv is not None:
+        save(read, asked.csv)
+    return 0
+
+
+def main() -> None:
+    """What ``python -m src.predict`` runs."""
+    cli.guarded(lambda: sys.exit(predict(sys.argv[1:])), overrides=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""``python -m src.list`` names what there is in ``conf/``."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from src import list as listing
+from tests.products.conftest import Commands
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_file_of_the_configuration_with_its_first_comment(said: Commands) -> None:
+    answer = said(listing)
+    assert answer.code == 0
+    lines = answer.out.splitlines()
+    files = [path for path in (ROOT / "conf").rglob("*.yaml") if path.name != "config.yaml"]
+    assert len(lines) == len(files)
+    for file in files:
+        comment = next(c for c in re.findall(r"^# (.*)$", file.read_text(), re.MULTILINE) if c[0] != "@")
+        name = file.relative_to(ROOT / "conf").with_suffix("").as_posix()
+        same = [
+            line for line in lines if line.endswith(f"  {comment}") and line.split("  ")[0].replace("=", "/") == name
+        ]
+        assert len(same) == 1, f"{name} has no line, or its file does not begin with a comment"
+
+
+@pytest.mark.parametrize(
+    ("group", "first"),
+    [
+        ("noise", "noise=asymmetric"),
+        ("method", "method=fedavg"),
+        ("method/local", "method/local=cross_entropy"),
+        ("batch", "method/batch=mixup"),
+        ("experiment", "experiment=fedcorr/cifar100_iid"),
+    ],
+)
+def test_one_group(group: str, first: str, said: Commands) -> None:
+    lines = said(listing, group).out.splitlines()
+    assert lines[0].split("  ")[0] == first
+    top = first.split("=")[0]
+    assert all(re.match(rf"{top}[=/]", line) for line in lines)
+
+
+@pytest.mark.parametrize(("group", "nearest"), [("nose", "noise"), ("method/lokal", "method/local"), ("bach", "batch")])
+def test_an_unknown_group(group: str, nearest: str, said: Commands) -> None:
+    answer = said(listing, group)
+    assert answer.code == 2
+    assert answer.err.startswith(f"error: {group} is not a group; did you mean {nearest}?")
+    assert answer.err.count("\n") == 1
+
+
+def test_what_takes_seconds_to_import_is_left_alone() -> None:
+    script = "import sys, src.list as l; sys.argv = ['', 'noise']; l.main(); print({'torch', 'numpy'} & {*sys.modules})"
+    said = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "set()"

@@ -1,0 +1,146 @@
+"""``model.pt``: the model of a run, used away from its data set."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from src import config, predict
+from src.config import load
+from src.data.federation import from_config
+from src.errors import UserError
+from src.model_file import ModelFile
+from src.network import Network, fabric_for
+from src.predict import classify
+from tests.products.conftest import Commands, Own, read_csv
+from tests.properties.runs import Ran, difference, run
+from tests.registry import ONE_STAGE, REGISTRY, TINY, Entry
+
+
+def expected(ran: Ran, words: list[str]) -> torch.Tensor:
+    """Probabilities [M, K] of the test set, by a network that was never saved."""
+    cfg = load(words)
+    data = from_config(cfg).dataset
+    params = ran.state.server.params
+    double = any(p.dtype == torch.float64 for p in params.values())
+    module = config.build(cfg.model)(data.train.shape, data.num_classes)
+    network = Network(module, data.transform, data.num_classes, fabric_for("cpu", 64 if double else 32))
+    network.load(params)
+    return torch.softmax(network.outputs(data.test, torch.arange(len(data.test))).double(), 1)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_digits_as_png_are_told_as_in_the_data_set(mode: str, fedcorr: Ran, tmp_path: Path) -> None:
+    """The data set stores 0..16, a PNG 0..255; and what is grey may come in colours."""
+    wanted = expected(fedcorr, [*TINY, "method=fedcorr"])
+    pixels = from_config(load([*TINY])).dataset.test.read(torch.arange(50)).numpy()[:, 0]
+    paths = [tmp_path / f"{i:02d}.png" for i in range(50)]
+    for path, image in zip(paths, pixels, strict=True):
+        Image.fromarray(np.round(image * (255 / 16)).astype(np.uint8)).convert(mode).save(path)
+    found = list(classify(ModelFile.load(fedcorr.folder), paths))
+    assert [one.top[0][0] for one in found] == [str(i) for i in wanted.argmax(1).tolist()]
+    assert np.abs(np.array([one.top[0][1] for one in found]) - wanted.max(1).values.numpy()).max() < 0.01
+    assert wanted.max(1).values.std() > 0.02, "probabilities that say nothing would agree with any"
+
+
+def test_images_are_told_as_in_training(own: Own) -> None:
+    """Resizing, colours, normalisation and the statistics of batch norm are those of the run."""
+    cfg = ["dataset=image_folder", f"dataset.root={own.root}", "dataset.labels=labels.csv", "dataset.truth=none"]
+    cfg += ["dataset.image_size=8", "dataset.crop_from=9", "noise=none", "partition.num_clients=3"]
+    wanted = expected(own.ran, [*cfg, "model=resnet8", "model.width=4", "model.blocks=[1]"])
+    model = ModelFile.load(own.ran.folder)
+    found = list(classify(model, sorted((own.root / "test").rglob("*.png"))))
+    for one, row in zip(found, wanted, strict=True):
+        assert dict(one.top) == pytest.approx(dict(zip(model.classes, row.tolist(), strict=True)), abs=1e-6)
+        assert [p for _, p in one.top] == sorted((p for _, p in one.top), reverse=True)
+
+
+def test_it_loads_without_trusting_pickles_and_says_what_it_is(fedcorr: Ran) -> None:
+    held = torch.load(fedcorr.folder / "model.pt", weights_only=True)
+    assert held["classes"] == list("0123456789")
+    assert held["shape"] == [1, 8, 8]
+    assert held["normalisation"]["scale"] == 16.0
+    assert held["model"] == fedcorr.record["config"]["model"]
+    assert (held["dataset"], held["key"]) == ("digits", fedcorr.record["key"])
+    assert held["round"] == fedcorr.record["rounds"]
+    assert held["weights"].keys() == fedcorr.state.server.params.keys()
+
+
+def test_double_precision_stays(fedavg: Ran) -> None:
+    assert ModelFile.load(fedavg.folder).network().dtype == torch.float64
+
+
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_every_method_leaves_its_products(entry: Entry, tmp_path: Path) -> None:
+    ran = run(entry.words, tmp_path / "run", "max_rounds=1")
+    found = ModelFile.load(ran.folder).network().params()
+    assert difference(found, ran.state.server.params) is None
+    held_out = int(170 * config.load(entry.words).eval.validation)
+    assert 170 - held_out <= len(read_csv(ran.folder / "labels.csv")) <= 170 - held_out + 8  # rounded down, by client
+
+
+def test_a_model_from_elsewhere_is_not_built(fedcorr: Ran, tmp_path: Path) -> None:
+    """``_target_`` could name any function."""
+    for node in (
+        {"_target_": "pathlib.Path.mkdir", "self": str(tmp_path / "made")},
+        {"_target_": "src.models.mlp.MLP", "hidden": {"_target_": "os.mkdir", "path": str(tmp_path / "made")}},
+        {},
+    ):
+        with pytest.raises(UserError, match=r"no model of src\.models"):
+            replace(ModelFile.load(fedcorr.folder), model=node).network()
+    assert not (tmp_path / "made").exists()
+
+
+def test_weights_that_do_not_fit_are_refused(fedcorr: Ran) -> None:
+    held = ModelFile.load(fedcorr.folder)
+    with pytest.raises(UserError, match="do not fit"):
+        replace(held, classes=held.classes[:-1]).network()
+
+
+def test_what_training_started_from_is_not_fetched() -> None:
+    node = {"_target_": "src.models.imagenet.ResNet18ImageNet", "pretrained": "/nowhere/weights.pt"}
+    module = config.build({**node, "pretrained": "none"})((3, 32, 32), 2)
+    transform = {"size": [32, 32], "mean": [0.5] * 3, "std": [0.5] * 3}
+    held = ModelFile(module.state_dict(), ["a", "b"], node, [3, 32, 32], transform, "uint8", "own", "", 1)
+    assert held.network().num_classes == 2
+
+
+@pytest.mark.parametrize("damage", ["nothing there", "empty", "half", "text", "a checkpoint"])
+def test_a_damaged_file_is_one_line(damage: str, fedcorr: Ran, own: Own, tmp_path: Path, said: Commands) -> None:
+    whole = (fedcorr.folder / "model.pt").read_bytes()
+    contents = {
+        "empty": b"",
+        "half": whole[: len(whole) // 2],
+        "text": b"weights\n",
+        "a checkpoint": next((fedcorr.folder / "checkpoints").glob("*.pt")).read_bytes(),
+    }
+    if damage in contents:
+        (tmp_path / "model.pt").write_bytes(contents[damage])
+    answer = said(predict, tmp_path, own.root)
+    assert answer.code == 2
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+    assert str(tmp_path / "model.pt") in answer.err
+
+
+def test_a_product_that_cannot_be_written_hides_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "run" / "model.pt" / "in the way").mkdir(parents=True)
+    with caplog.at_level(logging.WARNING):
+        ran = run([*TINY, "method=fedavg", *ONE_STAGE], tmp_path / "run")
+    assert ran.record["status"] == "finished"
+    assert [str(tmp_path / "run" / "model.pt") in message for message in caplog.messages] == [True]
+    assert (tmp_path / "run" / "labels.csv").is_file()
+
+
+def test_a_stopped_run_has_products_unless_they_are_switched_off(tmp_path: Path) -> None:
+    words = [*TINY, "method=fedavg", *ONE_STAGE, "max_rounds=2"]
+    stopped = run(words, tmp_path / "run")
+    assert ModelFile.load(stopped.folder).round == 2
+    assert (stopped.folder / "labels.csv").is_file()
+    without = run([*words, "products=false"], tmp_path / "without")
+    assert not {"model.pt", "labels.csv"} & {path.name for path in without.folder.iterdir()}
+    assert without.record["key"] == stopped.record["key"]
