@@ -116,6 +116,7 @@ class Root:
     rounds: Count
     fraction: PositiveShare
     on_nonfinite: Literal["drop", "stop"]
+    figures: bool
     train: Training
     eval: Eval
     checkpoint: Checkpoints
@@ -240,6 +241,7 @@ NOT_OF_THE_KEY = (
     "output",
     "output_root",
     "cache",
+    "figures",
     "wandb",
     "device",
     "executor",

@@ -161,8 +161,23 @@ class Session:
     def close(self, status: str) -> dict[str, Any]:
         """Write the result and end the mirror."""
         record = self._record.result(status, **self.numbers_and_metrics())
+        self._draw()
         self._end_mirror(failed=False)
         return record
+
+    def _draw(self) -> None:
+        """Draw the figures where they are wanted; what cannot be drawn costs a warning and nothing else."""
+        if not self.cfg.figures:
+            return
+        try:
+            from src import figures
+
+            files = figures.save(self.folder.path)
+        except Exception as error:
+            log.warning("the figures of %s could not be drawn (%s: %s)", self.folder.path, type(error).__name__, error)
+            return
+        if self._mirror is not None:
+            self._mirror.images(files, self.state.round)
 
     def fail(self, error: BaseException, trace: str) -> None:
         """Write down what went wrong, where somebody will look."""
@@ -249,6 +264,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         "overrides": list(words),
         "stages": [stage.describe() for stage in method.stages],
         "federation": federation.fingerprint,
+        "classes": list(data.classes),
         "threads": torch.get_num_threads(),
         "device": str(network.device),
         "executor": type(executor).__name__.lower(),

@@ -32,6 +32,7 @@ EXCLUDED = (
     "max_rounds=7",
     "resume=true",
     "resume=/some/run",
+    "figures=false",
     "wandb.mode=disabled",
     "wandb.project=other",
     "wandb.tags=[a,b]",
