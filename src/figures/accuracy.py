@@ -14,6 +14,9 @@ AXES = {"round": "round", "participations": "participations (local trainings)"}
 PANEL = 4.8
 """Inches that a panel is wide, to see whether the names of stages fit side by side."""
 
+APART = 0.04
+"""Slanted names of short stages are kept so far apart, as a share of the axis."""
+
 
 def draw(record: RunRecord) -> Figure | None:
     """Test accuracy, validation accuracy where there is one, and the local training loss."""
@@ -73,7 +76,7 @@ def _accuracy(axes: Any, record: RunRecord, key: str) -> None:
         mew=0.6,
         clip_on=False,
         label=f"last {100 * y[-1]:.2f} %",
-        zorder=3,
+        zorder=5,
     )
 
 
@@ -95,12 +98,14 @@ def _fits(record: RunRecord, key: str) -> bool:
 
 def _stages(axes: Any, record: RunRecord, key: str, *, slanted: bool = False, named: bool = False) -> None:
     spans = stages(record, key)
+    at = -np.inf
     for i, (name, start, end) in enumerate(spans):
         if i:
             axes.axvline(start, color=GREY, lw=1, ls="--", zorder=0)
         if named and len(spans) > 1:
+            at = max((start + end) / 2, at + (APART * spans[-1][2] if slanted else 0))
             axes.text(
-                (start + end) / 2,
+                at,
                 1.01,
                 name,
                 transform=axes.get_xaxis_transform(),

@@ -44,7 +44,7 @@ def draw(record: RunRecord) -> Figure | None:
         for axes in column:
             bare(axes)
     grid[0, 0].set_ylabel("wrong labels")
-    grid[0, 0].set_ylim(0, 1)
+    grid[0, 0].set_ylim(-0.02, 1.02)
     grid[0, 0].yaxis.set_major_formatter(PercentFormatter(1))
     if counted:
         grid[1, 0].set_ylabel("samples of clients\ntaken for noisy")
@@ -66,14 +66,14 @@ def _levels(axes: Any, row: Row, order: Any, given: Any) -> None:
     if given is not None:
         axes.plot(x, given[order], color=GREY, lw=1.2, ls=":", label="true, as given")
     curves = (
-        ("true_noise_before", WRONG, "-", "D", "true, before correction"),
-        ("true_noise_after", CLEAN, "-", "s", "true, after correction"),
-        ("level", INK, "--", "x", "estimated"),
+        ("true_noise_before", WRONG, "-", "D" if marked else None, "true, before correction"),
+        ("true_noise_after", CLEAN, "-", "s" if marked else None, "true, after correction"),
+        ("level", INK, "--" if marked else "", "x", "estimated"),
     )
     for (key, color, ls, marker, label), size in zip(curves, (6, 4, 5), strict=True):
         if key in clients:
             y = numbers(clients[key])[order]
-            axes.plot(x, y, color=color, lw=1.2, ls=ls, marker=marker if marked else None, ms=size, label=label)
+            axes.plot(x, y, color=color, lw=1.2, ls=ls, marker=marker, ms=size if marked else 3, label=label)
 
 
 def _outcomes(axes: Any, row: Row, order: Any) -> None:
