@@ -14,7 +14,7 @@ AXES = {"round": "round", "participations": "participations (local trainings)"}
 PANEL = 4.8
 """Inches that a panel is wide, to see whether the names of stages fit side by side."""
 
-APART = 0.04
+APART = 0.055
 """Slanted names of short stages are kept so far apart, as a share of the axis."""
 
 

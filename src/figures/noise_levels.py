@@ -73,7 +73,8 @@ def _levels(axes: Any, row: Row, order: Any, given: Any) -> None:
     for (key, color, ls, marker, label), size in zip(curves, (6, 4, 5), strict=True):
         if key in clients:
             y = numbers(clients[key])[order]
-            axes.plot(x, y, color=color, lw=1.2, ls=ls, marker=marker, ms=size if marked else 3, label=label)
+            width = 2.4 if not marked and color == WRONG else 1.2  # seen below what has not changed
+            axes.plot(x, y, color=color, lw=width, ls=ls, marker=marker, ms=size if marked else 3, label=label)
 
 
 def _outcomes(axes: Any, row: Row, order: Any) -> None:

@@ -1,5 +1,6 @@
 """Figures show the numbers of the record, all of them and no others, and never cost a run."""
 
+import io
 import json
 import logging
 import math
@@ -10,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from src import figures
@@ -97,7 +97,7 @@ def written(
 def drawn(figure: Figure | None) -> Any:
     """The figure, which must be one that can be painted."""
     assert figure is not None
-    FigureCanvasAgg(figure).draw()
+    figure.savefig(io.BytesIO(), dpi=50)
     return figure
 
 
@@ -171,7 +171,7 @@ def test_names_of_stages_never_lie_on_each_other(tmp_path: Path) -> None:
     rows = rounds(("preprocess", 400, 1), ("finetune", 1, 1), ("usual", 1, 1))
     figure = drawn(accuracy.draw(written(tmp_path, [*rows, evaluation(rows[-1], 0.5)])))
     places = [text.get_position()[0] for text in figure.axes[0].texts]
-    assert all(b - a >= 0.03 * 402 for a, b in pairwise(places))
+    assert all(b - a >= 0.05 * 402 for a, b in pairwise(places))
 
 
 # ------------------------------------------------------------------------------------------------------------- LID
