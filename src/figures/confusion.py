@@ -23,7 +23,8 @@ def draw(record: RunRecord) -> Figure | None:
     if not panels:
         return None
     few = len(panels[0][1]) <= FEW
-    figure = Figure(figsize=(0.6 + 4.1 * len(panels), 4.9), layout="constrained")
+    longest = max(map(len, record.result.get("classes") or [""]))
+    figure = Figure(figsize=(0.6 + 4.1 * len(panels), 5.0 + 0.06 * (longest if few else 0)), layout="compressed")
     share = "in % of a true class" if few else "share of a true class"
     title(figure, f"{record.title}: labels of all clients, {share}")
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
@@ -60,7 +61,7 @@ def draw_clients(record: RunRecord) -> Figure | None:
         for k, (axes, found) in enumerate(zip(line, states, strict=True)):
             counts = np.array(found["matrix"])
             axes.imshow(counts, cmap="Blues", norm=PowerNorm(0.5, 0, top[k]), interpolation="nearest")
-            _numbers(axes, counts, str, 6 if C <= 12 else 4, top=top[k])
+            _numbers(axes, counts, str, 6 if C <= 12 else 5, top=top[k])
             said = f"{wrong(counts)} wrong"
             axes.set_title(said if row else f"client {found['client']}\n{said}", color=INK)
             _classes(axes, record, C, left=k == 0, bottom=row == len(panels) - 1)
@@ -124,6 +125,7 @@ def _classes(axes: Any, record: RunRecord, number: int, *, left: bool, bottom: b
     if number > FEW or len(names) != number:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.tick_params(labelleft=left, labelbottom=bottom)
         return
     axes.set_xticks(range(number) if bottom else [], names if bottom else [])
     axes.set_yticks(range(number) if left else [], names if left else [])
