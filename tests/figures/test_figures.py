@@ -238,8 +238,10 @@ def test_a_stage_that_fits_no_mixture_is_no_pass_and_first_and_last_are_always_s
         {"noisy": [False] * 4},
     ],
 )
-def test_what_cannot_be_fitted_is_left_out(odd: dict[str, Any], tmp_path: Path) -> None:
-    record = written(tmp_path, corrections=[correction(4, clients=clients(**odd), mixture=[2, 2, 0, 0, 0.5, None])])
+@pytest.mark.parametrize("mixture", [[2, 2, 0, 0, 0.5, 0.5], [2, 3, 1, 1, 0.5, None]])
+def test_what_cannot_be_fitted_is_left_out(odd: dict[str, Any], mixture: list[float | None], tmp_path: Path) -> None:
+    record = written(tmp_path, corrections=[correction(4, clients=clients(**odd), mixture=mixture)])
+    assert not any(one.get_label() == "fitted mixture" for one in drawn(lid.draw(record)).axes[0].lines)
     figure = drawn(lid.draw(record))
     assert "nan" not in figure.axes[0].get_title()
     drawn(noise_levels.draw(record))
