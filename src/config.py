@@ -117,6 +117,7 @@ class Root:
     fraction: PositiveShare
     on_nonfinite: Literal["drop", "stop"]
     products: bool
+    figures: bool
     train: Training
     eval: Eval
     checkpoint: Checkpoints
@@ -242,6 +243,7 @@ NOT_OF_THE_KEY = (
     "output_root",
     "cache",
     "products",
+    "figures",
     "wandb",
     "device",
     "executor",

@@ -21,6 +21,12 @@ from src.label_table import LabelTable
 from src.network import Network
 
 Mask = NDArray[np.bool_]
+_Labels = tuple[Labels, Labels, Labels, Mask]
+
+FEW_CLASSES, MANY_CLASSES = 20, 200
+"""Up to so many classes the first clients' confusion is kept too, and up to so many the federation's."""
+FIRST_CLIENTS = 5
+"""Clients whose own confusion is kept, as in FedCorr's Fig. 8."""
 
 
 def accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
@@ -37,6 +43,16 @@ def detection(flagged: Mask, wrong: Mask) -> dict[str, float]:
     """
     hit, found, there = (int(mask.sum()) for mask in (flagged & wrong, flagged, wrong))
     return {"precision": _share(hit, found), "recall": _share(hit, there), "f1": _share(2 * hit, found + there)}
+
+
+def confusion(true: Labels, held: Labels, num_classes: int) -> list[list[int]]:
+    """Counts of samples [C, C]: rows are the true class, columns the label that is held.
+
+    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
+    [[1, 1], [0, 1]]
+    """
+    counts = np.bincount(true * num_classes + held, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes).tolist()
 
 
 def _share(part: int, whole: int) -> float:
@@ -82,7 +98,7 @@ class Evaluator:
         return found
 
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> dict[str, Any]:
-        """What one correction did: numbers over the federation, and a row a client for figures.
+        """What one correction did: numbers over the federation, and a row a client and confusion matrices for figures.
 
         Noise levels are compared with the share of wrong labels that the clients held when they were estimated, and
         suspects with the labels of that moment.
@@ -113,6 +129,8 @@ class Evaluator:
         rows["false_positives"] = [int((s & ~w).sum()) for s, w in zip(suspects, wrong, strict=True)]
         rows["false_negatives"] = [int((~s & w).sum()) for s, w in zip(suspects, wrong, strict=True)]
         rows["true_negatives"] = [int((~s & ~w).sum()) for s, w in zip(suspects, wrong, strict=True)]
+        if found := self._confusion(were, are):
+            summary["confusion"] = found
         summary |= self.labels(after)
         if lid is not None and (lid_before is None or lid.mixture != lid_before.mixture):
             gap = np.abs(np.asarray(rows["level"]) - np.asarray(rows["true_noise_before"]))
@@ -153,7 +171,23 @@ class Evaluator:
             true=None if self.federation.truth is None else true.tolist(),
         )
 
-    def _client(self, state: FederatedState, client: int) -> tuple[Labels, Labels, Labels, Mask]:
+    def _confusion(self, were: Sequence[_Labels], are: Sequence[_Labels]) -> dict[str, Any]:
+        """True class against the label held before and after, of all clients together and of the first ones alone."""
+        C = self.federation.num_classes
+        if C > MANY_CLASSES:
+            return {}
+
+        def count(clients: Sequence[_Labels]) -> list[list[int]]:
+            true, held = (np.concatenate([c[i] for c in clients]) for i in (0, 2))
+            return confusion(true, held, C)
+
+        found: dict[str, Any] = {"before": count(were), "after": count(are)}
+        if C <= FEW_CLASSES:
+            shown = list(zip(self.federation.with_data, were, are, strict=True))[:FIRST_CLIENTS]
+            found["first_clients"] = [{"client": c, "before": count([b]), "after": count([a])} for c, b, a in shown]
+        return found
+
+    def _client(self, state: FederatedState, client: int) -> _Labels:
         """A client's true labels (given ones where nobody knows), given and held labels, and its suspects, each [n]."""
         samples, own, lid = self.federation.samples(client), state.client(client), _lid(state)
         given = samples.labels.numpy()

@@ -13,7 +13,7 @@ import netrc
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -103,7 +103,7 @@ class Record:
             **result.metrics,
         }
         if result.correction is not None:
-            row["correction"] = {k: v for k, v in result.correction.items() if k != "clients"}
+            row["correction"] = {k: v for k, v in result.correction.items() if k not in ("clients", "confusion")}
             self.corrections.write({"round": result.state.round, "stage": result.stage, **result.correction})
         self.metrics.write(row)
         shown = {k: v for k, v in row.items() if k not in ("kind", "cohort", "stage", "correction")}
@@ -194,6 +194,17 @@ class Mirror:
         except Exception as error:
             log.warning("W&B stopped taking metrics (%s)", error)
             self._run = None
+
+    def images(self, files: Sequence[Path], step: int) -> None:
+        """Send figures, each under its name."""
+        if self._run is None or not files:
+            return
+        try:
+            import wandb
+
+            self._run.log({f"figures/{file.stem}": wandb.Image(str(file)) for file in files}, step=step)
+        except Exception as error:
+            log.warning("W&B took no figures (%s)", error)
 
     def close(self, *, failed: bool, summary: Mapping[str, Any]) -> str | None:
         """Finish; gives the line to print for a run that is still to be synchronised."""

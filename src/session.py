@@ -161,10 +161,16 @@ class Session:
         }
 
     def close(self, status: str) -> dict[str, Any]:
-        """Write the products, unless somebody waits for the process to leave, then the result, and end the mirror."""
-        if self.cfg.products and status != "interrupted":
+        """Write the products, the result and the figures, and end the mirror.
+
+        Somebody waits for an interrupted run to leave: it writes its result alone.
+        """
+        waited_for = status == "interrupted"
+        if self.cfg.products and not waited_for:
             self._products()
         record = self._record.result(status, **self.numbers_and_metrics())
+        if self.cfg.figures and not waited_for:
+            self._draw()
         self._end_mirror(failed=False)
         return record
 
@@ -194,6 +200,18 @@ class Session:
             key=about["key"],
             round=self.state.round,
         )
+
+    def _draw(self) -> None:
+        """Draw the figures; what cannot be drawn costs a warning and nothing else."""
+        try:
+            from src import figures
+
+            files = figures.save(self.folder.path)
+        except Exception as error:
+            log.warning("the figures of %s could not be drawn (%s: %s)", self.folder.path, type(error).__name__, error)
+            return
+        if self._mirror is not None:
+            self._mirror.images(files, self.state.round)
 
     def fail(self, error: BaseException, trace: str) -> None:
         """Write down what went wrong, where somebody will look."""
@@ -280,6 +298,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         "overrides": list(words),
         "stages": [stage.describe() for stage in method.stages],
         "federation": federation.fingerprint,
+        "classes": list(data.classes),
         "threads": torch.get_num_threads(),
         "device": str(network.device),
         "executor": type(executor).__name__.lower(),

@@ -17,6 +17,7 @@ TINY = (
     "train.batch_size=7",
     "train.epochs=2",
     "wandb.mode=disabled",
+    "figures=false",
 )
 """A data set, a network and a protocol small enough for a run to take a second; for every entry."""
 

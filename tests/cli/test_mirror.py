@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import wandb
+from PIL import Image
 
 from src.config import Wandb
 from src.loggers import Mirror
@@ -112,3 +113,19 @@ def test_disabled_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     mirror.log({"accuracy": 0.5}, 1)
     assert mirror.close(failed=False, summary={}) is None
     assert runs == []
+
+
+def test_figures_are_sent_as_images_and_cost_nothing_where_they_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "accuracy.png"
+    Image.new("RGB", (4, 4)).save(file)
+    mirror, runs = opened(monkeypatch, tmp_path, "offline")
+    mirror.images([file], 9)
+    mirror.images([], 9)
+    ((step, row),) = runs[0].rows
+    assert (step, list(row)) == (9, ["figures/accuracy"])
+    assert isinstance(row["figures/accuracy"], wandb.Image)
+    mirror.images([tmp_path / "missing.png"], 9)
+    assert [r.getMessage().split(" (")[0] for r in caplog.records] == ["W&B took no figures"]
+    assert mirror.close(failed=False, summary={}) == f"wandb sync {tmp_path}"

@@ -33,6 +33,7 @@ EXCLUDED = (
     "resume=true",
     "resume=/some/run",
     "products=false",
+    "figures=false",
     "wandb.mode=disabled",
     "wandb.project=other",
     "wandb.tags=[a,b]",

@@ -43,6 +43,7 @@ SETTING = (
     "threads=1",
     "executor=sequential",
     "wandb.mode=disabled",
+    "figures=false",
 )
 """Float64 on one thread, so that the numbers hold on another machine, too."""
 

@@ -1,0 +1,45 @@
+"""The figures of a run, functions of what its folder records; ``python -m src.figures RUN_DIR ...`` redraws them."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from src.figures import accuracy, confusion, lid, noise_levels
+from src.figures.record import RunRecord, read
+
+log = logging.getLogger(__name__)
+
+FOLDER = "figures"
+FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
+    "accuracy": accuracy.draw,
+    "lid": lid.draw,
+    "noise_levels": noise_levels.draw,
+    "confusion": confusion.draw,
+    "confusion_clients": confusion.draw_clients,
+}
+"""By the name of their file; None where a run has no data for one."""
+
+
+def save(folder: Path) -> list[Path]:
+    """Draw the figures of the run in ``folder`` into ``folder/figures``; gives the files.
+
+    One that cannot be drawn is named in a warning and does not keep the others back.
+
+    Raises:
+        UserError: if no run is recorded there.
+    """
+    record, files = read(folder), []
+    for name, draw in FIGURES.items():
+        file = folder / FOLDER / f"{name}.png"
+        try:
+            figure = draw(record)
+            if figure is not None:
+                file.parent.mkdir(exist_ok=True)
+                FigureCanvasAgg(figure).print_figure(file, dpi=150)
+                files.append(file)
+        except Exception as error:
+            log.warning("the figure %s could not be drawn (%s: %s)", file, type(error).__name__, error)
+    return files
