@@ -14,10 +14,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from src.data.card import class_counts, transition, wrong_shares
 from src.data.federation import Federation
-
-INK, CLEAN, WRONG, NOMINAL = "#222222", "#4c78a8", "#d1495b", "#222222"
-MANY = 60
-"""From so many clients on, bars touch and clients are not numbered one by one."""
+from src.figures.style import CLEAN, INK, MANY, WRONG, bare
 
 
 def save(federation: Federation, file: Path) -> None:
@@ -79,14 +76,14 @@ def _counts(axes: Any, federation: Federation) -> None:
     bar.locator = MaxNLocator(nbins=6, integer=True)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)
-    _bare(axes)
+    bare(axes)
 
 
 def _sizes(axes: Any, federation: Federation) -> None:
     sizes = np.array(list(federation.sizes.values()))
     _bars(axes, sizes, CLEAN)
     axes.set_ylabel("samples")
-    _bare(axes)
+    bare(axes)
 
 
 def _noise(axes: Any, federation: Federation) -> None:
@@ -94,14 +91,14 @@ def _noise(axes: Any, federation: Federation) -> None:
     _bars(axes, shares, WRONG, "wrong labels")
     if federation.nominal is not None:
         width = np.clip(400 / federation.num_clients, 2, 30)
-        axes.plot(federation.nominal, ls="", marker="_", ms=width, mew=1.5, color=NOMINAL, label="nominal rate")
+        axes.plot(federation.nominal, ls="", marker="_", ms=width, mew=1.5, color=INK, label="nominal rate")
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylabel("noise")
     axes.legend(
         loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8, frameon=False, borderaxespad=0.1, markerscale=0.5
     )
-    _bare(axes)
+    bare(axes)
 
 
 def _transition(axes: Any, federation: Federation) -> None:
@@ -125,7 +122,7 @@ def _transition(axes: Any, federation: Federation) -> None:
     axes.set_ylabel("true class")
     axes.set_xlabel("given class")
     axes.set_title("of a class's labels, %" if few else "share of a class's labels", fontsize=9, color=INK)
-    _bare(axes)
+    bare(axes)
 
 
 def _histogram(axes: Any, federation: Federation) -> None:
@@ -136,7 +133,7 @@ def _histogram(axes: Any, federation: Federation) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     axes.set_xlabel("wrong labels of a client")
     axes.set_ylabel("clients")
-    _bare(axes)
+    bare(axes)
 
 
 def _bars(axes: Any, heights: Any, color: str, label: str | None = None) -> None:
@@ -154,11 +151,3 @@ def _classes(axis: Any, federation: Federation) -> None:
         axis.set_ticks(range(federation.num_classes), federation.dataset.classes, fontsize=8)
     else:
         axis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-
-
-def _bare(axes: Any) -> None:
-    axes.tick_params(colors=INK, labelsize=8, length=2)
-    axes.xaxis.label.set_size(9)
-    axes.yaxis.label.set_size(9)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
