@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from src.core import ClientSampler, Sampling
+from src.errors import UserError
 from src.exchanges.lid import NoiseLevels
 from src.ranges import PositiveShare, Share
 from src.streams import stream
@@ -57,6 +58,13 @@ class OnePass(ClientSampler):
 
     fraction: PositiveShare | None
     start: Literal["chain", "parallel_average"]
+
+    def __post_init__(self) -> None:
+        if self.start == "parallel_average" and self.fraction is not None:
+            raise UserError(
+                f"method.gamma1={self.fraction} cuts a pass into groups, and method.stage1=parallel_average takes it "
+                "whole: leave one of them out"
+            )
 
     def __call__(self, sampling: Sampling) -> list[int]:
         """The next group of this pass."""

@@ -52,6 +52,7 @@ MISTAKES = {
     "method.theta=2": "method.theta",
     "method.k_lid=0": "method.k_lid",
     "method.prox=cubic": "method.prox",
+    "method.stage1=parallel_average method.gamma1=0.1": "method.gamma1",
     "method.gamma1=0": "method.gamma1",
     "method.T1=-1": "method.T1",
     "method.T1=1.5": "method.T1",

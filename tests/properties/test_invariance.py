@@ -43,7 +43,8 @@ class Jumbled(Executor):
                 network, pickle.loads(pickle.dumps(tasks[position]))
             )
         for first in range(0, len(tasks), BLOCK):
-            yield reduce([results[i] for i in range(first, min(first + BLOCK, len(tasks)))])
+            block = [results[i] for i in range(first, min(first + BLOCK, len(tasks)))]
+            yield pickle.loads(pickle.dumps(reduce))(block)
 
 
 @pytest.mark.parametrize("entry", REGISTRY, ids=str)
