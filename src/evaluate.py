@@ -87,7 +87,9 @@ class Evaluator:
         """
         if self.federation.truth is None:
             return {}
-        clients = [self._client(state, c) for c in self.federation.with_data]
+        return self._quality([self._client(state, c) for c in self.federation.with_data])
+
+    def _quality(self, clients: Sequence[_Labels]) -> dict[str, float]:
         true, given, held = (np.concatenate([c[i] for c in clients]) for i in range(3))
         flagged, changed = np.concatenate([c[3] for c in clients]), held != given
         found = {"noise_given": float((given != true).mean()), "noise_final": float((held != true).mean())}
@@ -131,7 +133,7 @@ class Evaluator:
         rows["true_negatives"] = [int((~s & ~w).sum()) for s, w in zip(suspects, wrong, strict=True)]
         if found := self._confusion(were, are):
             summary["confusion"] = found
-        summary |= self.labels(after)
+        summary |= self._quality(are)
         if lid is not None and (lid_before is None or lid.mixture != lid_before.mixture):
             gap = np.abs(np.asarray(rows["level"]) - np.asarray(rows["true_noise_before"]))
             summary["noise_level_error"] = float(gap.mean())

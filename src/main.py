@@ -68,7 +68,7 @@ def train(cfg: DictConfig, words: Sequence[str] = (), job: Path | None = None) -
         except Exception as error:
             run.fail(error, traceback.format_exc())
             raise
-    progress.closing(f"{status}: {run.folder.path}", run.numbers())
+    progress.closing(f"{status}: {run.folder.path}", {**record, **record["metrics"]})
     if status != "finished":
         print(f"to go on: {_command(words, run.folder.path)}", file=sys.stderr)
     if status == "interrupted" and signalled is not None:

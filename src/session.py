@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from src import checkpoint, config, evaluate, label_table, loggers, loop, model_file, progress
 from src.config import Training
-from src.core import Executor, FederatedState, RoundResult
+from src.core import Counters, Executor, FederatedState, RoundResult
 from src.data.federation import Federation, from_config
 from src.errors import UserError
 from src.folder import RunFolder, open_folder
@@ -32,6 +32,9 @@ from src.network import Network, fabric_for, initial_params
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
+
+GROWS = ("rounds", *(f.name for f in fields(Counters)), "bytes", "wall_time_s")
+"""What a record has beside its metrics that grows with the run; W&B's summary shows it."""
 
 OF_A_PROCESS = ("rounds", "overrides", "commit", "versions", "threads", "device", "executor")
 """What a record says of each process that had a part in a run."""
@@ -73,7 +76,7 @@ class Session:
         (self.folder.path / "error.log").unlink(missing_ok=True)
         self._evaluations = list(self._record.go_on_after(self.state.round))
         checkpoint.forget_after(self.folder.path / "checkpoints", self.state.round)
-        self._record.result("interrupted", **self.numbers_and_metrics())  # what a killed run must say
+        self._record.result("interrupted", **self._grown())  # what a killed run must say
         wandb = config.Wandb(**OmegaConf.to_container(self.cfg.wandb, resolve=True))  # type: ignore[arg-type]
         about = self._record.about
         parts = (about["config"][group]["_target_"].rsplit(".", 1)[-1] for group in ("partition", "noise"))
@@ -144,12 +147,7 @@ class Session:
         """Seconds of work on this run, earlier processes included."""
         return self._earlier_seconds + time.monotonic() - self._started
 
-    def numbers(self) -> dict[str, Any]:
-        """What the final table shows."""
-        found = self.numbers_and_metrics()
-        return {**found.pop("metrics"), **found}
-
-    def numbers_and_metrics(self) -> dict[str, Any]:
+    def _grown(self) -> dict[str, Any]:
         """The part of the result that grows with the run."""
         counters = self.state.counters
         return {
@@ -168,10 +166,10 @@ class Session:
         waited_for = status == "interrupted"
         if self.cfg.products and not waited_for:
             self._products()
-        record = self._record.result(status, **self.numbers_and_metrics())
+        record = self._record.result(status, **self._grown())
         if self.cfg.figures and not waited_for:
             self._draw()
-        self._end_mirror(failed=False)
+        self._end_mirror(record, failed=False)
         return record
 
     def _products(self) -> None:
@@ -215,17 +213,19 @@ class Session:
 
     def fail(self, error: BaseException, trace: str) -> None:
         """Write down what went wrong, where somebody will look."""
+        record: dict[str, Any] = {}
         try:
             (self.folder.path / "error.log").write_text(trace)
-            self._record.result("failed", error=f"{type(error).__name__}: {error}", **self.numbers_and_metrics())
+            record = self._record.result("failed", error=f"{type(error).__name__}: {error}", **self._grown())
         except Exception as second:
             log.warning("the failure could not be written to %s (%s)", self.folder.path, second)
-        self._end_mirror(failed=True)
+        self._end_mirror(record, failed=True)
 
-    def _end_mirror(self, *, failed: bool) -> None:
+    def _end_mirror(self, record: Mapping[str, Any], *, failed: bool) -> None:
         if self._mirror is None:
             return
-        line = self._mirror.close(failed=failed, summary=self.numbers())
+        grown = {name: record[name] for name in GROWS if name in record}
+        line = self._mirror.close(failed=failed, summary={**grown, **record.get("metrics", {})})
         self._mirror = None
         if line:
             print(line, file=sys.stderr)
