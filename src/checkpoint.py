@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import io
 import logging
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from src.atomic import write_atomically
 from src.core import FederatedState, Payload
 from src.errors import UserError
 
@@ -86,25 +86,6 @@ class Checkpoint:
     key: str
     federation: str  # fingerprint
     seconds: float  # of work so far
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """All of ``data`` at ``path``, or what was there before: written beside, flushed to the disk, renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:

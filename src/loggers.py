@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from src.checkpoint import write_atomically
+from src.atomic import write_atomically
 from src.config import Wandb
 from src.core import RoundResult
 from src.folder import RESULT
@@ -207,7 +207,7 @@ class Mirror:
             log.warning("W&B took no figures (%s)", error)
 
     def close(self, *, failed: bool, summary: Mapping[str, Any]) -> str | None:
-        """Finish; gives the line to print for a run that is still to be synchronised."""
+        """Finish; gives the folder of a run that is still to be synchronised."""
         if self._run is None:
             return None
         try:
@@ -217,7 +217,7 @@ class Mirror:
         except Exception as error:
             log.warning("W&B did not finish (%s)", error)
             return None
-        return f"wandb sync {folder}" if self._mode == "offline" else None
+        return folder if self._mode == "offline" else None
 
 
 def _start(

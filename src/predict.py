@@ -132,7 +132,7 @@ def save(predictions: Sequence[Prediction], file: Path) -> None:
     Raises:
         UserError: if it cannot be written.
     """
-    from src.checkpoint import write_atomically
+    from src.atomic import write_atomically
 
     count = max((len(found.top) for found in predictions), default=1)
     text = io.StringIO(newline="")

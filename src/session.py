@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -64,6 +63,7 @@ class Session:
         self._saved, self._saved_round = time.monotonic(), state.round
         self._evaluations: list[Mapping[str, float]] = []
         self._mirror: loggers.Mirror | None = None
+        self.unsynchronised: str | None = None  # the offline folder of W&B, once it is closed
 
     def __enter__(self) -> Self:
         try:
@@ -225,10 +225,8 @@ class Session:
         if self._mirror is None:
             return
         grown = {name: record[name] for name in GROWS if name in record}
-        line = self._mirror.close(failed=failed, summary={**grown, **record.get("metrics", {})})
+        self.unsynchronised = self._mirror.close(failed=failed, summary={**grown, **record.get("metrics", {})})
         self._mirror = None
-        if line:
-            print(line, file=sys.stderr)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from src import checkpoint, config, loop
 from src.core import Executor, FederatedState, Payload, RoundResult
 from src.data.federation import Federation
 from src.evaluate import Evaluator
-from src.main import train
 from src.method import Method
+from src.run import train
 from src.session import claim, open_session
 
 
@@ -53,7 +53,7 @@ def without_times(path: Path) -> list[dict[str, Any]]:
 def run(words: Sequence[str], folder: Path, *more: str) -> Ran:
     """Train in this process with ``folder`` as the run's."""
     overrides = [*words, f"output={folder}", f"cache={folder.parent / 'cache'}", *more]
-    return Ran(folder, train(config.load(overrides), overrides))
+    return Ran(folder, train(config.load(overrides), overrides).record)
 
 
 @dataclass(frozen=True)
