@@ -73,20 +73,20 @@ def compare(words: Sequence[str]) -> None:
 def show(table: Table) -> None:
     """A table on a terminal, with what runs cost in one below where that does not fit; aligned text elsewhere."""
     from rich.console import Console
-    from rich.measure import Measurement
 
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         print(table.text(), end="")
         return
-    whole = table.rich(table.columns)
-    unbounded = console.options.update(max_width=10_000)
-    shown = [whole]
-    if Measurement.get(console, unbounded, whole).minimum > console.width:
-        shown = [table.rich([c for c in table.columns if c.spread == spread]) for spread in (True, False)]
-    for part in shown:
-        console.width = max(console.width, Measurement.get(console, unbounded, part).minimum)
-        console.print(part)
+    parts = [table.columns]
+    if table.rich(table.columns, console.width) is None:
+        parts = [[column for column in table.columns if column.spread == spread] for spread in (True, False)]
+    for i, columns in enumerate(parts):
+        shown = table.rich(columns, console.width)
+        if shown is None:  # numbers are not cut: the terminal breaks the lines
+            print(table.text(), end="")
+            return
+        console.print(*([""] if i else []), shown, sep="\n")
 
 
 def save(option: str, file: Path, text: str) -> None:

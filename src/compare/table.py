@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 MISSING = "–"
 MIB = 2**20
-NAME = 16
-"""Characters of a name that a terminal shows in a line at least."""
+NAME, HEADING, GAP = 16, 9, 2
+"""Characters on a terminal: of a name in a line at least, of a heading in a line at most, between columns."""
 
 
 @dataclass(frozen=True)
@@ -176,23 +176,30 @@ class Table:
         ]
         return "\n".join("  ".join(line).rstrip() for line in words) + "\n"
 
-    def rich(self, columns: Sequence[Column]) -> RichTable:
-        """Some columns for a terminal, the best accuracies bold; a name may be folded, a number may not."""
+    def rich(self, columns: Sequence[Column], least: int) -> RichTable | None:
+        """Some columns for a terminal that is ``least`` wide, the best accuracies bold; None where they do not fit.
+
+        A name may be folded, a number may not.
+        """
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table = RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+        texts = [self._aligned(column) for column in columns]
         names = [line.name for line in self.lines]
         table.add_column("run", overflow="fold", min_width=min(NAME, max(map(len, names))))
-        table.add_column("seeds", justify="right", no_wrap=True, min_width=len("seeds"))
+        table.add_column("seeds", justify="right", min_width=len("seeds"))
         if self.with_status:
             table.add_column("status", overflow="fold", min_width=len("interrupted"))
-        texts = [self._aligned(column) for column in columns]
         for column, cells in zip(columns, texts, strict=True):
             name, _, unit = column.heading.partition(", ")
-            heading = [*wrap(name, max(map(len, cells)), break_long_words=False), *([unit] if unit else [])]
+            heading = [*wrap(name, HEADING, break_long_words=False), *([unit] if unit else [])]
             width = max(map(len, [*heading, *cells]))
-            table.add_column("\n".join(heading), justify="right", no_wrap=True, vertical="bottom", min_width=width)
+            # set to the right by hand: rich would take the blanks that stand for a missing deviation
+            table.add_column("\n".join(line.rjust(width) for line in heading), no_wrap=True, min_width=width)
+            cells[:] = [cell.rjust(width) for cell in cells]
+        if sum((column.min_width or 0) + GAP for column in table.columns) - GAP > least:
+            return None
         for i, line in enumerate(self.lines):
             numbers = [
                 Text(text[i], "bold" if self.best(line, column) else "")
