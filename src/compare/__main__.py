@@ -57,8 +57,7 @@ def compare(words: Sequence[str]) -> None:
         UserError: for what the user can mend.
     """
     asked = parser().parse_args(words)
-    if asked.figure != NO_FIGURE and asked.figure.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--figure {asked.figure}: its name should end in {', '.join(SUFFIXES)}, or be {NO_FIGURE}")
+    check_figure(asked.figure)
     rows = grouped(find(asked.runs, unfinished=asked.unfinished))
     table = Table.of(rows, asked.sort, with_status=asked.unfinished)
     show(table)
@@ -68,6 +67,20 @@ def compare(words: Sequence[str]) -> None:
             save(f"--{option}", file, text())
     if asked.figure != NO_FIGURE:
         draw(table, asked.figure)
+
+
+def check_figure(file: Path) -> None:
+    """Refuse a figure that could not be written, before anything is read.
+
+    Raises:
+        UserError: if that is so.
+    """
+    if file == NO_FIGURE:
+        return
+    if file.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--figure {file}: its name should end in {', '.join(SUFFIXES)}, or be {NO_FIGURE}")
+    if not file.parent.is_dir():
+        raise UserError(f"--figure {file}: there is no folder {file.parent}")
 
 
 def show(table: Table) -> None:

@@ -36,11 +36,10 @@ def names(rows: Sequence[Row]) -> list[str]:
     )
     own = [key for key in differing if not _repeats(said, key, differing)]
     kept = [key for key in own if any(_matters(one, other, key) for one, other in combinations(said, 2))]
-    whole = [[key for key in kept if key in one.values] or ["method"] for one in said]
-    short = [
-        [key for key in keys if not _goes_without(said, one, key)] or ["method"]
-        for one, keys in zip(said, whole, strict=True)
-    ]
+    whole = [[key for key in kept if key in one.values] for one in said]
+    short = [[key for key in keys if not _goes_without(said, one, key)] for one, keys in zip(said, whole, strict=True)]
+    if not all(short) and "method" not in kept:  # one is as it comes, and needs a name
+        whole, short = ([["method", *keys] for keys in found] for found in (whole, short))
     return _told_apart(said, short, whole, differing)
 
 
@@ -161,12 +160,12 @@ def _matters(one: _Said, other: _Said, key: str) -> bool:
 
 
 def _repeats(said: Sequence[_Said], key: str, others: Iterable[str]) -> bool:
-    """Whether a key nearer to the root says the same in every row, as ``fraction`` does for a sampler's."""
+    """Whether a value deep in a group is everywhere that of a key nearer to the root, as a sampler's fraction is."""
     have = [one for one in said if key in one.values]
+    if key.count(".") < 2 or any(one.typed(key) for one in have):
+        return False
     nearer = [other for other in others if other.count(".") < key.count(".")]
-    return not any(one.typed(key) for one in have) and any(
-        all(one.values.get(other) == one.values[key] for one in have) for other in nearer
-    )
+    return any(all(one.values.get(other) == one.values[key] for one in have) for other in nearer)
 
 
 def _goes_without(said: Sequence[_Said], one: _Said, key: str) -> bool:

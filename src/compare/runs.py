@@ -52,6 +52,12 @@ class Run:
         return float(found) if isinstance(found, int | float) else 0.0
 
     @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The closing numbers; none of a run that failed early."""
+        found = self.result.get("metrics")
+        return found if isinstance(found, dict) else {}
+
+    @property
     def words(self) -> list[str]:
         """The overrides as typed; none where the run was not started from the command line."""
         found = self.result.get("overrides")
@@ -89,7 +95,7 @@ class Row:
     @property
     def dataset(self) -> str:
         """The name of the data set."""
-        return str(self.config.get("dataset", {}).get("name", "?"))
+        return str(self.config["dataset"]["name"])
 
 
 def note(line: str) -> None:
@@ -106,21 +112,22 @@ def find(names: Sequence[str], *, unfinished: bool = False) -> list[Run]:
     Raises:
         UserError: if a folder is not there, or there is nothing to compare.
     """
-    runs: list[Run] = []
-    left_out = 0
-    for folder in dict.fromkeys(path for name in names for path in _folders(name)):
-        run = _read(folder)
+    found = {name: list(_folders(name)) for name in names}
+    if not any(found.values()):
+        raise UserError(f"no run is recorded in or below {', '.join(names)} (a folder with a readable {RESULT})")
+    for name in names:
+        if not found[name]:
+            note(f"{name}: no run is recorded in or below it")
+    read = {folder: _read(folder) for folders in found.values() for folder in folders}
+    runs = [run for run in read.values() if run is not None and (run.finished or unfinished)]
+    for folder, run in read.items():
         if run is None:
             note(f"{_shown(folder)} is left out: its {RESULT} cannot be read as that of a run")
-        elif run.finished or unfinished:
-            runs.append(run)
-        else:
-            left_out += 1
+        elif not (run.finished or unfinished):
             note(f"{_shown(folder)} is left out: {run.status} after round {run.result.get('rounds', '?')}")
-    if not runs and left_out:
-        raise UserError(f"no run is finished in or below {', '.join(names)}; --unfinished takes the others, too")
     if not runs:
-        raise UserError(f"no run is recorded in or below {', '.join(names)} (a folder with a readable {RESULT})")
+        hint = "; --unfinished takes the others, too" if any(read.values()) else ""
+        raise UserError(f"no run is finished in or below {', '.join(names)}{hint}")
     return runs
 
 
@@ -137,10 +144,8 @@ def _folders(name: str) -> Iterator[Path]:
         tops = [Path(found) for found in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 (absolute, too)
     else:
         raise UserError(f"{name} is not there: name folders of runs, folders that hold some, or patterns in quotes")
-    found = [folder for top in tops for folder in _below(top)]
-    if not found:
-        note(f"{name}: no run is recorded in or below it")
-    yield from found
+    for top in tops:
+        yield from _below(top)
 
 
 def _below(top: Path) -> Iterator[Path]:
@@ -155,12 +160,9 @@ def _below(top: Path) -> Iterator[Path]:
 
 
 def _read(folder: Path) -> Run | None:
-    record = read_record(folder)
-    if record is None or not isinstance(record.get("config"), dict):
-        return None
-    run = Run(folder, record)
+    run = Run(folder, read_record(folder) or {})
     try:
-        _ = run.seed, run.data_seed
+        _ = run.seed, run.data_seed, run.config["method"]["name"], run.config["dataset"]["name"]
     except (KeyError, TypeError, ValueError):
         return None
     return run

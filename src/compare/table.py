@@ -60,7 +60,7 @@ class Column:
 
 
 def _metric(name: str) -> Callable[[Run], object]:
-    return lambda run: (run.result.get("metrics") or {}).get(name)
+    return lambda run: run.metrics.get(name)
 
 
 def _counted(name: str) -> Callable[[Run], object]:

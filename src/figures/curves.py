@@ -30,9 +30,8 @@ WIDTH, PANELS = 11.0, 4.2
 """Inches: of the figure, and of the height of its panels."""
 LINE = 0.17
 """Inches that a line of the legend is high."""
-LETTERS = 185
-"""Letters of the legend's type that fit side by side, ``HANDLE`` of them a line's sample."""
-HANDLE = 9
+LETTERS, HANDLE, COLUMNS = 170, 10, 6
+"""Letters of the legend's type that fit side by side, those that a line's sample takes, and columns at most."""
 SEVERAL = "mean over seeds ± standard deviation, as far as the shortest seed"
 FOLDED = 150
 """A longer name goes on in the next line."""
@@ -103,7 +102,7 @@ def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
         return None
     labels = [_label(row) for row in rows]
     longest = max(len(line) for label in labels for line in label.split("\n"))
-    columns = max(1, min(len(rows), LETTERS // (longest + HANDLE)))
+    columns = max(1, min(len(rows), COLUMNS, LETTERS // (longest + HANDLE)))
     lines = sum(label.count("\n") + 1 for label in labels) / columns
     figure = Figure(figsize=(WIDTH, PANELS + LINE * np.ceil(lines)), layout="constrained")
     several = any(len(row.curves) > 1 for row in rows)
@@ -113,7 +112,7 @@ def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
         for i, row in enumerate(rows):
             _draw(axes, row, key, i, len(rows), labels[i])
         axes.set_xlabel(label)
-        axes.set_xlim(0, max(1, *(line.get_xdata()[-1] for line in axes.lines if len(line.get_xdata()))))
+        axes.set_xlim(0, max([1, *(line.get_xdata()[-1] for line in axes.lines if len(line.get_xdata()))]))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
         axes.grid(axis="y", color=GREY, lw=0.4, alpha=0.5)
         bare(axes)
