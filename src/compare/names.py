@@ -35,7 +35,7 @@ def names(rows: Sequence[Row]) -> list[str]:
         k for k in {k for one in said for k in one.values} if len({o.values.get(k) for o in said}) > 1
     )
     own = [key for key in differing if not _repeats(said, key, differing)]
-    kept = [key for key in own if any(_matters(one, other, key) for one, other in combinations(said, 2))]
+    kept = [key for key in own if _matters(said, key)]
     whole = [[key for key in kept if key in one.values] for one in said]
     short = [[key for key in keys if not _goes_without(said, one, key)] for one, keys in zip(said, whole, strict=True)]
     if not all(short) and "method" not in kept:  # one is as it comes, and needs a name
@@ -60,11 +60,10 @@ def _told_apart(
         more = [key for key in differing if len({said[i].values.get(key) for i in alike}) > 1]
         more = [key for key in more if any(key in said[i].values and key not in short[i] for i in alike)]
         if not more:
-            return [
-                f"{text} ({said[i].row.runs[0].folder.name})" if i in same else text for i, text in enumerate(texts)
-            ]
+            return [f"{text} ({said[i].row.runs[0].folder})" if i in same else text for i, text in enumerate(texts)]
         for i in alike:
-            short[i] = whole[i] = [*short[i], *([more[0]] if more[0] in said[i].values else [])]
+            own = more[0] in said[i].values and more[0] not in short[i]
+            short[i] = whole[i] = [*short[i], *more[: int(own)]]
 
 
 # ------------------------------------------------------------------------------------------------ what a row says
@@ -147,16 +146,36 @@ def _agree(one: _Said, other: _Said, keys: Iterable[str]) -> bool:
 # ----------------------------------------------------------------------------------------------- which keys to tell
 
 
-def _matters(one: _Said, other: _Said, key: str) -> bool:
-    """Whether two rows differ in ``key`` for its own sake."""
-    if _agree(one, other, [key]):
-        return False
-    if one.typed(key) or other.typed(key):
-        return True
-    above = _above(key)
-    if one.of_the_protocol(key) and other.of_the_protocol(key):
-        above = (*above, "protocol", "method")
-    return _agree(one, other, above)
+@dataclass(frozen=True)
+class _Part:
+    """What decides whether a value of one row matters beside another's."""
+
+    value: str | None
+    typed: bool
+    brought_by: tuple[str | None, ...]  # what is chosen above it
+    protocol: tuple[str | None, ...] | None  # and whose word it is, where it is the protocol's
+
+    @classmethod
+    def of(cls, one: _Said, key: str) -> _Part:
+        """The part that ``key`` has in a row."""
+        said = [one.values.get(other) for other in ("protocol", "method")] if one.of_the_protocol(key) else None
+        above = tuple(one.values.get(other) for other in _above(key))
+        return cls(one.values.get(key), one.typed(key), above, None if said is None else tuple(said))
+
+
+def _matters(said: Sequence[_Said], key: str) -> bool:
+    """Whether two of the rows differ in ``key`` for its own sake."""
+    return any(
+        one.value != other.value
+        and (
+            (one.typed or other.typed)
+            or (
+                one.brought_by == other.brought_by
+                and (one.protocol is None or other.protocol is None or one.protocol == other.protocol)
+            )
+        )
+        for one, other in combinations({_Part.of(one, key) for one in said}, 2)
+    )
 
 
 def _repeats(said: Sequence[_Said], key: str, others: Iterable[str]) -> bool:

@@ -76,7 +76,7 @@ COLUMNS = (
     _accuracy("best", "best", "best"),
     _accuracy("mean", "mean of last 10", "mean_last_10"),
     _accuracy("validation", "at best validation", "at_best_validation"),
-    Column("wrong", "wrong labels, %", "wrong_labels_left_percent", _metric("noise_final"), 100.0, spread=True),
+    Column("wrong", "wrong at the end, %", "labels_wrong_at_end_percent", _metric("noise_final"), 100.0, spread=True),
     Column("rounds", "rounds", "rounds", _counted("rounds")),
     Column("participations", "participations", "participations", _counted("participations")),
     Column("communication", "communication, MiB", "communication_mib", _counted("bytes"), 1 / MIB),

@@ -98,12 +98,12 @@ def test_names_are_never_the_same() -> None:
     long = "x" * 60
     config = composed("method=fedavg")
     rows = [
-        row("method=fedavg", folder=f"run{i}", dataset=config["dataset"] | {"root": root})
+        row("method=fedavg", folder=f"sweep{i}/0", dataset=config["dataset"] | {"root": root})
         for i, root in enumerate((f"{long}a{long}", f"{long}b{long}"))
     ]
     first, second = names(rows)
     assert first != second
-    assert first.endswith("(run0)")
+    assert first.endswith("(sweep0/0)")
     assert max(map(len, names(rows))) < 70, "long values are shortened"
 
 
