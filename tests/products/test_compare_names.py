@@ -79,6 +79,8 @@ def test_where_nothing_was_typed_every_row_tells_all() -> None:
     commands = ("method=fedavg", "method=fedavg train.lr=0.01", "method=fedcorr")
     expected = ["method=fedavg train.lr=0.05", "method=fedavg train.lr=0.01", "method=fedcorr train.lr=0.05"]
     assert named(*commands, typed=False) == expected
+    pair = [row("method=fedavg train.lr=0.02", typed=False), row("method=fedavg train.lr=0.01")]
+    assert names(pair) == ["train.lr=0.02", "train.lr=0.01"]
     mixed = [row("method=fedavg train.lr=0.02", typed=False), *map(row, commands)]
     assert names(mixed)[:2] == ["method=fedavg train.lr=0.02", "method=fedavg train.lr=0.05"]
 
