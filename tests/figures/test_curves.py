@@ -65,7 +65,7 @@ def test_one_run_is_a_line_without_a_band() -> None:
 
 @pytest.mark.parametrize(
     ("count", "name"),
-    [(1, "m"), (20, "m"), (32, "m"), (2, "cost=$1$ a_b"), (6, LONG), (20, LONG), (20, "x" * 200)],
+    [(1, "m"), (20, "m"), (32, "m"), (2, "cost=$x^$ a_b"), (6, LONG), (20, LONG), (20, "x" * 200)],
 )
 def test_every_row_can_be_told_and_read(count: int, name: str) -> None:
     rows = [Row(f"{i} {name}", [curve([1, 2], [0.01 * i, 0.5])]) for i in range(count)]
