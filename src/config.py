@@ -113,6 +113,7 @@ class Root:
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal[32, 64, "bf16"]
     threads: PositiveCount
+    client_memory: NonNegative
     rounds: Count
     fraction: PositiveShare
     on_nonfinite: Literal["drop", "stop"]
@@ -248,6 +249,7 @@ NOT_OF_THE_KEY = (
     "device",
     "executor",
     "threads",
+    "client_memory",
     "checkpoint",
     "max_rounds",
     "resume",

@@ -31,6 +31,7 @@ from src.network import Network, fabric_for, initial_params
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
+GIB = 2**30
 
 GROWS = ("rounds", *(f.name for f in fields(Counters)), "bytes", "wall_time_s")
 """What a record has beside its metrics that grows with the run; W&B's summary shows it."""
@@ -311,6 +312,8 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
             state, seconds = _restored(found, key, federation, network, folder), found.seconds
             _say_what_differs(folder.earlier, about)
         progress.opening([f"going on after round {state.round}"])
+    shelf, limit = checkpoint.client_shelf(folder.path), cfg.client_memory * GIB
+    state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, federation), f"in {folder.path}"])
     progress.stages(method)
     OmegaConf.save(OmegaConf.create(about["config"]), folder.path / "config.yaml")

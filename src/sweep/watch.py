@@ -65,6 +65,7 @@ class Watch:
                 self._say(f"[{len(self._said)}/{len(jobs)}] {ending(job, named[job.number])}")
 
     def _running(self, job: Job, label: str) -> None:
+        self._said.discard(job.number)  # a scheduler has begun it anew
         if job.number not in self._of:
             self._of[job.number] = self._bars.add_task(label, total=None)
             if not self._lively:

@@ -105,14 +105,14 @@ def difference(one: Any, other: Any, at: str = "") -> str | None:
         return None if same else at
     if isinstance(one, Payload):
         return difference(list(one), list(other), at) if isinstance(other, Payload) else at
-    if is_dataclass(one) and not isinstance(one, type):
-        if type(one) is not type(other):
-            return at
-        return _first(difference(getattr(one, f.name), getattr(other, f.name), f"{at}.{f.name}") for f in fields(one))
     if isinstance(one, Mapping):
         if not isinstance(other, Mapping) or sorted(one, key=str) != sorted(other, key=str):
             return at
         return _first(difference(value, other[key], f"{at}[{key}]") for key, value in one.items())
+    if is_dataclass(one) and not isinstance(one, type):
+        if type(one) is not type(other):
+            return at
+        return _first(difference(getattr(one, f.name), getattr(other, f.name), f"{at}.{f.name}") for f in fields(one))
     if isinstance(one, list | tuple):
         if not isinstance(other, type(one)) or len(one) != len(other):
             return at
