@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LOG, ERROR_LOG = "job.log", "error.log"
 ORPHAN_SECONDS = 1.0
+OUT_OF_TIME = signal.SIGUSR2
+"""What submitit sends ahead of a job's time limit."""
 
 
 def run(cfg: DictConfig, words: Sequence[str], chosen: DictConfig) -> float:
@@ -52,6 +54,8 @@ def run(cfg: DictConfig, words: Sequence[str], chosen: DictConfig) -> float:
     if not shares_a_process(chosen):
         with _output_to(folder / LOG), _asked_to_stop(ledger) as stop:
             job = _accounted(cfg, job, ledger, stop)
+        if stop.number == OUT_OF_TIME:
+            os.kill(os.getpid(), OUT_OF_TIME)  # saved; the scheduler's own handler puts the job back into the queue
         return _score(job)
     print(f"\njob {number} in {folder}", file=sys.stderr, flush=True)
     job = _accounted(cfg, job, ledger, None)
@@ -130,7 +134,7 @@ def _output_to(log: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _asked_to_stop(ledger: Ledger) -> Iterator[Interruption]:
-    """SIGTERM asks the job to stop; so does the end of the process that the sweep was started from, and then this ends.
+    """SIGTERM asks the job to stop, and a scheduler's word that time is up; so does the end of the sweep's own process.
 
     A Ctrl-C in the terminal reaches every process of the sweep: it is for the first of them to pass on.
     """
@@ -146,7 +150,8 @@ def _asked_to_stop(ledger: Ledger) -> Iterator[Interruption]:
                 os.kill(own, signal.SIGTERM)
                 return
 
-    with Interruption((signal.SIGTERM,)) as stop:
+    scheduled = callable(signal.getsignal(OUT_OF_TIME))
+    with Interruption((signal.SIGTERM, OUT_OF_TIME) if scheduled else (signal.SIGTERM,)) as stop:
         threading.Thread(target=watch, daemon=True).start()
         try:
             yield stop
