@@ -315,6 +315,8 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         progress.opening([f"going on after round {state.round}"])
     progress.opening([_setting(cfg, federation), f"in {folder.path}"])
     progress.stages(method)
+    sizes = {client: federation.sizes[client] for client in federation.with_data}
+    progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
     OmegaConf.save(OmegaConf.create(about["config"]), folder.path / "config.yaml")
     return Session(
         cfg, folder, method, federation, executor, evaluate.Evaluator(federation, network), state, seconds, about
