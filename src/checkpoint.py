@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from src.core import FederatedState, Payload
+from src.disk import writing
 from src.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -89,14 +90,19 @@ class Checkpoint:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """All of ``data`` at ``path``, or what was there before: written beside, flushed to the disk, renamed."""
+    """All of ``data`` at ``path``, or what was there before: written beside, flushed to the disk, renamed.
+
+    Raises:
+        DiskFullError: where there is no space for it.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        with writing(path):
+            with beside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from src.checkpoint import write_atomically
 from src.config import Wandb
 from src.core import RoundResult
+from src.disk import writing
 from src.folder import RESULT
 
 log = logging.getLogger(__name__)
@@ -50,13 +51,13 @@ class Lines:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one line."""
-        with self.path.open("a") as file:
+        with writing(self.path), self.path.open("a") as file:
             file.write(_line(row))
 
     def sync(self) -> None:
         """Have the system put all lines on the disk: a checkpoint must not know more than they do."""
         if self.path.exists():
-            with self.path.open("a") as file:
+            with writing(self.path), self.path.open("a") as file:
                 os.fsync(file.fileno())
 
 
@@ -184,7 +185,7 @@ class Mirror:
     @classmethod
     def open(cls, settings: Wandb, folder: Path, key: str, config: Mapping[str, Any], **names: Any) -> Mirror:
         """Start the mirror of the run in ``folder``; ``names`` are W&B's group, job type, name and tags."""
-        mode = settings.mode
+        mode: str = settings.mode
         if mode == "auto":
             mode = WORDS.get(os.environ.get("WANDB_MODE", ""), "online" if _has_key() else "offline")
         if mode == "disabled":

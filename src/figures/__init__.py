@@ -7,6 +7,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from src.disk import DiskFullError, writing
 from src.figures import accuracy, confusion, lid, noise_levels
 from src.figures.record import RunRecord, read
 
@@ -30,6 +31,7 @@ def save(folder: Path) -> list[Path]:
 
     Raises:
         UserError: if no run is recorded there.
+        DiskFullError: if there is no space for a figure.
     """
     record, files = read(folder), []
     for name, draw in FIGURES.items():
@@ -38,8 +40,12 @@ def save(folder: Path) -> list[Path]:
             figure = draw(record)
             if figure is not None:
                 file.parent.mkdir(exist_ok=True)
-                FigureCanvasAgg(figure).print_figure(file, dpi=150)
+                with writing(file):
+                    FigureCanvasAgg(figure).print_figure(file, dpi=150)
                 files.append(file)
+        except DiskFullError:
+            file.unlink(missing_ok=True)
+            raise
         except Exception as error:
             log.warning("the figure %s could not be drawn (%s: %s)", file, type(error).__name__, error)
     return files
