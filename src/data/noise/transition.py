@@ -185,7 +185,10 @@ def _load(path: Path) -> Transition:
         raise UserError(f"noise.path={path}: no such file")
     try:
         if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False), np.float64)
+            T = np.load(path, allow_pickle=False)
+            if not isinstance(T, np.ndarray) or T.dtype.kind not in "biuf":
+                raise ValueError("it is no array of real numbers")
+            return T.astype(np.float64)
         with warnings.catch_warnings(action="ignore"):  # of an empty file, whose shape will be refused
             return np.loadtxt(path, delimiter=",", ndmin=2)
     except (OSError, ValueError, EOFError) as error:
