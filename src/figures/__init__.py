@@ -14,6 +14,7 @@ from src.figures.record import RunRecord, read
 log = logging.getLogger(__name__)
 
 FOLDER = "figures"
+DPI = 150
 FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
     "accuracy": accuracy.draw,
     "lid": lid.draw,
@@ -41,7 +42,7 @@ def save(folder: Path) -> list[Path]:
             if figure is not None:
                 file.parent.mkdir(exist_ok=True)
                 with writing(file):
-                    FigureCanvasAgg(figure).print_figure(file, dpi=150)
+                    _write(figure, file)
                 files.append(file)
         except DiskFullError:
             file.unlink(missing_ok=True)
@@ -49,3 +50,13 @@ def save(folder: Path) -> list[Path]:
         except Exception as error:
             log.warning("the figure %s could not be drawn (%s: %s)", file, type(error).__name__, error)
     return files
+
+
+def _write(figure: Figure, file: Path) -> None:
+    """As ``figure.savefig`` would, in one pass: that draws everything once more to see where it ends up."""
+    figure.set_dpi(DPI)
+    canvas = FigureCanvasAgg(figure)
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
+        figure.set_layout_engine("none")
+    canvas.print_png(file)
