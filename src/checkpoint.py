@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import io
 import logging
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -20,14 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from src.core import FederatedState, Payload
-from src.disk import writing
+from src.atomic import write_atomically
+from src.core import ClientState, FederatedState, Payload, size_in_bytes
 from src.errors import UserError
+from src.shelf import Shelf, Shelved
 
 log = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
-TYPE, FIELDS, PAYLOAD, TUPLE = "type of", "fields", "payload", "tuple"
+SUFFIXES = (".pt", ".sha256", ".files")
+TYPE, FIELDS, PAYLOAD, TUPLE, SHELVED = "type of", "fields", "payload", "tuple", "shelved"
 
 
 def encode(value: Any) -> Any:
@@ -42,6 +43,8 @@ def encode(value: Any) -> Any:
         return value
     if isinstance(value, Payload):
         return {PAYLOAD: [encode(v) for v in value]}
+    if isinstance(value, Shelved):
+        return {SHELVED: {client: encode(held) for client, held in value.held.items()}, "files": dict(value.files)}
     if is_dataclass(value) and not isinstance(value, type):
         name = f"{type(value).__module__}:{type(value).__qualname__}"
         return {TYPE: name, FIELDS: {f.name: encode(getattr(value, f.name)) for f in fields(value)}}
@@ -68,6 +71,8 @@ def decode(value: Any) -> Any:
         return value
     if PAYLOAD in value:
         return Payload(*(decode(v) for v in value[PAYLOAD]))
+    if SHELVED in value:
+        return Shelved({client: decode(held) for client, held in value[SHELVED].items()}, value["files"])
     if TUPLE in value:
         return tuple(decode(v) for v in value[TUPLE])
     if TYPE in value:
@@ -89,49 +94,47 @@ class Checkpoint:
     seconds: float  # of work so far
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """All of ``data`` at ``path``, or what was there before: written beside, flushed to the disk, renamed.
+def client_shelf(run: Path) -> Shelf[ClientState]:
+    """Where the run in the folder ``run`` puts what clients keep and memory does not hold."""
 
-    Raises:
-        DiskFullError: where there is no space for it.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with writing(path):
-            with beside.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    def to_bytes(state: ClientState) -> bytes:
+        buffer = io.BytesIO()
+        torch.save(encode(state), buffer)
+        return buffer.getvalue()
+
+    def from_bytes(data: bytes) -> ClientState:
+        found: ClientState = decode(torch.load(io.BytesIO(data), weights_only=True))
+        return found
+
+    return Shelf(run / "clients", to_bytes, from_bytes, size_in_bytes)
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
-    """Write the checkpoint of a round into ``folder`` and keep the newest ``keep``."""
+    """Write the checkpoint of a round into ``folder`` and keep the newest ``keep``, with the files that they name."""
     folder.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     torch.save(encode(checkpoint), buffer)
     data = buffer.getvalue()
     path = folder / f"round_{checkpoint.state.round:08d}.pt"
+    clients = checkpoint.state.clients
+    names = sorted(clients.files.values())
+    if clients.shelf is not None:
+        clients.shelf.sync(names)
+        write_atomically(path.with_suffix(".files"), "\n".join(names).encode())
     write_atomically(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode())
     write_atomically(path, data)
     for old in sorted(folder.glob("round_*.pt"))[:-keep]:
-        old.unlink()
-        old.with_suffix(".sha256").unlink(missing_ok=True)
+        for suffix in SUFFIXES:
+            old.with_suffix(suffix).unlink(missing_ok=True)
+    if clients.shelf is not None:
+        clients.shelf.keep_only({name for file in folder.glob("*.files") for name in file.read_text().split()})
     return path
 
 
 def forget_after(folder: Path, rounds: int) -> None:
     """Delete checkpoints of later rounds, which a run starting at ``rounds`` did not come through, and half files."""
     for path in folder.glob("*"):
-        found = re.fullmatch(r"round_(\d{8})\.(pt|sha256)", path.name)
+        found = re.fullmatch(r"round_(\d{8})\.\w+", path.name)
         if path.name.startswith(".round_") or (found and int(found.group(1)) > rounds):
             path.unlink()
 

@@ -58,10 +58,13 @@ def guarded(entry: Callable[[], object], *, overrides: bool = True) -> None:
     except Exception as error:
         if wanted:
             raise
-        first = (str(error).strip().splitlines() or [""])[0]
-        hint = f"; {TRACEBACKS}=1 shows where"
-        print(f"error: the run failed: {type(error).__name__}: {first}{hint}", file=sys.stderr)
+        print(f"error: the run failed: {described(error)}; {TRACEBACKS}=1 shows where", file=sys.stderr)
         sys.exit(1)
+
+
+def described(error: BaseException) -> str:
+    """An unforeseen error in one line."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 def explain(error: BaseException, words: Sequence[str]) -> str:

@@ -113,6 +113,7 @@ class Root:
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal[32, 64, "bf16"]
     threads: Annotated[int, Interval(ge=1, le=1024)]
+    client_memory: NonNegative
     rounds: Count
     fraction: PositiveShare
     on_nonfinite: Literal["drop", "stop"]
@@ -270,6 +271,7 @@ NOT_OF_THE_KEY = (
     "device",
     "executor",
     "threads",
+    "client_memory",
     "checkpoint",
     "max_rounds",
     "resume",

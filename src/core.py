@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from src.shelf import Shelved
 from src.streams import stream, torch_seed
 
 if TYPE_CHECKING:
@@ -214,12 +215,17 @@ class FederatedState:
 
     round: int
     server: ServerState
-    clients: Mapping[int, ClientState] = field(default_factory=dict)
+    clients: Shelved[ClientState] = field(default_factory=Shelved)
     counters: Counters = field(default_factory=Counters)
 
     def client(self, client: int) -> ClientState:
         """What this client keeps."""
-        return self.clients.get(client, ClientState())
+        return self.clients[client] if client in self.clients else ClientState()
+
+    def keeping(self, states: Mapping[int, ClientState]) -> FederatedState:
+        """The state with these clients keeping what is given here."""
+        kept = {client: state for client, state in states.items() if not state.empty}
+        return replace(self, clients=self.clients.updated(kept, states.keys() - kept.keys()))
 
     def counted(self, **more: int) -> FederatedState:
         """The state with the named counters increased."""

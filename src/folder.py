@@ -68,6 +68,8 @@ def open_folder(
         found = _earlier(key, [_path(output_root), SWEEPS])
         if found is not None:
             return _continue(_lock(found), key, plain)
+    if job is not None and read_record(job) is not None:
+        return _continue(_lock(job), key, plain)  # the sweep was started again, or its scheduler has
     fresh = job if job is not None else _unused(_path(output_root), key)
     line = f"no unfinished run of this configuration under {output_root}; starting afresh in {fresh}" if resume else ""
     return _lock(fresh), line

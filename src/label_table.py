@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from src.checkpoint import write_atomically
+from src.atomic import write_atomically
 
 NAME = "labels.csv"
 

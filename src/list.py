@@ -1,6 +1,7 @@
 """Name what can be chosen, each with the line that its file begins with.
 
 python -m src.list [GROUP...]          all, or of these groups: method, method/local, noise ...
+python -m src.list --markdown GROUP    the options of one group as a Markdown table
 """
 
 from __future__ import annotations
@@ -71,6 +72,17 @@ def rows(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             yield group, file.relative_to(CONF / group).with_suffix("").as_posix(), described(file)
 
 
+def markdown(group: str) -> str:
+    """The options of one group as a Markdown table; those of the groups below it have their own.
+
+    Raises:
+        UserError: if there is no such group.
+    """
+    name, files = next(iter(chosen([group]).items()))
+    lines = [f"| `{file.relative_to(CONF / name).with_suffix('').as_posix()}` | {described(file)} |" for file in files]
+    return "\n".join([f"| `{name}` | what |", "|---|---|", *lines])
+
+
 def show(names: Sequence[str]) -> None:
     """Tables on a terminal; elsewhere a line ``group=option  description`` each.
 
@@ -104,6 +116,10 @@ def main() -> None:
     words = sys.argv[1:]
     if {"-h", "--help"} & set(words):
         print("python -m src.list [GROUP ...]: name methods, parts, data sets and whatever else can be chosen")
+        print("python -m src.list --markdown GROUP: the options of one group as a Markdown table")
+        return
+    if words[:1] == ["--markdown"]:
+        cli.guarded(lambda: [print(markdown(group)) for group in words[1:] or ["method"]], overrides=False)
         return
     cli.guarded(lambda: show(words), overrides=False)
 

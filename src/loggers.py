@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from src.checkpoint import write_atomically
+from src.atomic import write_atomically
 from src.config import Wandb
 from src.core import RoundResult
 from src.disk import writing
@@ -222,7 +222,7 @@ class Mirror:
             log.warning("W&B took no figures (%s)", error)
 
     def close(self, *, failed: bool, summary: Mapping[str, Any]) -> str | None:
-        """Finish; gives the line to print for a run that is still to be synchronised."""
+        """Finish; gives the folder of a run that is still to be synchronised."""
         if self._run is None:
             return None
         try:
@@ -234,7 +234,7 @@ class Mirror:
             return None
         if not in_time:
             log.warning("W&B did not finish within %.0f s; all rows are in %s", CLOSE_SECONDS, folder)
-        return f"wandb sync {folder}" if self._mode == "offline" or not in_time else None
+        return folder if self._mode == "offline" or not in_time else None
 
 
 def _within(seconds: float, do: Callable[[], None]) -> bool:

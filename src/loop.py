@@ -169,11 +169,9 @@ class _Server:
             params, own = stage.server(received, combined, cohort, len(self.clients), own)
             if own is not None:
                 parts[slot] = own
-        kept = {**state.clients, **{r.client: r.state for r in finite}}
         model = size_in_bytes(received)
-        state = replace(
-            state, server=ServerState(params, parts), clients={c: s for c, s in kept.items() if not s.empty}
-        ).counted(
+        state = replace(state, server=ServerState(params, parts)).keeping({r.client: r.state for r in finite})
+        state = state.counted(
             participations=len(results),
             bytes_down=sum(map(_sent, tasks)),
             bytes_up=sum(model + size_in_bytes(r.reports) for r in results),
@@ -240,13 +238,13 @@ class _Server:
         asked = job.corrector.chosen(job.rule, self._known(state), self.clients)
         tasks = [self.task(state, client, stage, self.method.exchange) for client in asked]
         corrections = [r for block in self.executor.map(job, tasks, as_list) for r in block.results]
-        clients = dict(state.clients)
+        kept = {}
         for found in corrections:
             was = state.client(found.client)
-            clients[found.client] = replace(
+            kept[found.client] = replace(
                 was, labels=found.labels, weight=found.weight, extras=was.extras.including(*found.keeps)
             )
-        state = replace(state, clients=clients).counted(
+        state = state.keeping(kept).counted(
             bytes_down=sum(map(_sent, tasks)),
             bytes_up=sum(size_in_bytes(c.reports) for c in corrections),
         )

@@ -1,21 +1,15 @@
-"""The entry point: compose, assemble, run the loop, write down what came of it.
+"""The entry point: one run, or a sweep of them.
 
     python -m src.main method=fedcorr noise.rho=0.6
 
-``train`` is an ordinary function of a composed configuration, so that tests and notebooks can call it.
+What takes seconds to import is imported when something is to be run.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import re
-import shlex
-import shutil
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -24,97 +18,43 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from src import cli, config
-
-
-def train(cfg: DictConfig, words: Sequence[str] = (), job: Path | None = None) -> Mapping[str, Any]:
-    """Run what ``cfg`` says, or go on with it, and give its result.
-
-    Args:
-        cfg: a composed configuration, ``conf/config.yaml`` with overrides.
-        words: the overrides as typed, to print the command that goes on with the run.
-        job: the folder that a sweep gives to this job.
-
-    Raises:
-        UserError: for what the user can mend.
-        Interrupted: after a signal, once the state is saved.
-    """
-    config.check(cfg)
-    os.environ.setdefault("OMP_NUM_THREADS", str(cfg.threads))  # before torch is first imported
-    from src import progress, session
-    from src.interrupt import Interrupted, Interruption
-
-    claimed = session.claim(cfg, words, job)
-    if claimed.folder.finished:
-        assert claimed.folder.earlier is not None
-        claimed.folder.lock.release()
-        earlier = claimed.folder.earlier
-        progress.closing(f"finished earlier: {claimed.folder.path}", {**earlier, **earlier.get("metrics", {})})
-        return earlier
-    run = session.open_session(cfg, words, claimed)
-    signalled = None
-    with run, Interruption() as stop:
-        try:
-            with progress.Bar(run.rounds, run.state.round) as bar:
-                for result in run.results():
-                    run.log(result)
-                    bar.round(result)
-                    signalled = stop.number
-                    leave = run.enough or signalled is not None
-                    run.keep(now=leave)
-                    if leave:
-                        break
-            status = "finished" if run.over else "stopped" if signalled is None else "interrupted"
-            record = run.close(status)
-        except Exception as error:
-            run.fail(error, traceback.format_exc())
-            raise
-    progress.closing(f"{status}: {run.folder.path}", {**record, **record["metrics"]})
-    if status != "finished":
-        print(f"to go on: {_command(words, run.folder.path)}", file=sys.stderr)
-    if status == "interrupted" and signalled is not None:
-        raise Interrupted(signalled)
-    return record
-
-
-def _command(words: Sequence[str], folder: Path) -> str:
-    """The command that resumes: the same overrides, without what was only said of this start."""
-    kept = [w for w in words if w.split("=")[0].lstrip("+") not in ("resume", "output", "max_rounds")]
-    path = str(folder)
-    if not re.fullmatch(r"[\w./-]+", path):  # Hydra's grammar would read commas and brackets
-        path = "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    python = "python" if shutil.which("python") == sys.executable else sys.executable
-    return shlex.join([python, "-m", "src.main", *kept, f"resume={path}"])
+from src.interrupt import Interrupted
+from src.sweep.account import accounted
 
 
 @hydra.main(config_path=str(config.CONF), config_name="config", version_base="1.3")
 def _main(cfg: DictConfig) -> float | None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    chosen = HydraConfig.get()
-    typed: Any = chosen.overrides.task
+    if isinstance(cfg.threads, int):
+        os.environ.setdefault("OMP_NUM_THREADS", str(cfg.threads))  # before torch is first imported
+    chosen: Any = HydraConfig.get()
+    typed = chosen.overrides.task
     words = [str(typed._get_node(i)) for i in range(len(typed))]  # as typed: reading them would resolve ${...}
     if chosen.mode == RunMode.MULTIRUN:
-        return _score(train(cfg, words, Path(chosen.runtime.output_dir)))
+        from src.sweep import job
+
+        return job.run(cfg, words, chosen)
     try:
-        return _score(train(cfg, words))
+        from src.run import train
+
+        signalled = train(cfg, words).signal
     except Exception as error:  # Hydra would announce it in a line of its own
         _failed.append(error)
         return None
+    if signalled is not None:
+        raise Interrupted(signalled)
+    return None
 
 
 _failed: list[Exception] = []
-
-
-def _score(record: Mapping[str, Any]) -> float | None:
-    """What a sweeper that searches would maximise."""
-    score: float | None = (record.get("metrics") or {}).get("mean_last_10")
-    return score
 
 
 def main() -> None:
     """What ``python -m src.main`` runs."""
 
     def entry() -> None:
-        _main()
+        with accounted():
+            _main()
         if _failed:
             raise _failed.pop()
 
@@ -122,4 +62,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from src.main import main as of_the_module
+
+    of_the_module()  # so that what a sweep sends to its workers is known to them by name

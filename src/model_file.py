@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from src import __version__, config
-from src.checkpoint import write_atomically
+from src.atomic import write_atomically
 from src.core import Params
 from src.data.transforms import Transform
 from src.errors import UserError

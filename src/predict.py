@@ -8,17 +8,17 @@ taken as 0..255 and brought to the range that the data set stores: the digits' i
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from src import cli
 from src.errors import UserError
+from src.options import Parser
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,7 +132,7 @@ def save(predictions: Sequence[Prediction], file: Path) -> None:
     Raises:
         UserError: if it cannot be written.
     """
-    from src.checkpoint import write_atomically
+    from src.atomic import write_atomically
 
     count = max((len(found.top) for found in predictions), default=1)
     text = io.StringIO(newline="")
@@ -145,18 +145,6 @@ def save(predictions: Sequence[Prediction], file: Path) -> None:
         write_atomically(file, text.getvalue().encode("utf-8", errors="surrogateescape"))
     except OSError as error:
         raise UserError(f"--csv {file} cannot be written ({error.strerror})") from error
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the command.
-
-        Raises:
-            UserError: always.
-        """
-        raise UserError(f"{message}; see python -m src.predict --help")
 
 
 def parser() -> Parser:

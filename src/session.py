@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -19,6 +18,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from src import checkpoint, config, evaluate, label_table, loggers, loop, model_file, progress
+from src.atomic import write_atomically
 from src.config import Training
 from src.core import Counters, Executor, FederatedState, RoundResult
 from src.data.federation import Federation, from_config
@@ -33,6 +33,7 @@ from src.network import Network, fabric_for, initial_params
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
+GIB = 2**30
 
 GROWS = ("rounds", *(f.name for f in fields(Counters)), "bytes", "wall_time_s")
 """What a record has beside its metrics that grows with the run; W&B's summary shows it."""
@@ -65,6 +66,7 @@ class Session:
         self._saved, self._saved_round = time.monotonic(), state.round
         self._evaluations: list[Mapping[str, float]] = []
         self._mirror: loggers.Mirror | None = None
+        self.unsynchronised: str | None = None  # the offline folder of W&B, once it is closed
 
     def __enter__(self) -> Self:
         try:
@@ -228,7 +230,7 @@ class Session:
         """Write down what went wrong, where somebody will look."""
         record: dict[str, Any] = {}
         try:
-            checkpoint.write_atomically(self.folder.path / "error.log", trace.encode())
+            write_atomically(self.folder.path / "error.log", trace.encode())
             record = self._record.result("failed", error=f"{type(error).__name__}: {error}", **self._grown())
         except DiskFullError as second:
             log.debug("%s, either", second)
@@ -240,10 +242,8 @@ class Session:
         if self._mirror is None:
             return
         grown = {name: record[name] for name in GROWS if name in record}
-        line = self._mirror.close(failed=failed, summary={**grown, **record.get("metrics", {})})
+        self.unsynchronised = self._mirror.close(failed=failed, summary={**grown, **record.get("metrics", {})})
         self._mirror = None
-        if line:
-            print(line, file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -328,13 +328,13 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
             state, seconds = _restored(found, key, federation, network, folder), found.seconds
             _say_what_differs(folder.earlier, about)
         progress.opening([f"going on after round {state.round}"])
+    shelf, limit = checkpoint.client_shelf(folder.path), cfg.client_memory * GIB
+    state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, federation), f"in {folder.path}"])
     progress.stages(method)
     sizes = {client: federation.sizes[client] for client in federation.with_data}
     progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
-    checkpoint.write_atomically(
-        folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode()
-    )
+    write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
     return Session(
         cfg, folder, method, federation, executor, evaluate.Evaluator(federation, network), state, seconds, about
     )

@@ -59,4 +59,4 @@ def _write(figure: Figure, file: Path) -> None:
     if (layout := figure.get_layout_engine()) is not None:
         layout.execute(figure)
         figure.set_layout_engine("none")
-    canvas.print_png(file)
+    canvas.print_png(file)  # type: ignore[no-untyped-call]

@@ -4,6 +4,10 @@ from typing import Any
 
 INK, CLEAN, WRONG = "#222222", "#4c78a8", "#d1495b"
 GREEN, ORANGE, PURPLE, GREY = "#009e73", "#e69f00", "#8e6bb0", "#b9b9b9"
+EIGHT = ("#0072b2", "#d55e00", GREEN, "#cc79a7", ORANGE, "#56b4e9", INK, "#882255")
+"""Lines side by side: Okabe and Ito's without their yellow, and Tol's wine, apart in every kind of colour blindness."""
+DASHES = ("-", "--", ":", "-.")
+"""Kinds of lines, for more than eight."""
 MANY = 60
 """From so many clients on, bars touch and clients are not marked one by one."""
 

@@ -14,6 +14,7 @@ import torch
 
 from src import config
 from src.core import ClientSampler, ClientState, Sampling
+from src.shelf import Shelved
 from tests.cli.conftest import ROOT, Command
 from tests.properties.runs import Ran, assembled, difference, run
 from tests.registry import BY_NAME, TINY, Entry
@@ -128,7 +129,7 @@ def test_a_client_that_diverges_is_left_out_and_counted(tmp_path: Path) -> None:
         first = next(parts.rounds())
         poisoned, size = first.cohort[2], parts.federation.sizes[first.cohort[2]]
         nan = ClientState(weight=torch.full((size,), math.nan))
-        results = parts.results(state=replace(parts.state, clients={poisoned: nan}))
+        results = parts.results(state=replace(parts.state, clients=Shelved({poisoned: nan})))
         present = [poisoned in r.cohort for r in results]
         assert [r.metrics["left_out"] for r in results] == [float(p) for p in present]
         assert results[-1].state.counters.left_out == sum(present)

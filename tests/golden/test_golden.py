@@ -60,7 +60,7 @@ CORRECTION = ("asked", "relabelled", "noise_final")
 
 def trajectory(words: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
     """Every round and evaluation of a run, as its record has them."""
-    from src.main import train
+    from src.run import train
 
     overrides = [*SETTING, *words, f"output={folder / 'run'}", f"cache={folder / 'cache'}"]
     train(config.load(overrides), overrides)

@@ -23,6 +23,7 @@ from src.exchanges.lid import Lid, LidScore, LidState, NoiseDirective, NoiseLeve
 from src.local.terms.proximal import AdaptiveProximal
 from src.method import Method, assemble
 from src.samplers import CleanOnly, OnePass, Uniform
+from src.shelf import Shelved
 from src.statistics import lid_score, sample_losses, two_gaussians
 from tests.numerics.toys import (
     ONE_STEP,
@@ -586,7 +587,7 @@ def test_cumulative_scores_never_fall():
 
 def test_clean_clients_keep_their_labels_in_the_first_stage():
     run = composed(*NOISY, "method.T1=3", "method.T2=0", "method.T3=0", "method.theta=0.0", "method.pi=1.0")
-    before = held(run, replace(run.rounds[0], state=replace(run.rounds[0].state, clients={})))
+    before = held(run, replace(run.rounds[0], state=replace(run.rounds[0].state, clients=Shelved())))
     ever = torch.zeros(4, dtype=torch.bool)
     for result in run.rounds:
         ever |= result.state.server.parts["exchange lid"].noisy

@@ -14,8 +14,8 @@ from src import checkpoint, config, loop
 from src.core import Executor, FederatedState, Payload, RoundResult
 from src.data.federation import Federation
 from src.evaluate import Evaluator
-from src.main import train
 from src.method import Method
+from src.run import train
 from src.session import claim, open_session
 
 
@@ -53,7 +53,7 @@ def without_times(path: Path) -> list[dict[str, Any]]:
 def run(words: Sequence[str], folder: Path, *more: str) -> Ran:
     """Train in this process with ``folder`` as the run's."""
     overrides = [*words, f"output={folder}", f"cache={folder.parent / 'cache'}", *more]
-    return Ran(folder, train(config.load(overrides), overrides))
+    return Ran(folder, train(config.load(overrides), overrides).record)
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ def difference(one: Any, other: Any, at: str = "") -> str | None:
         return None if same else at
     if isinstance(one, Payload):
         return difference(list(one), list(other), at) if isinstance(other, Payload) else at
-    if is_dataclass(one) and not isinstance(one, type):
-        if type(one) is not type(other):
-            return at
-        return _first(difference(getattr(one, f.name), getattr(other, f.name), f"{at}.{f.name}") for f in fields(one))
     if isinstance(one, Mapping):
         if not isinstance(other, Mapping) or sorted(one, key=str) != sorted(other, key=str):
             return at
         return _first(difference(value, other[key], f"{at}[{key}]") for key, value in one.items())
+    if is_dataclass(one) and not isinstance(one, type):
+        if type(one) is not type(other):
+            return at
+        return _first(difference(getattr(one, f.name), getattr(other, f.name), f"{at}.{f.name}") for f in fields(one))
     if isinstance(one, list | tuple):
         if not isinstance(other, type(one)) or len(one) != len(other):
             return at

@@ -1,0 +1,103 @@
+"""One run from a composed configuration to its end, as an ordinary function for tests, notebooks and sweeps to call."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import DictConfig
+
+from src import config, progress, session
+from src.interrupt import Interruption
+from src.session import Session
+
+Status = Literal["finished", "stopped", "interrupted"]
+"""How a run left off; stopped: at ``max_rounds``."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run."""
+
+    status: Status
+    folder: Path
+    record: Mapping[str, Any]  # its result.json
+    signal: int | None = None  # that interrupted it
+
+
+def train(
+    cfg: DictConfig,
+    words: Sequence[str] = (),
+    job: Path | None = None,
+    *,
+    opened: Callable[[Session], object] = lambda run: None,
+    stop: Interruption | None = None,
+) -> Outcome:
+    """Run what ``cfg`` says, or go on with it.
+
+    Args:
+        cfg: ``conf/config.yaml`` with overrides, composed.
+        words: the overrides as typed, to print the command that goes on with the run.
+        job: the folder that a sweep gives to this job; the sweep then says how to go on.
+        opened: told of the run before its first round.
+        stop: an interruption that is being listened for already.
+
+    Raises:
+        UserError: for what the user can mend.
+    """
+    config.check(cfg)
+    claimed = session.claim(cfg, words, job)
+    if claimed.folder.finished:
+        assert claimed.folder.earlier is not None
+        claimed.folder.lock.release()
+        earlier = claimed.folder.earlier
+        progress.closing(f"finished earlier: {claimed.folder.path}", {**earlier, **earlier.get("metrics", {})})
+        return Outcome("finished", claimed.folder.path, earlier)
+    run = session.open_session(cfg, words, claimed)
+    with run, Interruption() if stop is None else nullcontext(stop) as stop:
+        opened(run)
+        try:
+            with progress.Bar(run.rounds, run.state.round) as bar:
+                for result in run.results():
+                    run.log(result)
+                    bar.round(result)
+                    leave = run.enough or stop.number is not None
+                    run.keep(now=leave)
+                    if leave:
+                        break
+            status: Status
+            status = "finished" if run.over else "stopped" if run.enough else "interrupted"
+            record = run.close(status)
+        except Exception as error:
+            run.fail(error, traceback.format_exc())
+            raise
+        finally:
+            if job is None and run.unsynchronised:
+                print(f"wandb sync {run.unsynchronised}", file=sys.stderr)
+    progress.closing(f"{status}: {run.folder.path}", {**record, **record["metrics"]})
+    if status != "finished" and job is None:
+        print(f"to go on: {command(_again(words, run.folder.path))}", file=sys.stderr)
+    return Outcome(status, run.folder.path, record, stop.number if status == "interrupted" else None)
+
+
+def _again(words: Sequence[str], folder: Path) -> list[str]:
+    """The words that resume: the same overrides, without what was only said of this start."""
+    kept = [w for w in words if w.split("=")[0].lstrip("+") not in ("resume", "output", "max_rounds")]
+    path = str(folder)
+    if not re.fullmatch(r"[\w./-]+", path):  # Hydra's grammar would read commas and brackets
+        path = "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return [*kept, f"resume={path}"]
+
+
+def command(words: Sequence[str]) -> str:
+    """The command line that starts the entry point with these words."""
+    python = "python" if shutil.which("python") == sys.executable else sys.executable
+    return shlex.join([python, "-m", "src.main", *words])

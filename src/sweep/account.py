@@ -1,0 +1,200 @@
+"""The sweep as the process sees it that was started: a plan checked before the first job, and an account at the end."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from filelock import FileLock, Timeout
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, open_dict
+
+from src import cli, config
+from src.errors import UserError
+from src.interrupt import Interrupted
+from src.sweep.job import shares_a_process
+from src.sweep.ledger import DONE, Job, Ledger
+from src.sweep.table import show
+from src.sweep.watch import Watch
+
+_open: list[Sweep] = []
+
+
+class Refused(BaseException):
+    """Carries a refusal past Hydra, which turns a callback's ``Exception`` into a warning."""
+
+    def __init__(self, reason: UserError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class Opening(Callback):
+    """Hydra's callback, named in ``conf/config.yaml``: where a sweep begins."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Open the account."""
+        try:
+            _open.append(Sweep(config))
+        except UserError as error:
+            raise Refused(error) from None
+
+
+@contextmanager
+def accounted() -> Iterator[None]:
+    """While Hydra runs; where that is a sweep, its account is given at the end.
+
+    Raises:
+        UserError: if a job is wrong; none has begun then.
+        SystemExit: 1, if a job has failed.
+    """
+    failure: BaseException | None = None
+    try:
+        yield
+    except Refused as refused:
+        raise refused.reason from None
+    except BaseException as error:
+        failure = error
+    sweep = _open.pop() if _open else None
+    if sweep is not None:
+        sweep.end(failure)
+    elif failure is not None:
+        raise failure
+
+
+class Sweep:
+    """A sweep from its plan to its account."""
+
+    def __init__(self, config: DictConfig) -> None:
+        chosen = config.hydra
+        self.folder = Path(str(chosen.sweep.dir))
+        self._lock = _locked(self.folder)
+        jobs = _expanded(config)
+        _check(config, jobs)
+        self._ledger = Ledger(self.folder)
+        self._ledger.plan(jobs, sys.argv[1:])
+        self._signal: int | None = None
+        self._before: dict[int, Any] = {}
+        self._watch: Watch | None = None
+        if not shares_a_process(chosen):
+            self._watch = Watch(self._ledger)
+            self._watch.start()
+            if "slurm" not in str(chosen.launcher._target_).lower():  # there, jobs outlive this process
+                self._before = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
+        else:
+            self._before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupt)}
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        again, self._signal = self._signal is not None, number
+        self._ledger.stop()
+        for job in self._ledger.jobs():
+            if job.status == "running" and job.here:
+                with suppress(ProcessLookupError):
+                    os.kill(job.pid, signal.SIGTERM)
+        if again:
+            raise Interrupted(number)
+        print("\nstopping: jobs finish their round and save; once more stops at once", file=sys.stderr, flush=True)
+
+    def end(self, failure: BaseException | None) -> None:
+        """Say what became of every job; ``failure`` is what the launcher ended with.
+
+        Raises:
+            Interrupted: after a signal.
+            SystemExit: 1, if a job has not come to its end.
+            BaseException: the failure, if it is a signal or no job has begun.
+        """
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._watch is not None:
+            self._watch.stop()
+        self._lock.release()
+        jobs = self._ledger.jobs()
+        if failure is not None and all(job.status == "waiting" for job in jobs):
+            raise failure
+        show(self.folder, jobs)
+        if isinstance(failure, Exception):
+            print(f"the launcher ended with {cli.described(failure)}", file=sys.stderr)
+        self._say_what_to_do(jobs)
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
+        if self._signal is not None:
+            raise Interrupted(self._signal)
+        if failure is not None or any(job.status not in DONE for job in jobs):
+            sys.exit(1)
+
+    def _say_what_to_do(self, jobs: Sequence[Job]) -> None:
+        from src.run import command
+
+        if any(job.status not in ("finished", "refused") for job in jobs):
+            words = [w for w in sys.argv[1:] if w.split("=")[0].lstrip("+") != "resume"]
+            print(f"to go on: {command([*words, 'resume=true'])}", file=sys.stderr)
+        if places := _patterns([job.unsynchronised for job in jobs if job.unsynchronised], self.folder):
+            print(f"wandb sync {' '.join(places)}", file=sys.stderr)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+def _locked(folder: Path) -> FileLock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"hydra.sweep.dir={folder} is in use by another sweep; choose another folder") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"hydra.sweep.dir={folder}: {reason}; choose a folder you can write to") from None
+    return lock
+
+
+def _expanded(config: DictConfig) -> list[list[str]]:
+    """The overrides of every job, as Hydra's own sweeper expands them; none where another sweeper decides."""
+    if not str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
+        return []
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    overrides = parser.parse_overrides([*params, *config.hydra.overrides.task])
+    return BasicSweeper.split_arguments(overrides, None)[0]
+
+
+def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
+    """Check jobs until every value of every axis has been checked once, and every combination of groups.
+
+    Raises:
+        UserError: naming the job.
+    """
+    loader = GlobalHydra.instance().config_loader()
+    seen: set[object] = set()
+    for number, job in enumerate(jobs):
+        groups = frozenset(w for w in job if (config.CONF / w.split("=")[0].split("@")[0]).is_dir())
+        if {*job, groups} <= seen:
+            continue
+        seen |= {*job, groups}
+        try:
+            cfg = loader.load_sweep_config(composed, list(job))
+            with open_dict(cfg):
+                del cfg["hydra"]
+            config.check(cfg)
+        except (UserError, HydraException) as error:
+            said = cli.explain(error, job)
+            raise UserError(said if len(jobs) == 1 else f"job {number}: {said}; no job has begun") from None
+
+
+def _patterns(folders: Sequence[str], sweep: Path) -> list[str]:
+    """The folders as few words for a shell: those of the sweep's own jobs as one pattern."""
+    own = [f for f in folders if Path(f).parent.parent.parent == sweep.absolute()]
+    pattern = f"{shlex.quote(str(sweep))}/*/wandb/offline-run-*"
+    others = [shlex.quote(f) for f in folders if f not in own]
+    return ([pattern] if own else []) + others

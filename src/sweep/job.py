@@ -1,0 +1,156 @@
+"""One job of a sweep: run it, write down what became of it, and let nothing that happens to it reach the others."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
+
+from src import cli
+from src.errors import UserError
+from src.interrupt import Interrupted, Interruption
+from src.sweep.ledger import Job, Ledger
+
+if TYPE_CHECKING:
+    from src.session import Session
+
+LOG, ERROR_LOG = "job.log", "error.log"
+ORPHAN_SECONDS = 1.0
+
+
+def run(cfg: DictConfig, words: Sequence[str], chosen: DictConfig) -> float:
+    """Run a job and give its score, what a sweeper that searches would maximise; NaN where there is none.
+
+    Where jobs share a process, a signal ends the sweep. Where each has its own, it ends the job, and what the job says
+    goes to ``job.log`` in its folder.
+
+    Args:
+        cfg: the job's configuration.
+        words: its overrides.
+        chosen: Hydra's own configuration of the job.
+
+    Raises:
+        Interrupted: where jobs share a process.
+    """
+    ledger, folder = Ledger(Path(chosen.sweep.dir)), Path(chosen.runtime.output_dir)
+    if ledger.stopping:
+        return math.nan
+    number = int(chosen.job.num)
+    job = Job(number, words, "running", str(folder), started=time.time(), host=socket.gethostname(), pid=os.getpid())
+    if not shares_a_process(chosen):
+        with _output_to(folder / LOG), _asked_to_stop(ledger) as stop:
+            job = _accounted(cfg, job, ledger, stop)
+        return _score(job)
+    print(f"\njob {number} in {folder}", file=sys.stderr, flush=True)
+    job = _accounted(cfg, job, ledger, None)
+    if job.status == "interrupted":
+        raise Interrupted(signal.Signals[job.error or "SIGINT"])
+    if job.error:
+        print(f"job {number} {job.status}: {job.error}", file=sys.stderr, flush=True)
+    return _score(job)
+
+
+def shares_a_process(chosen: DictConfig) -> bool:
+    """Whether jobs run one after the other in the process that was started."""
+    return str(chosen.launcher._target_).endswith(".BasicLauncher")
+
+
+def _score(job: Job) -> float:
+    return job.metrics.get("mean_last_10") or math.nan
+
+
+def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | None) -> Job:
+    """Run, and write down how far it has come: before, at the first round, and after."""
+    assert job.folder is not None
+    folder, session = Path(job.folder), None
+
+    def opened(run: Session) -> None:
+        nonlocal job, session
+        session, job = run, replace(job, folder=str(run.folder.path), rounds=run.rounds)
+        ledger.write(job)
+
+    ledger.write(job)
+    try:
+        from src.run import train
+
+        outcome = train(cfg, job.overrides, folder, opened=opened, stop=stop)
+        metrics = {k: v for k, v in outcome.record["metrics"].items() if isinstance(v, int | float)}
+        job = replace(job, status=outcome.status, folder=str(outcome.folder), metrics=metrics)
+        if outcome.signal is not None:
+            job = replace(job, error=signal.Signals(outcome.signal).name)
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        job = replace(job, status="interrupted", error=str(stopped) or "SIGINT")
+    except UserError as error:
+        job = replace(job, status="refused", error=str(error))
+    except Exception as error:
+        trace = traceback.format_exc()
+        if stop is not None:
+            print(trace, file=sys.stderr, flush=True)  # into the job's log
+        with contextlib.suppress(OSError):
+            (folder / ERROR_LOG).write_text(trace)
+        job = replace(job, status="failed", error=cli.described(error))
+    if session is not None:
+        job = replace(job, unsynchronised=session.unsynchronised)
+    job = replace(job, seconds=round(time.time() - (job.started or 0.0), 3))
+    ledger.write(job)
+    return job
+
+
+@contextlib.contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    """Send what this process says, C code included, to ``log``, whose lines many jobs' would mix with otherwise."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    kept = [os.dup(number) for number in (1, 2)]
+    try:
+        with log.open("ab") as file:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number in (1, 2):
+                os.dup2(file.fileno(), number)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, descriptor in zip((1, 2), kept, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _asked_to_stop(ledger: Ledger) -> Iterator[Interruption]:
+    """SIGTERM asks the job to stop; so does the end of the process that the sweep was started from, and then this ends.
+
+    A Ctrl-C in the terminal reaches every process of the sweep: it is for the first of them to pass on.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    over, orphaned = threading.Event(), threading.Event()
+    parent, own = os.getppid(), os.getpid()
+
+    def watch() -> None:
+        while not over.wait(ORPHAN_SECONDS):
+            if os.getppid() != parent:
+                orphaned.set()
+                ledger.stop()
+                os.kill(own, signal.SIGTERM)
+                return
+
+    with Interruption((signal.SIGTERM,)) as stop:
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield stop
+        finally:
+            over.set()
+    if orphaned.is_set():
+        os._exit(128 + signal.SIGTERM)  # a pool's worker would wait for work for ever

@@ -1,0 +1,299 @@
+"""Sweeps: no job costs another, the end tells of all, a stop saves, and the same command goes on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.sweep.account import _patterns
+from src.sweep.ledger import Job, Ledger
+from src.sweep.table import labels
+from src.sweep.watch import rounds_done
+from tests.cli.conftest import ROOT, Command, Launch, lines_of
+from tests.properties.runs import Ran
+from tests.registry import BY_NAME
+
+FEDAVG = ["-m", *BY_NAME["fedavg"].words]
+FAILING = [*FEDAVG, "on_nonfinite=stop", "train.lr=0.05,1e30,0.01"]
+"""The second job raises in its first round."""
+
+
+def only_sweep(tmp_path: Path) -> Path:
+    (found,) = sweeps(tmp_path)
+    return found
+
+
+def sweeps(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "multirun").glob("*/*"))
+
+
+def statuses(sweep: Path) -> list[str]:
+    return [job.status for job in Ledger(sweep).jobs()]
+
+
+def record(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def test_a_job_that_raises_costs_no_other_and_the_end_tells_of_all(command: Command, tmp_path: Path) -> None:
+    said = command(*FAILING)
+    sweep = only_sweep(tmp_path)
+    assert said.code == 1
+    assert statuses(sweep) == ["finished", "failed", "finished"]
+    assert [record(sweep / n)["status"] for n in "012"] == ["finished", "failed", "finished"]
+    assert "NonFiniteError" in (sweep / "1" / "error.log").read_text()
+    assert not (sweep / "0" / "error.log").exists()
+    assert "Traceback" not in said.err + said.out
+    table = said.out[said.out.index("sweep multirun") :]
+    for number, status in enumerate(("finished", "failed", "finished")):
+        assert re.search(rf"^ *{number} +{status} +train\.lr=", table, re.M)
+    assert "3 jobs: 2 finished, 1 failed" in table
+    assert "1/error.log" in table
+    assert "FULL_ERROR" not in said.err
+
+
+def test_the_same_sweep_again_skips_what_is_finished_and_tries_the_rest(command: Command, tmp_path: Path) -> None:
+    said = command(*FAILING)
+    first = only_sweep(tmp_path)
+    done = (first / "0" / "result.json").read_bytes()
+    words = re.findall(r"to go on: \S+ -m src\.main (.*)", said.err)
+    assert words
+    assert words[0].endswith("resume=true")
+    again = command(*FAILING, "resume=true")
+    second = next(s for s in sweeps(tmp_path) if s != first)
+    assert again.code == 1
+    assert statuses(second) == ["finished", "failed", "finished"]
+    assert (first / "0" / "result.json").read_bytes() == done
+    assert not list(second.glob("*/result.json"))  # all went on where they were
+    assert [job.folder for job in Ledger(second).jobs()] == [str(first.relative_to(tmp_path) / n) for n in "012"]
+
+
+def test_a_finished_sweep_exits_0_and_suggests_nothing(command: Command, tmp_path: Path) -> None:
+    said = command(*FEDAVG, "seed=1,2")
+    assert said.code == 0
+    assert statuses(only_sweep(tmp_path)) == ["finished", "finished"]
+    assert "2 jobs: 2 finished" in said.out
+    assert "to go on" not in said.err
+    assert {json.loads((only_sweep(tmp_path) / n / "result.json").read_text())["config"]["seed"] for n in "01"} == {
+        1,
+        2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [
+        ("noise.rho=0.2,1.6", "job 1: noise.rho=1.6: must be less than or equal to 1"),
+        ("method=fedavg,fedavgg", "fedavgg does not exist; did you mean fedavg?"),
+        ("train.lr=0.1,abc", "job 1: train.lr=abc: must be a valid number"),
+    ],
+)
+def test_a_wrong_job_is_refused_before_the_first_begins(command: Command, tmp_path: Path, axis: str, said: str) -> None:
+    found = command(*FEDAVG, axis)
+    assert (found.code, found.err.count("\n")) == (2, 1), found.err
+    assert said in found.err
+    assert not list(tmp_path.glob("multirun/*/*/0"))
+
+
+def test_a_job_that_its_data_refuse_is_told_in_the_list(command: Command, tmp_path: Path) -> None:
+    said = command(*FEDAVG, "partition.num_clients=8,171")
+    assert said.code == 1
+    assert statuses(only_sweep(tmp_path)) == ["finished", "refused"]
+    assert "num_clients" in said.out
+    assert not (only_sweep(tmp_path) / "1" / "error.log").exists()
+
+
+def test_two_sweeps_in_one_second_share_nothing(launch: Launch, tmp_path: Path) -> None:
+    both = [launch(*FEDAVG, f"seed={seeds}") for seeds in ("1,2", "3,4")]
+    for running in both:
+        assert running.wait().code == 0
+    assert [statuses(s) for s in sweeps(tmp_path)] == [["finished", "finished"]] * 2
+    seeds = [{record(s / n)["config"]["seed"] for n in "01"} for s in sweeps(tmp_path)]
+    assert sorted(map(sorted, seeds)) == [[1, 2], [3, 4]]
+
+
+def test_a_folder_is_one_sweeps_at_a_time(command: Command, launch: Launch, tmp_path: Path) -> None:
+    words = [*FEDAVG, "seed=1,2", "hydra.sweep.dir=here"]
+    first = launch(*words, "rounds=3000")
+    first.until(lambda: lines_of(tmp_path / "here" / "0"), "round")
+    said = command(*words)
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "hydra.sweep.dir=here is in use by another sweep" in said.err
+    first.signal(signal.SIGKILL)
+    first.wait()
+    assert command(*FEDAVG, "seed=1,2", "rounds=3000", "hydra.sweep.dir=here", "max_rounds=1").code == 0
+
+
+def test_started_again_in_its_own_folder_a_sweep_goes_on(command: Command, tmp_path: Path) -> None:
+    """As a scheduler does with a job that ran out of time."""
+    words = [*FEDAVG, "seed=1,2", "hydra.sweep.dir=here"]
+    assert command(*words, "max_rounds=2").code == 0
+    assert statuses(tmp_path / "here") == ["stopped", "stopped"]
+    assert command(*words).code == 0
+    assert [record(tmp_path / "here" / n)["rounds"] for n in "01"] == [5, 5]
+    refused = command(*words, "train.lr=0.01")
+    assert refused.code == 1
+    assert statuses(tmp_path / "here") == ["refused", "refused"]
+    assert "train.lr (0.05 there, 0.01 here)" in " ".join(refused.out.split())
+
+
+def test_a_killed_sweep_goes_on_to_the_same_numbers(command: Command, launch: Launch, tmp_path: Path) -> None:
+    words = [*FEDAVG, "seed=1,2,3", "rounds=40", "checkpoint.every=1"]
+    running = launch(*words)
+    running.until(lambda: [s for s in sweeps(tmp_path) if lines_of(s / "1") > 5], "round of the second job")
+    running.signal(signal.SIGKILL)
+    running.wait()
+    first = only_sweep(tmp_path)
+    assert statuses(first) == ["finished", "killed", "waiting"]
+    done = (first / "0" / "metrics.jsonl").read_bytes()
+    said = command(*words, "resume=true")
+    assert said.code == 0
+    assert f"{first.relative_to(tmp_path)}/1 goes on" in said.err
+    second = next(s for s in sweeps(tmp_path) if s != first)
+    assert statuses(second) == ["finished"] * 3
+    assert (first / "0" / "metrics.jsonl").read_bytes() == done
+    assert command(*words, "hydra.sweep.dir=unbroken").code == 0
+    for number, folder in enumerate((first / "0", first / "1", second / "2")):
+        assert Ran(folder, {}).lines == Ran(tmp_path / "unbroken" / str(number), {}).lines
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_sweep_with_its_list(launch: Launch, tmp_path: Path, number: int, code: int) -> None:
+    running = launch(*FEDAVG, "seed=1,2,3", "rounds=3000")
+    running.until(lambda: [s for s in sweeps(tmp_path) if lines_of(s / "0")], "round")
+    running.signal(number)
+    said = running.wait()
+    assert said.code == code
+    assert statuses(only_sweep(tmp_path)) == ["interrupted", "waiting", "waiting"]
+    assert "3 jobs: 1 interrupted, 2 waiting" in said.out
+    assert said.err.count("to go on:") == 1
+    assert list((only_sweep(tmp_path) / "0" / "checkpoints").glob("*.pt"))
+
+
+def test_a_file_in_the_place_of_the_sweeps_folder(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    for folder in ("taken", "taken/below"):
+        said = command(*FEDAVG, "seed=1,2", f"hydra.sweep.dir={folder}")
+        assert (said.code, said.err.count("\n")) == (2, 1)
+        assert f"hydra.sweep.dir={folder}: " in said.err
+
+
+def test_each_job_has_its_own_mirror_and_they_are_named_once(command: Command, tmp_path: Path) -> None:
+    said = command(*FAILING, "wandb.mode=offline")
+    sweep = only_sweep(tmp_path)
+    assert [len(list(sweep.glob(f"{n}/wandb/offline-run-*/*.wandb"))) for n in "012"] == [1, 1, 1]
+    assert said.err.count("wandb sync") == 1
+    assert f"wandb sync {sweep.relative_to(tmp_path)}/*/wandb/offline-run-*" in said.err
+
+
+def test_the_mirrors_of_runs_that_went_on_elsewhere_are_named_too(tmp_path: Path) -> None:
+    own, other = str(tmp_path / "now/0/wandb/offline-run-1"), "/before/0/wandb/offline-run-2"
+    assert _patterns([own, other], tmp_path / "now") == [f"{tmp_path}/now/*/wandb/offline-run-*", other]
+    assert _patterns([other], tmp_path / "now") == [other]
+    assert _patterns([], tmp_path) == []
+
+
+# ---------------------------------------------------------------------------------------- jobs in their own processes
+
+
+def start(tmp_path: Path, *words: str) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "src.main", *words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_jobs_in_parallel_fail_alone_and_say_so_in_their_own_logs(tmp_path: Path, launcher: str) -> None:
+    running = start(tmp_path, *FAILING, f"hydra/launcher={launcher}")
+    out, err = running.communicate(timeout=240)
+    sweep = only_sweep(tmp_path)
+    assert (running.returncode, statuses(sweep)) == (1, ["finished", "failed", "finished"]), err
+    assert "NonFiniteError" in (sweep / "1" / "job.log").read_text()
+    assert "NonFiniteError" in (sweep / "1" / "error.log").read_text()
+    assert "best test accuracy" in (sweep / "0" / "job.log").read_text()
+    assert "best test accuracy" not in out + err
+    assert "Traceback" not in out + err
+    assert "3 jobs: 2 finished, 1 failed" in out
+    assert len(re.findall(r"^\[\d/3\] job \d (?:finished|failed): train\.lr=", err, re.M)) == 3
+    assert record(sweep / "0")["threads"] == 1
+
+
+def test_a_stop_reaches_jobs_in_parallel_which_save_and_go_on(command: Command, tmp_path: Path) -> None:
+    """Ctrl-C in a terminal: every process of the group gets the signal, and each job must take it once."""
+    words = [*FEDAVG, "seed=1,2,3", "rounds=3000"]
+    running = start(tmp_path, *words, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    until(lambda: [s for s in sweeps(tmp_path) if lines_of(s / "0") and lines_of(s / "1")])
+    os.killpg(running.pid, signal.SIGINT)
+    out, err = running.communicate(timeout=120)
+    sweep = only_sweep(tmp_path)
+    assert (running.returncode, statuses(sweep)) == (130, ["interrupted", "interrupted", "waiting"]), err
+    assert "Traceback" not in out + err
+    reached = record(sweep / "0")["rounds"]
+    assert reached > 0
+    assert (sweep / "0" / "checkpoints" / f"round_{reached:08d}.pt").exists()
+    said = command(*words, "resume=true", f"max_rounds={reached + 1}")
+    assert f"going on after round {reached}" in said.err
+
+
+def test_jobs_whose_sweep_was_killed_save_and_end(tmp_path: Path) -> None:
+    running = start(tmp_path, *FEDAVG, "seed=1,2,3", "rounds=100000", "hydra/launcher=joblib")
+    until(lambda: [s for s in sweeps(tmp_path) if lines_of(s / "0")])
+    running.kill()
+    running.wait(10)
+    sweep = only_sweep(tmp_path)
+    until(lambda: all(job.status != "running" for job in Ledger(sweep).jobs()), 60)
+    assert statuses(sweep)[0] == "interrupted"
+    assert set(statuses(sweep)[1:]) <= {"interrupted", "waiting"}
+    assert record(sweep / "0")["status"] == "interrupted"
+    running.communicate(timeout=60)  # the workers have gone, too, and let go of its pipes
+
+
+# ----------------------------------------------------------------------------------------------------------- the parts
+
+
+def test_a_job_is_called_by_what_tells_it_from_the_others() -> None:
+    jobs = [Job(0, ["method=fedavg", "seed=1"]), Job(1, ["method=fedavg", "seed=2"])]
+    assert labels(jobs) == {0: "seed=1", 1: "seed=2"}
+    assert labels(jobs[:1]) == {0: "method=fedavg seed=1"}
+
+
+def test_a_running_job_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    job = Job(0, [], "running", str(tmp_path))
+    assert rounds_done(job) == 0
+    (tmp_path / "metrics.jsonl").write_text('{"round": 1}\n{"round": 2}\n{"rou')
+    assert rounds_done(job) == 2
+    (tmp_path / "metrics.jsonl").write_text('{"round": 3, "long": "' + "x" * 9000 + '"}\n{"round": 4}\n')
+    assert rounds_done(job) == 4
+
+
+def test_a_job_without_a_word_was_killed_unless_it_is_elsewhere(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    ledger = Ledger(tmp_path)
+    ledger.plan([["seed=1"], ["seed=2"], ["seed=3"], ["seed=4"]], [])
+    here = os.uname().nodename
+    ledger.write(Job(0, ["seed=1"], "running", host=here, pid=ended.pid))
+    ledger.write(Job(1, ["seed=2"], "running", host=here, pid=os.getpid()))
+    ledger.write(Job(2, ["seed=3"], "running", host="elsewhere", pid=ended.pid))
+    assert statuses(tmp_path) == ["killed", "running", "running", "waiting"]
+    (tmp_path / "jobs" / "1.json").write_text('{"numb')
+    assert statuses(tmp_path)[1] == "waiting"

@@ -1,0 +1,420 @@
+"""``python -m src.compare`` finds the runs, counts each seed once and shows their numbers as they are."""
+
+import copy
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from src.compare import __main__ as program
+from src.compare.runs import find, grouped
+from src.compare.table import Table
+from src.config import load, resolved
+from tests.products.conftest import Commands, Said
+from tests.properties.runs import Ran
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULE = SimpleNamespace(main=program.main, __name__="src.compare")
+
+
+@cache
+def _composed(words: tuple[str, ...]) -> dict[str, Any]:
+    return resolved(load(words))
+
+
+def composed(words: Sequence[str]) -> dict[str, Any]:
+    """The configuration, in which seeds change nothing but themselves."""
+    seeds = {"seed": 1} | {key: int(n) for key, n in (word.split("=") for word in words) if key.endswith("seed")}
+    rest = tuple(word for word in words if not word.split("=")[0].endswith("seed"))
+    return copy.deepcopy(_composed(rest)) | {"data_seed": seeds["seed"]} | seeds
+
+
+def made(folder: Path, words: str = "", /, curve: tuple[float, ...] = (0.5,), **result: Any) -> Path:
+    """A run's folder, as a run with these words would leave it; ``metrics`` may be given in part."""
+    folder.mkdir(parents=True)
+    metrics = {"last": 0.5, "best": 0.6, "mean_last_10": 0.55, "noise_final": 0.4} | result.pop("metrics", {})
+    found = {
+        "status": "finished",
+        "key": "k",
+        "config": composed(words.split()),
+        "overrides": words.split(),
+        "started": 1000.0,
+        "rounds": 56,
+        "participations": 560,
+        "bytes": 3 * 2**20,
+        "wall_time_s": 12.5,
+        "metrics": metrics,
+    } | result
+    (folder / "result.json").write_text(json.dumps(found))
+    rows = [{"kind": "evaluation", "round": i, "participations": 10 * i, "accuracy": a} for i, a in enumerate(curve, 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture
+def compared(said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """The command in ``tmp_path``, without a figure unless one is asked for."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: said(MODULE, *words, *([] if "--figure" in words else ["--figure", "none"]))
+
+
+def cells(answer: Said) -> list[dict[str, str]]:
+    """The text's lines by heading; columns are two blanks apart at least."""
+    assert answer.code == 0, answer.err
+    head, *lines = (re.split(r" {2,}", line.strip()) for line in answer.out.splitlines())
+    return [dict(zip(head, line, strict=True)) for line in lines]
+
+
+def names(answer: Said) -> list[str]:
+    return [line["run"] for line in cells(answer)]
+
+
+def table(*folders: Path, **options: Any) -> Table:
+    return Table.of(grouped(find([str(folder) for folder in folders], **options)))
+
+
+# --------------------------------------------------------------------------------------------------------- numbers
+
+
+def test_numbers_are_means_and_sample_deviations_over_seeds(compared: Commands, tmp_path: Path) -> None:
+    for seed, accuracy in ((1, 0.90), (2, 0.96), (3, 0.93)):
+        metrics = {"last": accuracy, "best": 0.97, "mean_last_10": accuracy - 0.01, "noise_final": 0.1 * seed}
+        made(
+            tmp_path / f"a{seed}",
+            f"method=fedavg seed={seed}",
+            metrics=metrics,
+            participations=500 + seed,
+            bytes=(seed * 2 + 1) * 2**19,
+            wall_time_s=10.0 * seed,
+        )
+    made(tmp_path / "b", "method=fedprox", metrics={"last": 0.5})
+    averaged, alone = cells(compared(tmp_path))
+    assert averaged == {
+        "run": "method=fedavg",
+        "seeds": "3",
+        "last, %": "93.00 ± 3.00",  # deviations -3, 3, 0: sqrt(18 / (3 - 1))
+        "best, %": "97.00 ± 0.00",
+        "mean of last 10, %": "92.00 ± 3.00",
+        "wrong at the end, %": "20.00 ± 10.00",
+        "rounds": "56",
+        "participations": "502",
+        "communication, MiB": "2.5",
+        "wall time, s": "20.0",
+    }
+    assert alone["seeds"] == "1"
+    assert alone["last, %"] == "50.00"
+
+
+def test_csv_has_unrounded_numbers_and_their_deviations_apart(compared: Commands, tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg seed=1", metrics={"last": 1 / 3}, bytes=2**19)
+    made(tmp_path / "b", "method=fedavg seed=2", metrics={"last": 2 / 3}, bytes=2**19)
+    made(tmp_path / "c", "method=fedprox", metrics={"last": 0.25})
+    assert compared(tmp_path, "--csv", "t.csv", "--sort", "name").code == 0
+    many, one = csv.DictReader(io.StringIO((tmp_path / "t.csv").read_text()))
+    assert many["run"] == "method=fedavg"
+    assert float(many["accuracy_last_percent"]) == pytest.approx(50)
+    assert float(many["accuracy_last_percent_std"]) == pytest.approx(100 / 3 / 2**0.5, rel=1e-9)
+    assert float(many["communication_mib"]) == 0.5
+    assert one["accuracy_last_percent_std"] == ""
+
+
+def test_accuracy_at_the_best_validation_is_shown_where_there_is_one(compared: Commands, tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg", metrics={"at_best_validation": 0.875})
+    made(tmp_path / "b", "method=fedprox")
+    found = {line["run"]: line["at best validation, %"] for line in cells(compared(tmp_path))}
+    assert found == {"method=fedavg": "87.50", "method=fedprox": "–"}
+
+
+@pytest.mark.parametrize("gap", [None, float("nan"), float("inf"), "broken"])
+def test_a_missing_number_is_a_dash_and_never_nan(compared: Commands, tmp_path: Path, gap: object) -> None:
+    made(tmp_path / "a", "method=fedavg", metrics={"last": gap, "mean_last_10": gap, "noise_final": gap}, bytes=gap)
+    made(tmp_path / "b", "method=fedprox")
+    answer = compared(tmp_path, "--csv", "t.csv", "--markdown", "t.md", "--latex", "t.tex")
+    whole, gone = cells(answer)
+    assert whole["run"] == "method=fedprox", "gaps come last"
+    assert [gone[k] for k in ("last, %", "mean of last 10, %", "wrong at the end, %", "communication, MiB")] == [
+        "–"
+    ] * 4
+    assert gone["best, %"] == "60.00"
+    for text in (answer.out, *((tmp_path / f"t.{kind}").read_text() for kind in ("csv", "md", "tex"))):
+        assert not re.search(r"nan|inf\b|None|broken", text)
+    assert "| – |" in (tmp_path / "t.md").read_text()
+    assert "& -- &" in (tmp_path / "t.tex").read_text()
+    assert ",,," in (tmp_path / "t.csv").read_text()
+
+
+def test_a_number_that_only_some_seeds_have_is_said_to_be_so(compared: Commands, tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg seed=1", metrics={"last": None})
+    made(tmp_path / "b", "method=fedavg seed=2", metrics={"last": 0.75})
+    answer = compared(tmp_path)
+    assert cells(answer)[0]["last, %"] == "75.00"
+    assert answer.err == "method=fedavg: last, % is of 1 of 2 seeds; the others have none\n"
+
+
+# ---------------------------------------------------------------------------------------------------------- groups
+
+
+def test_runs_that_differ_in_their_seed_only_are_one_row(compared: Commands, tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg seed=1 figures=false")
+    made(tmp_path / "b", "method=fedavg seed=2 device=cpu output_root=elsewhere threads=2")
+    made(tmp_path / "c", "method=fedavg seed=3 rounds=7")
+    found = {line["run"]: line["seeds"] for line in cells(compared(tmp_path))}
+    assert found == {"method=fedavg": "2", "method=fedavg rounds=7": "1"}
+
+
+def test_data_that_stay_while_the_seed_changes_are_another_row(tmp_path: Path) -> None:
+    following = [made(tmp_path / f"f{s}", f"method=fedavg seed={s}") for s in (1, 2, 3)]
+    staying = [made(tmp_path / f"s{s}", f"method=fedavg seed={s} data_seed=2") for s in (1, 2, 3)]
+    rows = grouped(find([str(tmp_path)]))
+    assert {row.data_seed: [run.folder for run in row.runs] for row in rows} == {None: following, 2: staying}
+
+
+def test_a_default_run_is_of_those_whose_data_stay_if_nothing_else_follows(tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg seed=1")
+    made(tmp_path / "b", "method=fedavg seed=2 data_seed=1")
+    assert [[run.seed for run in row.runs] for row in grouped(find([str(tmp_path)]))] == [[1, 2]]
+
+
+def test_of_equal_runs_the_newest_counts(compared: Commands, tmp_path: Path) -> None:
+    for name, started, last in (("x", 5.0, 0.1), ("y", 30.0, 0.2), ("z", 20.0, 0.3)):
+        made(tmp_path / name, "method=fedavg seed=4", started=started, metrics={"last": last})
+    made(tmp_path / "other", "method=fedavg seed=5", metrics={"last": 0.2})
+    answer = compared(tmp_path)
+    (line,) = cells(answer)
+    assert (line["seeds"], line["last, %"]) == ("2", "20.00 ± 0.00")
+    assert answer.err == "y counts for seed 4; the same configuration again is left out: z, x\n"
+
+
+def test_of_equal_runs_a_finished_one_counts_before_a_newer_one(tmp_path: Path) -> None:
+    made(tmp_path / "done", "method=fedavg", started=1.0)
+    made(tmp_path / "new", "method=fedavg", started=2.0, status="interrupted")
+    (row,) = grouped(find([str(tmp_path)], unfinished=True))
+    assert [run.folder.name for run in row.runs] == ["done"]
+
+
+# ------------------------------------------------------------------------------------------------------------ find
+
+
+def test_unfinished_runs_are_named_and_left_out(compared: Commands, tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg seed=1")
+    made(tmp_path / "b", "method=fedavg seed=2", status="stopped", rounds=12)
+    answer = compared(tmp_path)
+    assert cells(answer)[0]["seeds"] == "1"
+    assert answer.err == "b is left out: stopped after round 12\n"
+    answer = compared(tmp_path, "--unfinished")
+    assert (cells(answer)[0]["seeds"], cells(answer)[0]["status"]) == ("2", "1 finished, 1 stopped")
+    assert answer.err == ""
+
+
+def test_nothing_but_unfinished_runs(compared: Commands, tmp_path: Path) -> None:
+    made(tmp_path / "b", "method=fedavg", status="failed", metrics={"last": None})
+    answer = compared("b")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.splitlines()[-1] == "error: no run is finished in or below b; --unfinished takes the others, too"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"key": "k"}', '{"key": "k", "config": {"seed": "one"}}', "\x00"])
+def test_a_result_that_cannot_be_read_keeps_no_other_back(compared: Commands, tmp_path: Path, text: str) -> None:
+    made(tmp_path / "a", "method=fedavg")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "result.json").write_text(text)
+    answer = compared(tmp_path)
+    assert names(answer) == ["method=fedavg"]
+    assert answer.err == "broken is left out: its result.json cannot be read as that of a run\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["."],
+        ["multirun", "outputs"],
+        ["outputs/*", "multirun/**"],
+        ["outputs/x", "outputs/x/", "outputs/../outputs/x", "**/result.json"],
+        ["multi*/*/*/[01]", "outputs/x/result.json"],
+    ],
+)
+def test_every_run_below_is_found_once(compared: Commands, tmp_path: Path, words: list[str]) -> None:
+    made(tmp_path / "outputs" / "x", "method=fedavg seed=1")
+    for seed in (2, 3):
+        made(tmp_path / "multirun" / "2026-01-01" / "10-00-00" / str(seed - 2), f"method=fedavg seed={seed}")
+    (tmp_path / "outputs" / "notes.txt").write_text("mine")
+    answer = compared(*words)
+    assert cells(answer)[0]["seeds"] == "3"
+    assert answer.err == ""
+
+
+def test_a_part_of_what_was_named_may_hold_no_run(compared: Commands, tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg")
+    (tmp_path / "empty").mkdir()
+    answer = compared("a", "empty", "nothing*")
+    assert names(answer) == ["method=fedavg"]
+    assert answer.err == "".join(f"{word}: no run is recorded in or below it\n" for word in ("empty", "nothing*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["gone"], "gone is not there"),
+        (["a", "gone"], "gone is not there"),
+        (["empty"], "no run is recorded in or below empty"),
+        (["no*"], "no run is recorded in or below no*"),
+        ([], "the following arguments are required: RUN_DIR_OR_PATTERN; see python -m src.compare --help"),
+        (["a", "--sort", "colour"], "argument --sort: invalid choice: 'colour'"),
+        (["a", "--unfin"], "unrecognized arguments: --unfin"),
+        (["a", "--csv", "gone/t.csv"], "--csv gone/t.csv cannot be written (No such file or directory)"),
+        (["a", "--figure", "curves.gif"], "--figure curves.gif: its name should end in .png, .svg, .pdf, or be none"),
+        (["a", "--figure", "gone/c.png"], "--figure gone/c.png: there is no folder gone"),
+    ],
+)
+def test_refusals_are_one_line(compared: Commands, tmp_path: Path, words: list[str], complaint: str) -> None:
+    made(tmp_path / "a", "method=fedavg")
+    (tmp_path / "empty").mkdir()
+    answer = compared(*words)
+    assert answer.code == 2
+    assert answer.err.startswith(f"error: {complaint}")
+    assert answer.err.count("\n") == 1
+
+
+# ----------------------------------------------------------------------------------------------------------- order
+
+
+def test_the_order_is_of_the_numbers(compared: Commands, tmp_path: Path) -> None:
+    for method, mean, last, seconds in (("fedavg", 0.095, 0.3, 9), ("fedprox", 0.8, 0.2, 10), ("fedcorr", 0.7, 0.1, 8)):
+        metrics = {"mean_last_10": mean, "last": last}
+        made(tmp_path / method, f"method={method}", metrics=metrics, wall_time_s=seconds)
+
+    def order(*words: str) -> list[str]:
+        return [name.removeprefix("method=") for name in names(compared(tmp_path, *words))]
+
+    assert order() == ["fedprox", "fedcorr", "fedavg"], "9.5 is less than 80, whatever their first digits"
+    assert order("--sort", "last") == ["fedavg", "fedprox", "fedcorr"]
+    assert order("--sort", "time") == ["fedcorr", "fedavg", "fedprox"]
+    assert order("--sort", "name") == ["fedavg", "fedcorr", "fedprox"]
+
+
+def test_the_best_is_bold_by_its_number_on_its_data_set(tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg", metrics={"last": 0.99001, "best": 0.095, "mean_last_10": 0.7})
+    made(tmp_path / "b", "method=fedprox", metrics={"last": 0.99002, "best": 0.8, "mean_last_10": 0.7})
+    made(tmp_path / "c", "method=fedavg dataset=mnist", metrics={"last": 0.999, "best": 0.999, "mean_last_10": 0.999})
+    found = table(tmp_path)
+    by_name = {line.name: [c.key for c in found.columns if found.best(line, c)] for line in found.lines}
+    assert by_name == {
+        "method=fedavg dataset=digits": ["mean"],
+        "method=fedprox dataset=digits": ["last", "best", "mean"],
+        "method=fedavg dataset=mnist": [],  # alone on its data set
+    }
+    line = next(row for row in found.markdown().splitlines() if "fedprox" in row)
+    assert line.split(" | ")[:6] == [
+        "| `method=fedprox dataset=digits`",
+        "1",
+        "**99.00**",
+        "**80.00**",
+        "**70.00**",
+        "40.00",
+    ]
+    assert r"\texttt{method=fedprox dataset=digits} & 1 & \textbf{99.00} & \textbf{80.00}" in found.latex()
+    assert r"\textbf{99.90}" not in found.latex()
+
+
+def test_what_markdown_and_latex_would_take_for_their_own_is_escaped(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        made(tmp_path / f"a{seed}", f"method=fedavg seed={seed}")
+    record = json.loads((tmp_path / "a1" / "result.json").read_text())
+    record["config"]["train"]["note"] = r"50%|a_b$c\d"
+    (made(tmp_path / "c") / "result.json").write_text(json.dumps(record))
+    found = table(tmp_path)
+    assert r"| `method=fedavg train.note=50%\|a_b$c\d` |" in found.markdown()
+    assert r"\texttt{method=fedavg train.note=50\%|a\_b\$c\textbackslash{}d} & 1 &" in found.latex()
+    assert r"\texttt{method=fedavg} & 2 & \textbf{50.00 $\pm$ 0.00} &" in found.latex()
+    assert r"last, \% &" in found.latex()
+
+
+# -------------------------------------------------------------------------------------------------------- terminal
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_terminal_shows_every_number_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    for seed, last in ((1, 0.91), (2, 0.93)):
+        made(tmp_path / f"a{seed}", f"method=fedavg seed={seed}", metrics={"last": last}, participations=12345)
+    made(tmp_path / "b", "method=fedcorr method.correction=false", metrics={"last": 0.09})
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=width, markup=False, highlight=False)
+    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", printed)
+    program.show(table(tmp_path))
+    text = out.getvalue()
+    if width == 60:
+        assert text == ""
+        assert printed.getvalue() == table(tmp_path).text()
+        return
+    assert "\x1b[1m92.00 ± 1.41\x1b[0m" in text
+    plain = re.sub(r"\x1b\[\d+m", "", text)
+    assert max(map(len, plain.splitlines())) <= width
+    assert all(number in plain for number in (" 9.00", "12345", "560", "40.00", "12.5"))
+    assert "…" not in plain
+    points = {
+        line.index(mean) + len(mean) for line in plain.splitlines() for mean in (" 92", "  9") if f"{mean}." in line
+    }
+    assert len(points) == 1, "points are below each other"
+
+
+# --------------------------------------------------------------------------------------------------------- program
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_the_figure_is_where_it_was_asked_for(compared: Commands, tmp_path: Path, suffix: str) -> None:
+    made(tmp_path / "a", "method=fedavg", curve=(0.1, 0.2))
+    answer = compared("a", "--figure", f"curves.{suffix}")
+    assert answer.err == f"figure: curves.{suffix}\n"
+    start = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
+    assert (tmp_path / f"curves.{suffix}").read_bytes().startswith(start)
+
+
+def test_no_figure_of_runs_without_an_evaluation(compared: Commands, tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg", curve=())
+    answer = compared("a", "--figure", "curves.png")
+    assert answer.code == 0
+    assert answer.err.endswith("no figure: no run has recorded an evaluation\n")
+    assert not (tmp_path / "curves.png").exists()
+
+
+def test_what_takes_seconds_to_import_is_left_alone(tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg")
+    script = (
+        "import sys, src.compare.__main__ as c; sys.argv = ['', sys.argv[1], '--figure', 'none']; c.main();"
+        "print({'torch', 'numpy', 'matplotlib'} & {*sys.modules})"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "set()"
+
+
+def test_help_names_every_option(compared: Commands) -> None:
+    answer = compared("--help")
+    assert answer.code == 0
+    for option in ("--unfinished", "--sort", "--csv", "--markdown", "--latex", "--figure", "mean, validation, wrong"):
+        assert option in " ".join(answer.out.split())
+
+
+def test_real_runs_side_by_side(compared: Commands, tmp_path: Path, fedavg: Ran, fedcorr: Ran) -> None:
+    answer = compared(fedavg.folder, fedcorr.folder, "--figure", "both.png")
+    assert (tmp_path / "both.png").stat().st_size > 10_000
+    for line in cells(answer):
+        ran = fedavg if "method=fedavg" in line["run"] else fedcorr
+        metrics = ran.record["metrics"]
+        shown = [line[k] for k in ("last, %", "best, %", "mean of last 10, %", "wrong at the end, %")]
+        assert shown == [f"{100 * metrics[k]:.2f}" for k in ("last", "best", "mean_last_10", "noise_final")]
+        assert int(line["rounds"]) == ran.record["rounds"]
+        assert int(line["participations"]) == ran.record["participations"]
+        assert float(line["communication, MiB"]) == pytest.approx(ran.record["bytes"] / 2**20, abs=0.051)
