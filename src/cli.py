@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import (
@@ -22,8 +25,9 @@ from hydra.errors import (
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from src.config import CONF, flatten, load
+from src.config import CONF, Root, flatten, load
 from src.errors import UserError
+from src.folder import SWEEPS
 from src.interrupt import Interrupted
 
 TRACEBACKS = "HYDRA_FULL_ERROR"
@@ -76,7 +80,9 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     if isinstance(error, MissingConfigException):
         return _no_such_option(text)
     if found := re.match(r"Could not override '([^']+)'", text):
-        return _no_such_key(found.group(1).split("@")[0])
+        return _no_such_key(found.group(1))
+    if found := re.match(r"Could not delete from config. '([^']+)' does not exist", text):
+        return f"~{_no_such_key(found.group(1))}"
     if isinstance(error, ConfigCompositionException | OmegaConfBaseException) and (
         found := re.search(r"full_key: (\S+)", text)
     ):
@@ -110,7 +116,10 @@ def _not_an_option(group: str, option: str) -> str:
 
 def _no_such_key(key: str) -> str:
     """Where ``key`` belongs, or the nearest key that exists."""
-    if "/" in key or (CONF / key).is_dir():
+    group, _, place = key.partition("@")
+    if (CONF / group).is_dir():
+        return f"{key} cannot be set here: " + (f"{group} has its own place, write {group}=" if place else "see --help")
+    if "/" in key:
         groups = sorted(str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir())
         close = difflib.get_close_matches(key, groups, n=1)
         return f"{key} is not a group of the configuration" + (f"; did you mean {close[0]}?" if close else "")
@@ -141,8 +150,9 @@ def _values(node: object, group: str) -> object:
 
 FLAGS = {
     *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run", "--multirun", "--info"),
-    *("--shell-completion", "--config-path", "--config-name", "--config-dir", "--experimental-rerun"),
+    *("--shell-completion", "--config-path", "--config-name", "--config-dir"),
 }
+TAKES_SEVERAL = ("method/local", "method/exchange")
 
 
 def check_words(words: Sequence[str]) -> None:
@@ -155,15 +165,62 @@ def check_words(words: Sequence[str]) -> None:
         if word.startswith("--") and word.split("=")[0] not in FLAGS:
             hint = f"write {word[2:]}=..., without dashes" if (CONF / word[2:]).exists() else "see --help"
             raise UserError(f"{word} is not an option; {hint}")
+    _check_options(words)
     overrides = _parsed(words)
     for override in overrides:
-        group = override.key_or_group.split("@")[0]
-        if (CONF / group).is_dir() and (override.is_delete() or override.value() is None):
-            options = ", ".join(_options(group))
-            raise UserError(f"{override.input_line}: {group} takes one of {options}")
-        if group == "method" and "/" in str(override.value()):
-            raise UserError(_not_an_option(group, str(override.value())))
+        key = override.key_or_group
+        if not key:
+            raise UserError(f"{override.input_line!r} names no key: write key=value, as in noise.rho=0.6")
+        if (CONF / key.split("@")[0]).is_dir():
+            _check_choice(override, key.split("@")[0])
+        elif override.is_delete() and key in Root.__annotations__:
+            raise UserError(f"{override.input_line}: every run has {key}; write {key}=... to change it")
     _check_additions(overrides)
+
+
+def _check_options(words: Sequence[str]) -> None:
+    """Refuse options that argparse would answer with its usage, or that do nothing."""
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    try:
+        chosen, left = parser.parse_known_args(list(words))
+    except argparse.ArgumentError as error:
+        raise UserError(f"{(error.argument_name or '').split('/')[0]}: {error.message}; see --help") from None
+    strange = [word for word in left if word.startswith("-")]
+    if strange:
+        raise UserError(f"{strange[0]} is not an option; see --help")
+    if left:
+        among = [word for word in words if word.startswith("-")]
+        raise UserError(f"{among[-1]} stands between overrides: write it before all of them")
+    for name in ("resolve", "package"):
+        if getattr(chosen, name) and not (chosen.cfg or chosen.help):
+            raise UserError(f"--{name} says how to show the configuration: add --cfg job")
+    if chosen.shell_completion and not any(re.match("(un)?install=|query=", word) for word in words):
+        raise UserError("--shell-completion takes install=bash, uninstall=bash or query=bash, or another shell's name")
+    if chosen.multirun:
+        _check_sweep_folder(words)
+
+
+def _check_sweep_folder(words: Sequence[str]) -> None:
+    """Refuse a sweep whose folder cannot be made, before Hydra fails there."""
+    key = "hydra.sweep.dir="
+    folder = Path(next((word.removeprefix(key) for word in words if word.startswith(key)), SWEEPS)).expanduser()
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise UserError(f"{key}{folder}: {there} is no folder that can be written to; choose another")
+
+
+def _check_choice(override: Override, group: str) -> None:
+    """Refuse a choice that the group cannot take."""
+    value = override.value()
+    listed = isinstance(value, list) and group not in TAKES_SEVERAL
+    if override.is_delete() or listed or value is None:
+        none = "; leave it out for none" if group in ("experiment", "debug") else ""
+        raise UserError(f"{override.input_line}: {group} takes one of {', '.join(_options(group))}{none}")
+    if (override.is_add() or override.is_force_add()) and "@" not in override.key_or_group:
+        raise UserError(f"{override.input_line}: {group} is part of every run; write {group}=..., without +")
+    if group == "method" and "/" in str(value):
+        raise UserError(_not_an_option(group, str(value)))
 
 
 def _check_additions(overrides: Sequence[Override]) -> None:

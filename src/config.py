@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ import hydra
 from annotated_types import Interval, MinLen
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.utils import get_class
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -94,7 +94,7 @@ class Wandb:
     """``wandb``: the mirror of the metrics."""
 
     mode: Literal["auto", "online", "offline", "disabled"]
-    project: str
+    project: Annotated[str, MinLen(1)]
     group: str | None
     tags: list[str]
 
@@ -109,10 +109,10 @@ class Root:
     resume: bool | Annotated[str, MinLen(1)]
     output: Annotated[str, MinLen(1)] | None
     output_root: Annotated[str, MinLen(1)]
-    cache: str
+    cache: Annotated[str, MinLen(1)]
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal[32, 64, "bf16"]
-    threads: PositiveCount
+    threads: Annotated[int, Interval(ge=1, le=1024)]
     client_memory: NonNegative
     rounds: Count
     fraction: PositiveShare
@@ -138,15 +138,25 @@ def check(cfg: DictConfig) -> None:
     faults = list(_faults("", {k: v for k, v in plain.items() if k not in GROUPS}, Root))
     for group in GROUPS:
         faults += _walk(group, plain[group])
-    for name, stage in plain["method"]["stages"].items():
-        for length in {"rounds", "passes"} & stage.keys():
-            faults += _wrong(f"method.stages.{name}.{length}", stage[length], Count)
+    faults += _stages(plain["method"]["stages"])
     if faults:
         raise UserError("; ".join(dict.fromkeys(f"{_source(cfg, key)}{said}" for key, said in faults)))
 
 
 Fault = tuple[str, str]
 """A key, and what is wrong with it."""
+
+
+def _stages(stages: Any) -> Iterator[Fault]:
+    if not isinstance(stages, Mapping):
+        yield "method.stages", f"={'null' if stages is None else stages}: must have a section a stage"
+        return
+    for name, stage in stages.items():
+        if not isinstance(stage, Mapping):
+            yield f"method.stages.{name}", f"={'null' if stage is None else stage}: must say what the stage is made of"
+            continue
+        for length in sorted({"rounds", "passes"} & stage.keys()):
+            yield from _wrong(f"method.stages.{name}.{length}", stage[length], Count)
 
 
 def _source(cfg: DictConfig, key: str) -> str:
@@ -191,12 +201,24 @@ def _walk(path: str, node: Any) -> Iterator[Fault]:
     if not isinstance(node, Mapping):
         return
     if "_target_" in node:
-        target = get_class(node["_target_"])
-        if is_dataclass(target):
+        target = _located(str(node["_target_"]))
+        if target is None:
+            yield f"{path}._target_", f"={node['_target_']}: there is no such class"
+        elif is_dataclass(target):
             values = {k: v for k, v in node.items() if not k.startswith("_")}
             yield from _faults(f"{path}.", values, target, partial=node.get("_partial_", False))
     for key, value in node.items():
         yield from _walk(f"{path}.{key}", value)
+
+
+def _located(name: str) -> type | None:
+    """The class of that name; None where there is none."""
+    module, _, leaf = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), leaf, None)
+    except (ImportError, ValueError):
+        return None
+    return found if isinstance(found, type) else None
 
 
 def _faults(prefix: str, node: Mapping[str, Any], schema: type, *, partial: bool = False) -> Iterator[Fault]:

@@ -306,6 +306,10 @@ class LossTerm(Part, Protocol):
 class BatchRule(Part, Protocol):
     """What becomes of a client's samples before the loss: which are used in an epoch, and how a batch is mixed."""
 
+    def limited_to(self) -> Sequence[int]:
+        """The numbers, from 1, of the stages that it acts in; none where it acts in all."""
+        return ()
+
     def select(self, network: Network, task: ClientTask, epoch: int) -> Tensor | None:
         """Positions used in this epoch, int64; None for all. The network holds the parameters being trained."""
         return None
@@ -390,6 +394,10 @@ class Exchange(Part, Protocol):
 
     def init(self, clients: int) -> Any:
         """State on the server before the first round."""
+        return None
+
+    def doubt(self, sizes: Mapping[int, int]) -> str | None:
+        """Why its reports will mean little with clients of these ``sizes``; None where they will not."""
         return None
 
     def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:

@@ -13,7 +13,8 @@ import netrc
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 from src.atomic import write_atomically
 from src.config import Wandb
 from src.core import RoundResult
+from src.disk import writing
 from src.folder import RESULT
 
 log = logging.getLogger(__name__)
@@ -49,13 +51,13 @@ class Lines:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one line."""
-        with self.path.open("a") as file:
+        with writing(self.path), self.path.open("a") as file:
             file.write(_line(row))
 
     def sync(self) -> None:
         """Have the system put all lines on the disk: a checkpoint must not know more than they do."""
         if self.path.exists():
-            with self.path.open("a") as file:
+            with writing(self.path), self.path.open("a") as file:
                 os.fsync(file.fileno())
 
 
@@ -161,6 +163,19 @@ def _commit() -> str | None:
         return None
 
 
+CLOSE_SECONDS = 20.0
+"""How long W&B may take to send what is left once a run is over."""
+
+GRACE_SECONDS = 5.0
+"""W&B keeps that time itself; after so much more it is left alone if it does not."""
+
+WORDS = {"online": "online", "run": "online", "offline": "offline", "dryrun": "offline", "disabled": "disabled"}
+"""What ``WANDB_MODE`` may say, as ``wandb.mode`` calls it."""
+
+PLACES = {"WANDB_CACHE_DIR": "cache", "WANDB_DATA_DIR": "data"}
+"""Where W&B would write below the user's home, and the folder beside its files that takes this instead."""
+
+
 class Mirror:
     """Metrics in W&B. It never asks, hangs or fails a run: what goes wrong is said in one line and left."""
 
@@ -170,9 +185,9 @@ class Mirror:
     @classmethod
     def open(cls, settings: Wandb, folder: Path, key: str, config: Mapping[str, Any], **names: Any) -> Mirror:
         """Start the mirror of the run in ``folder``; ``names`` are W&B's group, job type, name and tags."""
-        mode = settings.mode
+        mode: str = settings.mode
         if mode == "auto":
-            mode = "online" if _has_key() else "offline"
+            mode = WORDS.get(os.environ.get("WANDB_MODE", ""), "online" if _has_key() else "offline")
         if mode == "disabled":
             return cls(None, mode)
         try:
@@ -213,11 +228,31 @@ class Mirror:
         try:
             folder = str(Path(self._run.dir).parent)
             self._run.summary.update(dict(summary))
-            self._run.finish(exit_code=1 if failed else 0)
+            in_time = _within(CLOSE_SECONDS, lambda: self._run.finish(exit_code=1 if failed else 0))
         except Exception as error:
             log.warning("W&B did not finish (%s)", error)
             return None
-        return folder if self._mode == "offline" else None
+        if not in_time:
+            log.warning("W&B did not finish within %.0f s; all rows are in %s", CLOSE_SECONDS, folder)
+        return folder if self._mode == "offline" or not in_time else None
+
+
+def _within(seconds: float, do: Callable[[], None]) -> bool:
+    """Whether ``do`` came to its end in ``seconds``; else it is left to itself. What it raises is raised here."""
+    raised: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            do()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds + GRACE_SECONDS)
+    if raised and not isinstance(raised[0], TimeoutError):
+        raise raised[0]
+    return not (raised or thread.is_alive())
 
 
 def _start(
@@ -225,8 +260,14 @@ def _start(
 ) -> Any:
     """A W&B run. Rows are flushed every second: its own default loses a short run to SIGTERM."""
     os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it waits for its own network at the end of the process
+    for name, below in PLACES.items():
+        if os.environ.get(name, "") in ("", *_given):
+            os.environ[name] = str((folder / "wandb" / below).resolve())
+            _given.add(os.environ[name])
     import wandb
 
+    limit = {"finish_timeout": CLOSE_SECONDS, "finish_timeout_raises": True}
     place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()
     return wandb.init(
         project=settings.project,
@@ -237,10 +278,19 @@ def _start(
         config=dict(config),
         reinit="finish_previous",
         settings=wandb.Settings(
-            silent=True, init_timeout=20, console="off", x_transaction_log_flush_interval=1, x_disable_stats=True
+            silent=True,
+            init_timeout=20,
+            console="off",
+            x_transaction_log_flush_interval=1,
+            x_disable_stats=True,
+            **{name: value for name, value in limit.items() if name in wandb.Settings.model_fields},
         ),
         **names,
     )
+
+
+_given: set[str] = set()
+"""Folders that an earlier run of this process chose: the next one chooses its own."""
 
 
 def _has_key() -> bool:

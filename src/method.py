@@ -119,8 +119,15 @@ class Method:
         Raises:
             UserError: naming the keys.
         """
+        names = ", ".join(stage.name for stage in self.stages)
         for stage in self.stages:
             self._check_stage(stage)
+            limits = stage.batch.limited_to()
+            if limits and min(limits) > len(self.stages):
+                raise UserError(
+                    f"method.mixup_stages (method.batch.stages) names stage {min(limits)}, and method={self.name} has "
+                    f"1 to {len(self.stages)} ({names})"
+                )
 
     def _check_stage(self, stage: Stage) -> None:
         if not any(term.fits_labels for term in stage.local.values()):

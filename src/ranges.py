@@ -16,8 +16,8 @@ PositiveShare = Annotated[float, Interval(gt=0, le=1)]
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
-Count = Annotated[int, Ge(0)]
+Count = Annotated[int, Interval(ge=0, lt=2**63)]
 """How many; zero is a number."""
 
-PositiveCount = Annotated[int, Ge(1)]
+PositiveCount = Annotated[int, Interval(ge=1, lt=2**63)]
 Seed = Annotated[int, Interval(ge=0, lt=2**63)]

@@ -18,9 +18,11 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from src import checkpoint, config, evaluate, label_table, loggers, loop, model_file, progress
+from src.atomic import write_atomically
 from src.config import Training
 from src.core import Counters, Executor, FederatedState, RoundResult
 from src.data.federation import Federation, from_config
+from src.disk import DiskFullError
 from src.errors import UserError
 from src.folder import RunFolder, open_folder
 from src.label_table import LabelTable
@@ -174,7 +176,11 @@ class Session:
         return record
 
     def _products(self) -> None:
-        """Write ``model.pt`` and ``labels.csv``; what fails is said in one line and hides no run."""
+        """Write ``model.pt`` and ``labels.csv``; what fails is said in one line and hides no run.
+
+        Raises:
+            DiskFullError: with no space for them the run is not finished: it can go on to its end later.
+        """
         products: dict[str, Callable[[], ModelFile | LabelTable]] = {
             model_file.NAME: self._model_file,
             label_table.NAME: lambda: self.evaluator.table(self.state),
@@ -182,6 +188,8 @@ class Session:
         for name, make in products.items():
             try:
                 make().save(self.folder.path / name)
+            except DiskFullError:
+                raise
             except Exception as error:
                 reason = (str(error).splitlines() or [""])[0]
                 log.warning("%s could not be written (%s: %s)", self.folder.path / name, type(error).__name__, reason)
@@ -201,11 +209,17 @@ class Session:
         )
 
     def _draw(self) -> None:
-        """Draw the figures; what cannot be drawn costs a warning and nothing else."""
+        """Draw the figures; what cannot be drawn costs a warning and nothing else.
+
+        Raises:
+            DiskFullError: if there is no space for them.
+        """
         try:
             from src import figures
 
             files = figures.save(self.folder.path)
+        except DiskFullError:
+            raise
         except Exception as error:
             log.warning("the figures of %s could not be drawn (%s: %s)", self.folder.path, type(error).__name__, error)
             return
@@ -216,8 +230,10 @@ class Session:
         """Write down what went wrong, where somebody will look."""
         record: dict[str, Any] = {}
         try:
-            (self.folder.path / "error.log").write_text(trace)
+            write_atomically(self.folder.path / "error.log", trace.encode())
             record = self._record.result("failed", error=f"{type(error).__name__}: {error}", **self._grown())
+        except DiskFullError as second:
+            log.debug("%s, either", second)
         except Exception as second:
             log.warning("the failure could not be written to %s (%s)", self.folder.path, second)
         self._end_mirror(record, failed=True)
@@ -316,7 +332,9 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, federation), f"in {folder.path}"])
     progress.stages(method)
-    OmegaConf.save(OmegaConf.create(about["config"]), folder.path / "config.yaml")
+    sizes = {client: federation.sizes[client] for client in federation.with_data}
+    progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
+    write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
     return Session(
         cfg, folder, method, federation, executor, evaluate.Evaluator(federation, network), state, seconds, about
     )

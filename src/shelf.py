@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from src.disk import writing
 from src.errors import UserError
 
 V = TypeVar("V")
@@ -36,8 +37,9 @@ class Shelf(Generic[V]):
             self.folder.mkdir(parents=True, exist_ok=True)
             beside = path.with_name(f".{name}.{os.getpid()}")
             try:
-                beside.write_bytes(data)
-                beside.replace(path)
+                with writing(path):
+                    beside.write_bytes(data)
+                    beside.replace(path)
             finally:
                 beside.unlink(missing_ok=True)
         return name

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -234,12 +233,16 @@ def _save(file: Path, drawn: Draw) -> None:
     }
     if drawn.nominal is not None:
         arrays["nominal"] = drawn.nominal
+    half: Path | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", suffix=".npz", delete=False) as part:
+            half = Path(part.name)
             np.savez(part, **arrays)  # type: ignore[arg-type]
-        os.replace(part.name, file)  # noqa: PTH105 (atomic)
+        half.replace(file)
     except OSError as error:
+        if half is not None:
+            half.unlink(missing_ok=True)
         log.warning("the federation could not be kept in %s: %s", file.parent, error)
 
 

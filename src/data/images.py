@@ -155,10 +155,13 @@ class ImageFiles:
         if path in self.unreadable:
             return
         self.unreadable.add(path)
-        count = len(self.unreadable)
+        count, reason = len(self.unreadable), str(error).partition(" <_io")[0]
         if count <= 10 or count % 1000 == 0:
             log.warning(
-                "%s cannot be decoded (%s) and is read as black: unreadable file no. %d", self.root / path, error, count
+                "%s cannot be decoded (%s) and is read as black: unreadable file no. %d",
+                self.root / path,
+                reason,
+                count,
             )
 
     def to(self, device: torch.device | str) -> Self:
@@ -177,10 +180,17 @@ class ImageFiles:
         return digest.digest()
 
     def in_memory(self) -> TensorImages:
-        """The same images, decoded once."""
+        """The same images, decoded once.
+
+        Raises:
+            UserError: if not one of them can be.
+        """
         everything = torch.arange(len(self))
         larger = None if self.augmented_size == self.size else self.read(everything, augmented=True)
-        return TensorImages(self.read(everything), larger)
+        pixels = self.read(everything)
+        if self.unreadable.issuperset(self.paths):
+            raise UserError(f"dataset.root: none of the {len(self)} images below {self.root} can be decoded")
+        return TensorImages(pixels, larger)
 
 
 def decode(encoded: bytes, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:

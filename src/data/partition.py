@@ -26,6 +26,9 @@ LEFT_OUT = -1
 DRAWS = 1000
 """How often a draw that leaves a client short is repeated before the setting is called impossible."""
 
+MOST_CLIENTS = 1_000_000
+"""A file that numbers clients beyond is taken for a mistake; most of them would hold nothing."""
+
 By = Literal["truth", "given"]
 """Which labels a scheme follows. The given ones must be there before the clients are."""
 
@@ -325,6 +328,11 @@ class File:
         named = int(owner.max(initial=LEFT_OUT)) + 1
         if named == 0:
             raise UserError(f"partition.path={self.path} gives no sample to any client")
+        if max(named, self.num_clients or 0) > MOST_CLIENTS:
+            raise UserError(
+                f"partition.path={self.path} makes {max(named, self.num_clients or 0)} clients of {len(owner)} samples "
+                f"(partition.num_clients, or the highest number and one); at most {MOST_CLIENTS} can be"
+            )
         if self.num_clients is not None and self.num_clients < named:
             raise UserError(f"partition.num_clients={self.num_clients}, but the clients are numbered up to {named - 1}")
         return Split(owner, self.num_clients or named)
@@ -443,21 +451,30 @@ def _read(path: Path, pool: Pool) -> Indices:
     if not path.is_file():
         raise UserError(f"partition.path={path}: no such file")
     if path.suffix == ".npy":
-        owner = np.load(path, allow_pickle=False)
+        try:
+            owner = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            reason = str(error).partition("\n")[0].partition(" If you trust")[0]
+            raise UserError(f"partition.path={path} cannot be read ({reason})") from error
+        if not isinstance(owner, np.ndarray):
+            raise UserError(f"partition.path={path} is an archive of arrays: one .npy array of integers is needed")
         if owner.ndim != 1 or not np.issubdtype(owner.dtype, np.integer):
             raise UserError(f"partition.path={path} holds {owner.dtype} {list(owner.shape)}: integers [N] are needed")
         return np.asarray(owner, np.int64)
     if path.suffix != ".csv":
         raise UserError(f"partition.path={path}: a .npy or .csv file is needed")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.reader(file) if row]
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"partition.path={path} cannot be read ({error}); it should be a CSV file") from error
     header = rows[0] if rows and "client" in rows[0] else None
     try:
         if header is None:
             return np.array([int(client) for (client,) in rows], np.int64)
         column = header.index("client")
         owner = np.array([int(row[column]) for row in rows[1:]], np.int64)
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, OverflowError) as error:
         raise UserError(
             f"partition.path={path}: {error}; one integer a line, or a header with client and id, is needed"
         ) from error

@@ -88,6 +88,17 @@ class Lid(Exchange):
         none = torch.zeros(clients, dtype=torch.bool)
         return LidState(zero, zero, zero, none, torch.zeros(clients, dtype=torch.int64))
 
+    def doubt(self, sizes: Mapping[int, int]) -> str | None:
+        """Where k neighbours are all that a client has, its LID no longer tells noise; it may even be reversed."""
+        smallest = min(sizes, key=lambda client: sizes[client])
+        if sizes[smallest] > self.k:
+            return None
+        few = sum(n <= self.k for n in sizes.values())
+        return (
+            f"method.k_lid={self.k} neighbours are more than {few} of {len(sizes)} clients have (client {smallest} "
+            f"holds {sizes[smallest]} samples): LID says little of their labels; lower it, or take fewer clients"
+        )
+
     def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """The score, and the losses that stay."""
         logits = network.logits(task.samples, task.stream("lid augmentation") if self.inference_augment else None)

@@ -7,12 +7,14 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from src.disk import DiskFullError, writing
 from src.figures import accuracy, confusion, lid, noise_levels
 from src.figures.record import RunRecord, read
 
 log = logging.getLogger(__name__)
 
 FOLDER = "figures"
+DPI = 150
 FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
     "accuracy": accuracy.draw,
     "lid": lid.draw,
@@ -30,6 +32,7 @@ def save(folder: Path) -> list[Path]:
 
     Raises:
         UserError: if no run is recorded there.
+        DiskFullError: if there is no space for a figure.
     """
     record, files = read(folder), []
     for name, draw in FIGURES.items():
@@ -38,8 +41,22 @@ def save(folder: Path) -> list[Path]:
             figure = draw(record)
             if figure is not None:
                 file.parent.mkdir(exist_ok=True)
-                FigureCanvasAgg(figure).print_figure(file, dpi=150)
+                with writing(file):
+                    _write(figure, file)
                 files.append(file)
+        except DiskFullError:
+            file.unlink(missing_ok=True)
+            raise
         except Exception as error:
             log.warning("the figure %s could not be drawn (%s: %s)", file, type(error).__name__, error)
     return files
+
+
+def _write(figure: Figure, file: Path) -> None:
+    """As ``figure.savefig`` would, in one pass: that draws everything once more to see where it ends up."""
+    figure.set_dpi(DPI)
+    canvas = FigureCanvasAgg(figure)
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
+        figure.set_layout_engine("none")
+    canvas.print_png(file)  # type: ignore[no-untyped-call]

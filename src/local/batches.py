@@ -1,5 +1,6 @@
 """What happens to a batch before the loss: nothing, or mixup."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,10 @@ class Mixup(BatchRule):
     alpha: NonNegative
     enabled: bool
     stages: list[PositiveCount] | None
+
+    def limited_to(self) -> Sequence[int]:
+        """As ``stages`` says."""
+        return self.stages or ()
 
     def draw(self, rng: np.random.Generator, size: int, stage: int) -> tuple[float, Tensor] | None:
         """(λ, permutation [size]); None where nothing is mixed."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,9 +147,9 @@ def launch(zygote: Zygote, tmp_path: Path) -> Iterator[Launch]:
     """Starts runs in ``tmp_path``; those still going at the end of the test are ended."""
     started: list[Running] = []
 
-    def start(*words: str, cwd: Path = tmp_path) -> Running:
+    def start(*words: str, cwd: Path = tmp_path, env: Mapping[str, str] | None = None) -> Running:
         out, err = (tmp_path / f"{kind}-{len(started)}.txt" for kind in ("out", "err"))
-        environment = {"FLNL_CACHE": os.environ["FLNL_CACHE"]}
+        environment = {"FLNL_CACHE": os.environ["FLNL_CACHE"], **(env or {})}
         request = {"words": words, "cwd": str(cwd), "out": str(out), "err": str(err), "env": environment}
         started.append(Running(zygote, zygote.ask(do="start", **request), out, err))
         return started[-1]

@@ -1,14 +1,21 @@
 """W&B mirrors a run and never costs it: no account, no network and a broken installation all leave the run as it is."""
 
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import wandb
 from PIL import Image
+from wandb.proto.wandb_internal_pb2 import Record
 
+from src import loggers
 from src.config import Wandb
 from src.loggers import Mirror
+from tests.cli.conftest import Launch, lines_of
+from tests.registry import BY_NAME
 
 
 class Run:
@@ -55,6 +62,30 @@ def test_it_is_online_only_where_a_key_is_found(
     assert [run.said["mode"] for run in runs] == [mode]
 
 
+@pytest.mark.parametrize(
+    ("said", "key", "mode"),
+    [
+        ("offline", True, "offline"),
+        ("dryrun", True, "offline"),
+        ("online", False, "online"),
+        ("disabled", True, None),
+        ("nonsense", False, "offline"),
+        ("", True, "online"),
+    ],
+)
+def test_the_environment_decides_where_the_configuration_leaves_it_open(
+    said: str, key: bool, mode: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.setenv("WANDB_MODE", said)
+    if key:
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    _, runs = opened(monkeypatch, tmp_path, "auto")
+    assert [run.said["mode"] for run in runs] == ([] if mode is None else [mode])
+    _, explicit = opened(monkeypatch, tmp_path, "offline")
+    assert [run.said["mode"] for run in explicit] == ["offline"]
+
+
 @pytest.mark.parametrize(("host", "mode"), [("elsewhere.org", "offline"), ("api.wandb.ai", "online")])
 def test_a_key_in_netrc_counts_for_its_host(
     host: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,7 +109,7 @@ def test_without_a_network_it_falls_back_and_says_so_once(
     ]
     mirror.log({"accuracy": 0.5}, 3)
     assert runs[0].rows == [(3, {"accuracy": 0.5})]
-    assert mirror.close(failed=False, summary={"last": 0.5}) == f"wandb sync {tmp_path}"
+    assert mirror.close(failed=False, summary={"last": 0.5}) == str(tmp_path)
     assert runs[0].summary == {"last": 0.5}
     assert runs[0].exit_code == 0
 
@@ -128,4 +159,86 @@ def test_figures_are_sent_as_images_and_cost_nothing_where_they_cannot(
     assert isinstance(row["figures/accuracy"], wandb.Image)
     mirror.images([tmp_path / "missing.png"], 9)
     assert [r.getMessage().split(" (")[0] for r in caplog.records] == ["W&B took no figures"]
-    assert mirror.close(failed=False, summary={}) == f"wandb sync {tmp_path}"
+    assert mirror.close(failed=False, summary={}) == str(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------------ the end
+
+
+@pytest.mark.parametrize("keeps_time", [True, False])
+def test_it_is_not_waited_for_without_end(
+    keeps_time: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither where W&B gives up in time by itself, nor where it does not."""
+    monkeypatch.setattr(loggers, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(loggers, "GRACE_SECONDS", 0.05)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    mirror, runs = opened(monkeypatch, tmp_path, "online")
+    assert runs[0].said["settings"].finish_timeout == 0.05
+    assert runs[0].said["settings"].finish_timeout_raises
+    free = threading.Event()
+
+    def finish(exit_code: int) -> None:
+        if keeps_time:
+            raise TimeoutError
+        free.wait(60)
+
+    monkeypatch.setattr(runs[0], "finish", finish)
+    before = time.monotonic()
+    line = mirror.close(failed=False, summary={})
+    free.set()
+    assert time.monotonic() - before < 5
+    assert line == str(tmp_path)
+    assert [r.getMessage() for r in caplog.records] == [f"W&B did not finish within 0 s; all rows are in {tmp_path}"]
+
+
+def steps(file: Path) -> list[int]:
+    """The steps of the rows in a ``.wandb`` file: a header, then LevelDB's log of records in blocks of 32 KiB."""
+    data, at, parts, found = file.read_bytes(), 7, b"", []
+    assert data[:4] == b":W&B"
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        parts, at = parts + data[at + 7 : at + 7 + length], at + 7 + length
+        if at > len(data):
+            break
+        if kind in (1, 4):  # whole, or the last part
+            record = Record()
+            record.ParseFromString(parts)
+            parts = b""
+            if record.HasField("history"):
+                found.append(record.history.step.num)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_rows_outlive_a_killed_run_and_nothing_is_written_into_the_home(
+    number: int, launch: Launch, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    words = [w for w in BY_NAME["fedavg"].words if not w.startswith(("wandb", "rounds"))]
+    running = launch(*words, "rounds=100000", "wandb.mode=offline", "output=run", env={"HOME": str(home)})
+    running.until(lambda: lines_of(tmp_path / "run") >= 40, "round")
+    early = lines_of(tmp_path / "run") // 2
+    time.sleep(2)  # W&B flushes every second
+    running.signal(number)
+    running.wait()
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    found = steps(file)
+    assert found[:early] == list(range(1, early + 1))
+    if number == signal.SIGTERM:
+        assert found == list(range(1, lines_of(tmp_path / "run") // 2 + 1))
+    assert list(home.rglob("*")) == []
+
+
+def test_a_place_of_its_own_that_cannot_be_written_costs_no_run(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "a_file").write_text("")
+    names = ("HOME", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DIR")
+    words = [w for w in BY_NAME["fedavg"].words if not w.startswith("wandb")]
+    environment = {name: str(tmp_path / "a_file" / name) for name in names}
+    said = launch(*words, "wandb.mode=offline", "output=run", env=environment).wait()
+    assert said.code == 0, said.err
+    assert "Traceback" not in said.err

@@ -47,7 +47,26 @@ MISTAKES = {
     "partition.num_clients=0": "partition.num_clients",
     "partition.num_clients=171": "partition.num_clients",
     "dataset.train_size=100000": "dataset.train_size",
+    "partition.num_clients=100000": "partition.num_clients=100000 is more than the 170 samples",
+    "partition=iid_class partition.num_clients=100000": "partition.num_clients=100000 is more than the 170 samples",
+    "partition=shards partition.num_clients=100000": "partition.num_clients=100000 is more than the 170 samples",
+    "partition=quantity_skew partition.num_clients=100000": "partition.num_clients=100000 is more than the 170 samples",
+    "partition=dirichlet partition.num_clients=100000": "partition.num_clients=100000 is more than the 170 samples",
+    "partition=dirichlet partition.num_clients=17": "raise alpha, or lower num_clients or partition.minimum",
+    "partition=fedcorr partition.num_clients=100000": "partition.num_clients=100000 is more than the 170 samples",
+    "partition=fedcorr partition.num_clients=170": "raise p or alpha, or lower num_clients",
+    "partition=openset partition.by=truth partition.num_clients=100000": "is more than the 170 samples",
+    "partition=openset partition.by=truth partition.num_clients=170": "raise q, or lower num_clients",
     "model.dropout=1.5": "model.dropout",
+    "model._target_=os.system": "model._target_=os.system: there is no such class",
+    "model._target_=nowhere.Model": "model._target_=nowhere.Model: there is no such class",
+    "noise=matrix noise.path=a_file": "noise.path=a_file",
+    "threads=100000": "threads=100000: must be less",
+    "train.batch_size=99999999999999999999": "train.batch_size",
+    "device=cuda:3": "device=cuda:3: must be 'auto', 'cpu' or 'cuda'",
+    "device=mps": "device=mps: must be 'auto', 'cpu' or 'cuda'",
+    "precision=bf16-mixed": "precision=bf16-mixed: must be 32, 64 or 'bf16'",
+    "wandb.project=''": "wandb.project",
     # a method's values, by the key that was typed
     "method.theta=2": "method.theta",
     "method.k_lid=0": "method.k_lid",
@@ -61,6 +80,10 @@ MISTAKES = {
     "method.mixup=no": "method.mixup",
     "method.correction=off": "method.correction",
     "method.T1=0 method.T2=0 method.T3=0": "rounds",
+    "method.mixup_stages=[4]": "method.mixup_stages (method.batch.stages) names stage 4, and method=fedcorr has 1 to 3",
+    "method=fedavg method/batch=mixup method.batch.stages=[2]": "method.batch.stages",
+    "method.stages=null": "method.stages=null",
+    "method.stages.finetune=null": "method.stages.finetune=null",
     # choices
     "noise=foo": "noise",
     "noise=null": "noise",
@@ -75,6 +98,12 @@ MISTAKES = {
     "method=fedavg method/stages=fedcorr": "method.",
     "method=fedcorr method/exchange=[]": "method/exchange=[lid]",
     "model=vgg11": "model=vgg11",
+    "method=[fedavg,fedprox]": "method=[fedavg,fedprox]: method takes one of",
+    "experiment=[a,b]": "experiment takes one of",
+    "debug=null": "leave it out for none",
+    "+noise=symmetric": "without +",
+    "++noise=symmetric": "without +",
+    "noise@x=symmetric": "noise@x cannot be set here",
     "experiment=nothing": "experiment",
     "executor=gpu": "executor",
     "partition=file": "partition.path",
@@ -93,10 +122,24 @@ MISTAKES = {
     "++train.lrr=0.6": "did you mean train.lr?",
     "+method.mu=3": "method.mu belongs to method=fedprox",
     "~train.lr": "train.lr",
+    "~seed": "~seed: every run has seed",
+    "~wandb": "~wandb: every run has wandb",
+    "~nothing": "~nothing is not a key",
     "a=b": "a is not a key",
     # form
     "noise.rho": "key=value",
     "seed=1,2": "--multirun",
+    "=1": "names no key",
+    "+=1": "names no key",
+    "~": "names no key",
+    "--cfg": "--cfg: expected one argument",
+    "--cfg everything": "--cfg: invalid choice",
+    "--resolve": "--cfg job",
+    "--package noise": "--cfg job",
+    "--shell-completion": "install=bash",
+    "--experimental-rerun a_file": "--experimental-rerun is not an option",
+    "-x": "-x is not an option",
+    "-m seed=1": "-m stands between overrides",
     # places
     "resume=/nowhere": "resume",
     "resume=''": "resume",
@@ -104,6 +147,10 @@ MISTAKES = {
     "output=a_file": "output=a_file",
     "output=a_file/below": "output=a_file/below",
     "output_root=a_file": "output_root=a_file",
+    "output_root=a_file/below": "output_root=a_file/below",
+    "hydra.sweep.dir=a_file -m": "hydra.sweep.dir=a_file",
+    "hydra.sweep.dir=a_file/below -m": "hydra.sweep.dir=a_file/below",
+    "cache=''": "cache",
     "dataset=cifar10 dataset.root=nowhere dataset.download=false": "dataset.root",
 }
 
@@ -153,3 +200,14 @@ def test_help_and_the_composed_configuration_are_no_mistakes(command: Command) -
         assert said.code == 0, words
         assert "noise" in said.out
         assert said.err == ""
+
+
+@pytest.mark.parametrize(("clients", "notes"), [(8, 0), (10, 1)])
+def test_clients_with_too_few_neighbours_for_lid_are_named_once(clients: int, notes: int, command: Command) -> None:
+    """With 21 samples each there are 20 others; with 17 there are not."""
+    rest = [w for w in TINY if not w.startswith("partition")]
+    said = command(*rest, f"partition.num_clients={clients}", "method=fedcorr", "max_rounds=1")
+    assert said.code == 0
+    found = [line for line in said.err.splitlines() if "method.k_lid=20" in line]
+    assert len(found) == notes
+    assert all("10 of 10 clients" in line and "holds 17 samples" in line for line in found)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 
 from src import figures
 from src.figures import FIGURES, __main__, accuracy, confusion, lid, noise_levels
@@ -430,3 +431,18 @@ def test_a_folder_without_a_record_is_refused_in_a_line(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith(f"error: {words[0]}: no run is recorded" if words else "error: which run?")
+
+
+def test_one_pass_gives_the_picture_that_savefig_would(tmp_path: Path) -> None:
+    def drawn() -> Figure:
+        figure = Figure(figsize=(4, 3), layout="constrained")
+        axes = figure.subplots(1, 2, sharey=True)
+        axes[0].plot([0, 1], [10_000, 20_000], label="a line")
+        axes[0].set_ylabel("a label")
+        figure.legend(loc="outside lower center")
+        return figure
+
+    figures._write(drawn(), tmp_path / "ours.png")
+    drawn().savefig(tmp_path / "theirs.png", dpi=figures.DPI)
+    ours, theirs = (np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB")) for name in ("ours", "theirs"))
+    assert np.array_equal(ours, theirs)

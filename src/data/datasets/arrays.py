@@ -25,6 +25,8 @@ from src.errors import UserError
 from src.ranges import Count, PositiveCount
 
 Content = Mapping[str, NDArray[Any]]
+MOST_CLASSES = 100_000
+"""Labels beyond are taken for a mistake where no names say how many classes there are."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,8 @@ def _load(path: Path) -> Content:
             if isinstance(loaded, np.ndarray):
                 raise ValueError("it is a single array")
             content = {name: loaded[name] for name in loaded.files}
+            if strange := [name for name, array in content.items() if not isinstance(array, np.ndarray)]:
+                raise ValueError(f"{strange[0]} is no array")
     except FileNotFoundError as error:
         raise UserError(
             f"dataset.file: {path} is not there; write it with numpy.savez(file, x_train=..., y_train=..., x_test=...,"
@@ -196,6 +200,8 @@ def _classes(arrays: Content, path: Path) -> tuple[str, ...]:
     else:
         labels = [arrays[name] for name in ("y_train", "y_given", "y_test") if name in arrays]
         highest = max((int(y.max()) for y in labels if y.size and y.dtype.kind in "iu"), default=0)
+        if highest >= MOST_CLASSES:
+            raise UserError(f"dataset.file: {path} has a label {highest}; labels should be 0..C-1, without such gaps")
         names = tuple(str(i) for i in range(highest + 1))
     if len(names) < 2:
         raise UserError(f"dataset.file: {path} has {len(names)} class; at least two are needed")

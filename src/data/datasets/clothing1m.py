@@ -102,6 +102,8 @@ class Clothing1M:
             self._expect(False, f"{len(absent)} of {len(chosen)} images are missing or empty, the first is {first}")
             there = np.flatnonzero(sizes)
             keep, chosen, sizes = keep[there], [chosen[i] for i in there.tolist()], sizes[there]
+        if not chosen:
+            raise UserError(f"dataset.root: {root} has none of the images that {split}_key_list.txt should name")
         return (
             ImageFiles(
                 root=folder,

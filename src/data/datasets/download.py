@@ -229,4 +229,5 @@ def unpack(archive: Path) -> None:
                 shutil.copyfileobj(packed, file)
             temporary_file.replace(target)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"dataset.root: {archive} is broken ({error}): delete it and fetch it again") from error
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise UserError(f"dataset.root: {archive} is broken ({reason}): delete it and fetch it again") from error

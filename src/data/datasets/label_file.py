@@ -117,10 +117,11 @@ def _rows(path: Path, column: str) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
-            rows = list(reader)
+            rows, header = list(reader), list(reader.fieldnames or [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"dataset.labels: {path} cannot be read ({error}); it should be a CSV file") from error
-    header = reader.fieldnames or []
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise UserError(f"dataset.labels: {path} has the column {twice[0]!r} twice")
     absent = [name for name in (column, "label") if name not in header]
     if absent:
         raise UserError(

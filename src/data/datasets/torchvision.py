@@ -108,7 +108,7 @@ class Mnist:
 
         with _reading(folder):
             sets = [kind(root, train=flag) for flag in (True, False)]
-            splits = [_split(s.data.numpy()[:, None], s.targets, 10) for s in sets]
+            splits = [_split(s.data.numpy()[:, None], s.targets, 10, 28) for s in sets]
         normalization = ((0.1307,), (0.3081,)) if self.name == "mnist" else ((0.2860,), (0.3530,))
         return assemble(
             name=self.name,
@@ -188,14 +188,14 @@ def _reading(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _split(pixels: Any, values: Any, classes: int) -> tuple[Tensor, Labels]:
-    """Images uint8 [N, C, H, W] and labels int64 [N] of a split, checked against each other.
+def _split(pixels: Any, values: Any, classes: int, side: int = 32) -> tuple[Tensor, Labels]:
+    """Images uint8 [N, C, ``side``, ``side``] and labels int64 [N] of a split, checked against each other.
 
     Raises:
         ValueError: if they do not fit.
     """
     labels = np.asarray(values, np.int64)
-    if pixels.dtype != np.uint8 or labels.shape != (len(pixels),):
+    if pixels.dtype != np.uint8 or labels.shape != (len(pixels),) or pixels.shape[2:] != (side, side):
         raise ValueError(f"{pixels.dtype} images {pixels.shape} with labels {labels.shape}")
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
         raise ValueError(f"a label is not in 0..{classes - 1}")

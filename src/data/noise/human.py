@@ -79,6 +79,13 @@ class Human:
         if missing := {"clean_label", KEYS[self.source]} - labels.keys():
             raise UserError(f"{file} has no {' and no '.join(sorted(missing))}; it has {', '.join(sorted(labels))}")
         clean, given = labels["clean_label"], labels[KEYS[self.source]]
+        if clean.ndim != 1 or given.shape != clean.shape:
+            raise UserError(
+                f"{file} has true labels of shape {list(clean.shape)} and {KEYS[self.source]} of {list(given.shape)}: "
+                "one of each for every image is needed"
+            )
+        if ((given < 0) | (given >= classes)).any():
+            raise UserError(f"{file}: {KEYS[self.source]} has a label that is not in 0..{classes - 1}")
         if dataset.ids is not None and all(name.isdecimal() for name in dataset.ids):
             position = np.array([int(name) for name in dataset.ids], np.int64)
             if position.max(initial=0) < len(clean):
@@ -90,6 +97,7 @@ class Human:
                 f"{file} is in another order than {dataset.name}: {differ.size} of its true labels differ, first at "
                 f"image {differ[0]}. CIFAR-N follows the order of the python archives, as torchvision reads them"
             )
+        _say_whose(file)
         return given
 
 
@@ -103,6 +111,27 @@ def _load(file: Path) -> dict[str, Labels]:
             f"no human labels at {file.absolute()}: get {name} from {ORIGIN} (folder data) and put it into "
             f"{file.absolute().parent}, or set noise.path to where it is"
         )
+    rebuild: Any = np.zeros(1).__reduce__()[0]
+    arrays: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+    arrays += [np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("int64", "int32", "uint8"))]
+    try:
+        with torch.serialization.safe_globals(arrays):
+            content = torch.load(file, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(f"{file} is not a CIFAR-N label file: it holds more than arrays, or is broken") from error
+    except Exception as error:  # a broken file fails in any way
+        reason = (str(error).splitlines() or ["it ends early"])[0]
+        raise UserError(f"{file} is not a CIFAR-N label file: it cannot be read ({reason})") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file} is not a CIFAR-N label file: it holds a {type(content).__name__}, not a dictionary")
+    found = {str(key): np.asarray(value) for key, value in content.items()}
+    if strange := [key for key, value in found.items() if value.dtype.kind not in "iu"]:
+        raise UserError(f"{file} is not a CIFAR-N label file: {strange[0]} are no whole numbers")
+    return {key: value.astype(np.int64) for key, value in found.items()}
+
+
+def _say_whose(file: Path) -> None:
+    """Note whether the file is a published one."""
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if digest in SHA256.values():
         log.info("%s is the published file (sha256 %s)", file, digest)
@@ -110,16 +139,3 @@ def _load(file: Path) -> dict[str, Labels]:
         log.warning(
             "%s is not a published CIFAR-N file (sha256 %s); its true labels are compared all the same", file, digest
         )
-    rebuild: Any = np.zeros(1).__reduce__()[0]
-    arrays: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
-    arrays += [np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("int64", "int32", "uint8"))]
-    try:
-        with torch.serialization.safe_globals(arrays):
-            content = torch.load(file, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(
-            f"{file} is not a CIFAR-N label file: {(str(error).splitlines() or ['it ends early'])[0]}"
-        ) from error
-    if not isinstance(content, dict):
-        raise UserError(f"{file} is not a CIFAR-N label file: it holds a {type(content).__name__}, not a dictionary")
-    return {key: np.asarray(value, np.int64) for key, value in content.items()}

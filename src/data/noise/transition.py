@@ -3,6 +3,7 @@
 Rows sum to one. ``matrix`` states the law; where ``count`` is not ``bernoulli``, the law holds in expectation only.
 """
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -183,7 +184,13 @@ def _load(path: Path) -> Transition:
     if not path.is_file():
         raise UserError(f"noise.path={path}: no such file")
     try:
-        T = np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
-    except ValueError as error:
-        raise UserError(f"noise.path={path}: {error}") from error
-    return np.asarray(T, np.float64)
+        if path.suffix == ".npy":
+            T = np.load(path, allow_pickle=False)
+            if not isinstance(T, np.ndarray) or T.dtype.kind not in "biuf":
+                raise ValueError("it is no array of real numbers")
+            return T.astype(np.float64)
+        with warnings.catch_warnings(action="ignore"):  # of an empty file, whose shape will be refused
+            return np.loadtxt(path, delimiter=",", ndmin=2)
+    except (OSError, ValueError, EOFError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"noise.path={path} cannot be read ({reason}); a .npy or .csv file is needed") from error
