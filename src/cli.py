@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -27,7 +26,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from src.config import CONF, Root, flatten, load
 from src.errors import UserError
-from src.folder import SWEEPS
 from src.interrupt import Interrupted
 
 TRACEBACKS = "HYDRA_FULL_ERROR"
@@ -197,17 +195,6 @@ def _check_options(words: Sequence[str]) -> None:
             raise UserError(f"--{name} says how to show the configuration: add --cfg job")
     if chosen.shell_completion and not any(re.match("(un)?install=|query=", word) for word in words):
         raise UserError("--shell-completion takes install=bash, uninstall=bash or query=bash, or another shell's name")
-    if chosen.multirun:
-        _check_sweep_folder(words)
-
-
-def _check_sweep_folder(words: Sequence[str]) -> None:
-    """Refuse a sweep whose folder cannot be made, before Hydra fails there."""
-    key = "hydra.sweep.dir="
-    folder = Path(next((word.removeprefix(key) for word in words if word.startswith(key)), SWEEPS)).expanduser()
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise UserError(f"{key}{folder}: {there} is no folder that can be written to; choose another")
 
 
 def _check_choice(override: Override, group: str) -> None:

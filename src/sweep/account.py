@@ -166,7 +166,11 @@ def _expanded(config: DictConfig) -> list[list[str]]:
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
     overrides = parser.parse_overrides([*params, *config.hydra.overrides.task])
-    return BasicSweeper.split_arguments(overrides, None)[0]
+    jobs = BasicSweeper.split_arguments(overrides, None)[0]
+    if not jobs:
+        empty = [o.input_line for o in overrides if o.is_sweep_override() and not list(o.sweep_string_iterator())]
+        raise UserError(f"{', '.join(map(str, empty))} stands for no value at all, so the sweep has no job")
+    return jobs
 
 
 def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
