@@ -53,11 +53,20 @@ def cpu_seconds(processes: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def started(process: int) -> str | None:
+    """When a process was started, which tells it from a later one of its number; None where it is gone or a zombie."""
+    with suppress(OSError):
+        fields = (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]
+    return None
+
+
 class Sampler:
-    """While entered, looks at a tree twice a second in a thread, and remembers the most that it saw."""
+    """While entered, looks at a tree twice a second in a thread, and remembers the most that it saw, and whom."""
 
     def __init__(self, root: int, every: float = 0.5) -> None:
         self.peak, self.processes = 0, 1
+        self.seen: dict[int, str] = {}  # when each process was started
         self._root, self._every, self._over = root, every, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -72,6 +81,7 @@ class Sampler:
     def look(self) -> None:
         """Look once."""
         members = tree(self._root)
+        self.seen |= {member: at for member in members if (at := started(member)) is not None}
         self.peak = max(self.peak, sum(map(own_bytes, members)))
         self.processes = max(self.processes, len(members))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.memory import Sampler, cpu_seconds, tree
+from bench.memory import Sampler, cpu_seconds, started, tree
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS_PYTHON = ROOT / "bench/.venv-peers/bin/python"
@@ -77,6 +77,7 @@ class Running:
         self.way, self.log = way, folder / f"{way.name}.log"
         self.about: dict[str, Any] = {}
         self.peak, self.processes = 0, 1
+        self._seen: dict[int, str] = {}  # the processes that belonged to it, and when they were started
         self._began = time.perf_counter()
         filled = [word.format(job=job, folder=folder / way.name) for word in way.command]
         try:
@@ -133,6 +134,7 @@ class Running:
     def _remember(self, sampler: Sampler) -> None:
         self.peak = max(self.peak, sampler.peak)
         self.processes = max(self.processes, sampler.processes)
+        self._seen |= sampler.seen
 
     def _ask(self, rounds: int) -> None:
         assert self._process.stdin is not None
@@ -160,42 +162,28 @@ class Running:
 
     def close(self, patience: float = 15.0) -> None:
         """Ask the process to leave; end it and what it started if it does not within ``patience`` seconds."""
-        members = tree(self._process.pid)
+        sampler = Sampler(self._process.pid)
+        sampler.look()
+        self._remember(sampler)
         try:
             self._ask(0)
             self._process.wait(patience)
         except (WayError, subprocess.TimeoutExpired):
             pass
         for number in (signal.SIGTERM, signal.SIGKILL):
-            left = [pid for pid in members if _alive(pid)]
-            if not left:
-                break
-            for pid in left:
-                _send(pid, number)
-            _wait_for_end(left, 5.0)
+            for pid in self._left():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            end = time.monotonic() + 5.0
+            while self._left() and time.monotonic() < end:
+                time.sleep(0.1)
         self._process.wait()
-        self._listener.join()
+        self._listener.join(5.0)
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 assert pipe is not None
                 pipe.close()
 
-
-def _alive(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state != "Z"
-    except OSError:
-        return False
-
-
-def _send(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _wait_for_end(pids: list[int], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and any(map(_alive, pids)):
-        time.sleep(0.1)
+    def _left(self) -> list[int]:
+        """Its processes that are still there."""
+        return [pid for pid, at in self._seen.items() if started(pid) == at]
