@@ -86,6 +86,7 @@ def markdown(results: Results, figure: str | None) -> str:
     if figure is not None and results.measured:
         parts.append(f"![times as fast as the hand-written loop]({figure})")
     parts += [_workload(results, name) for name in results.measured]
+    parts += _crop(results)
     parts += _round_cost(results)
     if results.startup:
         rows = [
@@ -134,6 +135,20 @@ def _workload(results: Results, name: str) -> str:
     return "\n\n".join(
         [f"## {w.title} (`{name}`)", setting, _table(head, rows), *(["\n".join(failures)] if failures else [])]
     )
+
+
+def _crop(results: Results) -> list[str]:
+    """What crop and flip cost, by way; nothing where one of the two workloads is missing."""
+    without, with_crop = ({m.way: m.spread for m in results.measured.get(n, [])} for n in ("lenet5", "lenet5-crop"))
+    rows = []
+    for way, cropped in with_crop.items():
+        plain = without.get(way)
+        if plain is not None and cropped is not None:
+            more = f"{100 * (cropped.median / plain.median - 1):+.1f} %"
+            rows.append((way, time_of(plain.median), time_of(cropped.median), more))
+    if not rows:
+        return []
+    return ["## What crop and flip cost (LeNet-5)", _table(("way", "without", "with", "more"), rows)]
 
 
 def _round_cost(results: Results) -> list[str]:

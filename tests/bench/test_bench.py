@@ -161,6 +161,15 @@ def test_a_round_is_split_into_shares() -> None:
     assert "| all but local training | 100 ms | 10.00 % |" in text
 
 
+def test_crop_and_flip_are_compared_where_both_were_measured() -> None:
+    results = _results()
+    assert "crop and flip cost" not in report.markdown(results, None)
+    for name, seconds in (("lenet5", 2.0), ("lenet5-crop", 3.0)):
+        results.workloads[name] = WORKLOADS[name]
+        results.measured[name] = [Measured("sequential", "ours", [seconds]), Measured("ray", "ours", [None])]
+    assert "| sequential | 2 s | 3 s | +50.0 % |" in report.markdown(results, None)
+
+
 def test_the_floor_and_the_frameworks_are_what_they_are_called() -> None:
     assert HAND.kind == "hand"
     assert [way.name for way in PEERS] == ["flower", "pfl", "fluke"]
