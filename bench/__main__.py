@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,7 @@ def _install_peers(chosen: dict[str, Way], tell: Tell) -> None:
 
 def main(words: Sequence[str] = sys.argv[1:]) -> None:
     """Measure what was asked for."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
 
     def tell(line: str) -> None:

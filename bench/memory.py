@@ -62,9 +62,12 @@ def started(process: int) -> str | None:
 
 
 class Sampler:
-    """While entered, looks at a tree twice a second in a thread, and remembers the most that it saw, and whom."""
+    """While entered, looks at a tree every so often in a thread, and once when left; remembers the most, and whom.
 
-    def __init__(self, root: int, every: float = 0.5) -> None:
+    Looking takes some milliseconds of a core, so during a measurement it should be rare.
+    """
+
+    def __init__(self, root: int, every: float) -> None:
         self.peak, self.processes = 0, 1
         self.seen: dict[int, str] = {}  # when each process was started
         self._root, self._every, self._over = root, every, threading.Event()
@@ -77,6 +80,7 @@ class Sampler:
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
+        self.look()
 
     def look(self) -> None:
         """Look once."""
@@ -86,7 +90,5 @@ class Sampler:
         self.processes = max(self.processes, len(members))
 
     def _watch(self) -> None:
-        while True:
+        while not self._over.wait(self._every):
             self.look()
-            if self._over.wait(self._every):
-                return

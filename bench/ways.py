@@ -110,7 +110,7 @@ class Running:
         Raises:
             WayError: if it ends before, or takes too long.
         """
-        with Sampler(self._process.pid) as sampler:
+        with Sampler(self._process.pid, every=0.5) as sampler:
             self.about = self._answer(self.way.start_timeout - (time.perf_counter() - self._began))
         self._remember(sampler)
         return time.perf_counter() - self._began
@@ -123,7 +123,7 @@ class Running:
         """
         members = tree(self._process.pid)
         before = cpu_seconds(members)
-        with Sampler(self._process.pid) as sampler:
+        with Sampler(self._process.pid, every=3.0) as sampler:
             self._ask(rounds)
             answer = self._answer(timeout)
         spent = cpu_seconds(members) - before
@@ -162,7 +162,7 @@ class Running:
 
     def close(self, patience: float = 15.0) -> None:
         """Ask the process to leave; end it and what it started if it does not within ``patience`` seconds."""
-        sampler = Sampler(self._process.pid)
+        sampler = Sampler(self._process.pid, every=1.0)
         sampler.look()
         self._remember(sampler)
         try:

@@ -67,7 +67,7 @@ def test_memory_and_cpu_time_of_a_tree_are_seen() -> None:
 
     held = bytearray(b"x") * 50_000_000
     before = cpu_seconds([os.getpid()])
-    sampler = Sampler(os.getpid())
+    sampler = Sampler(os.getpid(), every=1.0)
     sampler.look()
     assert sampler.peak > len(held)
     assert os.getpid() in tree(os.getppid())
