@@ -95,7 +95,13 @@ def alternate(
     try:
         tell(f"{workload.name}: starting {', '.join(ways)}")
         with ThreadPoolExecutor(together) as pool:
-            list(pool.map(start, ways.values()))
+            try:
+                list(pool.map(start, ways.values()))
+            except BaseException:  # leaving the pool would wait for those that are starting
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in running.values():
+                    process.close(patience=0.0)
+                raise
         for repeat in range(repeats):
             said, floor = [], 0.0
             for name, measured in found.items():

@@ -141,7 +141,7 @@ class Running:
         try:
             self._process.stdin.write(json.dumps({"rounds": rounds}) + "\n")
             self._process.stdin.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: it was closed
             raise WayError(f"ended by itself: {self._reason()}") from error
 
     def _answer(self, timeout: float) -> dict[str, Any]:
