@@ -7,16 +7,17 @@ UV_VENV := .uv
 RUN := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null || echo $(UV_VENV)/bin/uv)
 STAMP := $(VENV)/.made-from-lock
+PEERS := bench/.venv-peers
 ARGS ?=
 # One thread a process: two threads beside another busy process can be many times slower.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help env run card test test-all check format lock clean
+.PHONY: help env run card test test-all bench bench-peers check format lock clean
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(STAMP) ## make the environment in .venv from requirements.lock, if it is not there yet
 
@@ -32,6 +33,11 @@ test: $(STAMP) ## the tests, in a few minutes
 test-all: $(STAMP) ## every test, in under an hour
 	@$(RUN) -m pytest -n 2
 
+bench: $(STAMP) ## how fast a round is: make bench ARGS="--workloads mlp --ways hand,sequential", or --quick
+	@$(RUN) -m bench $(ARGS)
+
+bench-peers: $(PEERS)/.made-from-lock ## make the environment of the frameworks that bench compares with
+
 check: $(STAMP) ## formatting, lint and types
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
@@ -46,9 +52,11 @@ lock: $(UV) ## resolve requirements.lock anew from pyproject.toml
 	@$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
 		--extra dev --constraint $(UV_VENV)-constraints --quiet pyproject.toml -o requirements.lock
 	@rm -f $(UV_VENV)-constraints
+	@$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+		--quiet bench/peers/requirements.in -o bench/peers/requirements.txt
 
 clean: ## remove the environment and the caches; outputs stay
-	rm -rf $(VENV) $(UV_VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(UV_VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache
 
 $(UV_VENV)/bin/uv:
 	@$(PYTHON) -m venv $(UV_VENV)
@@ -63,3 +71,15 @@ $(STAMP): requirements.lock | $(UV)
 	@$(UV) pip install --quiet --python $(RUN) --require-hashes --compile-bytecode -r requirements.lock
 	@$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# Where the lock cannot be installed as a whole, each framework is tried on its own, at the lock's versions.
+$(PEERS)/.made-from-lock: bench/peers/requirements.txt | $(UV)
+	@echo "making the environment of other frameworks in $(PEERS) (some 7 GB, once)" >&2
+	@rm -rf $(PEERS)
+	@$(UV) venv --quiet --python $(PYTHON) $(PEERS)
+	@if $(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --compile-bytecode -r $<; then touch $@; \
+	else while read -r one; do \
+		grep -v -- '--hash' $< | sed 's/ *\\$$//' > $(PEERS)/constraints.txt; \
+		$(UV) pip install --quiet --python $(PEERS)/bin/python -c $(PEERS)/constraints.txt "$$one" \
+			|| echo "$$one could not be installed" >&2; \
+	done < bench/peers/requirements.in; fi

@@ -1,0 +1,72 @@
+"""Our own loop with one of its executors, as a run does it: rounds are logged; no checkpoint, figures or W&B.
+
+``python -m bench.ours JOB.json EXECUTOR FOLDER``
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from bench.turns import Turns
+from bench.workloads import SEED, Job
+from src import config, session
+from src.session import Session
+
+
+def words(job: Job, executor: str, folder: Path) -> list[str]:
+    """The overrides that describe the job."""
+    w = job.workload
+    return [
+        "method=fedavg",
+        "dataset=arrays",
+        f"dataset.root={job.data.parent}",
+        f"dataset.file={job.data.name}",
+        "dataset.normalize=half",
+        *(["dataset.padding=4", "dataset.flip=true"] if w.crop else []),
+        "partition=file",
+        "noise=none",
+        f"model={w.model}",
+        f"executor={executor}",
+        f"fraction={w.cohort / w.clients}",
+        "rounds=1000000",
+        f"train.lr={w.lr}",
+        f"train.momentum={w.momentum}",
+        f"train.batch_size={w.batch}",
+        f"train.epochs={w.epochs}",
+        f"seed={SEED}",
+        "device=cpu",
+        f"precision={64 if w.double else 32}",
+        "threads=1",
+        "wandb.mode=disabled",
+        "figures=false",
+        "products=false",
+        "checkpoint.every=1000000",
+        f"output={folder}",
+        f"cache={folder.parent / 'cache'}",
+    ]
+
+
+def opened(job: Job, executor: str, folder: Path, *more: str) -> Session:
+    """A run of the job, before its first round."""
+    overrides = [*words(job, executor, folder), *more]
+    cfg = config.load(overrides)
+    config.check(cfg)
+    return session.open_session(cfg, overrides, session.claim(cfg, overrides, None))
+
+
+def main() -> None:
+    """Rounds as they are asked for."""
+    turns = Turns()
+    with opened(Job.load(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])) as run:
+        about = {"executor": type(run.executor).__name__}
+        for result in run.results():
+            run.log(result)
+            run.keep(now=False)
+            score = float("nan") if result.evaluation is None else result.evaluation["accuracy"]
+            if not turns.border(accuracy=score, **about):
+                break
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""What was measured, as Markdown for people, CSV for programs and a short table for the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.machine import Machine
+from bench.measure import Measured, Spread
+from bench.round_cost import SHOWN
+from bench.workloads import Workload
+
+COLUMNS = ("workload", "way", "kind", "repeat", "seconds_a_round", "times_as_fast_as_hand", "own_peak_bytes", "failure")
+
+
+@dataclass
+class Results:
+    """Everything of one run of the bench, filled as it goes."""
+
+    machine: Machine
+    command: str
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    measured: dict[str, list[Measured]] = field(default_factory=dict)  # by workload
+    round_cost: Mapping[str, float] | None = None
+    round_cost_failure: str | None = None
+    startup: Mapping[str, Spread] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def floor(self, workload: str) -> Measured | None:
+        """The hand-written loop on this workload, if it was measured."""
+        return next((m for m in self.measured[workload] if m.kind == "hand"), None)
+
+    def ratio(self, workload: str, measured: Measured) -> Spread | None:
+        """How many times as fast as the hand-written loop."""
+        floor = self.floor(workload)
+        return None if floor is None else measured.ratio(floor)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join([_row(head), _row(["---"] * len(head)), *map(_row, rows)])
+
+
+def time_of(seconds: float) -> str:
+    """Three digits and a unit.
+
+    >>> time_of(0.04837), time_of(3.131)
+    ('48.4 ms', '3.13 s')
+    """
+    return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def _times(ratio: Spread | None, *, spread: bool) -> str:
+    if ratio is None:
+        return "-"
+    return f"{ratio.median:.2f}" + (f" ({ratio.low:.2f} to {ratio.high:.2f})" if spread else "")
+
+
+def markdown(results: Results, figure: str | None) -> str:
+    """The whole report."""
+    m = results.machine
+    parts = [
+        "# Benchmark",
+        "How it is measured, and what other frameworks do differently: `docs/benchmarks.md`.",
+        _table(
+            ("", ""),
+            [
+                ("command", f"`{results.command}`"),
+                ("CPU", f"{m.cpu}, {m.cores} cores, {m.memory_gib:.0f} GiB"),
+                ("load at the start (1, 5, 15 minutes)", ", ".join(f"{load:.2f}" for load in m.load)),
+                ("threads", "1 a process"),
+                ("versions", f"Python {m.python}, {m.versions}"),
+                ("other frameworks", m.peers),
+                ("commit", m.commit),
+                ("took", f"{results.seconds / 60:.1f} minutes"),
+            ],
+        ),
+    ]
+    if max(m.load[:2]) > 0.5:
+        parts.append("**The machine was not idle: times and ratios are indicative only.**")
+    if figure is not None and results.measured:
+        parts.append(f"![times as fast as the hand-written loop]({figure})")
+    parts += [_workload(results, name) for name in results.measured]
+    parts += _crop(results)
+    parts += _round_cost(results)
+    if results.startup:
+        rows = [
+            (name, time_of(s.median), f"{time_of(s.low)} to {time_of(s.high)}") for name, s in results.startup.items()
+        ]
+        parts += ["## Start-up", _table(("command", "median", "range"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _workload(results: Results, name: str) -> str:
+    w = results.workloads[name]
+    repeats = max(len(m.seconds) for m in results.measured[name])
+    rows = []
+    for m in results.measured[name]:
+        time = m.spread
+        rows.append(
+            (
+                m.way + (f" ({m.detail})" if m.detail and m.detail.lower() != m.way else ""),
+                time_of(time.median) if time else "failed",
+                f"{time_of(time.low)} to {time_of(time.high)}" if time else "",
+                _times(results.ratio(name, m), spread=True),
+                time_of(Spread.of(m.cpu).median) if m.cpu else "-",
+                f"{m.peak / 2**30:.2f}" if m.peak else "-",
+                str(m.processes),
+                "-" if m.accuracy is None else f"{100 * m.accuracy:.1f}",
+                "-" if m.start is None else f"{m.start:.1f}",
+            )
+        )
+    head = (
+        "way",
+        "a round",
+        "range",
+        "times as fast as hand",
+        "CPU time a round",
+        "own memory, GiB",
+        "processes",
+        "accuracy, %",
+        "first round after, s",
+    )
+    setting = (
+        f"{w.clients} clients of {w.samples} samples, {w.cohort} a round, batch {w.batch}, {w.epochs} local "
+        f"epoch{'s' if w.epochs > 1 else ''}: {w.steps} steps a round; {w.test} test images; "
+        f"{w.turn} round{'s' if w.turn > 1 else ''} a turn, {repeats} repeats."
+    )
+    failures = [f"- {m.way} failed: {m.failure}" for m in results.measured[name] if m.failure]
+    return "\n\n".join(
+        [f"## {w.title} (`{name}`)", setting, _table(head, rows), *(["\n".join(failures)] if failures else [])]
+    )
+
+
+def _crop(results: Results) -> list[str]:
+    """What crop and flip cost, by way; nothing where one of the two workloads is missing."""
+    without, with_crop = ({m.way: m.spread for m in results.measured.get(n, [])} for n in ("lenet5", "lenet5-crop"))
+    rows = []
+    for way, cropped in with_crop.items():
+        plain = without.get(way)
+        if plain is not None and cropped is not None:
+            more = f"{100 * (cropped.median / plain.median - 1):+.1f} %"
+            rows.append((way, time_of(plain.median), time_of(cropped.median), more))
+    if not rows:
+        return []
+    return ["## What crop and flip cost (LeNet-5)", _table(("way", "without", "with", "more"), rows)]
+
+
+def _round_cost(results: Results) -> list[str]:
+    if results.round_cost_failure:
+        return ["## A round besides local training", f"failed: {results.round_cost_failure}"]
+    cost = results.round_cost
+    if not cost:
+        return []
+    whole = sum(cost.values())
+    rows = [(label, time_of(cost[label]), f"{100 * cost[label] / whole:.3f} %") for label in SHOWN if label in cost]
+    outside = whole - cost.get("local training", 0.0)
+    rows.append(("all but local training", time_of(outside), f"{100 * outside / whole:.2f} %"))
+    return [
+        "## A round besides local training",
+        "LeNet-5, 100 clients, 10 a round, the sequential executor; evaluated, saved and logged every round.",
+        _table(("part", "a round", "share"), rows),
+    ]
+
+
+def csv_text(results: Results) -> str:
+    """A line a repeat."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for name, found in results.measured.items():
+        floor = results.floor(name)
+        for m in found:
+            for repeat, seconds in enumerate(m.seconds):
+                base = None if floor is None else floor.seconds[repeat]
+                ratio = None if base is None or seconds is None else base / seconds
+                shown = ("" if value is None else f"{value:.6g}" for value in (seconds, ratio))
+                writer.writerow((name, m.way, m.kind, repeat + 1, *shown, m.peak, m.failure or ""))
+    for label, seconds in (results.round_cost or {}).items():
+        writer.writerow(("round", label, "part", "", f"{seconds:.6g}", "", "", ""))
+    for command, spread in results.startup.items():
+        writer.writerow(("startup", command, "command", "", f"{spread.median:.6g}", "", "", ""))
+    return out.getvalue()
+
+
+def short(results: Results) -> str:
+    """How many times as fast as the hand-written loop, workloads down and ways across."""
+    names = list(dict.fromkeys(m.way for found in results.measured.values() for m in found))
+    width = max([len(n) for n in results.measured] + [8])
+    lines = []
+    if names:
+        lines.append(f"{'':{width}}  {'hand':>9}" + "".join(f"{n:>11}" for n in names if n != "hand"))
+    for workload, found in results.measured.items():
+        by_name = {m.way: m for m in found}
+        floor = results.floor(workload)
+        time = "-" if floor is None or floor.spread is None else time_of(floor.spread.median)
+        cells = []
+        for n in names:
+            if n == "hand":
+                continue
+            one = by_name.get(n)
+            ratio = None if one is None else results.ratio(workload, one)
+            cell = "" if one is None else "failed" if one.failure else "-" if ratio is None else f"{ratio.median:.2f}x"
+            cells.append(f"{cell:>11}")
+        lines.append(f"{workload:{width}}  {time:>9}" + "".join(cells))
+    if results.round_cost:
+        whole = sum(results.round_cost.values())
+        share = 1 - results.round_cost.get("local training", 0.0) / whole
+        lines.append(f"a round of LeNet-5 besides local training: {100 * share:.2f} %")
+    if "--help" in results.startup:
+        lines.append(f"--help: {time_of(results.startup['--help'].median)}")
+    return "\n".join(lines)

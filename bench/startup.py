@@ -1,0 +1,35 @@
+"""What a command costs before it does anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.measure import Spread, Tell
+from bench.ways import ROOT, environment
+
+COMMANDS = {
+    "python -c pass": ("-c", "pass"),
+    "import torch": ("-c", "import torch"),
+    "import torch, lightning": ("-c", "import torch, lightning"),
+    "--help": ("-m", "src.main", "--help"),
+    "--cfg job --resolve": ("-m", "src.main", "method=fedcorr", "--cfg", "job", "--resolve"),
+    "src.list": ("-m", "src.list"),
+}
+
+
+def startup(repeats: int, folder: Path, tell: Tell) -> dict[str, Spread]:
+    """Seconds of each command, in alternation; those that fail are left out."""
+    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    for repeat in range(repeats):
+        tell(f"startup: repeat {repeat + 1} of {repeats}")
+        for name, words in COMMANDS.items():
+            began = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, *words], cwd=ROOT, env=environment(), capture_output=True, timeout=120, check=False
+            )
+            if done.returncode == 0:
+                times[name].append(time.perf_counter() - began)
+    return {name: Spread.of(found) for name, found in times.items() if found}

@@ -1,0 +1,189 @@
+"""The ways of running a workload that this checkout has, and the process that runs one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from bench.memory import Sampler, cpu_seconds, started, tree
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS_PYTHON = ROOT / "bench/.venv-peers/bin/python"
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+SILENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "WANDB_MODE": "disabled",
+    "PYTHONUNBUFFERED": "1",
+}
+Kind = Literal["hand", "ours", "peer"]
+
+
+class WayError(Exception):
+    """A way could not do its part; the message says why."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A name and the command that runs it; ``{job}`` and ``{folder}`` are filled in."""
+
+    name: str
+    kind: Kind
+    command: tuple[str, ...]
+    start_timeout: float = 240.0
+
+
+HAND = Way("hand", "hand", (sys.executable, "-m", "bench.hand", "{job}"))
+PEERS = tuple(
+    Way(name, "peer", (str(PEERS_PYTHON), "-m", f"bench.peers.{name}", "{job}")) for name in ("flower", "pfl", "fluke")
+)
+
+
+def executors(conf: Path = ROOT / "conf/executor") -> list[str]:
+    """The executors that are configured, the sequential one first."""
+    return sorted((p.stem for p in conf.glob("*.yaml")), key=lambda name: (name != "sequential", name))
+
+
+def ways(conf: Path = ROOT / "conf/executor") -> dict[str, Way]:
+    """Everything that can be measured, by name: the floor, our executors, other frameworks."""
+    ours = [
+        Way(name, "ours", (sys.executable, "-m", "bench.ours", "{job}", name, "{folder}")) for name in executors(conf)
+    ]
+    return {way.name: way for way in (HAND, *ours, *PEERS)}
+
+
+def environment() -> dict[str, str]:
+    """What every process gets: one thread, nobody's accounts, this checkout."""
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, **dict.fromkeys(THREADS, "1"), **SILENT, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
+
+
+class Running:
+    """A started way. Whatever goes wrong is a ``WayError``, and nothing waits for ever."""
+
+    def __init__(self, way: Way, job: Path, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.way, self.log = way, folder / f"{way.name}.log"
+        self.about: dict[str, Any] = {}
+        self.peak, self.processes = 0, 1
+        self._seen: dict[int, str] = {}  # the processes that belonged to it, and when they were started
+        self._began = time.perf_counter()
+        filled = [word.format(job=job, folder=folder / way.name) for word in way.command]
+        try:
+            with self.log.open("w") as log:
+                self._process = subprocess.Popen(
+                    filled,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    cwd=ROOT,
+                    env=environment(),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise WayError(f"could not be started: {error.strerror} ({filled[0]})") from error
+        self._said: queue.Queue[str] = queue.Queue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.put(line)
+        self._said.put("")
+
+    def ready(self) -> float:
+        """Wait for the end of the first round; seconds since the start.
+
+        Raises:
+            WayError: if it ends before, or takes too long.
+        """
+        with Sampler(self._process.pid, every=0.5) as sampler:
+            self.about = self._answer(self.way.start_timeout - (time.perf_counter() - self._began))
+        self._remember(sampler)
+        return time.perf_counter() - self._began
+
+    def turn(self, rounds: int, timeout: float) -> tuple[float, float]:
+        """Run some rounds; seconds a round, on the clock and of CPU.
+
+        Raises:
+            WayError: if it fails or takes too long.
+        """
+        members = tree(self._process.pid)
+        before = cpu_seconds(members)
+        with Sampler(self._process.pid, every=3.0) as sampler:
+            self._ask(rounds)
+            answer = self._answer(timeout)
+        spent = cpu_seconds(members) - before
+        self._remember(sampler)
+        self.about = {**self.about, **answer}
+        return float(answer["seconds"]) / rounds, spent / rounds
+
+    def _remember(self, sampler: Sampler) -> None:
+        self.peak = max(self.peak, sampler.peak)
+        self.processes = max(self.processes, sampler.processes)
+        self._seen |= sampler.seen
+
+    def _ask(self, rounds: int) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"rounds": rounds}) + "\n")
+            self._process.stdin.flush()
+        except (OSError, ValueError) as error:  # ValueError: it was closed
+            raise WayError(f"ended by itself: {self._reason()}") from error
+
+    def _answer(self, timeout: float) -> dict[str, Any]:
+        try:
+            line = self._said.get(timeout=max(timeout, 0.1))
+        except queue.Empty:
+            raise WayError(f"no answer in {timeout:.0f} s") from None
+        if not line:
+            raise WayError(f"ended by itself: {self._reason()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _reason(self) -> str:
+        """The last line that the process wrote for people, an error if there is one."""
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if "Error" in line]
+        return (errors or lines or ["it said nothing"])[-1][-300:]
+
+    def close(self, patience: float = 15.0) -> None:
+        """Ask the process to leave; end it and what it started if it does not within ``patience`` seconds."""
+        sampler = Sampler(self._process.pid, every=1.0)
+        sampler.look()
+        self._remember(sampler)
+        try:
+            self._ask(0)
+            self._process.wait(patience)
+        except (WayError, subprocess.TimeoutExpired):
+            pass
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in self._left():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            end = time.monotonic() + 5.0
+            while self._left() and time.monotonic() < end:
+                time.sleep(0.1)
+        self._process.wait()
+        self._listener.join(5.0)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                assert pipe is not None
+                pipe.close()
+
+    def _left(self) -> list[int]:
+        """Its processes that are still there."""
+        return [pid for pid, at in self._seen.items() if started(pid) == at]
