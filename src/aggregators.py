@@ -101,7 +101,7 @@ class Median(Aggregator[Models]):
         for name, received in params.items():
             entries = torch.cat([block.stacked[name] for block in blocks])
             if received.is_floating_point():
-                columns = entries.flatten(1).split(COLUMNS, dim=1)
+                columns = entries.reshape(len(entries), -1).split(COLUMNS, dim=1)
                 combined[name] = torch.cat([median(part, weights) for part in columns]).reshape(received.shape)
             else:
                 combined[name] = entries.amax(0)

@@ -18,10 +18,10 @@ from src.ranges import Count, PositiveShare
 class GeneralizedCrossEntropy(LossTerm):
     """``L_q(p_y) = (1 − p_y^q) / q`` a sample (Zhang and Sabuncu 2018, Eq. 6).
 
-    It tends to cross-entropy as q falls to 0, and at q = 1 it is 1 − p_y. Truncated, it is ``L_q(p_y)`` where ``p_y > κ``
-    and the constant ``L_q(κ)`` elsewhere, so that what the network does not believe is not learned from; p is that of
-    the batch in hand. Rounds before ``start`` have κ = 0, the plain form: at first every p_y may be below κ. After mixing
-    it is ``λ L(p_a) + (1−λ) L(p_b)``.
+    It tends to cross-entropy as q falls to 0, and at q = 1 it is 1 − p_y. Truncated, it is ``L_q(p_y)`` where
+    ``p_y > κ`` and the constant ``L_q(κ)`` elsewhere, so that what the network does not believe is not learned from; p
+    is that of the batch in hand. Rounds before ``start`` have κ = 0, the plain form: at first every p_y may be below κ.
+    After mixing it is ``λ L(p_a) + (1−λ) L(p_b)``.
     """
 
     fits_labels: ClassVar[bool] = True
