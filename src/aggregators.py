@@ -119,9 +119,11 @@ def median(values: Tensor, weights: Tensor) -> Tensor:
     tensor([3.])
     """
     ordered, place = values.sort(0)
-    reached = 2 * weights.to(values.device)[place].cumsum(0)
-    half = weights.sum().to(values.device)
-    below = (reached < half).sum(0, keepdim=True)  # the first row at which half of the weight is reached, and
-    above = (reached <= half).sum(0, keepdim=True)  # the first at which it is passed
-    middle = ordered.gather(0, below).double() + ordered.gather(0, above).double()
+    weights = weights.to(values.device)
+    reached, below, above = (torch.zeros_like(place[0]) for _ in range(3))
+    for row in place:
+        reached += 2 * weights[row]
+        below += reached < weights.sum()  # so many rows until half of the weight is reached,
+        above += reached <= weights.sum()  # and so many until it is passed
+    middle = ordered.gather(0, below[None]).double() + ordered.gather(0, above[None]).double()
     return (middle[0] / 2).to(values.dtype)
