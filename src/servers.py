@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from src.core import Params, ServerUpdate
+from src.models.layers import is_running_statistic
 
 
 @dataclass(frozen=True)
@@ -16,3 +19,29 @@ class Replace(ServerUpdate):
     ) -> tuple[Params, Any]:
         """The combined model."""
         return combined, state
+
+
+@dataclass(frozen=True)
+class FedDyn(ServerUpdate):
+    """The combined model moved by what all clients have learned in all their visits (FedDyn, Acar et al. 2021).
+
+    ``θ_{t+1} = θ̄ + H`` with ``H ← H + (|S|/N) (θ̄ − θ_t)`` and θ̄ the combined model: where that is the plain mean of
+    the cohort S, H is the mean over all N clients of the ``h_k`` that the loss term ``feddyn`` keeps. Running
+    statistics and integers are those of the combined model, never moved. The state is H, by name.
+    """
+
+    def init(self, params: Params) -> Params:
+        """Zeros."""
+        return {
+            name: torch.zeros_like(p)
+            for name, p in params.items()
+            if p.is_floating_point() and not is_running_statistic(name)
+        }
+
+    def __call__(
+        self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Params
+    ) -> tuple[Params, Params]:
+        """The model that is sent next, and H."""
+        share = len(cohort) / clients
+        moved = {name: h.to(params[name]) + share * (combined[name] - params[name]) for name, h in state.items()}
+        return {name: p + moved[name] if name in moved else p for name, p in combined.items()}, moved

@@ -56,8 +56,18 @@ class Entry:
         return self.name
 
 
-def _fedavg(batch: str = "Plain", terms: str = "cross_entropy", rest: str = "Mean(samples), Replace") -> dict[str, str]:
-    return {"training": f"5 rounds: Uniform, {batch}, {terms}, {rest}"}
+def _fedavg(
+    batch: str = "Plain",
+    terms: str = "cross_entropy",
+    rest: str = "Mean(samples), Replace",
+    sampler: str = "Uniform",
+) -> dict[str, str]:
+    return {"training": f"5 rounds: {sampler}, {batch}, {terms}, {rest}"}
+
+
+def _of(terms: str) -> dict[str, str]:
+    """FedAvg with another loss."""
+    return _fedavg(terms=terms)
 
 
 PREPROCESS = (
@@ -66,12 +76,14 @@ PREPROCESS = (
 FINETUNE = "2 rounds: CleanOnly, Mixup, cross_entropy, Mean(samples), Replace, all_confident at end"
 
 
-def _fedcorr(terms: str = "cross_entropy", rest: str = "Mean(samples), Replace") -> dict[str, str]:
+def _fedcorr(
+    terms: str = "cross_entropy", rest: str = "Mean(samples), Replace", sampler: str = "Uniform"
+) -> dict[str, str]:
     """FedCorr's stages: whatever is chosen acts in the last one only."""
     return {
         "preprocess": PREPROCESS,
         "finetune": FINETUNE,
-        "usual": f"2 rounds: Uniform, Mixup, {terms}, {rest}",
+        "usual": f"2 rounds: {sampler}, Mixup, {terms}, {rest}",
     }
 
 
@@ -114,6 +126,127 @@ REGISTRY = (
         "fedprox_and_mixup",
         ("method=fedprox", "method.mu=0.1", "method/batch=mixup", "method/aggregator=uniform_mean", *ONE_STAGE),
         _fedavg(batch="Mixup", terms="cross_entropy + fedprox", rest="Mean(uniform), Replace"),
+    ),
+    Entry(
+        "feddyn",
+        ("method=feddyn", "method.feddyn_alpha=0.1", *ONE_STAGE),
+        _fedavg(terms="cross_entropy + feddyn", rest="Mean(uniform), FedDyn"),
+    ),
+    Entry(
+        "feddyn_with_batch_norm",
+        ("method=feddyn", "method.local.feddyn.mean_samples=21.25", "method/batch=mixup", *NORMED, *ONE_STAGE),
+        _fedavg(batch="Mixup", terms="cross_entropy + feddyn", rest="Mean(uniform), FedDyn"),
+    ),
+    Entry(
+        "fedcorr_and_feddyn",
+        (
+            "method=fedcorr",
+            "method/local=[cross_entropy,feddyn]",
+            "method/aggregator=uniform_mean",
+            "method/server=feddyn",
+            *THREE_STAGES,
+        ),
+        _fedcorr(terms="cross_entropy + feddyn", rest="Mean(uniform), FedDyn"),
+        (16, 18, 19),
+    ),
+    Entry("median", ("method=median", *ONE_STAGE), _fedavg(rest="Median(uniform), Replace")),
+    Entry(
+        "weighted_median_with_batch_norm",
+        ("method=median", "method.aggregator.weights=samples", "partition=fedcorr", *NORMED, *ONE_STAGE),
+        _fedavg(rest="Median(samples), Replace"),
+    ),
+    Entry(
+        "fedcorr_and_median",
+        ("method=fedcorr", "method/aggregator=median", *THREE_STAGES),
+        _fedcorr(rest="Median(uniform), Replace"),
+        BORDERS,
+    ),
+    Entry(
+        "power_of_choice",
+        ("method=power_of_choice", "fraction=0.4", "method.candidates=6", *ONE_STAGE),
+        _fedavg(sampler="PowerOfChoice", rest="Mean(uniform), Replace"),
+    ),
+    Entry(
+        "power_of_choice_by_batches",
+        (
+            "method=power_of_choice",
+            "fraction=0.4",
+            "method.candidates=6",
+            "method.sampler.batch=5",
+            "method.sampler.draw=uniform",
+            "method.sampler.first_round=uniform",
+            "method/aggregator=mean",
+            *ONE_STAGE,
+        ),
+        _fedavg(sampler="PowerOfChoice"),
+    ),
+    Entry(
+        "fedcorr_and_power_of_choice",
+        (
+            "method=fedcorr",
+            "method/sampler=power_of_choice",
+            "method.sampler.d=5",
+            "method/aggregator=uniform_mean",
+            *THREE_STAGES,
+        ),
+        _fedcorr(sampler="PowerOfChoice", rest="Mean(uniform), Replace"),
+        BORDERS,
+    ),
+    Entry("label_smoothing", ("method=fedavg", "method/local=[label_smoothing]", *ONE_STAGE), _of("label_smoothing")),
+    Entry(
+        "negative_label_smoothing",
+        ("method=fedavg", "method/local=[negative_label_smoothing]", *ONE_STAGE),
+        _of("negative_label_smoothing"),
+    ),
+    Entry(
+        "entropy_minimization",
+        (
+            "method=fedavg",
+            "method/local=[cross_entropy,entropy_minimization]",
+            "method.local.entropy_minimization.start=2",
+            *ONE_STAGE,
+        ),
+        _of("cross_entropy + entropy_minimization"),
+    ),
+    Entry(
+        "temperature_scaling",
+        ("method=fedavg", "method/local=[temperature_scaling]", *ONE_STAGE),
+        _of("temperature_scaling"),
+    ),
+    Entry(
+        "generalized_cross_entropy",
+        ("method=fedavg", "method/local=[generalized_cross_entropy]", *ONE_STAGE),
+        _of("generalized_cross_entropy"),
+    ),
+    Entry(
+        "truncated_gce",
+        ("method=fedavg", "method/local=[truncated_gce]", "method.local.truncated_gce.start=2", *ONE_STAGE),
+        _of("truncated_gce"),
+    ),
+    Entry(
+        "symmetric_cross_entropy",
+        ("method=fedavg", "method/local=[symmetric_cross_entropy]", *ONE_STAGE),
+        _of("symmetric_cross_entropy"),
+    ),
+    Entry(
+        "fedcorr_and_much_else",
+        (
+            "method=fedcorr",
+            "method/local=[generalized_cross_entropy,entropy_minimization,fedprox,feddyn]",
+            "method.local.entropy_minimization.start=0",
+            "method.local.entropy_minimization.weight=0.4",
+            "method/sampler=power_of_choice",
+            "method.sampler.d=5",
+            "method/aggregator=median",
+            "method/server=feddyn",
+            *THREE_STAGES,
+        ),
+        _fedcorr(
+            sampler="PowerOfChoice",
+            terms="generalized_cross_entropy + entropy_minimization + fedprox + feddyn",
+            rest="Median(uniform), FedDyn",
+        ),
+        (16, 18, 19),
     ),
     Entry("fedavg_with_batch_norm", ("method=fedavg", *NORMED, *ONE_STAGE), _fedavg()),
     Entry(

@@ -50,6 +50,9 @@ SETTING = (
 METHODS: dict[str, tuple[str, ...]] = {
     "fedavg": ("method=fedavg", "rounds=6"),
     "fedprox": ("method=fedprox", "method.mu=0.1", "rounds=6"),
+    "feddyn": ("method=feddyn", "rounds=6"),
+    "median": ("method=median", "fraction=1.0", "rounds=6"),
+    "power_of_choice": ("method=power_of_choice", "method.candidates=3", "rounds=6"),
     "fedcorr": ("method=fedcorr", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
     "fedcorr_released": ("method=fedcorr_released", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
 }

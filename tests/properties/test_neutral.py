@@ -14,11 +14,56 @@ NEUTRAL = ("method.beta=0", "method.correction=false", "method.kappa=1", "method
 LAST_ONLY = ("method.T1=0", "method.T2=0", "method.T3=4", "method.mixup=false")
 DROPOUT = ("model=cnn", "model.widths=[4,8]", "model.dropout=0.3", "~model.hidden")
 
+ONE = ("fraction=0.125",)  # one client a round
+
+
+def local(term: str, value: str, beside: str = "") -> tuple[str, ...]:
+    """FedAvg with this loss, one of its values changed."""
+    return (f"method/local=[{beside}{term}]", f"method.local.{term}.{value}", *FEDAVG)
+
+
 CASES = {
     "fedprox": (("method=fedprox", "method.mu=0", "rounds=4"), FEDAVG),
     "fedprox_with_batch_norm": (("method=fedprox", "method.mu=0", "rounds=4", *NORMED), (*FEDAVG, *NORMED)),
     "fedprox_with_dropout": (("method=fedprox", "method.mu=0", "rounds=4", *DROPOUT), (*FEDAVG, *DROPOUT)),
     "mixup": (("method=fedavg", "method/batch=mixup", "method.batch.alpha=0", "rounds=4"), FEDAVG),
+    "feddyn": (
+        ("method=feddyn", "method.feddyn_alpha=0", "method/server=replace", "rounds=4"),
+        (*FEDAVG, "method/aggregator=uniform_mean"),
+    ),
+    "feddyn_with_batch_norm": (
+        ("method=feddyn", "method.feddyn_alpha=0", "method/server=replace", "rounds=4", *NORMED),
+        (*FEDAVG, "method/aggregator=uniform_mean", *NORMED),
+    ),
+    "median_of_one": (("method=median", "rounds=4", *ONE), (*FEDAVG, *ONE)),
+    "median_of_one_with_batch_norm": (("method=median", "rounds=4", *ONE, *NORMED), (*FEDAVG, *ONE, *NORMED)),
+    "power_of_choice_of_all": (
+        ("method=power_of_choice", "method/aggregator=mean", "fraction=1.0", "rounds=4"),
+        (*FEDAVG, "fraction=1.0"),
+    ),
+    "label_smoothing": (local("label_smoothing", "r=0"), FEDAVG),
+    "label_smoothing_later": (local("negative_label_smoothing", "start=4"), FEDAVG),
+    "label_smoothing_and_mixup": (
+        (*local("label_smoothing", "r=0"), "method/batch=mixup"),
+        (*FEDAVG, "method/batch=mixup"),
+    ),
+    "temperature_scaling": (local("temperature_scaling", "temperature=1"), FEDAVG),
+    "temperature_scaling_with_batch_norm": (
+        (*local("temperature_scaling", "temperature=1"), *NORMED),
+        (*FEDAVG, *NORMED),
+    ),
+    "symmetric_cross_entropy": (
+        (*local("symmetric_cross_entropy", "alpha=1"), "method.local.symmetric_cross_entropy.beta=0"),
+        FEDAVG,
+    ),
+    "entropy_minimization": (local("entropy_minimization", "weight=0", "cross_entropy,"), FEDAVG),
+    "entropy_minimization_later": (local("entropy_minimization", "start=4", "cross_entropy,"), FEDAVG),
+    "truncated_gce": (local("truncated_gce", "kappa=0"), local("generalized_cross_entropy", "q=0.7")),
+    "truncated_gce_later": (local("truncated_gce", "start=4"), local("generalized_cross_entropy", "q=0.7")),
+    "fedcorr_and_feddyn": (
+        ("method=fedcorr", "method/local=[cross_entropy,feddyn]", "method/server=feddyn", *LAST_ONLY),
+        ("method=feddyn", "method/aggregator=mean", "rounds=4"),
+    ),
     "mixup_in_no_stage": (("method=fedavg", "method/batch=mixup", "method.batch.stages=[]", "rounds=4"), FEDAVG),
     "fedcorr": (("method=fedcorr", *NEUTRAL), FEDAVG),
     "fedcorr_with_batch_norm": (("method=fedcorr", *NEUTRAL, *NORMED), (*FEDAVG, *NORMED)),
@@ -47,6 +92,15 @@ ALIVE = {
     "fedprox": ("method=fedprox", "method.mu=0.01", "rounds=4"),
     "mixup": ("method=fedavg", "method/batch=mixup", "rounds=4"),
     "uniform_mean": ("method=fedavg", "method/aggregator=uniform_mean", "rounds=4"),
+    "feddyn_alpha": ("method=feddyn", "method.feddyn_alpha=0.01", "method/server=replace", "rounds=2"),
+    "feddyn_server": ("method=feddyn", "method.feddyn_alpha=0", "rounds=2"),
+    "median": ("method=median", "rounds=2"),
+    "power_of_choice": ("method=power_of_choice", "method/aggregator=mean", "rounds=2"),
+    "label_smoothing": local("label_smoothing", "r=0.01"),
+    "temperature_scaling": local("temperature_scaling", "temperature=1.01"),
+    "symmetric_cross_entropy": local("symmetric_cross_entropy", "alpha=1"),
+    "entropy_minimization": local("entropy_minimization", "start=3", "cross_entropy,"),
+    "truncated_gce": local("truncated_gce", "start=0"),
     "fedcorr_mixup": ("method=fedcorr", *NEUTRAL[:-4], *UNTOUCHED),
     "fedcorr_first_stage": ("method=fedcorr", *NEUTRAL[:-3], "method.T1=1", "method.T2=4", "method.T3=0"),
 }

@@ -70,6 +70,10 @@ def test_methods_that_act_differently_are_described_differently(case: str) -> No
 CHOSEN = {
     "method/local=[cross_entropy,fedprox]": "local",
     "method/aggregator=uniform_mean": "aggregator",
+    "method/aggregator=median": "aggregator",
+    "method/server=feddyn": "server",
+    "method/sampler=power_of_choice": "sampler",
+    "method/local=[symmetric_cross_entropy,feddyn]": "local",
     "method.server._target_=tests.properties.parts.Momentum +method.server.beta=0.5": "server",
     "method.gradient={_target_:tests.properties.parts.Scaled,by:0.5}": "gradient",
     "method.sampler.fraction=1.0": "sampler",
@@ -89,11 +93,19 @@ def test_fedcorr_keeps_its_first_two_stages_whatever_is_chosen(words: str) -> No
 
 
 def test_everything_chosen_at_once_acts_in_the_third_stage_only() -> None:
-    words = [word for group in CHOSEN for word in group.split()]
+    words = [
+        "method/local=[cross_entropy,fedprox]",
+        "method/aggregator=median",
+        "method/sampler=power_of_choice",
+        "method.server._target_=tests.properties.parts.Momentum",
+        "+method.server.beta=0.5",
+        "method.gradient={_target_:tests.properties.parts.Scaled,by:0.5}",
+    ]
     base, other = method_of([*TINY, "method=fedcorr"]), method_of([*TINY, "method=fedcorr", *words])
     assert other.stages[:2] == base.stages[:2]
     assert list(other.stages[2].local) == ["cross_entropy", "fedprox"]
-    assert acting(other.stages[2]).endswith("Scaled, Mean(uniform), Momentum")
+    assert acting(other.stages[2]).endswith("Scaled, Median(uniform), Momentum")
+    assert "PowerOfChoice" in acting(other.stages[2])
 
 
 def test_selecting_a_term_is_a_union() -> None:

@@ -1,0 +1,18 @@
+"""Losses of a label, extended to what a batch is trained towards: labels, or rows of shares after mixing."""
+
+from torch import Tensor
+
+
+def expected(losses: Tensor, targets: Tensor) -> Tensor:
+    """``Σ_j t_j ℓ_j`` [B], from the loss of every label [B, K] and targets int64 [B] or float [B, K].
+
+    For mixup's targets this is ``λ ℓ_a + (1−λ) ℓ_b``, which mixup makes of any loss, linear in its label or not.
+
+    >>> import torch
+    >>> losses = torch.tensor([[1.0, 5.0]])
+    >>> expected(losses, torch.tensor([1])), expected(losses, torch.tensor([[0.75, 0.25]]))
+    (tensor([5.]), tensor([2.]))
+    """
+    if targets.is_floating_point():
+        return (targets * losses).sum(1)
+    return losses.gather(1, targets[:, None])[:, 0]
