@@ -285,6 +285,9 @@ class LossTerm(Part, Protocol):
 
     fits_labels: ClassVar[bool] = False
     """Whether the term learns from labels; a stage needs one that does."""
+    rowwise: ClassVar[bool] = False
+    """Whether it gives per-sample losses that each depend on their row's logits, targets, labels alone, so that the
+    rows of many clients can be given at once."""
 
     def init(self, params: Params, count: int, num_classes: int) -> Any:
         """State on a client's first visit, for ``count`` samples."""

@@ -6,6 +6,7 @@ images without augmentation unless asked otherwise, in eval mode and full precis
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -57,6 +58,8 @@ class Network:
         self.dtype = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
         self.module = module.to(device=fabric.device, dtype=self.dtype)
         self.has_batch_norm = has_batch_norm(module)
+        full = fabric.strategy.precision.precision == "32-true"
+        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext if full else fabric.autocast
 
     @property
     def device(self) -> torch.device:
@@ -89,6 +92,10 @@ class Network:
         channels = len(self.transform.mean)
         each = channels * self.transform.size[0] * self.transform.size[1] * (8 if self.dtype == torch.float64 else 4)
         return max(1, CHUNK_BYTES // (each * batch_size)) * batch_size
+
+    def together(self, batch_size: int) -> int:
+        """How many batches to prepare at once."""
+        return self.chunk(batch_size) // batch_size
 
     # ------------------------------------------------------------------------------------------------------- scores
 

@@ -5,8 +5,11 @@ simulated and whatever else was drawn before. Nothing here is checkpointed, beca
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
+import torch
 
 
 def entropy(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
@@ -38,3 +41,20 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
 def torch_seed(seed: int, purpose: str, *indices: int) -> int:
     """A 63-bit seed for ``torch.manual_seed`` or ``torch.Generator.manual_seed``."""
     return int(entropy(seed, purpose, *indices).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@contextmanager
+def torch_seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """What torch draws inside, on the CPU and on ``device``, follows from ``seed``; outside nothing has happened."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        torch.cuda.init()
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    before = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(seed)
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)

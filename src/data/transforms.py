@@ -40,16 +40,29 @@ class Transform:
     padding: int = 0
     flip: bool = False
 
+    def random(self, stored: tuple[int, int]) -> bool:
+        """Whether anything is random about images stored at ``stored`` (H', W').
+
+        Raises:
+            ValueError: if the padded image is smaller than the crop.
+        """
+        return self.flip or max(self._room(stored)) > 0
+
+    def _room(self, stored: tuple[int, int]) -> list[int]:
+        """How many pixels the padded image is larger than the crop, (down, across)."""
+        room = [have + 2 * self.padding - want for have, want in zip(stored, self.size, strict=True)]
+        if min(room) < 0:
+            raise ValueError(f"cannot crop {self.size} from images of {stored} padded by {self.padding}")
+        return room
+
     def draw(self, rng: np.random.Generator, count: int, stored: tuple[int, int]) -> Augmentation | None:
         """Draws for ``count`` images stored at ``stored`` (H', W'); None where nothing is random.
 
         Raises:
             ValueError: if the padded image is smaller than the crop.
         """
-        room = [have + 2 * self.padding - want for have, want in zip(stored, self.size, strict=True)]
-        if min(room) < 0:
-            raise ValueError(f"cannot crop {self.size} from images of {stored} padded by {self.padding}")
-        if max(room) == 0 and not self.flip:
+        room = self._room(stored)
+        if not self.random(stored):
             return None
         offset = np.stack([rng.integers(0, r + 1, count) for r in room], axis=1)
         flip = rng.random(count) < 0.5 if self.flip else np.zeros(count, bool)

@@ -1,13 +1,13 @@
 """Local training of one client: epochs of mini-batch SGD over the sum of the method's terms.
 
-All randomness is drawn from the task before it is used: which samples make a batch, augmentation, mixing and the
-terms' own draws each have their stream, so that switching one off leaves the others as they were.
+Which samples make a batch, augmentation, mixing and the terms' draws come from ``src.local.plan``, before they are
+used.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,27 +20,26 @@ from src.core import (
     Exchange,
     GradientTransform,
     LossTerm,
+    Params,
     Payload,
     Step,
     all_finite,
 )
-from src.local.lightning import ClientModule, Objective
+from src.local.lightning import ClientModule, Objective, backward, mean_over_steps
+from src.local.plan import Draws, batch_sizes, chunks
 from src.network import Network
+from src.streams import torch_seeded
 
 
-def batches(order: Tensor, batch_size: int, *, join_last_of_one: bool) -> list[Tensor]:
-    """``order`` [n] cut into batches; the last may be short.
+@dataclass(frozen=True)
+class Fit:
+    """What training one client came to, before anything is reported."""
 
-    A last batch of a single sample has no statistics for batch norm, so with ``join_last_of_one`` it joins the batch
-    before it.
-
-    >>> [len(b) for b in batches(torch.arange(7), 3, join_last_of_one=True)]
-    [3, 4]
-    """
-    parts = list(order.split(batch_size))
-    if join_last_of_one and len(parts) > 1 and len(parts[-1]) == 1:
-        parts[-2:] = [torch.cat(parts[-2:])]
-    return parts
+    params: Params  # with buffers
+    states: Mapping[str, Any]  # of each term, after the last batch
+    loss: float  # mean over the steps
+    steps: int
+    finite: bool
 
 
 @dataclass(frozen=True)
@@ -56,90 +55,101 @@ class LocalTraining:
     def __call__(self, network: Network, task: ClientTask) -> ClientResult:
         """Train on ``task`` and report; the network is left holding the client's parameters."""
         network.load(task.broadcast.params)
-        devices = [network.device] if network.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(task.torch_seed("dropout"))
-            objective, loss, steps = self._train(network, task)
+        with torch_seeded(task.torch_seed("dropout"), network.device):
+            states, loss, steps = self._train(network, task)
         params = network.params()
-        finite = all_finite(params)
-        if not finite:
-            return ClientResult(task.client, len(task.samples), params, task.state, Payload(), loss, steps, finite)
+        return self.report(network, task, Fit(params, states, loss, steps, all_finite(params)))
+
+    def states(self, task: ClientTask, num_classes: int) -> dict[str, Any]:
+        """Each term's state on this client as its training begins."""
+        count, found = len(task.samples), {name: task.state.terms.get(name) for name in self.terms}
+        for name, term in self.terms.items():
+            if found[name] is None:
+                found[name] = term.init(task.broadcast.params, count, num_classes)
+        return found
+
+    def report(self, network: Network, task: ClientTask, fit: Fit) -> ClientResult:
+        """What comes back from a client, whose parameters the network holds; a fit that diverged changes nothing."""
+        ran = (fit.loss, fit.steps, fit.finite)
+        if not fit.finite:
+            return ClientResult(task.client, len(task.samples), fit.params, task.state, Payload(), *ran)
         terms = dict(task.state.terms)  # those of other stages stay as they are
         for name, term in self.terms.items():
-            after = term.finish(task.broadcast, params, objective.states[name])
+            after = term.finish(task.broadcast, fit.params, fit.states[name])
             if after is not None:
                 terms[name] = after
         sent, kept = Payload(), task.state.extras
         for exchange in self.exchanges.values():
-            up, keep = exchange.report(network, task, params)
+            up, keep = exchange.report(network, task, fit.params)
             sent, kept = sent.including(*up), kept.including(*keep)
         state = ClientState(task.state.labels, task.state.weight, terms, kept)
-        return ClientResult(task.client, len(task.samples), params, state, sent, loss, steps, finite)
+        return ClientResult(task.client, len(task.samples), fit.params, state, sent, *ran)
 
-    def _train(self, network: Network, task: ClientTask) -> tuple[Objective, float, int]:
-        client = ClientModule(network.module, self.training)
+    def _train(self, network: Network, task: ClientTask) -> tuple[Mapping[str, Any], float, int]:
+        """Every step on the loaded network: the terms' states, the mean loss and the number of steps."""
+        module = network.module
+        client = ClientModule(module, self.training)
         optimizer = client.configure_optimizers()
         trainable = network.trainable()
-        count = len(task.samples)
-        objective = Objective(self.terms, {name: task.state.terms.get(name) for name in self.terms})
-        for name, term in self.terms.items():
-            if objective.states[name] is None:
-                objective.states[name] = term.init(task.broadcast.params, count, network.num_classes)
-        losses = torch.zeros((), dtype=torch.float64, device=network.device)
-        steps = 0
-        network.module.train()
+        live = list(trainable.values())
+        objective = Objective(self.terms, self.states(task, network.num_classes))
+        losses: list[Tensor] = []
+        module.train()
         for step in self._steps(network, task, trainable):
             if network.has_batch_norm:  # a batch of one has no statistics; the running ones serve
-                network.module.train(len(step.inputs) > 1)
-            optimizer.zero_grad(set_to_none=True)
-            with network.fabric.autocast():
+                statistics = len(step.inputs) > 1
+                if module.training != statistics:
+                    module.train(statistics)
+            for parameter in live:
+                parameter.grad = None
+            with network.autocast():
                 loss = client.training_step(step, objective)
-            network.fabric.backward(loss)
+            backward(loss)
             if self.gradient is not None:
                 with torch.no_grad():
                     found = {name: p.grad for name, p in trainable.items() if p.grad is not None}
                     for name, new in self.gradient(found, step).items():
                         trainable[name].grad = new
             optimizer.step()
-            losses += loss.detach()
-            steps += 1
-        network.module.eval()
-        return objective, float(losses) / max(steps, 1), steps
+            losses.append(loss.detach())
+        module.eval()
+        return objective.states, mean_over_steps(losses), len(losses)
 
-    def _steps(self, network: Network, task: ClientTask, trainable: dict[str, Tensor]) -> Iterator[Step]:
+    def _steps(self, network: Network, task: ClientTask, trainable: Params) -> Iterator[Step]:
         """Every batch of every epoch, inputs prepared a chunk of batches at a time."""
-        order_rng, crop_rng, mix_rng = (task.stream(purpose) for purpose in ("batches", "augmentation", "mixing"))
-        term_rngs = {name: task.stream(f"term {name}") for name in self.terms}
+        draws = Draws(task, self.batch, self.terms)
         stored, fixed = self._resident(network, task)
         labels = task.samples.labels.to(network.device)
         weight = None if task.state.weight is None else task.state.weight.to(network.device, network.dtype)
+        size = self.training.batch_size
         for epoch in range(self.training.epochs):
-            chosen = self.batch.select(network, task, epoch)
-            used = torch.arange(len(task.samples)) if chosen is None else chosen
-            order = used[torch.from_numpy(order_rng.permutation(len(used)))]
-            parts = batches(order, self.training.batch_size, join_last_of_one=network.has_batch_norm)
-            together = max(1, network.chunk(self.training.batch_size) // self.training.batch_size)
-            for first in range(0, len(parts), together):
-                chunk = parts[first : first + together]
-                inputs = self._inputs(network, task, torch.cat(chunk), stored, fixed, crop_rng)
-                for number, (where, batch) in enumerate(
-                    zip(chunk, inputs.split([len(part) for part in chunk]), strict=True), start=first
+            order = draws.order(self.batch.select(network, task, epoch))
+            sizes = batch_sizes(len(order), size, join_last_of_one=network.has_batch_norm)
+            number = first = 0
+            for chunk in chunks(sizes, network.together(size)):
+                where = order[first : first + sum(chunk)]
+                first += len(where)
+                inputs = self._inputs(network, task, where, stored, fixed, draws)
+                there = where.to(network.device)
+                given = labels[there]
+                for batch, own, positions in zip(
+                    inputs.split(chunk), given.split(chunk), there.split(chunk), strict=True
                 ):
-                    draw = self.batch.draw(mix_rng, len(where), task.broadcast.stage)
-                    positions = where.to(network.device)
-                    mixed, targets = self.batch.mix(batch, labels[positions], network.num_classes, draw)
+                    draw = draws.mixing(len(own))
+                    mixed, targets = self.batch.mix(batch, own, network.num_classes, draw)
                     yield Step(
                         module=network.module,
                         params=trainable,
                         broadcast=task.broadcast,
                         inputs=mixed,
-                        labels=labels[positions],
+                        labels=own,
                         targets=targets,
                         positions=positions,
                         weight=None if weight is None else self.batch.weigh(weight[positions], draw),
-                        draws={name: term.draw(term_rngs[name], len(where)) for name, term in self.terms.items()},
+                        draws=draws.of_terms(len(own)),
                         number=number,
                     )
+                    number += 1
 
     def _inputs(
         self,
@@ -148,18 +158,18 @@ class LocalTraining:
         order: Tensor,
         stored: Tensor | None,
         fixed: Tensor | None,
-        rng: np.random.Generator,
+        draws: Draws,
     ) -> Tensor:
         """Inputs of the samples at ``order``, augmented where the data set is."""
         if fixed is not None:
             return fixed[order.to(network.device)]
         images = task.samples.read(order, augmented=True) if stored is None else stored[order]
-        return network.prepare(images, network.transform.draw(rng, len(order), (images.shape[-2], images.shape[-1])))
+        return network.prepare(images, draws.crops(network.transform, len(order), (images.shape[-2], images.shape[-1])))
 
     def _resident(self, network: Network, task: ClientTask) -> tuple[Tensor | None, Tensor | None]:
         """The client's stored images, if they fit a chunk; and its inputs, if nothing about them is random."""
         if len(task.samples) > network.chunk(1):
             return None, None
         stored = task.samples.read(augmented=True)
-        nothing = network.transform.draw(np.random.default_rng(0), 0, (stored.shape[-2], stored.shape[-1])) is None
-        return stored, network.prepare(stored) if nothing else None
+        random = network.transform.random((stored.shape[-2], stored.shape[-1]))
+        return stored, None if random else network.prepare(stored)

@@ -1,7 +1,8 @@
 """What every network of this package shares: its form, the range of a dropout rate and the check of its inputs.
 
 A network is a body that gives features and a linear head that classifies them; its forward pass is a pure function of
-parameters, buffers and inputs (no branch on values, nothing changed but batch-norm buffers), so that it can be vmapped.
+parameters, buffers and inputs: no branch on values, nothing changed but batch-norm buffers. Beside its layers it acts
+on each channel alone, so that many clients can be run as one network.
 """
 
 from typing import Annotated

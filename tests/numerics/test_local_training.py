@@ -28,7 +28,8 @@ from src.core import (
 )
 from src.data.transforms import Transform
 from src.local.batches import Mixup, Plain
-from src.local.sgd import LocalTraining, batches
+from src.local.plan import batch_sizes
+from src.local.sgd import LocalTraining
 from src.local.terms.cross_entropy import CrossEntropy
 from src.network import Network
 from tests.numerics.toys import equal, mlp, network, random_federation, task
@@ -161,12 +162,13 @@ def test_the_clients_own_labels_are_what_is_learned():
 
 
 def test_last_batch_of_one_joins_the_one_before():
-    order = torch.arange(7)
-    assert [b.tolist() for b in batches(order, 3, join_last_of_one=True)] == [[0, 1, 2], [3, 4, 5, 6]]
-    assert [b.tolist() for b in batches(order, 3, join_last_of_one=False)] == [[0, 1, 2], [3, 4, 5], [6]]
-    assert [len(b) for b in batches(torch.arange(8), 3, join_last_of_one=True)] == [3, 3, 2]
-    assert [len(b) for b in batches(torch.arange(1), 3, join_last_of_one=True)] == [1]
-    assert [len(b) for b in batches(torch.arange(3), 1, join_last_of_one=True)] == [1, 2]
+    assert batch_sizes(7, 3, join_last_of_one=True) == [3, 4]
+    assert batch_sizes(7, 3, join_last_of_one=False) == [3, 3, 1]
+    assert batch_sizes(8, 3, join_last_of_one=True) == [3, 3, 2]
+    assert batch_sizes(9, 3, join_last_of_one=True) == [3, 3, 3]
+    assert batch_sizes(1, 3, join_last_of_one=True) == [1]
+    assert batch_sizes(3, 1, join_last_of_one=True) == [1, 2]
+    assert batch_sizes(0, 3, join_last_of_one=True) == []
 
 
 def test_batch_norm_has_no_batch_of_one():

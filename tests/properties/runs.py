@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -96,27 +97,36 @@ def rounds(words: Sequence[str], folder: Path, *more: str) -> list[RoundResult]:
         return parts.results()
 
 
-def difference(one: Any, other: Any, at: str = "") -> str | None:
-    """Where two values differ, tensors to the bit; None where nowhere."""
+def difference(one: Any, other: Any, at: str = "", *, tolerance: float = 0.0) -> str | None:
+    """Where two values differ, None where nowhere: tensors to the bit, or floats by more than ``tolerance``."""
+
+    def found(a: Any, b: Any, place: str) -> str | None:
+        return difference(a, b, place, tolerance=tolerance)
+
     if isinstance(one, Tensor):
         if not isinstance(other, Tensor) or one.dtype != other.dtype or one.shape != other.shape:
             return at
+        if tolerance and one.is_floating_point():
+            near = torch.allclose(one.detach(), other.detach(), rtol=tolerance, atol=tolerance, equal_nan=True)
+            return None if near else at
         same = one.detach().cpu().numpy().tobytes() == other.detach().cpu().numpy().tobytes()
         return None if same else at
     if isinstance(one, Payload):
-        return difference(list(one), list(other), at) if isinstance(other, Payload) else at
+        return found(list(one), list(other), at) if isinstance(other, Payload) else at
     if isinstance(one, Mapping):
         if not isinstance(other, Mapping) or sorted(one, key=str) != sorted(other, key=str):
             return at
-        return _first(difference(value, other[key], f"{at}[{key}]") for key, value in one.items())
+        return _first(found(value, other[key], f"{at}[{key}]") for key, value in one.items())
     if is_dataclass(one) and not isinstance(one, type):
         if type(one) is not type(other):
             return at
-        return _first(difference(getattr(one, f.name), getattr(other, f.name), f"{at}.{f.name}") for f in fields(one))
+        return _first(found(getattr(one, f.name), getattr(other, f.name), f"{at}.{f.name}") for f in fields(one))
     if isinstance(one, list | tuple):
         if not isinstance(other, type(one)) or len(one) != len(other):
             return at
-        return _first(difference(a, b, f"{at}[{i}]") for i, (a, b) in enumerate(zip(one, other, strict=True)))
+        return _first(found(a, b, f"{at}[{i}]") for i, (a, b) in enumerate(zip(one, other, strict=True)))
+    if tolerance and isinstance(one, float) and isinstance(other, float):
+        return None if one == pytest.approx(other, rel=tolerance, abs=tolerance, nan_ok=True) else at
     return None if one == other or (one != one and other != other) else at
 
 

@@ -18,6 +18,7 @@ class CrossEntropy(LossTerm):
     """
 
     fits_labels: ClassVar[bool] = True
+    rowwise: ClassVar[bool] = True
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss [B]."""

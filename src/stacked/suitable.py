@@ -1,0 +1,33 @@
+"""What can be stacked, and how many clients at once."""
+
+from src.core import BLOCK, BatchRule
+from src.local.plan import inherits
+from src.local.sgd import LocalTraining
+from src.network import Network
+from src.stacked.network import stacked
+from src.stacked.refusal import NotStackable
+
+
+def why_not(job: LocalTraining, network: Network) -> str | None:
+    """Why these clients cannot be trained as one; None where they can, as far as can be told without running them.
+
+    The network is compared with its stacked form at the first call.
+    """
+    if not inherits(job.batch, BatchRule, "select"):
+        return f"{type(job.batch).__name__} chooses samples by the client's own model"
+    try:
+        stacked(network)
+    except NotStackable as refusal:
+        return str(refusal)
+    return None
+
+
+def clients_in(job: LocalTraining, network: Network, most: int, limit: int) -> int:
+    """How many clients to train at once in ``limit`` bytes: whole blocks, at most ``most``; 0 if not even one fits.
+
+    A client takes its model four times (weights, gradients, momentum, result), and what one batch leaves for the
+    backward pass. The rule knows no load and no machine, so that a run is cut alike wherever it goes on.
+    """
+    parameters = sum(t.numel() * t.element_size() for t in network.params().values())
+    activations = job.training.batch_size * stacked(network).activations
+    return min(most, int(limit // (4 * parameters + activations)) // BLOCK * BLOCK)
