@@ -12,7 +12,7 @@ import io
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ class Checkpoint:
     key: str
     federation: str  # fingerprint
     seconds: float  # of work so far
+    executor: Mapping[str, Any] = field(default_factory=dict)  # what computed it, as a record has it
 
 
 def client_shelf(run: Path) -> Shelf[ClientState]:

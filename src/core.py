@@ -483,6 +483,26 @@ class Executor(Protocol):
         """
         ...
 
+    def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
+        """Positions of the tasks that run together, each once: one by one, unless the executor stacks clients.
+
+        The groups of some whole groups' tasks, in order, are those groups, so that they may run in different places.
+        """
+        return [[position] for position in range(len(tasks))]
+
+    def settings(self) -> dict[str, Any]:
+        """What a record should say of it besides its name."""
+        return {}
+
+    def close(self) -> None:
+        """Let go of whatever outlives a call. The next one may take it up again."""
+        return
+
+
+def described(executor: Executor) -> dict[str, Any]:
+    """An executor as a record has it: its name and settings."""
+    return {"name": type(executor).__name__.lower(), **executor.settings()}
+
 
 BLOCK = 5
 """Clients to a block."""

@@ -24,7 +24,7 @@ from src.streams import torch_seed
 if TYPE_CHECKING:
     from src.data.dataset import Images
 
-PRECISIONS = {32: "32-true", "bf16": "bf16-mixed", 64: "64-true"}
+PRECISIONS: dict[int | str, str] = {32: "32-true", "bf16": "bf16-mixed", 64: "64-true"}
 CHUNK_BYTES = 64 * 2**20
 """Inputs prepared at once, at most (and never less than one batch)."""
 

@@ -20,10 +20,11 @@ from omegaconf import DictConfig, OmegaConf
 from src import checkpoint, config, evaluate, label_table, loggers, loop, model_file, progress
 from src.atomic import write_atomically
 from src.config import Training
-from src.core import Counters, Executor, FederatedState, RoundResult
+from src.core import Counters, Executor, FederatedState, RoundResult, described
 from src.data.federation import Federation, from_config
 from src.disk import DiskFullError
 from src.errors import UserError
+from src.executors import auto
 from src.folder import RunFolder, open_folder
 from src.label_table import LabelTable
 from src.method import Method, assemble
@@ -72,7 +73,7 @@ class Session:
         try:
             return self._start()
         except BaseException:
-            self.folder.lock.release()
+            self.release()
             raise
 
     def _start(self) -> Self:
@@ -97,7 +98,14 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.folder.lock.release()
+        self.release()
+
+    def release(self) -> None:
+        """End what works for the run, and let others have its folder."""
+        try:
+            self.executor.close()
+        finally:
+            self.folder.lock.release()
 
     # ------------------------------------------------------------------------------------------------------ running
 
@@ -139,7 +147,7 @@ class Session:
             return
         about = self._record.about
         self._record.sync()
-        saved = checkpoint.Checkpoint(state, about["key"], about["federation"], self.seconds)
+        saved = checkpoint.Checkpoint(state, about["key"], about["federation"], self.seconds, about["executor"])
         checkpoint.save(self.folder.path / "checkpoints", saved, self.cfg.checkpoint.keep)
         self._saved, self._saved_round = time.monotonic(), state.round
 
@@ -305,8 +313,13 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     params = {
         name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
     }
-    executor = config.build(cfg.executor)(network)
+    found = None if folder.earlier is None else checkpoint.newest(folder.path / "checkpoints", network.device)
+    began = (found.executor if found is not None else {}) or (folder.earlier or {}).get("executor")
     state, seconds = loop.initial_state(params), 0.0
+    if found is not None:
+        state, seconds = _restored(found, key, federation, network, folder), found.seconds
+    work = auto.Work.of(cfg, method, network, len(federation.with_data))
+    executor, chosen = auto.settled(cfg, work, network, began)
     about = {
         "key": key,
         "config": claimed.plain,
@@ -316,21 +329,19 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         "classes": list(data.classes),
         "threads": torch.get_num_threads(),
         "device": str(network.device),
-        "executor": type(executor).__name__.lower(),
+        "executor": described(executor),
         "started": time.time(),
         **loggers.environment(),
     }
     if folder.earlier is not None:
         about["started"] = folder.earlier.get("started", about["started"])
         about["earlier"] = [*folder.earlier.get("earlier", []), {k: folder.earlier.get(k) for k in OF_A_PROCESS}]
-        found = checkpoint.newest(folder.path / "checkpoints", network.device)
         if found is not None:
-            state, seconds = _restored(found, key, federation, network, folder), found.seconds
             _say_what_differs(folder.earlier, about)
         progress.opening([f"going on after round {state.round}"])
     shelf, limit = checkpoint.client_shelf(folder.path), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
-    progress.opening([_setting(cfg, federation), f"in {folder.path}"])
+    progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
     progress.stages(method)
     sizes = {client: federation.sizes[client] for client in federation.with_data}
     progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
@@ -353,11 +364,9 @@ def _restored(
 
 
 def _say_what_differs(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    changed = [
-        f"{k} {earlier.get(k)} then, {about[k]} now"
-        for k in ("threads", "device", "executor")
-        if earlier.get(k) != about[k]
-    ]
+    both = {k: (earlier.get(k), about[k]) for k in ("threads", "device")}
+    both["executor"] = auto.shown(earlier.get("executor", {})), auto.shown(about["executor"])
+    changed = [f"{k} {then} then, {now} now" for k, (then, now) in both.items() if then != now]
     if changed:
         progress.opening([f"note: {', '.join(changed)}; the last bits of the numbers may differ from an unbroken run"])
 

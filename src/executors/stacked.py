@@ -56,6 +56,15 @@ class Stacked(Executor):
                     [job(self.network, task) for task in together[block]] if results is None else results[block]
                 )
 
+    def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
+        """The stacks; single clients where they run one by one."""
+        at_once = (self._at_once(job, tasks) if isinstance(job, LocalTraining) else 0) or 1
+        return [list(range(first, min(first + at_once, len(tasks)))) for first in range(0, len(tasks), at_once)]
+
+    def settings(self) -> dict[str, Any]:
+        """How a cohort is cut."""
+        return {"stack": self.stack, "memory": self.memory}
+
     def _at_once(self, job: LocalTraining, tasks: Sequence[ClientTask]) -> int:
         """Clients to a stack; 0 where they run one by one."""
         if len(tasks) < 2:

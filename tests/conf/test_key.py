@@ -38,6 +38,8 @@ EXCLUDED = (
     "wandb.project=other",
     "wandb.tags=[a,b]",
     "executor=sequential",
+    "executor=processes",
+    "executor=ray",
 )
 SAME = (
     "seed=1",

@@ -88,7 +88,7 @@ def assembled(words: Sequence[str], folder: Path, *more: str) -> Iterator[Assemb
     try:
         yield Assembled(*session.federated())
     finally:
-        session.folder.lock.release()
+        session.release()
 
 
 def rounds(words: Sequence[str], folder: Path, *more: str) -> list[RoundResult]:

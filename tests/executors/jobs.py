@@ -1,0 +1,126 @@
+"""Jobs and parts that tell where they ran, or do there what must be survived; a worker can import them."""
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from src.core import BatchRule, Block, Broadcast, ClientState, ClientTask, Params, Samples
+from src.data.images import TensorImages
+from src.errors import UserError
+from src.network import Network
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a job saw."""
+
+    client: int
+    process: int
+    value: Any
+
+
+class Where:
+    """Which client ran in which process."""
+
+    def __call__(self, network: Network, task: ClientTask) -> Answer:
+        return Answer(task.client, os.getpid(), None)
+
+
+class Sum:
+    """Of all parameters that were received."""
+
+    def __call__(self, network: Network, task: ClientTask) -> Answer:
+        return Answer(task.client, os.getpid(), sum(float(p.sum()) for p in task.broadcast.params.values()))
+
+
+class Received:
+    """The received parameters and images themselves."""
+
+    def __call__(self, network: Network, task: ClientTask) -> Answer:
+        return Answer(task.client, os.getpid(), (task.broadcast.params, task.samples.images))
+
+
+class Reading:
+    """How much memory of its own the process has after reading all images, kB more than before; and their sum."""
+
+    def __call__(self, network: Network, task: ClientTask) -> Answer:
+        before = own_memory()
+        images = task.samples.images
+        total = sum(float(images.read(torch.tensor([i])).float().sum()) for i in range(len(images)))
+        return Answer(task.client, os.getpid(), (own_memory() - before, total))
+
+
+def own_memory() -> int:
+    """KB of this process that are neither a file's nor shared on purpose."""
+    rows = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith("Anonymous"))
+
+
+@dataclass(frozen=True)
+class Dies:
+    """Kills its process at one client, until it has done so a number of times."""
+
+    client: int
+    times: int
+    folder: Path
+
+    def __call__(self, network: Network, task: ClientTask) -> Answer:
+        if task.client == self.client and len(list(self.folder.iterdir())) < self.times:
+            (self.folder / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Answer(task.client, os.getpid(), None)
+
+
+class AwkwardError(Exception):
+    """An error that cannot be made again from its message."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+@dataclass(frozen=True)
+class Raises:
+    """Raises at one client."""
+
+    client: int
+    awkward: bool = False
+
+    def __call__(self, network: Network, task: ClientTask) -> Answer:
+        if task.client == self.client:
+            raise AwkwardError(1, 2) if self.awkward else UserError("dataset.root: gone")
+        return Answer(task.client, os.getpid(), None)
+
+
+IMPORTED_BY = os.getpid()
+
+
+@dataclass(frozen=True)
+class Deadly(BatchRule):
+    """Kills whatever process trains, unless it is the one that has imported this."""
+
+    def select(self, network: Network, task: ClientTask, epoch: int) -> Tensor | None:
+        if os.getpid() != IMPORTED_BY:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+
+def tasks(params: Params, images: TensorImages, sizes: Sequence[int]) -> list[ClientTask]:
+    """A client a size, all of which received the same parameters."""
+    made, first = [], 0
+    for client, size in enumerate(sizes):
+        index = torch.arange(first, first + size) % len(images)
+        samples = Samples(images, index, torch.zeros(size, dtype=torch.int64))
+        made.append(ClientTask(client, samples, Broadcast(0, 1, params), ClientState(), 1))
+        first += size
+    return made
+
+
+def clients(results: list[Answer]) -> Block[tuple[int, list[int]], Answer]:
+    """Reduces to the process that reduces, and the clients of the block."""
+    return Block((os.getpid(), [r.client for r in results]), results)

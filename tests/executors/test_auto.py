@@ -1,0 +1,165 @@
+"""The rule by which an executor is chosen: what it looks at, what it says, what a run that goes on keeps."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src import config
+from src.data.transforms import Transform
+from src.executors import auto, processes
+from src.executors.auto import Work, choose, products
+from src.network import Network, fabric_for
+from tests.properties.runs import Ran, assembled, run
+from tests.registry import BY_NAME
+
+MLP = Work("MLP", 4_810, 47_360, {"training": 10}, "cpu", 2)
+LENET = replace(MLP, model="LeNet5", parameters=62_006, products=6_512_640)
+NO = "dropout draws clients' masks apart"
+CASES: dict[str, tuple[Work, str, str]] = {
+    "small": (MLP, "stacked", "short"),
+    "large": (LENET, "processes", "LeNet5's step is too long to stack on a CPU"),
+    "many parameters": (replace(MLP, parameters=100_001), "processes", "too long"),
+    "large batches": (replace(MLP, products=2_500_001), "processes", "too long"),
+    "cannot be stacked": (replace(MLP, unstackable=NO), "processes", NO),
+    "few clients": (replace(MLP, cohorts={"training": 3}), "processes", "cohorts of 3"),
+    "one core": (replace(LENET, cores=1), "sequential", "one core"),
+    "one core, small": (replace(MLP, cores=1), "stacked", "short"),
+    "one client": (replace(LENET, cohorts={"training": 1}), "sequential", "one client"),
+    "beside other jobs": (replace(LENET, shared=True), "sequential", "jobs of the sweep"),
+    "a chain first": (
+        replace(LENET, cohorts={"preprocess": 1, "usual": 10}),
+        "processes",
+        "preprocess runs one client at a time under any",
+    ),
+    "GPU": (replace(LENET, device="cuda"), "stacked", "one device"),
+    "GPU, cannot be stacked": (replace(LENET, device="cuda", unstackable=NO), "sequential", NO),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rule(case: str) -> None:
+    work, name, reason = CASES[case]
+    assert choose(work)[0] == name
+    assert reason in choose(work)[1]
+
+
+MODELS = {
+    "mlp": ((1, 8, 8), 4_810, 64 * 64 + 64 * 10),
+    "cnn": ((1, 8, 8), 6_090, 8 * 8 * 16 * 9 + 4 * 4 * 32 * 16 * 9 + 128 * 10),
+    "lenet5": ((3, 32, 32), 62_006, 28 * 28 * 6 * 75 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 840),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_products_are_counted(name: str) -> None:
+    shape, parameters, expected = MODELS[name]
+    module = config.build(config.load([f"model={name}"]).model)(shape, 10)
+    transform = Transform(size=shape[1:], mean=(0.0,) * shape[0], std=(1.0,) * shape[0])
+    assert products(Network(module, transform, 10, fabric_for("cpu", 32))) == expected
+    assert sum(p.numel() for p in module.parameters()) == parameters
+    small = parameters <= auto.STACKED_PARAMETERS and expected * 10 <= auto.STACKED_PRODUCTS
+    assert small == (name != "lenet5"), "stacked, LeNet-5 is slower and the others faster"
+
+
+WORDS = [word for word in BY_NAME["fedavg"].words if not word.startswith("executor=")]
+
+
+@pytest.fixture(autouse=True)
+def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "usable_cores", lambda: 2)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 2)
+    monkeypatch.setattr(auto, "unstackable", lambda *given: NO)
+
+
+PROCESSES = {"name": "processes", "workers": 2, "start": "fork", "inner": {"name": "sequential"}}
+
+
+def executor_of(ran: Ran) -> Any:
+    return ran.record["executor"]
+
+
+def test_it_is_the_default_and_says_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(WORDS, tmp_path / "run")
+    assert executor_of(found) == PROCESSES
+    assert f"executor: processes, 2 workers: {NO}\n" in capsys.readouterr().err
+    words = BY_NAME["fedcorr"].words
+    with assembled([w for w in words if not w.startswith("executor=")], tmp_path / "fedcorr"):
+        assert "; preprocess runs one client at a time under any\n" in capsys.readouterr().err
+
+
+def test_debugging_stays_in_one_process(tmp_path: Path) -> None:
+    assert executor_of(run(["debug=fast", "method=fedavg", "figures=false"], tmp_path / "run")) == {
+        "name": "sequential"
+    }
+
+
+def test_a_run_that_goes_on_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the machine has by then, and whichever process saved last; unless another is named."""
+    run(WORDS, tmp_path / "run", "max_rounds=1")
+    monkeypatch.setattr(auto, "usable_cores", lambda: 1)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 1)
+    capsys.readouterr()
+    second = run(WORDS, tmp_path / "run", "max_rounds=2", "resume=true")
+    said = capsys.readouterr().err
+    assert executor_of(second) == PROCESSES
+    assert "executor: processes, 2 workers: as the run began\n" in said
+    assert "note:" not in said
+    third = run(WORDS, tmp_path / "run", "max_rounds=3", "resume=true", "executor=sequential")
+    said = capsys.readouterr().err
+    assert executor_of(third) == {"name": "sequential"}
+    assert "executor: sequential: as asked\n" in said
+    assert "note: executor processes, 2 workers then, sequential now" in said
+    fourth = run(WORDS, tmp_path / "run", "resume=true")
+    assert executor_of(fourth) == {"name": "sequential"}
+    assert fourth.record["status"] == "finished"
+    unbroken = run(WORDS, tmp_path / "unbroken", "executor=sequential")
+    assert fourth.lines == unbroken.lines
+
+
+def test_the_state_says_who_computed_it(tmp_path: Path) -> None:
+    """A process that was killed before it saved anything leaves its name in the record, not in the checkpoint."""
+    from src import checkpoint
+
+    run(WORDS, tmp_path / "run", "max_rounds=1")
+    found = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert found.executor == PROCESSES
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("executor.workers=0", r"executor\.workers=0: must be greater than or equal to 1"),
+        ("executor.workers=1.5", r"executor\.workers=1\.5"),
+        ("executor.start=forkserver", r"executor\.start=forkserver: must be 'auto', 'fork' or 'spawn'"),
+    ],
+)
+def test_values_out_of_range_are_refused(word: str, said: str) -> None:
+    from src.errors import UserError
+
+    with pytest.raises(UserError, match=said):
+        config.check(config.load(["executor=processes", word]))
+
+
+def test_jobs_that_run_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+
+    for mode, launcher, shared in (
+        ("MULTIRUN", "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher", True),
+        ("MULTIRUN", "hydra._internal.core_plugins.basic_launcher.BasicLauncher", False),
+        ("RUN", "hydra._internal.core_plugins.basic_launcher.BasicLauncher", False),
+    ):
+        monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
+        chosen = OmegaConf.create({"mode": mode, "launcher": {"_target_": launcher}})
+        with monkeypatch.context() as patch:
+            patch.setattr(chosen, "mode", RunMode[mode])
+            patch.setattr(HydraConfig, "get", lambda chosen=chosen: chosen)
+            assert auto._beside_others() == shared
+    assert os.cpu_count()

@@ -1,0 +1,97 @@
+"""Ray's actors: the same bits, deaths, and what can never be had. Without Ray, the refusal alone."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src import config
+from src.core import as_list
+from src.errors import UserError
+from src.executors.sequential import Sequential
+from src.network import Network
+from tests.executors import jobs
+from tests.executors.test_processes import IMAGES, same
+from tests.numerics.toys import mlp, network
+from tests.properties.runs import assembled
+from tests.registry import BY_NAME
+
+pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
+
+
+def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"executor=ray needs Ray.*pip install 'flnl\[ray\]'"):
+        config.build(config.load(["executor=ray"]).executor)(network(mlp(4, 3)))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """A Ray of two cores that the tests join."""
+    ray = pytest.importorskip("ray")
+    import os
+
+    from src.executors.processes import python_path
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    ray.init(num_cpus=2, _node_ip_address="127.0.0.1", runtime_env={"env_vars": {"PYTHONPATH": python_path()}}, **quiet)
+    yield "auto"
+    ray.shutdown()
+
+
+def on_ray(net: Network, workers: int | None = 2, cpus: float = 1, gpus: float = 0) -> Any:
+    from src.executors.ray import Ray
+
+    return Ray(net, Sequential, workers, cpus, gpus, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedcorr_with_batch_norm", "parts_with_memory", "fedavg_in_double"])
+def test_they_agree_with_sequential_to_the_bit(name: str, tmp_path: Path, cluster: str) -> None:
+    with assembled(BY_NAME[name].words, tmp_path / "run") as one:
+        executor = on_ray(one.evaluator.network)
+        try:
+            assert same(one, executor)
+        finally:
+            executor.close()
+
+
+@pytest.mark.slow
+def test_an_actor_that_dies_is_replaced(tmp_path: Path, cluster: str, caplog: pytest.LogCaptureFixture) -> None:
+    net = network(mlp(4, 3))
+    executor = on_ray(net)
+    try:
+        given = jobs.tasks(net.params(), IMAGES, [3] * 6)
+        with caplog.at_level(logging.WARNING):
+            blocks = list(executor.map(jobs.Dies(2, 1, tmp_path), given, as_list))
+        assert [r.client for block in blocks for r in block.results] == list(range(6))
+        assert sum("was lost" in record.getMessage() for record in caplog.records) == 1
+        with pytest.raises(UserError, match="gone"):
+            list(executor.map(jobs.Raises(4), given, as_list))
+    finally:
+        executor.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"workers": 3}, r"executor\.workers=3 .* has room for 2"),
+        ({"cpus": 5}, r"executor\.num_cpus=5: no machine of this Ray has more than 2"),
+        ({"gpus": 0.1}, r"executor\.num_gpus=0\.1: no machine of this Ray has more than 0"),
+    ],
+)
+def test_what_can_never_be_had_is_refused(asked: dict[str, Any], said: str, cluster: str) -> None:
+    """Ray itself would wait for ever."""
+    with pytest.raises(UserError, match=said):
+        on_ray(network(mlp(4, 3)), **asked)
+
+
+@pytest.mark.slow
+def test_workers_are_as_many_as_there_is_room_for(cluster: str) -> None:
+    assert on_ray(network(mlp(4, 3)), None).count == 2
+    assert on_ray(network(mlp(4, 3)), None, cpus=2).count == 1
