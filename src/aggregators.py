@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from src.core import Aggregator, ClientResult, Params
+from src.core import Aggregator, ClientResult, Params, Payload
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Mean(Aggregator[WeightedSum]):
 
     weights: Literal["samples", "uniform"]
 
-    def block(self, params: Params, results: Sequence[ClientResult]) -> WeightedSum:
+    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
         """Sums over a few clients."""
         weights = [float(r.num_samples) if self.weights == "samples" else 1.0 for r in results]
         models = [r.params for r in results if r.params is not None]
@@ -84,7 +84,7 @@ class Median(Aggregator[Models]):
 
     weights: Literal["uniform", "samples"]
 
-    def block(self, params: Params, results: Sequence[ClientResult]) -> Models:
+    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
         """The models of a few clients."""
         weights = [r.num_samples if self.weights == "samples" else 1 for r in results]
         models = [r.params for r in results if r.params is not None]

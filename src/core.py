@@ -142,6 +142,16 @@ class Broadcast:
     stage: int  # number of the stage, from 1
     params: Params
     extras: Payload = field(default_factory=Payload)
+    lengths: tuple[int, ...] = ()  # of all stages, in rounds
+
+    def since(self, stage: int) -> int:
+        """Rounds before this one, from the first of stage ``stage`` (from 1) on."""
+        return self.round - sum(self.lengths[: stage - 1])
+
+    @property
+    def last_of_stage(self) -> bool:
+        """Whether this is the last round of its stage."""
+        return self.round + 1 == sum(self.lengths[: self.stage])
 
 
 @dataclass(frozen=True)
@@ -186,6 +196,15 @@ class Correction:
     weight: Tensor | None  # float [n]
     keeps: Payload
     reports: Payload
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A client's answer to what an exchange asks before a stage."""
+
+    client: int
+    reports: Payload  # travel
+    keeps: Payload = field(default_factory=Payload)  # stays with the client
 
 
 # --------------------------------------------------------------------------------------------------- what is state
@@ -262,11 +281,27 @@ class Step:
     weight: Tensor | None  # [B], of each row in the loss, after mixing; None for all ones
     draws: Mapping[str, Any]  # by the name of the term that declared them
     number: int  # of the batch in its epoch, from 0
+    unmixed: Tensor  # [B, C, H, W], the inputs before mixing
+    mixing: Mixing | None  # how inputs and targets were mixed; None where they were not
+    received: Callable[[Tensor], Tensor]  # the model as it was received, frozen and in eval mode
+    scored: Callable[[Tensor], Tensor]  # the model being trained, in eval mode and without gradients
+    kept: Payload  # what the client keeps from earlier visits
 
     @cached_property
     def logits(self) -> Tensor:
         """The network's output [B, K] on ``inputs``."""
         return self.module(self.inputs)
+
+    @cached_property
+    def unmixed_logits(self) -> Tensor:
+        """The network's output [B, K] on ``unmixed``, without gradients: its own where nothing was mixed."""
+        return self.logits.detach() if self.mixing is None else self.scored(self.unmixed)
+
+    @cached_property
+    def received_logits(self) -> Tensor:
+        """The received model's output [B, K] on ``unmixed``, without gradients."""
+        with torch.no_grad():
+            return self.received(self.unmixed)
 
 
 class Part(Protocol):
@@ -274,6 +309,14 @@ class Part(Protocol):
 
     reads: ClassVar[tuple[type, ...]] = ()
     """Types of message without which this part cannot work."""
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How a batch was mixed with itself: ``share · row + (1 - share) · row[partner]``."""
+
+    share: float
+    partner: Tensor  # int64 [B]
 
 
 class LossTerm(Part, Protocol):
@@ -306,6 +349,14 @@ class LossTerm(Part, Protocol):
         return state
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The samples of one epoch and the labels that they are trained with."""
+
+    positions: Tensor  # int64 [m], each at most once
+    labels: Tensor | None = None  # int64 [n], of all the client's samples; None for those that it holds
+
+
 class BatchRule(Part, Protocol):
     """What becomes of a client's samples before the loss: which are used in an epoch, and how a batch is mixed."""
 
@@ -313,29 +364,36 @@ class BatchRule(Part, Protocol):
         """The numbers, from 1, of the stages that it acts in; none where it acts in all."""
         return ()
 
-    def select(self, network: Network, task: ClientTask, epoch: int) -> Tensor | None:
-        """Positions used in this epoch, int64; None for all. The network holds the parameters being trained."""
+    def select(self, network: Network, task: ClientTask, epoch: int) -> Selection | None:
+        """What this epoch uses; None for all samples as they are. The network holds the parameters being trained."""
         return None
 
-    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Any:
+    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
         """What is random in one batch of ``size``; None leaves the batch as it is."""
         return None
 
-    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Any) -> tuple[Tensor, Tensor]:
+    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Mixing | None) -> tuple[Tensor, Tensor]:
         """Mixed inputs and targets: int64 [B] labels, or float [B, K]."""
         return inputs, labels
 
-    def weigh(self, weight: Tensor, draw: Any) -> Tensor:
+    def weigh(self, weight: Tensor, draw: Mixing | None) -> Tensor:
         """Weights [B] of the mixed rows, from those of the samples."""
         return weight
 
 
 class GradientTransform(Part, Protocol):
-    """Masks or scales gradients between backward and the optimiser's step."""
+    """Masks or scales gradients between backward and the optimiser's step, or the step itself."""
+
+    of_updates: ClassVar[bool] = False
+    """Whether it may have something to say of the step, for which the parameters before it are copied."""
 
     def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
         """New gradients by parameter name."""
-        ...
+        return gradients
+
+    def update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
+        """What the parameters shall be, given what they were before the optimiser's step and are after it."""
+        return after
 
 
 class LabelCorrector(Part, Protocol):
@@ -403,6 +461,18 @@ class Exchange(Part, Protocol):
         """Why its reports will mean little with clients of these ``sizes``; None where they will not."""
         return None
 
+    def opening(self, stage: int) -> ClientJob[Opened] | None:
+        """What every client is asked before the first round of ``stage`` (from 1); the answers are folded."""
+        return None
+
+    def wants_models(self, broadcast: Broadcast) -> bool:
+        """Whether ``fold_models`` is to see every client's model of this round."""
+        return False
+
+    def fold_models(self, state: Any, received: Params, combined: Params, models: Mapping[int, Params]) -> Any:
+        """The state after a round of which it wanted the clients' models; computed on the server."""
+        return state
+
     def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """(What is sent up, what the client keeps) after local training gave ``params``."""
         return Payload(), Payload()
@@ -427,8 +497,8 @@ class Exchange(Part, Protocol):
 class Aggregator(Part, Protocol[V]):
     """Combines the clients' models. ``block`` runs where a few clients ran, ``combine`` on the server."""
 
-    def block(self, params: Params, results: Sequence[ClientResult]) -> V:
-        """What is sent on for these clients; ``params`` is the model they received."""
+    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> V:
+        """What is sent on for these clients; ``params`` is the model they received, ``known`` what the server knows."""
         ...
 
     def combine(self, params: Params, values: Iterable[V]) -> Params:

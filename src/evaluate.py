@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from src.core import FederatedState, Params
 from src.correctors.fedcorr import Suspects
 from src.data.dataset import Labels
 from src.data.federation import Federation
+from src.diagnostics import Mask, detection, share_of
 from src.exchanges.lid import LidState
 from src.label_table import LabelTable
 from src.network import Network
 
-Mask = NDArray[np.bool_]
 _Labels = tuple[Labels, Labels, Labels, Mask]
 
 FEW_CLASSES, MANY_CLASSES = 20, 200
@@ -35,16 +34,6 @@ def accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
     return float(right), float(F.cross_entropy(logits.double(), labels))
 
 
-def detection(flagged: Mask, wrong: Mask) -> dict[str, float]:
-    """Precision, recall and F1 of ``flagged`` [n] as a detector of ``wrong`` [n]; NaN where there is nothing to count.
-
-    >>> detection(np.array([True, True, False]), np.array([True, False, True]))
-    {'precision': 0.5, 'recall': 0.5, 'f1': 0.5}
-    """
-    hit, found, there = (int(mask.sum()) for mask in (flagged & wrong, flagged, wrong))
-    return {"precision": _share(hit, found), "recall": _share(hit, there), "f1": _share(2 * hit, found + there)}
-
-
 def confusion(true: Labels, held: Labels, num_classes: int) -> list[list[int]]:
     """Counts of samples [C, C]: rows are the true class, columns the label that is held.
 
@@ -53,10 +42,6 @@ def confusion(true: Labels, held: Labels, num_classes: int) -> list[list[int]]:
     """
     counts = np.bincount(true * num_classes + held, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes).tolist()
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else float("nan")
 
 
 @dataclass(frozen=True)
@@ -96,7 +81,7 @@ class Evaluator:
         if flagged.any() or changed.any():
             found |= {f"detection_{k}": v for k, v in detection(flagged | changed, given != true).items()}
             found["changed"] = float(changed.sum())
-            found["correction_accuracy"] = _share(int((held == true)[changed].sum()), int(changed.sum()))
+            found["correction_accuracy"] = share_of(int((held == true)[changed].sum()), int(changed.sum()))
         return found
 
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> dict[str, Any]:

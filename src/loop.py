@@ -79,15 +79,17 @@ class Correct:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Turns the results of a few clients into the aggregator's value, where they ran; models go no further."""
+    """Turns the results of a few clients into the aggregator's value, where they ran."""
 
     aggregator: Aggregator[Any]
     received: Params
+    known: Payload
+    models_wanted: bool  # by an exchange; else they go no further
 
     def __call__(self, results: list[ClientResult]) -> Block[Any, ClientResult]:
-        """The value of the clients whose models are finite, and every result without its model."""
-        value = self.aggregator.block(self.received, [r for r in results if r.finite])
-        return Block(value, [replace(r, params=None) for r in results])
+        """The value of the clients whose models are finite, and every result, with its model where that is wanted."""
+        value = self.aggregator.block(self.received, [r for r in results if r.finite], self.known)
+        return Block(value, results if self.models_wanted else [replace(r, params=None) for r in results])
 
 
 def initial_state(params: Params) -> FederatedState:
@@ -150,12 +152,16 @@ class _Server:
         self, state: FederatedState, stage: Stage, stage_round: int
     ) -> tuple[FederatedState, tuple[int, ...], dict[str, float]]:
         """Sample, train locally, aggregate, update, fold what was reported."""
+        if stage_round == 0:
+            state = self._open(state, stage)
         state, chosen = self._sample(state, stage, stage_round)
         received = state.server.params
         tasks = [self.task(state, client, stage, stage.exchange) for client in sorted(chosen)]
         job = LocalTraining(self.settings.training, stage.batch, stage.local, stage.gradient, stage.exchange)
+        watching = [n for n, e in stage.exchange.items() if tasks and e.wants_models(tasks[0].broadcast)]
+        reduce = Reduce(stage.aggregator, received, self._known(state), bool(watching))
         values, results = [], []
-        for block in self.executor.map(job, tasks, Reduce(stage.aggregator, received)):
+        for block in self.executor.map(job, tasks, reduce):
             values.append(block.value)
             results += block.results
         finite = self._finite(state, results)
@@ -163,6 +169,10 @@ class _Server:
         parts = dict(state.server.parts)
         if finite:
             combined = stage.aggregator.combine(received, values)
+            for name in watching:
+                models = {r.client: r.params for r in finite if r.params is not None}
+                own = stage.exchange[name].fold_models(self._slot(state, name), received, combined, models)
+                parts[f"exchange {name}"] = own
             slot = f"server {type(stage.server).__name__}"
             own = parts[slot] if slot in parts else stage.server.init(received)
             cohort = [r.client for r in finite]
@@ -183,6 +193,24 @@ class _Server:
             "left_out": float(len(results) - len(finite)),
         }
         return state, tuple(t.client for t in tasks), metrics
+
+    def _open(self, state: FederatedState, stage: Stage) -> FederatedState:
+        """Ask all clients what exchanges want to know before a stage."""
+        for exchange in stage.exchange.values():
+            job = exchange.opening(stage.number)
+            if job is None:
+                continue
+            tasks = [self.task(state, client, stage, stage.exchange) for client in self.clients]
+            answers = [r for block in self.executor.map(job, tasks, as_list) for r in block.results]
+            kept = {}
+            for answer in answers:
+                was = state.client(answer.client)
+                kept[answer.client] = replace(was, extras=was.extras.including(*answer.keeps))
+            state = state.keeping(kept).counted(
+                bytes_down=sum(map(_sent, tasks)), bytes_up=sum(size_in_bytes(a.reports) for a in answers)
+            )
+            state = self._fold(state, {a.client: a.reports for a in answers})
+        return state
 
     def _finite(self, state: FederatedState, results: Sequence[ClientResult]) -> list[ClientResult]:
         """The results to go on with; those that diverged are left out, and the first time is said aloud."""
@@ -259,7 +287,8 @@ class _Server:
         own = state.client(client)
         if own.labels is not None:
             samples = Samples(samples.images, samples.index, own.labels)
-        broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent))
+        lengths = tuple(each.length(len(self.clients)) for each in self.method.stages)
+        broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent), lengths)
         return ClientTask(client, samples, broadcast, own, self.settings.seed)
 
     def _slot(self, state: FederatedState, name: str) -> Any:

@@ -4,6 +4,7 @@ One ``Network`` a process: it owns the module, and whoever uses it loads paramet
 images without augmentation unless asked otherwise, in eval mode and full precision: mixed precision is for training.
 """
 
+import copy
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from src.core import Params, Samples
+from src.core import Broadcast, Params, Samples
 from src.data.transforms import Augmentation, Transform
 from src.errors import UserError
 from src.models.layers import has_batch_norm
@@ -58,6 +59,8 @@ class Network:
         self.dtype = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
         self.module = module.to(device=fabric.device, dtype=self.dtype)
         self.has_batch_norm = has_batch_norm(module)
+        self._frozen: nn.Module | None = None
+        self._frozen_of: tuple[int, int] | None = None
         full = fabric.strategy.precision.precision == "32-true"
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext if full else fabric.autocast
 
@@ -79,6 +82,35 @@ class Network:
     def trainable(self) -> Params:
         """The live parameters by name, without buffers and frozen ones."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+
+    def scored(self, inputs: Tensor) -> Tensor:
+        """Outputs [B, K] of the loaded parameters in eval mode, without gradients and with no statistics touched."""
+        mode = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                logits: Tensor = self.module(inputs)
+        finally:
+            self.module.train(mode)
+        return logits
+
+    def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
+        """The received model, in eval mode, beside the one being trained; made when it is first called.
+
+        There is one at a time: what this gave before is another model once the next has been called.
+        """
+        of = (broadcast.round, id(broadcast.params))
+
+        def forward(inputs: Tensor) -> Tensor:
+            if self._frozen is None:
+                self._frozen = copy.deepcopy(self.module).requires_grad_(False)
+            if self._frozen_of != of:
+                self._frozen.load_state_dict(broadcast.params)
+                self._frozen_of = of
+            logits: Tensor = self._frozen.eval()(inputs)
+            return logits
+
+        return forward
 
     # ------------------------------------------------------------------------------------------------------- inputs
 

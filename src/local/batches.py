@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from src.core import BatchRule
+from src.core import BatchRule, Mixing
 from src.ranges import NonNegative, PositiveCount
 
 
@@ -34,24 +33,22 @@ class Mixup(BatchRule):
         """As ``stages`` says."""
         return self.stages or ()
 
-    def draw(self, rng: np.random.Generator, size: int, stage: int) -> tuple[float, Tensor] | None:
-        """(λ, permutation [size]); None where nothing is mixed."""
+    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
+        """λ and a permutation; None where nothing is mixed."""
         if not self.enabled or self.alpha == 0 or (self.stages is not None and stage not in self.stages):
             return None
-        return float(rng.beta(self.alpha, self.alpha)), torch.from_numpy(rng.permutation(size))
+        return Mixing(float(rng.beta(self.alpha, self.alpha)), torch.from_numpy(rng.permutation(size)))
 
-    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Any) -> tuple[Tensor, Tensor]:
+    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Mixing | None) -> tuple[Tensor, Tensor]:
         """Mixed inputs [B, C, H, W] and soft targets [B, K]."""
         if draw is None:
             return inputs, labels
-        share, partner = draw
-        partner = partner.to(inputs.device)
+        share, partner = draw.share, draw.partner.to(inputs.device)
         soft = F.one_hot(labels, num_classes).to(inputs.dtype)
         return torch.lerp(inputs[partner], inputs, share), torch.lerp(soft[partner], soft, share)
 
-    def weigh(self, weight: Tensor, draw: Any) -> Tensor:
+    def weigh(self, weight: Tensor, draw: Mixing | None) -> Tensor:
         """``λ w_i + (1-λ) w_j``."""
         if draw is None:
             return weight
-        share, partner = draw
-        return torch.lerp(weight[partner.to(weight.device)], weight, share)
+        return torch.lerp(weight[draw.partner.to(weight.device)], weight, draw.share)

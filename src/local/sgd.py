@@ -94,6 +94,7 @@ class LocalTraining:
         live = list(trainable.values())
         objective = Objective(self.terms, self.states(task, network.num_classes))
         losses: list[Tensor] = []
+        scaled = self.gradient is not None and self.gradient.of_updates
         module.train()
         for step in self._steps(network, task, trainable):
             if network.has_batch_norm:  # a batch of one has no statistics; the running ones serve
@@ -110,20 +111,34 @@ class LocalTraining:
                     found = {name: p.grad for name, p in trainable.items() if p.grad is not None}
                     for name, new in self.gradient(found, step).items():
                         trainable[name].grad = new
+            before = [p.detach().clone() for p in live] if scaled else []
             optimizer.step()
+            if scaled:
+                self._rescale(trainable, before, step)
             losses.append(loss.detach())
         module.eval()
         return objective.states, mean_over_steps(losses), len(losses)
+
+    def _rescale(self, trainable: Params, before: list[Tensor], step: Step) -> None:
+        """Put what the gradient transform makes of the optimiser's step in its place."""
+        assert self.gradient is not None
+        with torch.no_grad():
+            was = dict(zip(trainable, before, strict=True))
+            for name, new in self.gradient.update(was, trainable, step).items():
+                trainable[name].copy_(new)
 
     def _steps(self, network: Network, task: ClientTask, trainable: Params) -> Iterator[Step]:
         """Every batch of every epoch, inputs prepared a chunk of batches at a time."""
         draws = Draws(task, self.batch, self.terms)
         stored, fixed = self._resident(network, task)
-        labels = task.samples.labels.to(network.device)
+        held = task.samples.labels.to(network.device)
+        frozen = network.frozen(task.broadcast)
         weight = None if task.state.weight is None else task.state.weight.to(network.device, network.dtype)
         size = self.training.batch_size
         for epoch in range(self.training.epochs):
-            order = draws.order(self.batch.select(network, task, epoch))
+            selected = self.batch.select(network, task, epoch)
+            order = draws.order(None if selected is None else selected.positions)
+            labels = held if selected is None or selected.labels is None else selected.labels.to(network.device)
             sizes = batch_sizes(len(order), size, join_last_of_one=network.has_batch_norm)
             number = first = 0
             for chunk in chunks(sizes, network.together(size)):
@@ -148,6 +163,11 @@ class LocalTraining:
                         weight=None if weight is None else self.batch.weigh(weight[positions], draw),
                         draws=draws.of_terms(len(own)),
                         number=number,
+                        unmixed=batch,
+                        mixing=draw,
+                        received=frozen,
+                        scored=network.scored,
+                        kept=task.state.extras,
                     )
                     number += 1
 

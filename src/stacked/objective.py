@@ -6,19 +6,21 @@ Terms whose losses depend on their row alone are evaluated once, on the rows of 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from src.core import Broadcast, ClientTask, GradientTransform, LossTerm, Params, Step
+from src.core import Broadcast, ClientTask, GradientTransform, LossTerm, Mixing, Params, Payload, Step
 from src.local.lightning import average
 from src.local.plan import inherits
 from src.network import Network
 from src.stacked.network import StackedNetwork
 from src.stacked.refusal import NotStackable, line
 from src.stacked.values import Joined, filled, flattened, join
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Batch:
     weight: Tensor | None  # [K, B]
     draws: Sequence[Mapping[str, Any]] | None  # of each client's terms; None where no term draws
     number: int
+    unmixed: Tensor | None  # [K, B, C, H, W]; None where nothing was mixed
+    mixing: Sequence[Mixing] | None  # of each client's batch
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Objective:
     states: list[dict[str, Any]]
     _held: tuple[tuple[int, ...], Joined] | None = None
     _received: dict[tuple[int, ...], Joined] = field(default_factory=dict)
+    _kept: dict[tuple[int, ...], Joined] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rowwise = {name: term for name, term in self.terms.items() if self._by_row(name, term)}
@@ -115,6 +120,11 @@ class Objective:
             weight=None,
             draws={},
             number=batch.number,
+            unmixed=logits.detach(),
+            mixing=None,
+            received=_no_module,
+            scored=_no_module,
+            kept=Payload(),
         )
         rows.__dict__["logits"] = logits.flatten(0, 1)
         total: Tensor | None = None
@@ -166,6 +176,17 @@ class Objective:
                 self.states[k] |= joined.of(place, self.counts[k])
             self._held = None
 
+    def kept(self, members: tuple[int, ...]) -> Joined:
+        """What the members keep from earlier visits as one; what cannot be one refuses whoever asks for it."""
+        if members not in self._kept:
+            own = [self.tasks[k].state.extras for k in members]
+            try:
+                found = join(own, self.network.dtype, self.network.device, [self.counts[k] for k in members])
+            except NotStackable as refusal:
+                found = Joined(Unlike(str(refusal)), ())
+            self._kept[members] = found
+        return self._kept[members]
+
     def received(self, members: tuple[int, ...]) -> Joined:
         """What the members were sent as one; a model that all were sent stays one."""
         if members not in self._received:
@@ -187,14 +208,19 @@ class _Stepped:
         named = {name: many.client(name, t, clients) for name, t in tensors.items()}
         data = [logits, inputs, batch.labels, batch.targets, batch.positions]
         data += [] if batch.weight is None else [batch.weight]
+        data += [] if batch.unmixed is None else [batch.unmixed]
         own = [objective.counts[k] for k in members]
         network = objective.network
         drawn = None if batch.draws is None else join(batch.draws, network.dtype, network.device, own)
-        sent = objective.received(members)
+        mixing = None if batch.mixing is None else join(batch.mixing, network.dtype, network.device, own)
+        sent, kept = objective.received(members), objective.kept(members)
+        self._mixed, self._mixing, self._kept = batch.unmixed is not None, mixing, kept
+        self._frozen = network.frozen(objective.tasks[members[0]].broadcast)
         self._network, self._trainable = network, many.trainable
         self._names, self._weighted, self._number = list(named), batch.weight is not None, batch.number
         self._drawn, self._sent = drawn, sent
-        self.given = [*named.values(), *data, *sent.tensors, *([] if drawn is None else drawn.tensors)]
+        more = [joined.tensors for joined in (sent, kept, drawn, mixing) if joined is not None]
+        self.given = [*named.values(), *data, *(tensor for tensors in more for tensor in tensors)]
 
     def of(self, given: Sequence[Tensor], terms: Mapping[str, LossTerm]) -> tuple[Step, Sequence[Tensor]]:
         """One client's step, and the tensors that were given behind its own."""
@@ -208,24 +234,48 @@ class _Stepped:
         tensors = dict(zip(self._names, take(len(self._names)), strict=True))
         logits, inputs, labels, targets, positions = take(5)
         weight = take(1)[0] if self._weighted else None
-        sent = take(len(self._sent.tensors))
-        drawn = [] if self._drawn is None else take(len(self._drawn.tensors))
+        unmixed = take(1)[0] if self._mixed else inputs
+        sent, kept, drawn, mixing = (
+            self._fill(joined, [] if joined is None else take(len(joined.tensors)))
+            for joined in (self._sent, self._kept, self._drawn, self._mixing)
+        )
         step = Step(
             module=lambda x: self._forward(tensors, x),
             params={name: tensors[name] for name in self._trainable},
-            broadcast=filled(self._sent.form, lambda hole: sent[hole.index]),
+            broadcast=sent,
             inputs=inputs,
             labels=labels,
             targets=targets,
             positions=positions,
             weight=weight,
-            draws=dict.fromkeys(terms)
-            if self._drawn is None
-            else filled(self._drawn.form, lambda hole: drawn[hole.index]),
+            draws=dict.fromkeys(terms) if drawn is None else drawn,
             number=self._number,
+            unmixed=unmixed,
+            mixing=mixing,
+            received=self._frozen,
+            scored=lambda x: self._scored(tensors, x),
+            kept=kept,
         )
         step.__dict__["logits"] = logits
         return step, left
+
+    @staticmethod
+    def _fill(joined: Joined | None, tensors: Sequence[Tensor]) -> Any:
+        if joined is None or isinstance(joined.form, Unlike):
+            return None if joined is None else joined.form
+        return filled(joined.form, lambda hole: tensors[hole.index])
+
+    def _scored(self, tensors: Params, inputs: Tensor) -> Tensor:
+        """A pass in eval mode, without gradients."""
+        module = self._network.module
+        mode = module.training
+        module.eval()
+        try:
+            with torch.no_grad():
+                logits: Tensor = functional_call(module, tensors, (inputs,))
+        finally:
+            module.train(mode)
+        return logits
 
     def _forward(self, tensors: Params, inputs: Tensor) -> Tensor:
         """Another pass of one client's network."""
@@ -248,6 +298,22 @@ def _vmapped(one: Callable[..., tuple[Tensor, ...]], who: str) -> Callable[..., 
         return found
 
     return all_of_them
+
+
+class Unlike(Payload):
+    """What clients keep, where it cannot be one value."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self._reason = reason
+
+    def get(self, kind: type[T]) -> T | None:
+        """Refused."""
+        raise NotStackable(self._reason)
+
+    def one(self, kind: type[T]) -> T:
+        """Refused."""
+        raise NotStackable(self._reason)
 
 
 def _no_module(inputs: Tensor) -> Tensor:

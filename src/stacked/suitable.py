@@ -15,6 +15,8 @@ def why_not(job: LocalTraining, network: Network) -> str | None:
     """
     if not inherits(job.batch, BatchRule, "select"):
         return f"{type(job.batch).__name__} chooses samples by the client's own model"
+    if job.gradient is not None and job.gradient.of_updates:
+        return f"{type(job.gradient).__name__} acts on the optimiser's step"
     try:
         stacked(network)
     except NotStackable as refusal:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -192,11 +193,16 @@ class _Stack:
         there = where.to(epoch.positions.device)
         labels, positions = epoch.labels[there], epoch.positions[there]
         targets, weight = labels, None if epoch.weight is None else epoch.weight[there]
+        unmixed: Tensor | None = None
+        drawn: list[Any] = []
         if inherits(rule, BatchRule, "mix") and (weight is None or inherits(rule, BatchRule, "weigh")):
             inputs = self._inputs(where.transpose(1, 2), epoch).flatten(2, 3)
         else:
-            mixed, targets, weight = self._mixed(run, self._inputs(where, epoch), labels, weight)
+            unmixed = self._inputs(where, epoch)
+            drawn = [self.draws[k].mixing(size) for _ in range(steps) for k in run.members]
+            mixed, targets, weight = self._mixed(drawn, unmixed, labels, weight)
             inputs = mixed.transpose(1, 2).flatten(2, 3)
+        clients, mixes = len(run.members), any(draw is not None for draw in drawn)
         for step in range(steps):
             yield Batch(
                 inputs=inputs[step],
@@ -206,6 +212,8 @@ class _Stack:
                 weight=None if weight is None else weight[step],
                 draws=[self.draws[k].of_terms(size) for k in run.members] if self.objective.draws else None,
                 number=number + step,
+                unmixed=unmixed[step] if mixes and unmixed is not None else None,
+                mixing=drawn[step * clients : (step + 1) * clients] if mixes else None,
             )
 
     def _inputs(self, places: Tensor, epoch: Epoch) -> Tensor:
@@ -216,12 +224,11 @@ class _Stack:
         return found
 
     def _mixed(
-        self, run: Run, inputs: Tensor, labels: Tensor, weight: Tensor | None
+        self, drawn: Sequence[Any], inputs: Tensor, labels: Tensor, weight: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Mixed inputs, targets and weights, all [steps, K, B, ...]: every batch of the chunk at once."""
         rule, network = self.job.batch, self.network
         steps, clients, size = labels.shape
-        drawn = [self.draws[k].mixing(size) for _ in range(steps) for k in run.members]
         joined = join(drawn, network.dtype, network.device, [size] * len(drawn))
         data = [t.flatten(0, 1) for t in (inputs, labels, weight) if t is not None]
 

@@ -1,5 +1,6 @@
 """Every partition keeps the contract; each has the shape its definition gives it; what is impossible is said."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -301,7 +302,12 @@ def test_openset_subsets_are_equally_likely_at_one_half():
     subset = (counts(split, samples) > 0) @ np.array([1, 2, 4])
     share = np.bincount(subset, minlength=8) / 3000
     assert share[0] == share[7] == 0
-    assert np.abs(share[1:7] - 1 / 6).max() < 4 * np.sqrt(5 / 36 / 3000)
+    entries = json.loads((Path(__file__).parents[1] / "vectors/vectors_seed_methods.json").read_text())["vectors"]
+    expected = next(e["expected"] for e in entries if e["id"] == "fedpeer.openset_prob")
+    assert (share > 0).sum() == expected["n_subsets"]
+    p = expected["prob_each"]
+    assert np.abs(share[1:7] - p).max() < 4 * np.sqrt(p * (1 - p) / 3000)
+    assert expected["reject_prob"] == 2 * 0.5**3
 
 
 def test_openset_needs_three_classes():

@@ -594,7 +594,7 @@ def test_blocks_are_cut_as_everywhere(stack: int, caplog: pytest.LogCaptureFixtu
     """Whatever a stack holds, sums of five clients go on, and each result without its model."""
     net = network(mlp(4, 3))
     given = tasks(net)
-    reduce = Reduce(Mean("samples"), given[0].broadcast.params)
+    reduce = Reduce(Mean("samples"), given[0].broadcast.params, Payload(), models_wanted=False)
     one, many = (list(e.map(job(), given, reduce)) for e in (Sequential(net), Stacked(net, stack, 1.0)))
     assert [len(b.results) for b in many] == [5, 5, 2]
     assert difference(many, one, tolerance=EXACT) is None

@@ -49,7 +49,7 @@ def combined(
     mean = Mean(weights)
     received = {name: torch.full_like(p, 77) for name, p in models[0].items()}
     results = [result(m, n, k) for k, (m, n) in enumerate(zip(models, samples, strict=True))]
-    blocks = [mean.block(received, results[first : first + cut]) for first in range(0, len(results), cut)]
+    blocks = [mean.block(received, results[first : first + cut], Payload()) for first in range(0, len(results), cut)]
     return mean.combine(received, blocks)
 
 
@@ -170,14 +170,17 @@ def test_nobody_contributed_leaves_the_model():
     received = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)}
     mean = Mean("samples")
     assert equal(mean.combine(received, []), received)
-    assert equal(mean.combine(received, [mean.block(received, []), mean.block(received, [])]), received)
+    assert equal(
+        mean.combine(received, [mean.block(received, [], Payload()), mean.block(received, [], Payload())]), received
+    )
 
 
 def test_a_block_without_results_changes_nothing():
     received, clients = {"w": torch.zeros(50)}, models(7)
     mean = Mean("samples")
     results = [result(m, 9, k) for k, m in enumerate(clients)]
-    with_gap = [mean.block(received, results[:5]), mean.block(received, []), mean.block(received, results[5:])]
+    cuts: tuple[list[ClientResult], ...] = (results[:5], [], results[5:])
+    with_gap = [mean.block(received, cut, Payload()) for cut in cuts]
     without = [with_gap[0], with_gap[2]]
     assert equal(mean.combine(received, with_gap), mean.combine(received, without))
 

@@ -59,7 +59,7 @@ class Quadratic:
             ClientResult(k, self.n[k], {"x": m}, ClientState(), Payload(), 0.0, 1, True)
             for k, m in zip(cohort, models, strict=True)
         ]
-        combined = mean.combine(self.cloud, [mean.block(self.cloud, results)])
+        combined = mean.combine(self.cloud, [mean.block(self.cloud, results, Payload())])
         self.cloud, self.memory = self.server(self.cloud, combined, list(cohort), len(self.n), self.memory)
         return models, combined["x"]
 

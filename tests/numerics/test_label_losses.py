@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from src import config
-from src.core import Broadcast, LossTerm, Step
+from src.core import Broadcast, LossTerm, Mixing, Step
 from src.local.batches import Mixup
 from src.local.terms.cross_entropy import CrossEntropy
 from src.local.terms.entropy_minimization import EntropyMinimization
@@ -164,7 +164,7 @@ def test_vector_of_mixup():
     v = label_noise("mixup")
     partner, share = torch.tensor(v.inputs["perm"]), v.inputs["lambda"]
     pixels = torch.tensor(v.inputs["x"], dtype=torch.float64)
-    mixed, targets = Mixup(1.0, True, None).mix(pixels, torch.tensor(v.inputs["labels"]), 3, (share, partner))
+    mixed, targets = Mixup(1.0, True, None).mix(pixels, torch.tensor(v.inputs["labels"]), 3, Mixing(share, partner))
     for rows, name in ((mixed, "mixed_x"), (targets, "mixed_targets")):
         for found, wanted in zip(rows.tolist(), v.expected[name], strict=True):
             assert found == v.near(wanted)

@@ -24,6 +24,7 @@ from src.core import (
     Params,
     Payload,
     Samples,
+    Selection,
     Step,
 )
 from src.data.transforms import Transform
@@ -406,9 +407,9 @@ def test_terms_are_added(per_sample: bool):
 class Parity(BatchRule):
     """Even positions in even epochs, odd ones in odd epochs."""
 
-    def select(self, network: Network, task: ClientTask, epoch: int) -> Tensor | None:
+    def select(self, network: Network, task: ClientTask, epoch: int) -> Selection | None:
         """Half of the samples."""
-        return torch.arange(epoch % 2, len(task.samples), 2)
+        return Selection(torch.arange(epoch % 2, len(task.samples), 2))
 
 
 def test_selection_chooses_the_samples_of_an_epoch():

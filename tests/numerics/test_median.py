@@ -28,7 +28,7 @@ def combined(
         ClientResult(k, n, m, ClientState(), Payload(), 0.0, 1, True)
         for k, (m, n) in enumerate(zip(models, sizes, strict=True))
     ]
-    blocks = [median.block(received, results[first : first + cut]) for first in range(0, len(results), cut)]
+    blocks = [median.block(received, results[first : first + cut], Payload()) for first in range(0, len(results), cut)]
     return median.combine(received, blocks)
 
 
@@ -125,7 +125,7 @@ def test_nobody_contributed_leaves_the_model():
     received = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)}
     median = Median("uniform")
     assert equal(median.combine(received, []), received)
-    assert equal(median.combine(received, [median.block(received, [])]), received)
+    assert equal(median.combine(received, [median.block(received, [], Payload())]), received)
 
 
 def test_it_is_sorted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch):

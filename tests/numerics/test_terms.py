@@ -9,7 +9,7 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor, nn
 
-from src.core import LossTerm, Params, Payload
+from src.core import LossTerm, Mixing, Params, Payload
 from src.exchanges.lid import NoiseDirective
 from src.local.batches import Mixup, Plain
 from src.local.terms.cross_entropy import CrossEntropy
@@ -67,7 +67,7 @@ def test_mixup_is_the_mixture_of_both_losses():
     logits = torch.tensor([v.inputs["logits"]], dtype=torch.float64)
     first, second, share = v.inputs["a"], v.inputs["b"], v.inputs["lam"]
     pair = torch.zeros(2, 1, dtype=torch.float64)
-    _, targets = Mixup(1.0, True, None).mix(pair, torch.tensor([first, second]), 3, (share, torch.tensor([1, 0])))
+    _, targets = Mixup(1.0, True, None).mix(pair, torch.tensor([first, second]), 3, Mixing(share, torch.tensor([1, 0])))
     assert targets[0].tolist() == pytest.approx([share, 0, 1 - share])
     loss, _ = CrossEntropy()(step(logits=logits, targets=targets[:1]), None)
     assert loss.item() == v.approx("loss")
@@ -78,7 +78,7 @@ def test_mixup_is_the_mixture_of_both_losses():
 def test_mixup_of_a_batch():
     """Sample i has weight λ, its partner 1-λ, in the pixels and in the target alike."""
     inputs, labels, partner = normal(4, 1, 2, 2), torch.tensor([2, 0, 1, 1]), torch.tensor([1, 3, 2, 0])
-    mixed, targets = Mixup(1.0, True, None).mix(inputs, labels, 5, (0.25, partner))
+    mixed, targets = Mixup(1.0, True, None).mix(inputs, labels, 5, Mixing(0.25, partner))
     onehot = np.eye(5)[labels.numpy()]
     for i, j in enumerate(partner.tolist()):
         torch.testing.assert_close(mixed[i], 0.25 * inputs[i] + 0.75 * inputs[j], rtol=1e-12, atol=1e-15)
@@ -90,7 +90,7 @@ def test_mixup_of_a_batch():
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_mixup_at_its_ends_is_one_of_the_two(share: float):
     inputs, labels, partner = normal(3, 1, 1, 1), torch.tensor([0, 1, 2]), torch.tensor([2, 0, 1])
-    mixed, targets = Mixup(1.0, True, None).mix(inputs, labels, 3, (share, partner))
+    mixed, targets = Mixup(1.0, True, None).mix(inputs, labels, 3, Mixing(share, partner))
     who = torch.arange(3) if share == 1 else partner
     assert torch.equal(mixed, inputs[who])
     assert torch.equal(targets.argmax(1), labels[who])
@@ -104,7 +104,7 @@ def test_mixup_draws_from_the_beta_distribution(alpha: float):
     for _ in range(2000):
         draw = rule.draw(rng, 2, 1)
         assert draw is not None
-        shares.append(draw[0])
+        shares.append(draw.share)
     assert kstest(shares, "beta", (alpha, alpha)).pvalue > 0.01
 
 
@@ -114,7 +114,7 @@ def test_mixup_pairs_by_a_uniform_permutation():
     for _ in range(2000):
         draw = rule.draw(rng, 4, 1)
         assert draw is not None
-        partner = draw[1].numpy()
+        partner = draw.partner.numpy()
         assert sorted(partner) == [0, 1, 2, 3]
         counts[np.arange(4), partner] += 1
     assert np.abs(counts / 2000 - 0.25).max() < 0.05
@@ -269,5 +269,5 @@ def test_a_mixed_rows_weight_is_mixed_as_its_target_is():
     """A sample of weight 0 would otherwise be learned from through its partner."""
     mixup, partner = Mixup(1.0, True, None), torch.tensor([1, 0])
     weight = torch.tensor([1.0, 0.0])
-    assert mixup.weigh(weight, (0.75, partner)).tolist() == [0.75, 0.25]
+    assert mixup.weigh(weight, Mixing(0.75, partner)).tolist() == [0.75, 0.25]
     assert mixup.weigh(weight, None).tolist() == [1.0, 0.0]

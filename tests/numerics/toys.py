@@ -218,6 +218,11 @@ def step(
         positions=torch.arange(size),
         draws={},
         number=number,
+        unmixed=inputs,
+        mixing=None,
+        received=lambda x: x,
+        scored=lambda x: x,
+        kept=Payload(),
     )
 
 

@@ -11,7 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from src.core import BatchRule, Broadcast, ClientTask, GradientTransform, LossTerm, Params, ServerUpdate, Step
+from src.core import (
+    BatchRule,
+    Broadcast,
+    ClientTask,
+    GradientTransform,
+    LossTerm,
+    Params,
+    Selection,
+    ServerUpdate,
+    Step,
+)
 from src.network import Network
 
 
@@ -66,8 +76,8 @@ class Scaled(GradientTransform):
 class HalfTheSamples(BatchRule):
     """Another half of the samples each epoch, those with the largest outputs first."""
 
-    def select(self, network: Network, task: ClientTask, epoch: int) -> Tensor | None:
+    def select(self, network: Network, task: ClientTask, epoch: int) -> Selection | None:
         scores = network.logits(task.samples).max(1).values
         half = torch.argsort(scores, descending=True, stable=True)[: (len(task.samples) + 1) // 2]
         chosen = task.stream("half", epoch).permutation(len(half))
-        return half[torch.from_numpy(chosen)].sort().values
+        return Selection(half[torch.from_numpy(chosen)].sort().values)

@@ -1,0 +1,112 @@
+"""What runs are asked about afterwards: what was memorised, what was found, how far clients moved.
+
+Counts of what was there, no training: whoever has the truth calls these, and no method reads them.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from src.core import Params
+from src.data.dataset import Labels
+from src.local.terms.proximal import squared_distance
+
+Mask = NDArray[np.bool_]
+Array = NDArray[np.float64]
+
+
+def share_of(part: int, whole: int) -> float:
+    """``part / whole``, NaN of nothing."""
+    return part / whole if whole else float("nan")
+
+
+# ------------------------------------------------------------------------------------------------------- detection
+
+
+def detection(flagged: Mask, wrong: Mask) -> dict[str, float]:
+    """Precision, recall and F1 of ``flagged`` [n] as a detector of ``wrong`` [n]; NaN where there is nothing to count.
+
+    >>> detection(np.array([True, True, False]), np.array([True, False, True]))
+    {'precision': 0.5, 'recall': 0.5, 'f1': 0.5}
+    """
+    hit, found, there = (int(mask.sum()) for mask in (flagged & wrong, flagged, wrong))
+    return {"precision": share_of(hit, found), "recall": share_of(hit, there), "f1": share_of(2 * hit, found + there)}
+
+
+def detection_auc(score: Array, wrong: Mask) -> float:
+    """Probability that a ``wrong`` sample scores higher than a right one, ties counting half; NaN where one is missing.
+
+    The area under the curve of true against false positives. Of flags in place of scores it is the mean of the two
+    rates of right answers.
+
+    >>> detection_auc(np.array([0.9, 0.5, 0.4, 0.1]), np.array([True, False, True, False]))
+    0.75
+    """
+    there = int(wrong.sum())
+    above = float(rankdata(score)[wrong].sum()) - there * (there + 1) / 2
+    pairs = there * (len(wrong) - there)
+    return above / pairs if pairs else float("nan")
+
+
+def filter_accuracy(clean: Mask, given: Labels, true: Labels) -> float:
+    """Share of samples [n] with a right flag: ``clean`` where the given label is the true one (FedDiv, Figs. 3, 5)."""
+    return share_of(int((clean == (given == true)).sum()), len(clean))
+
+
+# ---------------------------------------------------------------------------------------------------- memorization
+
+
+@dataclass(frozen=True)
+class Memorization:
+    """What a model predicts of samples with right and with wrong labels, as shares of each group (FLR, Table 1).
+
+    Each group sums to 1; NaN of a group that is empty.
+    """
+
+    clean_correct: float
+    clean_wrong: float
+    noisy_correct: float  # the true class
+    noisy_memorized: float  # the given one
+    noisy_wrong: float  # neither
+
+
+def memorization(predicted: Labels, given: Labels, true: Labels) -> Memorization:
+    """Of one model on samples [n]: the server's after aggregation, or a client's just after its training."""
+    clean = given == true
+    right, copied = predicted == true, predicted == given
+    well, badly = int(clean.sum()), int((~clean).sum())
+    return Memorization(
+        clean_correct=share_of(int((clean & right).sum()), well),
+        clean_wrong=share_of(int((clean & ~right).sum()), well),
+        noisy_correct=share_of(int((~clean & right).sum()), badly),
+        noisy_memorized=share_of(int((~clean & copied).sum()), badly),
+        noisy_wrong=share_of(int((~clean & ~right & ~copied).sum()), badly),
+    )
+
+
+def mean_memorization(clients: Sequence[Memorization]) -> Memorization:
+    """Local memorization of a round: the mean over its noisy clients, each share over those that have such samples.
+
+    Clients without a wrong label are left out of it altogether.
+    """
+    noisy = [c for c in clients if not np.isnan(c.noisy_correct)]
+    shares = {f.name: np.array([getattr(c, f.name) for c in noisy], np.float64) for f in fields(Memorization)}
+    known = {name: values[~np.isnan(values)] for name, values in shares.items()}
+    return Memorization(**{name: float(v.mean()) if len(v) else float("nan") for name, v in known.items()})
+
+
+# ------------------------------------------------------------------------------------------------------- stability
+
+
+def training_stability(received: Params, trained: Sequence[Params], trainable: Collection[str]) -> float:
+    """``(1/|S|) Σ_k ‖θ_k - θ‖²`` over a cohort's models (FedDiv, Fig. 4); parameters only, no running statistics.
+
+    NaN of an empty cohort.
+    """
+    anchor = {name: received[name].double() for name in trainable}
+    moved = [float(squared_distance({name: t[name].double() for name in trainable}, anchor)) for t in trained]
+    return float(torch.tensor(moved, dtype=torch.float64).mean())

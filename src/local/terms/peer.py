@@ -1,0 +1,84 @@
+"""Peer losses: a label is fitted only so far as it says more than a label drawn from the distribution of all.
+
+With cross-entropy and β = 1 the log-sum-exp cancels: the loss is z_peer - z_label, linear in the logits and unbounded
+below. With a floor under the subtracted probability the gradient dies away beyond a gap of ``-log(floor)`` between the
+logits, 11.5 for 1e-5.
+"""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from src.ranges import Count, NonNegative, PositiveCount, Share
+
+FloorTerms = Literal["subtracted", "both"]
+
+
+def peer_labels(distribution: Tensor, uniforms: Tensor) -> Tensor:
+    """Labels int64 [B] from ``distribution`` [K] by its inverse: the first class whose cumulative share is above u.
+
+    ``uniforms`` [B] are in [0, 1). A class of share 0 is never drawn.
+    """
+    cumulative = distribution.double().cumsum(0)
+    return (uniforms.double()[:, None] >= cumulative / cumulative[-1]).sum(1)
+
+
+def peer_loss(
+    logits: Tensor,
+    labels: Tensor,
+    peers: Tensor,
+    *,
+    beta: NonNegative = 1.0,
+    prob_floor: Share = 1e-5,
+    floor_terms: FloorTerms = "subtracted",
+) -> Tensor:
+    """``ℓ(f(x), ỹ) - β ℓ(f(x), y')`` [B], with ℓ the cross-entropy (FedPeer, Eq. 4; β as in its proofs).
+
+    Logits are [B, K], labels ỹ and peer labels y' int64 [B]. ``prob_floor`` takes -log(p + floor) in place of -log p,
+    in the subtracted term or in ``both``; 0 is the paper's loss.
+    """
+    fitted = _cross_entropy(logits, labels, prob_floor if floor_terms == "both" else 0.0)
+    return fitted - beta * _losses(logits, prob_floor).gather(1, peers[:, None])[:, 0]
+
+
+def cores_loss(
+    logits: Tensor,
+    labels: Tensor,
+    distribution: Tensor,
+    *,
+    beta: NonNegative = 1.0,
+    prob_floor: Share = 1e-5,
+    floor_terms: FloorTerms = "subtracted",
+) -> Tensor:
+    """``ℓ(f(x), ỹ) - β Σ_c q_c ℓ(f(x), c)`` [B]: the expectation of the peer loss (FedPeer, Eq. 5; Cheng et al. 2021).
+
+    ``distribution`` is q [K]; the rest is as in ``peer_loss``.
+    """
+    fitted = _cross_entropy(logits, labels, prob_floor if floor_terms == "both" else 0.0)
+    return fitted - beta * (_losses(logits, prob_floor) * distribution.to(logits.dtype)).sum(1)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, floor: float) -> Tensor:
+    if floor == 0:
+        return F.cross_entropy(logits, labels, reduction="none")  # to the bit what FedAvg takes
+    return _losses(logits, floor).gather(1, labels[:, None])[:, 0]
+
+
+def _losses(logits: Tensor, floor: float) -> Tensor:
+    """-log(p + floor) [B, K]."""
+    logs = F.log_softmax(logits, dim=1)
+    return -logs if floor == 0 else -torch.logaddexp(logs, torch.full_like(logs, math.log(floor)))
+
+
+def ramped(beta: NonNegative, step: Count, *, start: Count = 10, length: PositiveCount = 30) -> float:
+    """β as it rises: 0 before ``start``, linear over ``length`` steps from 0 to β, and β after them (CORES).
+
+    >>> [round(ramped(2.0, epoch), 3) for epoch in (0, 10, 11, 39, 99)]
+    [0.0, 0.0, 0.069, 2.0, 2.0]
+    """
+    if length == 1:
+        return beta * (step >= start)
+    return beta * min(1.0, max(0.0, (step - start) / (length - 1)))
