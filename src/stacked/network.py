@@ -76,6 +76,11 @@ class StackedNetwork:
             slot = self.slots[name]
             setattr(slot.layer, slot.attribute, tensor)
 
+    def release(self) -> None:
+        """Hold no tensors any more."""
+        for slot in self.slots.values():
+            setattr(slot.layer, slot.attribute, None)
+
     def kept(self, name: str, tensor: Tensor) -> Tensor:
         """As it is kept, of a tensor [K, *shape] as the plain module has it."""
         return self.slots[name].form.store(tensor).contiguous()
@@ -156,6 +161,7 @@ def _compared(network: Network) -> Stackable:
             activations = _saved(module, params[0], inputs[0])
     finally:
         module.train(mode)
+        many.release()
     return Stackable(many, activations * network.dtype.itemsize // SAMPLES)
 
 

@@ -38,6 +38,7 @@ def train(
         stack.train()
         fits = stack.fits()
     finally:
+        many.release()
         network.module.eval()
     return [fits[order.index(k)] for k in range(len(tasks))]
 
