@@ -51,10 +51,31 @@ def _own(key: str, default: Any, *, _root_: DictConfig) -> Any:
     return _root_.method.get(key, default)
 
 
+def _of(method: str, key: str, default: Any, *, _root_: DictConfig) -> Any:
+    """The value of ``key`` where the method is this one or a variant of it, or the default.
+
+    For keys that another method has too, with another meaning.
+    """
+    chosen = _root_.method
+    return chosen.get(key, default) if chosen.get("like", chosen.name) == method else default
+
+
+def _first_stage(term: str, *, _root_: DictConfig) -> int:
+    """The number of the first stage with any rounds in which the loss term of this name acts; 1 where none does."""
+    method = _root_.method
+    for number, stage in enumerate(method.stages.values(), start=1):
+        length = stage.get("rounds", stage.get("passes", 0))
+        if length and term in (stage.local if "local" in stage else method.local):
+            return number
+    return 1
+
+
 def register_resolvers() -> None:
-    """Make ``${protocol:...}`` and ``${own:...}`` known to OmegaConf."""
+    """Make the interpolations of ``conf/`` known to OmegaConf: ``${protocol:...}``, ``${own:...}`` and the others."""
     OmegaConf.register_new_resolver("protocol", _protocol, replace=True)
     OmegaConf.register_new_resolver("own", _own, replace=True)
+    OmegaConf.register_new_resolver("of", _of, replace=True)
+    OmegaConf.register_new_resolver("first_stage", _first_stage, replace=True)
 
 
 register_resolvers()
@@ -169,7 +190,7 @@ def _source(cfg: DictConfig, key: str) -> str:
         return key
     if found := re.fullmatch(r"\$\{([\w.]+)\}", written):
         return _source(cfg, found.group(1))
-    own = re.match(r"\$\{own:(\w+)", written)
+    own = re.match(r"\$\{(?:own:|of:\w+,)(\w+)", written)
     return f"method.{own.group(1)}" if own and own.group(1) in cfg.method else key
 
 

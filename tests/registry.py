@@ -299,4 +299,62 @@ REGISTRY = (
     ),
 )
 
+FLR_WORDS = ("method=flr", "method.R_w=1", *ONE_STAGE)
+"""One round of warm-up; from the third of the five rounds on the server's average has a memory."""
+FLR_TERMS = "cross_entropy + flr"
+FLR_PLUS = ("method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr", *THREE_STAGES)
+
+REGISTRY += (
+    Entry("flr", FLR_WORDS, _fedavg(terms=FLR_TERMS)),
+    Entry("flr_elr", ("method=flr_elr", *FLR_WORDS[1:]), _fedavg(terms=FLR_TERMS)),
+    Entry("flr_slr", ("method=flr_slr", *FLR_WORDS[1:]), _fedavg(terms=FLR_TERMS)),
+    Entry("flr_er", ("method=flr_er", *FLR_WORDS[1:]), _fedavg(terms=FLR_TERMS)),
+    Entry(
+        "flr_as_elr_has_it",
+        (
+            *FLR_WORDS[:1],
+            "method.R_w=0",
+            "method.special=elr",
+            "method.init=zero",
+            "method.clamp=probabilities",
+            *ONE_STAGE,
+        ),
+        _fedavg(terms=FLR_TERMS),
+    ),
+    Entry(
+        "flr_once_a_round",
+        (*FLR_WORDS, "method.server_pred=once", "method.warmup=server_reg", "method.R=3"),
+        _fedavg(terms=FLR_TERMS),
+    ),
+    Entry(
+        "flr_on_half_the_samples",
+        (*FLR_WORDS, "method.batch._target_=tests.properties.parts.HalfTheSamples"),
+        _fedavg(batch="HalfTheSamples", terms=FLR_TERMS),
+        testing=True,
+    ),
+    Entry("flr_with_batch_norm", (*FLR_WORDS, *NORMED), _fedavg(terms=FLR_TERMS)),
+    Entry("flr_and_mixup", (*FLR_WORDS, "method/batch=mixup"), _fedavg(batch="Mixup", terms=FLR_TERMS)),
+    Entry(
+        "flr_and_fedprox",
+        ("method=fedprox", "method.mu=0.1", "method/local=[flr,fedprox]", "method.local.flr.R_w=1", *ONE_STAGE),
+        _fedavg(terms=f"{FLR_TERMS} + fedprox"),
+    ),
+    Entry(
+        "flr_plus",
+        FLR_PLUS,
+        {
+            "preprocess": PREPROCESS,
+            "finetune": FINETUNE.replace("cross_entropy", FLR_TERMS),
+            "usual": f"2 rounds: Uniform, Mixup, {FLR_TERMS}, Mean(samples), Replace",
+        },
+        (8, 17, 19),
+    ),
+    Entry(
+        "fedcorr_and_flr",
+        ("method=fedcorr", "method/local=[flr]", *THREE_STAGES),
+        _fedcorr(terms=FLR_TERMS),
+        BORDERS,
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}

@@ -34,7 +34,7 @@ def choice(path: Path) -> list[str]:
     return [f"{group}={option}"]
 
 
-NEEDED = {"noise/matrix": ["noise.path=T.npy"]}
+NEEDED = {"noise/matrix": ["noise.path=T.npy"], "method/stages/fedcorr_flr": ["method/local=[flr]"]}
 SELECTABLE = [path for path in FILES if name(path) not in ("config", "method/parts/default")]
 
 
@@ -62,7 +62,7 @@ def test_every_value_of_a_method_is_read_by_a_part() -> None:
     for method in METHODS:
         raw: Any = OmegaConf.to_container(config.load([f"method={method}"]).method)
         text = str(raw)
-        read = set(re.findall(r"\$\{method\.(\w+)", text)) | set(re.findall(r"\$\{own:(\w+)", text))
+        read = set(re.findall(r"\$\{method\.(\w+)", text)) | set(re.findall(r"\$\{(?:own:|of:\w+,)(\w+)", text))
         parts = {"sampler", "batch", "local", "gradient", "exchange", "corrector", "aggregator", "server", "stages"}
         assert set(raw) - parts - {"name", "like"} <= read, method
         assert raw.get("like", raw["name"]) in METHODS

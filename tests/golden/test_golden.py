@@ -55,6 +55,11 @@ METHODS: dict[str, tuple[str, ...]] = {
     "power_of_choice": ("method=power_of_choice", "method.candidates=3", "rounds=6"),
     "fedcorr": ("method=fedcorr", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
     "fedcorr_released": ("method=fedcorr_released", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
+    "flr": ("method=flr", "method.R_w=2", "rounds=6"),
+    "flr_plus": (
+        *("method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr"),
+        *("method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
+    ),
 }
 
 KEPT = ("round", "stage", "cohort", "loss", "accuracy", "test_loss")
@@ -94,7 +99,7 @@ def test_trajectories_show_what_each_method_does():
     assert kept.keys() == METHODS.keys()
     losses = {tuple(row["test_loss"] for row in rows)[:6] for rows in kept.values()}
     assert len(losses) == len(METHODS)
-    for name in ("fedcorr", "fedcorr_released"):
+    for name in ("fedcorr", "fedcorr_released", "flr_plus"):
         mended = {row["stage"] for row in kept[name] if row.get("relabelled", 0) > 0}
         assert mended == {"preprocess", "finetune"}
 

@@ -22,6 +22,9 @@ def local(term: str, value: str, beside: str = "") -> tuple[str, ...]:
     return (f"method/local=[{beside}{term}]", f"method.local.{term}.{value}", *FEDAVG)
 
 
+FLR_FOUR = ("method.R_w=1", "rounds=4")
+FLR_STAGES = ("method.T1=1", "method.T2=2", "method.T3=2", "method.theta=0.15", "noise.rho=0.8")
+
 CASES = {
     "fedprox": (("method=fedprox", "method.mu=0", "rounds=4"), FEDAVG),
     "fedprox_with_batch_norm": (("method=fedprox", "method.mu=0", "rounds=4", *NORMED), (*FEDAVG, *NORMED)),
@@ -85,6 +88,34 @@ CASES = {
         ("method=fedcorr", "method.T1=0", "method.T2=0", "method.T3=4"),
         ("method=fedavg", "method/batch=mixup", "rounds=4"),
     ),
+    "flr": (("method=flr", "method.lam=0", "rounds=4"), FEDAVG),
+    "flr_vanilla": (("method=flr", "method.R_w=0", "method.pseudo_label=vanilla", "rounds=4"), FEDAVG),
+    "flr_that_never_leaves_its_warm_up": (("method=flr", "method.R_w=4", "rounds=4"), FEDAVG),
+    "flr_with_batch_norm": (("method=flr", "method.lam=0", "rounds=4", *NORMED), (*FEDAVG, *NORMED)),
+    "flr_with_dropout": (("method=flr", "method.lam=0", "rounds=4", *DROPOUT), (*FEDAVG, *DROPOUT)),
+    "flr_and_mixup": (
+        ("method=flr", "method.lam=0", "method/batch=mixup", "rounds=4"),
+        ("method=fedavg", "method/batch=mixup", "rounds=4"),
+    ),
+    "flr_and_fedprox": (
+        ("method=fedprox", "method.mu=0.1", "method/local=[flr,fedprox]", "method.local.flr.lam=0", "rounds=4"),
+        ("method=fedprox", "method.mu=0.1", "rounds=4"),
+    ),
+    "flr_plus": (
+        ("method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr", "method.local.flr.lam=0", *FLR_STAGES),
+        ("method=fedcorr", *FLR_STAGES),
+    ),
+    "flr_elr": (("method=flr", "method.special=elr", *FLR_FOUR), ("method=flr_elr", *FLR_FOUR)),
+    "flr_local_only": (("method=flr", "method.pseudo_label=local_only", *FLR_FOUR), ("method=flr_elr", *FLR_FOUR)),
+    "flr_global_only": (("method=flr", "method.pseudo_label=global_only", *FLR_FOUR), ("method=flr_slr", *FLR_FOUR)),
+    "flr_elr_by_its_values": (
+        ("method=flr", "method.alpha=0", "method.alpha_schedule=constant", *FLR_FOUR),
+        ("method=flr_elr", *FLR_FOUR),
+    ),
+    "flr_er_by_its_values": (
+        ("method=flr", "method.alpha=0", "method.gamma=0", *FLR_FOUR),
+        ("method=flr_er", *FLR_FOUR),
+    ),
 }
 """What is neutral, and what it then equals."""
 
@@ -103,6 +134,7 @@ ALIVE = {
     "truncated_gce": local("truncated_gce", "start=0"),
     "fedcorr_mixup": ("method=fedcorr", *NEUTRAL[:-4], *UNTOUCHED),
     "fedcorr_first_stage": ("method=fedcorr", *NEUTRAL[:-3], "method.T1=1", "method.T2=4", "method.T3=0"),
+    "flr": ("method=flr", *FLR_FOUR),
 }
 """What is not neutral; every one must differ from FedAvg."""
 
@@ -165,3 +197,45 @@ def test_who_relabels_after_fine_tuning_can_be_chosen(tmp_path: Path) -> None:
         rounds(words, tmp_path / name, f"method.relabel_set={name}")[-1].state for name in ("paper", "lid_noisy")
     )
     assert difference(paper, released) is not None
+
+
+FLR_SMALL = ("method=flr", "method.R_w=1", "rounds=4", "noise.rho=0.6")
+FLR_SWITCHES = (
+    "method.lam=1",
+    "method.alpha=0.5",
+    "method.beta=0.1",
+    "method.gamma=0.1",
+    "method.R=3",
+    "method.R_w=2",
+    "method.alpha_schedule=constant",
+    "method.warmup=server_reg",
+    "method.warmup=scheduled",
+    "method.pseudo_label=local_only",
+    "method.pseudo_label=global_only",
+    "method.special=er",
+    "method.server_pred=once",
+    "method.init=zero",
+    "method.inner_max=0.3",
+)
+
+
+@pytest.fixture(scope="module")
+def flr(tmp_path_factory: pytest.TempPathFactory) -> FederatedState:
+    """Where FLR ends with every switch at its default."""
+    return rounds(Entry("", FLR_SMALL, {}).words, tmp_path_factory.mktemp("flr") / "run")[-1].state
+
+
+@pytest.mark.parametrize("switch", FLR_SWITCHES)
+def test_every_switch_of_flr_moves_something(switch: str, flr: FederatedState, tmp_path: Path) -> None:
+    words = [w for w in Entry("", FLR_SMALL, {}).words if w.split("=")[0] != switch.split("=")[0]]
+    other = rounds(words, tmp_path / "other", switch)[-1].state
+    assert difference(flr.server.params, other.server.params) is not None
+
+
+def test_what_is_clamped_in_flr_can_be_chosen(tmp_path: Path) -> None:
+    """By default neither clamp is met in so few rounds."""
+    words = Entry("", (*FLR_SMALL, "method.inner_max=0.8"), {}).words
+    inner, each = (
+        rounds(words, tmp_path / name, f"method.clamp={name}")[-1].state for name in ("inner", "probabilities")
+    )
+    assert difference(inner.server.params, each.server.params) is not None
