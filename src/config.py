@@ -100,6 +100,7 @@ class Eval:
 
     every: PositiveCount | None
     validation: Annotated[float, Interval(ge=0, lt=1)]
+    memorization: bool
 
 
 @dataclass(frozen=True)
@@ -293,6 +294,7 @@ NOT_OF_THE_KEY = (
     "executor",
     "threads",
     "client_memory",
+    "eval.memorization",
     "checkpoint",
     "max_rounds",
     "resume",

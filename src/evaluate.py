@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,10 @@ from src.core import FederatedState, Params
 from src.correctors.fedcorr import Suspects
 from src.data.dataset import Labels
 from src.data.federation import Federation
-from src.diagnostics import Mask, detection, share_of
+from src.diagnostics import Mask, detection, memorization, share_of
+from src.exchanges.label_sharing import SharedLabels
 from src.exchanges.lid import LidState
+from src.label_privacy import l1_error, label_shares
 from src.label_table import LabelTable
 from src.network import Network
 
@@ -50,9 +52,13 @@ class Evaluator:
 
     federation: Federation
     network: Network
+    memorization: bool = False  # whether models are also scored on all training data, where the truth is known
 
     def model(self, params: Params) -> dict[str, float]:
-        """Accuracy in [0, 1] and loss on the test set; and on the (noisy) validation set where one is held out."""
+        """Accuracy in [0, 1] and loss on the test set; and on the (noisy) validation set where one is held out.
+
+        With ``memorization`` also what the model predicts of samples with right and with wrong labels, as shares.
+        """
         self.network.load(params)
         data = self.federation.dataset
         everything = torch.arange(len(data.test))
@@ -63,7 +69,33 @@ class Evaluator:
             labels = torch.as_tensor(self.federation.given)[held_out]
             accuracy, loss = accuracy_and_loss(self.network.outputs(data.train, held_out), labels)
             found |= {"validation_accuracy": accuracy, "validation_loss": loss}
+        if self.memorization and self.federation.truth is not None:
+            found |= self._memorized(self.federation.truth)
         return found
+
+    def _memorized(self, truth: Tensor) -> dict[str, float]:
+        """Server-side memorization (FLR, Table 1) of the loaded model, on what the clients hold, labels as given."""
+        held = torch.from_numpy(np.concatenate([self.federation.clients[c] for c in self.federation.with_data]))
+        predicted = self.network.outputs(self.federation.dataset.train, held).argmax(1).numpy()
+        given = torch.as_tensor(self.federation.given)[held].numpy()
+        shares = asdict(memorization(predicted, given, truth[held].numpy()))
+        return {f"memorization_{name}": share for name, share in shares.items()}
+
+    def shared(self, state: FederatedState) -> dict[str, float]:
+        """What labels that clients shared came to: their distribution's error and least entry, and its privacy.
+
+        The error is ``Σ_c |q_c - p_c|`` against the shares p of the given labels of all clients.
+        """
+        found = next((part for part in state.server.parts.values() if isinstance(part, SharedLabels)), None)
+        if found is None or found.known is None:
+            return {}
+        given = np.concatenate([self.federation.samples(c).labels.numpy() for c in self.federation.with_data])
+        true = label_shares(given, self.federation.num_classes)
+        return {
+            "label_distribution_error": l1_error(found.known.shares.cpu().numpy(), true),
+            "label_distribution_least": found.known.least,
+            "label_privacy_epsilon": found.known.epsilon,
+        }
 
     def labels(self, state: FederatedState) -> dict[str, float]:
         """Quality of the labels that clients hold now, over all their samples: what was wrong, found and mended.

@@ -163,7 +163,11 @@ class Session:
         counters = self.state.counters
         return {
             "rounds": self.state.round,
-            "metrics": {**evaluate.summarise(self._evaluations), **self.evaluator.labels(self.state)},
+            "metrics": {
+                **evaluate.summarise(self._evaluations),
+                **self.evaluator.labels(self.state),
+                **self.evaluator.shared(self.state),
+            },
             **asdict(counters),
             "bytes": counters.bytes_down + counters.bytes_up,
             "wall_time_s": round(self.seconds, 3),
@@ -346,9 +350,8 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     sizes = {client: federation.sizes[client] for client in federation.with_data}
     progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
-    return Session(
-        cfg, folder, method, federation, executor, evaluate.Evaluator(federation, network), state, seconds, about
-    )
+    evaluator = evaluate.Evaluator(federation, network, cfg.eval.memorization)
+    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about)
 
 
 def _restored(

@@ -357,4 +357,32 @@ REGISTRY += (
     ),
 )
 
+PEER_REST = "Mean(samples), Replace, label_sharing"
+OPENSET = ("partition=openset", "noise=symmetric", "noise.eta=0.3", *ONE_STAGE)
+
+REGISTRY += (
+    Entry("fedpeer", ("method=fedpeer", *OPENSET), _fedavg(terms="fedpeer", rest=PEER_REST)),
+    Entry("fedpeer_cores", ("method=fedpeer", "method.peer=cores", *OPENSET), _fedavg(terms="fedpeer", rest=PEER_REST)),
+    Entry(
+        "fedpeer_by_itself",
+        ("method=fedpeer", "method.peer_dist=local", "method.ramp=true", "method.ramp_start=1", *OPENSET),
+        _fedavg(terms="fedpeer", rest=PEER_REST),
+    ),
+    Entry(
+        "fedpeer_and_mixup",
+        ("method=fedpeer", "method/batch=mixup", "method.floor_terms=both", *NORMED, *ONE_STAGE),
+        _fedavg(batch="Mixup", terms="fedpeer", rest=PEER_REST),
+    ),
+    Entry(
+        "fedcorr_and_fedpeer",
+        ("method=fedcorr", "method/local=[fedpeer]", "method/exchange=[lid,label_sharing]", *THREE_STAGES),
+        {
+            "preprocess": PREPROCESS.replace("lid,", "lid, label_sharing,"),
+            "finetune": FINETUNE.replace("Replace,", "Replace, label_sharing,"),
+            "usual": f"2 rounds: Uniform, Mixup, fedpeer, {PEER_REST}",
+        },
+        (16, 18, 19),
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}

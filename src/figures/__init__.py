@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from src.disk import DiskFullError, writing
-from src.figures import accuracy, confusion, lid, noise_levels
+from src.figures import accuracy, confusion, lid, memorization, noise_levels
 from src.figures.record import RunRecord, read
 
 log = logging.getLogger(__name__)
@@ -21,6 +21,7 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
     "noise_levels": noise_levels.draw,
     "confusion": confusion.draw,
     "confusion_clients": confusion.draw_clients,
+    "memorization": memorization.draw,
 }
 """By the name of their file; None where a run has no data for one."""
 

@@ -40,6 +40,7 @@ EXCLUDED = (
     "executor=sequential",
     "executor=processes",
     "executor=ray",
+    "eval.memorization=true",
 )
 SAME = (
     "seed=1",

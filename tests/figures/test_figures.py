@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from src import figures
-from src.figures import FIGURES, __main__, accuracy, confusion, lid, noise_levels
+from src.figures import FIGURES, __main__, accuracy, confusion, lid, memorization, noise_levels
 from src.figures.record import RunRecord, read
 from tests.properties.runs import run
 from tests.registry import BY_NAME
@@ -294,7 +294,7 @@ def test_hundreds_of_clients_are_drawn_as_one_shape(tmp_path: Path) -> None:
     }
     written(tmp_path, corrections=[correction(4, clients=many)])
     files = figures.save(tmp_path)
-    assert [file.name for file in files] == [f"{name}.png" for name in FIGURES]
+    assert [file.name for file in files] == [f"{name}.png" for name in FIGURES if name != "memorization"]
     levels, bars = drawn(noise_levels.draw(read(tmp_path))).axes
     assert line(levels, "true, before")[1] == sorted(noise.tolist())
     assert len(bars.patches) == 4
@@ -341,11 +341,35 @@ def test_many_classes_are_shown_by_colour_alone(tmp_path: Path) -> None:
     assert confusion.draw_clients(record) is None
 
 
+# --------------------------------------------------------------------------------------------------- memorization
+
+
+def test_memorization_has_a_panel_for_right_labels_and_one_for_wrong_ones(tmp_path: Path) -> None:
+    shares = {
+        "clean_correct": (0.2, 0.9),
+        "clean_wrong": (0.8, 0.1),
+        "noisy_correct": (0.1, 0.5),
+        "noisy_memorized": (0.2, 0.4),
+        "noisy_wrong": (0.7, 0.1),
+    }
+    rows = [
+        evaluation(row, 0.5, **{f"memorization_{name}": values[i] for name, values in shares.items()})
+        for i, row in enumerate(THREE[:2])
+    ]
+    right, wrong = drawn(memorization.draw(written(tmp_path, [*THREE, *rows]))).axes
+    assert line(right, "correct") == ([1, 2], [0.2, 0.9])
+    assert line(right, "another class") == ([1, 2], [0.8, 0.1])
+    assert line(wrong, "correct") == ([1, 2], [0.1, 0.5])
+    assert line(wrong, "memorized") == ([1, 2], [0.2, 0.4])
+    assert line(wrong, "another class") == ([1, 2], [0.7, 0.1])
+    assert borders(right) == borders(wrong) == [4, 6]
+
+
 # -------------------------------------------------------------------------------------------- runs and commands
 
 
 def test_a_run_draws_its_figures_from_what_it_recorded(tmp_path: Path) -> None:
-    ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "eval.validation=0.1")
+    ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "eval.validation=0.1", "eval.memorization=true")
     assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(FIGURES)
     record = read(ran.folder)
     over_rounds = drawn(accuracy.draw(record)).axes[0]
@@ -366,7 +390,7 @@ def test_a_run_draws_its_figures_from_what_it_recorded(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_has_the_figures_of_what_it_did(tmp_path: Path) -> None:
-    ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "max_rounds=9")
+    ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "max_rounds=9", "eval.memorization=true")
     assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(FIGURES)
     assert read(ran.folder).title.endswith("(stopped)")
     assert len(drawn(noise_levels.draw(read(ran.folder))).axes) == 2

@@ -60,6 +60,8 @@ METHODS: dict[str, tuple[str, ...]] = {
         *("method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr"),
         *("method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
     ),
+    "fedpeer": ("method=fedpeer", "rounds=6"),
+    "fedpeer_cores": ("method=fedpeer", "method.peer=cores", "rounds=6"),
 }
 
 KEPT = ("round", "stage", "cohort", "loss", "accuracy", "test_loss")

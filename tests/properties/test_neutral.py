@@ -116,6 +116,17 @@ CASES = {
         ("method=flr", "method.alpha=0", "method.gamma=0", *FLR_FOUR),
         ("method=flr_er", *FLR_FOUR),
     ),
+    "fedpeer": (("method=fedpeer", "method.beta=0", "rounds=4"), FEDAVG),
+    "fedpeer_with_dropout": (("method=fedpeer", "method.beta=0", "rounds=4", *DROPOUT), (*FEDAVG, *DROPOUT)),
+    "fedpeer_and_mixup": (
+        ("method=fedpeer", "method.beta=0", "method.peer=cores", "method/batch=mixup", "rounds=4"),
+        ("method=fedavg", "method/batch=mixup", "rounds=4"),
+    ),
+    "fedpeer_before_its_ramp": (("method=fedpeer", "method.ramp=true", "method.ramp_start=4", "rounds=4"), FEDAVG),
+    "fedpeer_without_privacy": (
+        ("method=fedpeer", "method.epsilon=100.0", "rounds=4"),
+        ("method=fedpeer", "method.peer_dist=global_true", "rounds=4"),
+    ),
 }
 """What is neutral, and what it then equals."""
 
@@ -135,6 +146,7 @@ ALIVE = {
     "fedcorr_mixup": ("method=fedcorr", *NEUTRAL[:-4], *UNTOUCHED),
     "fedcorr_first_stage": ("method=fedcorr", *NEUTRAL[:-3], "method.T1=1", "method.T2=4", "method.T3=0"),
     "flr": ("method=flr", *FLR_FOUR),
+    "fedpeer": ("method=fedpeer", "rounds=4"),
 }
 """What is not neutral; every one must differ from FedAvg."""
 
@@ -239,3 +251,29 @@ def test_what_is_clamped_in_flr_can_be_chosen(tmp_path: Path) -> None:
         rounds(words, tmp_path / name, f"method.clamp={name}")[-1].state for name in ("inner", "probabilities")
     )
     assert difference(inner.server.params, each.server.params) is not None
+
+
+PEER_SMALL = ("method=fedpeer", "rounds=3", "partition=openset")
+PEER_SWITCHES = (
+    "method.epsilon=1.0",
+    "method.peer_dist=global_true",
+    "method.peer_dist=local",
+    "method.peer_dist=uniform",
+    "method.peer=cores",
+    "method.beta=0.5",
+    "method.ramp=true",
+    "method.prob_floor=0.1",
+    "method.floor_terms=both",
+)
+
+
+@pytest.fixture(scope="module")
+def fedpeer(tmp_path_factory: pytest.TempPathFactory) -> FederatedState:
+    """Where FedPeer ends with every switch at its default."""
+    return rounds(Entry("", PEER_SMALL, {}).words, tmp_path_factory.mktemp("peer") / "run")[-1].state
+
+
+@pytest.mark.parametrize("switch", PEER_SWITCHES)
+def test_every_switch_of_fedpeer_moves_something(switch: str, fedpeer: FederatedState, tmp_path: Path) -> None:
+    other = rounds(Entry("", PEER_SMALL, {}).words, tmp_path / "other", switch)[-1].state
+    assert difference(fedpeer.server.params, other.server.params) is not None

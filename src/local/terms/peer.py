@@ -6,12 +6,16 @@ logits, 11.5 for 1e-5.
 """
 
 import math
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from src.core import LossTerm, Step
+from src.exchanges.label_sharing import LabelDistribution, OwnDistribution
 from src.ranges import Count, NonNegative, PositiveCount, Share
 
 FloorTerms = Literal["subtracted", "both"]
@@ -37,7 +41,7 @@ def peer_loss(
 ) -> Tensor:
     """``ℓ(f(x), ỹ) - β ℓ(f(x), y')`` [B], with ℓ the cross-entropy (FedPeer, Eq. 4; β as in its proofs).
 
-    Logits are [B, K], labels ỹ and peer labels y' int64 [B]. ``prob_floor`` takes -log(p + floor) in place of -log p,
+    Logits are [B, K], labels ỹ and peer labels y' int64 [B]; ỹ may be soft, [B, K]. ``prob_floor`` takes -log(p + floor) in place of -log p,
     in the subtracted term or in ``both``; 0 is the paper's loss.
     """
     fitted = _cross_entropy(logits, labels, prob_floor if floor_terms == "both" else 0.0)
@@ -64,7 +68,8 @@ def cores_loss(
 def _cross_entropy(logits: Tensor, labels: Tensor, floor: float) -> Tensor:
     if floor == 0:
         return F.cross_entropy(logits, labels, reduction="none")  # to the bit what FedAvg takes
-    return _losses(logits, floor).gather(1, labels[:, None])[:, 0]
+    losses = _losses(logits, floor)
+    return losses.gather(1, labels[:, None])[:, 0] if labels.dim() == 1 else (losses * labels).sum(1)
 
 
 def _losses(logits: Tensor, floor: float) -> Tensor:
@@ -82,3 +87,49 @@ def ramped(beta: NonNegative, step: Count, *, start: Count = 10, length: Positiv
     if length == 1:
         return beta * (step >= start)
     return beta * min(1.0, max(0.0, (step - start) / (length - 1)))
+
+
+@dataclass(frozen=True)
+class Peer(LossTerm):
+    """``ℓ(f(x), ỹ) - β ℓ(f(x), y')`` a sample, the whole objective of FedPeer (Eq. 4, Algorithm 2).
+
+    ``peer=sample`` draws y' from the distribution q of labels for every sample and step; ``cores`` takes the
+    expectation over q (Eq. 5). β = 0 is cross-entropy. ``ramp`` has β rise over rounds as CORES has it rise over
+    epochs: 0 for ``ramp_start`` rounds of stage ``first_stage`` and later ones, then linear over ``ramp_length``.
+    """
+
+    reads: ClassVar[tuple[type, ...]] = (LabelDistribution,)
+    fits_labels: ClassVar[bool] = True
+    peer: Literal["sample", "cores"]
+    beta: NonNegative
+    prob_floor: Share
+    floor_terms: FloorTerms
+    ramp: bool
+    ramp_start: Count
+    ramp_length: PositiveCount
+    first_stage: PositiveCount
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        """A number in [0, 1) a sample, [B]; None where nothing is drawn."""
+        return torch.from_numpy(rng.random(size)) if self.peer == "sample" else None
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The loss [B]."""
+        beta = self._beta(step.broadcast.since(self.first_stage))
+        if beta == 0:
+            return F.cross_entropy(step.logits, step.targets, reduction="none"), state
+        own = step.kept.get(OwnDistribution)
+        q = (step.broadcast.extras.one(LabelDistribution) if own is None else own).shares.to(step.logits.device)
+        if self.peer == "sample":
+            peers, loss = peer_labels(q, step.draws["fedpeer"].to(q.device)), peer_loss
+        else:
+            peers, loss = q, cores_loss
+        value = loss(
+            step.logits, step.targets, peers, beta=beta, prob_floor=self.prob_floor, floor_terms=self.floor_terms
+        )
+        return value, state
+
+    def _beta(self, round: int) -> float:
+        if not self.ramp:
+            return self.beta
+        return ramped(self.beta, max(0, round), start=self.ramp_start, length=self.ramp_length)
