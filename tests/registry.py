@@ -93,7 +93,7 @@ CHAIN = (3, 8, 17)
 BORDERS = (16, 18)
 """Of 20 rounds: at the ends of the first two stages."""
 
-REGISTRY = (
+REGISTRY: tuple[Entry, ...] = (
     Entry("fedavg", ("method=fedavg", *ONE_STAGE), _fedavg()),
     Entry("fedprox", ("method=fedprox", "method.mu=0.1", *ONE_STAGE), _fedavg(terms="cross_entropy + fedprox")),
     Entry("fedcorr", ("method=fedcorr", *THREE_STAGES), _fedcorr(), CHAIN),

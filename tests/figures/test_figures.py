@@ -369,7 +369,9 @@ def test_memorization_has_a_panel_for_right_labels_and_one_for_wrong_ones(tmp_pa
 
 
 def test_a_run_draws_its_figures_from_what_it_recorded(tmp_path: Path) -> None:
-    ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "eval.validation=0.1", "eval.memorization=true")
+    ran = run(
+        BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "eval.validation=0.1", "eval.memorization=true"
+    )
     assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(FIGURES)
     record = read(ran.folder)
     over_rounds = drawn(accuracy.draw(record)).axes[0]

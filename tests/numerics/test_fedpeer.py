@@ -120,7 +120,7 @@ def test_other_distributions(kind: str) -> None:
 def test_a_rare_class_may_be_recovered_as_negative_and_is_projected() -> None:
     report = {0: Payload(LabelCounts(torch.tensor([90, 10, 0])))}
     for projection in ("simplex", "clip_renorm", "mle"):
-        sharing = replace(SHARING, projection=projection)  # type: ignore[arg-type]
+        sharing = replace(SHARING, projection=projection)
         known = sharing.fold(SharedLabels(), report, 1).known
         assert known is not None
         b = 1 / (math.exp(1.5) + 2)
@@ -188,7 +188,7 @@ def test_rounds_of_fedpeer_are_those_of_a_loop(peer: str, floor: float) -> None:
                 order = orders.permutation(len(labels))
                 for first in range(0, len(labels), TRAINING.batch_size):
                     batch, total = order[first : first + TRAINING.batch_size], 0.0
-                    uniforms = draws.random(len(batch)) if peer == "sample" else []
+                    uniforms = draws.random(len(batch) if peer == "sample" else 0)
                     for j, i in enumerate(batch):
                         contrast = 0.8 * q
                         if peer == "sample":

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from src.local.sgd import LocalTraining
 from src.local.terms.cross_entropy import CrossEntropy
 from src.local.terms.flr import FLR
 from src.network import Network
+from src.samplers import Uniform
 from src.streams import stream
 from tests.numerics.toys import Logits, composed, federation, method, network, rounds, stage, step, task
 
@@ -91,7 +93,7 @@ def train(client: Client, w: float, r: int, R: int, R_w: int, order: Any) -> flo
                     s, m = client.s[i], client.m[i]
                     client.s[i] = server if s is None else beta * s + (1 - beta) * server
                     client.m[i] = own if m is None else gamma * m + (1 - gamma) * own
-                    t = alpha * client.s[i] + (1 - alpha) * client.m[i]  # type: ignore[operator]
+                    t = alpha * client.s[i] + (1 - alpha) * client.m[i]
                 total += gradient(w, client.x[i], client.y[i], 2.0, t)
             w -= TRAINING.lr * total / len(batch)
     return w
@@ -114,8 +116,7 @@ def toy() -> tuple[Federation, list[Client]]:
 def test_rounds_of_flr_are_those_of_a_loop() -> None:
     """Six rounds with two of three clients each: warm-up, then a half without and a half with the server's memory."""
     dealt, clients = toy()
-    one = stage(rounds=6, local={"cross_entropy": CrossEntropy(), "flr": TERM})
-    one = replace(one, sampler=replace(one.sampler, fraction=0.67))
+    one = stage(rounds=6, local={"cross_entropy": CrossEntropy(), "flr": TERM}, sampler=Uniform(0.67))
     found = rounds(method(one), dealt, Logits(), TRAINING)
     w = 1.0
     for r, result in enumerate(found):
@@ -137,10 +138,10 @@ def test_rounds_of_flr_are_those_of_a_loop() -> None:
 
 def test_the_averages_of_a_client_that_is_not_picked_stay() -> None:
     dealt, _ = toy()
-    one = stage(rounds=6, local={"cross_entropy": CrossEntropy(), "flr": TERM})
-    found = rounds(method(replace(one, sampler=replace(one.sampler, fraction=0.67))), dealt, Logits(), TRAINING)
+    one = stage(rounds=6, local={"cross_entropy": CrossEntropy(), "flr": TERM}, sampler=Uniform(0.67))
+    found = rounds(method(one), dealt, Logits(), TRAINING)
     stayed = 0
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         for client, own in before.state.clients.items():
             if client not in after.cohort:
                 now = after.state.clients[client].terms["flr"]
@@ -316,7 +317,7 @@ def test_a_network_is_left_as_it_was_by_the_received_one() -> None:
     term: LossTerm = replace(TERM, R=1, R_w=0, beta=0.0, alpha=1.0, alpha_schedule="constant")
     for start in (0.5, 2.0):
         with torch.no_grad():
-            net.module.scale.fill_(start)  # type: ignore[union-attr, operator]
+            net.module.scale.fill_(start)  # type: ignore[operator]
         work = task(net.module, dealt.samples(1), client=1)
         terms = {"cross_entropy": CrossEntropy(), "flr": term}
         result = LocalTraining(TRAINING, Plain(), terms, None, {})(net, work)

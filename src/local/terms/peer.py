@@ -120,14 +120,11 @@ class Peer(LossTerm):
             return F.cross_entropy(step.logits, step.targets, reduction="none"), state
         own = step.kept.get(OwnDistribution)
         q = (step.broadcast.extras.one(LabelDistribution) if own is None else own).shares.to(step.logits.device)
+        floor, terms = self.prob_floor, self.floor_terms
         if self.peer == "sample":
-            peers, loss = peer_labels(q, step.draws["fedpeer"].to(q.device)), peer_loss
-        else:
-            peers, loss = q, cores_loss
-        value = loss(
-            step.logits, step.targets, peers, beta=beta, prob_floor=self.prob_floor, floor_terms=self.floor_terms
-        )
-        return value, state
+            peers = peer_labels(q, step.draws["fedpeer"].to(q.device))
+            return peer_loss(step.logits, step.targets, peers, beta=beta, prob_floor=floor, floor_terms=terms), state
+        return cores_loss(step.logits, step.targets, q, beta=beta, prob_floor=floor, floor_terms=terms), state
 
     def _beta(self, round: int) -> float:
         if not self.ramp:
