@@ -104,7 +104,52 @@ def test_fedcorr_has_the_papers_numbers(experiment: str) -> None:
     )
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+FLR_PAPER = {
+    # FLR, Tables 4 and 5 and App. E.5: clients, fraction, lr, lambda, FedCorr's T2 and T3, lambda with FedCorr
+    "flr/cifar10_iid": (100, 0.1, 0.03, 2.0, 300, 300, 3.0),
+    "flr/cifar10_iid_asymmetric": (100, 0.1, 0.03, 3.0, 300, 300, 3.0),
+    "flr/cifar10_noniid": (100, 0.1, 0.03, 2.0, 300, 300, 3.0),
+    "flr/cifar10n": (100, 0.1, 0.03, 2.0, 300, 300, 3.0),
+    "flr/cifar100_iid": (50, 0.1, 0.01, 2.5, 300, 400, 5.0),
+    "flr/cifar100_iid_asymmetric": (50, 0.1, 0.01, 5.0, 300, 400, 5.0),
+    "flr/clothing1m": (500, 0.02, 0.003, 2.0, 50, 50, 3.0),
+}
+
+
+@pytest.mark.parametrize("experiment", FLR_PAPER)
+def test_flr_has_the_papers_numbers(experiment: str) -> None:
+    found = plain(f"experiment={experiment}", "method=flr")
+    plus = plain(f"experiment={experiment}", "method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr")[
+        "method"
+    ]
+    term = plus["local"]["flr"]
+    own = found["method"]
+    assert FLR_PAPER[experiment] == (
+        *(found["partition"]["num_clients"], found["fraction"], found["train"]["lr"], own["lam"]),
+        *(plus["T2"], plus["T3"], term["lam"]),
+    )
+    assert (own["alpha"], own["beta"], own["gamma"], own["R_w"]) == (0.9, 0.7, 0.5, 50)
+    assert (term["alpha"], term["beta"], term["gamma"], term["R_w"], term["first_stage"]) == (0.9, 0.7, 0.5, 0, 2)
+    assert found["rounds"] == (200 if "clothing1m" in experiment else 300)
+    assert plain(f"experiment={experiment}", "method=fedprox")["method"]["mu"] == 0.001
+
+
+@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e.startswith("fedpeer/")])
+def test_fedpeer_has_the_papers_numbers(experiment: str) -> None:
+    """Sec. 5.1 and 5.2: uniform allocation for symmetric noise, non-uniform for all other."""
+    found = plain(f"experiment={experiment}", "method=fedpeer")
+    train, dealt = found["train"], found["partition"]
+    assert (found["rounds"], found["fraction"], train["lr"], train["batch_size"], train["epochs"]) == (
+        *(300, 0.1, 0.01, 32),
+        5,
+    )
+    epsilon = next(e for name, e in (("cifar100", 5.98), ("cifar10", 3.58), ("clothing1m", 3.95)) if name in experiment)
+    assert found["method"]["epsilon"] == epsilon
+    assert (dealt["allocation"] == "uniform") == experiment.endswith("symmetric")
+    assert dealt["by"] == "given"
+
+
+@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e.startswith(("fedcorr/", "fedpeer/"))])
 def test_federated_averaging_costs_as_many_trainings(experiment: str) -> None:
     """One round of the first stage trains each client once, one of the others a cohort."""
     fedcorr, fedavg = (plain(f"experiment={experiment}", f"method={m}") for m in ("fedcorr", "fedavg"))
