@@ -1,7 +1,7 @@
 """Shares, rates and distances that runs are judged by, against counting by hand."""
 
 import math
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -19,6 +19,8 @@ from src.diagnostics import (
     memorization,
     training_stability,
 )
+from src.evaluate import Evaluator
+from tests.numerics.toys import composed
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=25))
@@ -94,3 +96,33 @@ def test_training_stability_is_a_mean_of_squared_distances():
     assert training_stability(received, trained, ["w"]) == 12.5
     assert training_stability(received, trained, ["w", "mean"]) == 12.5 + 81
     assert math.isnan(training_stability(received, [], ["w"]))
+
+
+@pytest.mark.parametrize("where", ["noise=fedcorr", "noise=none", "eval.validation=0.3"])
+def test_an_evaluator_counts_what_the_model_memorised(where: str):
+    """Sample by sample, over what the clients hold; of clean labels only the clean group is there."""
+    run = composed("method=fedavg", "rounds=2", where)
+    federation, params = run.federation, run.rounds[-1].state.server.params
+    plain, found = (Evaluator(federation, run.network, on).model(params) for on in (False, True))
+    assert found.items() >= plain.items()
+    assert not any("memorization" in name for name in plain)
+    assert federation.truth is not None
+    groups: dict[bool, list[str]] = {True: [], False: []}
+    for client in federation.with_data:
+        samples = federation.samples(client)
+        guesses = run.network.logits(samples).argmax(1).tolist()
+        for i, guess, given_label in zip(samples.index.tolist(), guesses, samples.labels.tolist(), strict=True):
+            true = int(federation.truth[i])
+            memorized = "memorized" if guess == given_label else "wrong"
+            groups[given_label == true].append("correct" if guess == true else memorized)
+    for group, name, outcomes in (
+        (groups[True], "clean", ("correct", "wrong")),
+        (groups[False], "noisy", ("correct", "memorized", "wrong")),
+    ):
+        for outcome in outcomes:
+            share = group.count(outcome) / len(group) if group else math.nan
+            assert found[f"memorization_{name}_{outcome}"] == pytest.approx(share, nan_ok=True)
+    assert len(groups[True]) > 0
+    assert (len(groups[False]) == 0) == (where == "noise=none")
+    unknown = replace(federation, truth=None)
+    assert Evaluator(unknown, run.network, True).model(params) == plain

@@ -41,8 +41,8 @@ def peer_loss(
 ) -> Tensor:
     """``ℓ(f(x), ỹ) - β ℓ(f(x), y')`` [B], with ℓ the cross-entropy (FedPeer, Eq. 4; β as in its proofs).
 
-    Logits are [B, K], labels ỹ and peer labels y' int64 [B]; ỹ may be soft, [B, K]. ``prob_floor`` takes -log(p + floor)
-    in place of -log p, in the subtracted term or in ``both``; 0 is the paper's loss.
+    Logits are [B, K], labels ỹ and peer labels y' int64 [B]; ỹ may be soft, [B, K]. ``prob_floor`` takes
+    -log(p + floor) in place of -log p, in the subtracted term or in ``both``; 0 is the paper's loss.
     """
     fitted = _cross_entropy(logits, labels, prob_floor if floor_terms == "both" else 0.0)
     return fitted - beta * _losses(logits, prob_floor).gather(1, peers[:, None])[:, 0]
