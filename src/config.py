@@ -70,8 +70,18 @@ def _first_stage(term: str, *, _root_: DictConfig) -> int:
     return 1
 
 
+ALIKE = ("IIDUniform", "IIDClass", "QuantitySkew")
+"""Partitions under which clients have the same classes."""
+
+
+def _noniid(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
+    """The first value where clients' classes differ, the second where they do not."""
+    return otherwise if str(_root_.partition.get("_target_")).rpartition(".")[-1] in ALIKE else value
+
+
 def register_resolvers() -> None:
     """Make the interpolations of ``conf/`` known to OmegaConf: ``${protocol:...}``, ``${own:...}`` and the others."""
+    OmegaConf.register_new_resolver("noniid", _noniid, replace=True)
     OmegaConf.register_new_resolver("protocol", _protocol, replace=True)
     OmegaConf.register_new_resolver("own", _own, replace=True)
     OmegaConf.register_new_resolver("of", _of, replace=True)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from src.core import Broadcast, Params, Samples
+from src.core import Broadcast, ClientTask, Params, Samples
 from src.data.transforms import Augmentation, Transform
 from src.errors import UserError
 from src.models.layers import has_batch_norm
@@ -61,6 +61,7 @@ class Network:
         self.has_batch_norm = has_batch_norm(module)
         self._frozen: nn.Module | None = None
         self._frozen_of: tuple[int, int] | None = None
+        self._received: tuple[ClientTask, Tensor] | None = None
         full = fabric.strategy.precision.precision == "32-true"
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext if full else fabric.autocast
 
@@ -141,6 +142,13 @@ class Network:
     def outputs(self, images: "Images", index: Tensor) -> Tensor:
         """As ``logits``, of any images."""
         return self._scores(images, index, self.module, None)
+
+    def received(self, task: ClientTask, augment: np.random.Generator | None = None) -> Tensor:
+        """As ``logits``, of the model that ``task`` brought, whatever is loaded now; computed once a task."""
+        if self._received is None or self._received[0] is not task:
+            forward = self.frozen(task.broadcast)
+            self._received = task, self._scores(task.samples.images, task.samples.index, forward, augment)
+        return self._received[1]
 
     def _scores(
         self, images: "Images", index: Tensor, forward: Callable[[Tensor], Tensor], augment: np.random.Generator | None

@@ -93,6 +93,20 @@ CHAIN = (3, 8, 17)
 BORDERS = (16, 18)
 """Of 20 rounds: at the ends of the first two stages."""
 
+TWO_STAGES = ("method.T_wu=1", "method.T=3", "method.zeta=0.2", "method.at_least=1", "noise.rho=0.8", "fraction=0.4")
+
+
+def _feddiv(batch: str = "Reselection", rest: str = "noise_filter") -> dict[str, str]:
+    """FedDiv's stages: whatever is chosen acts in the last one only."""
+    return {
+        "warmup": "1 passes: OnePass, Mixup, cross_entropy, Mean(samples), Replace",
+        "usual": f"3 rounds: Uniform, {batch}, cross_entropy + prior, Mean(samples), Replace, {rest}",
+    }
+
+
+WARMED = (4, 8, 10)
+"""Of 11 rounds: inside the warm-up, at its end, inside the second stage."""
+
 REGISTRY: tuple[Entry, ...] = (
     Entry("fedavg", ("method=fedavg", *ONE_STAGE), _fedavg()),
     Entry("fedprox", ("method=fedprox", "method.mu=0.1", *ONE_STAGE), _fedavg(terms="cross_entropy + fedprox")),
@@ -267,6 +281,34 @@ REGISTRY: tuple[Entry, ...] = (
         ("method=fedcorr", "partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2", *THREE_STAGES),
         _fedcorr(),
         BORDERS,
+    ),
+    Entry("feddiv", ("method=feddiv", "method.eta=1.0", *TWO_STAGES), _feddiv(), WARMED),
+    Entry("feddiv_degraded", ("method=feddiv", "method.filter=degraded", *TWO_STAGES), _feddiv(), WARMED),
+    Entry("feddiv_local", ("method=feddiv", "method.filter=local", *TWO_STAGES), _feddiv(), WARMED),
+    Entry(
+        "feddiv_withdrawn",
+        (
+            *("method=feddiv", "method.filter_init=blobs", "method.var_agg=squared_share", "method.guard=false"),
+            *("method.sort_components=false", "method.loss=ce_of_softmax", "method.pcs=cached", "method.pcs_start=1"),
+            *("method.bias_samples=confident", "method.inference_augment=true", *TWO_STAGES),
+        ),
+        _feddiv(),
+        WARMED,
+    ),
+    Entry("feddiv_with_batch_norm", ("method=feddiv", *NORMED, *TWO_STAGES), _feddiv(), WARMED),
+    Entry(
+        "feddiv_on_unequal_clients",
+        ("method=feddiv", "partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2", *TWO_STAGES),
+        _feddiv(),
+        WARMED,
+    ),
+    Entry(
+        "fedavg_and_reselection",
+        (
+            *("method=fedavg", "method/batch=reselection", "method/exchange=[noise_filter]"),
+            *("method/local=[cross_entropy,prior]", *ONE_STAGE),
+        ),
+        _fedavg(batch="Reselection", terms="cross_entropy + prior", rest="Mean(samples), Replace, noise_filter"),
     ),
     Entry("fedavg_in_double", ("method=fedavg", "precision=64", *ONE_STAGE), _fedavg()),
     Entry(

@@ -1,10 +1,15 @@
 """What a client's mean prediction should look like."""
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from src.core import LossTerm, Step
+from src.ranges import NonNegative
 
 
 def divergence_from_uniform(logits: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -18,3 +23,14 @@ def divergence_from_uniform(logits: Tensor, weight: Tensor | None = None) -> Ten
     mean = torch.logsumexp(logs + share.log()[:, None], dim=0)
     divergence: Tensor = -mean.mean() - math.log(logits.shape[1])
     return divergence
+
+
+@dataclass(frozen=True)
+class Prior(LossTerm):
+    """``η KL(u ‖ p̄)`` with p̄ the mean prediction of the (mixed) batch (FedDiv, Eqs. 14 and 15)."""
+
+    eta: NonNegative
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The penalty, a scalar."""
+        return self.eta * divergence_from_uniform(step.logits, step.weight), state
