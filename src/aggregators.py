@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from src.core import Aggregator, ClientResult, Params, Payload
+from src.exchanges.quality import ClientQualities
 
 
 @dataclass(frozen=True)
@@ -30,39 +31,69 @@ class Mean(Aggregator[WeightedSum]):
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
         """Sums over a few clients."""
-        weights = [float(r.num_samples) if self.weights == "samples" else 1.0 for r in results]
-        models = [r.params for r in results if r.params is not None]
-        assert len(models) == len(results), "models are combined where the clients ran"
-        totals: dict[str, Tensor] = {}
-        for name, received in params.items():
-            entries = [m[name] for m in models]
-            if not entries:
-                continue
-            if received.is_floating_point():
-                total = entries[0].double() * weights[0]
-                for entry, weight in zip(entries[1:], weights[1:], strict=True):
-                    total.add_(entry.double(), alpha=weight)
-                totals[name] = total
-            else:
-                totals[name] = torch.stack(entries).amax(0)
-        return WeightedSum(sum(weights), totals, models[0] if len(models) == 1 else None)
+        return summed(params, results, [float(r.num_samples) if self.weights == "samples" else 1.0 for r in results])
 
     def combine(self, params: Params, values: Iterable[WeightedSum]) -> Params:
         """The mean; ``params`` itself where nobody contributed."""
-        blocks = [v for v in values if v.weight > 0]
-        if not blocks:
-            return params
-        if len(blocks) == 1 and blocks[0].single is not None:
-            return blocks[0].single
-        weight = sum(b.weight for b in blocks)
-        combined: Params = {}
-        for name, received in params.items():
-            total = blocks[0].totals[name]
-            for block in blocks[1:]:
-                more = block.totals[name]
-                total = total + more if received.is_floating_point() else torch.maximum(total, more)
-            combined[name] = (total / weight).to(received.dtype) if received.is_floating_point() else total
-        return combined
+        return divided(params, values)
+
+
+@dataclass(frozen=True)
+class QualityMean(Aggregator[WeightedSum]):
+    """``Σ_k n_k ρ_k θ_k / Σ_k n_k ρ_k`` with ρ_k the client's estimated data quality (FedES, Eq. 18).
+
+    ``weights=samples`` leaves ρ out, the ablation. Where nobody in the cohort has any quality the model stays.
+    """
+
+    reads: ClassVar[tuple[type, ...]] = (ClientQualities,)
+    weights: Literal["quality", "samples"]
+
+    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
+        """Sums over a few clients."""
+        rho = known.one(ClientQualities).value
+        used = [float(rho[r.client]) if self.weights == "quality" else 1.0 for r in results]
+        return summed(params, results, [r.num_samples * own for r, own in zip(results, used, strict=True)])
+
+    def combine(self, params: Params, values: Iterable[WeightedSum]) -> Params:
+        """The mean; ``params`` itself where nobody contributed."""
+        return divided(params, values)
+
+
+def summed(params: Params, results: Sequence[ClientResult], weights: Sequence[float]) -> WeightedSum:
+    """The weighted sums of a few clients' models, in order of client."""
+    models = [r.params for r in results if r.params is not None]
+    assert len(models) == len(results), "models are combined where the clients ran"
+    totals: dict[str, Tensor] = {}
+    for name, received in params.items():
+        entries = [m[name] for m in models]
+        if not entries:
+            continue
+        if received.is_floating_point():
+            total = entries[0].double() * weights[0]
+            for entry, weight in zip(entries[1:], weights[1:], strict=True):
+                total.add_(entry.double(), alpha=weight)
+            totals[name] = total
+        else:
+            totals[name] = torch.stack(entries).amax(0)
+    return WeightedSum(sum(weights), totals, models[0] if len(models) == 1 else None)
+
+
+def divided(params: Params, values: Iterable[WeightedSum]) -> Params:
+    """The sums of all blocks over their weight; ``params`` itself where that is nothing."""
+    blocks = [v for v in values if v.weight > 0]
+    if not blocks:
+        return params
+    if len(blocks) == 1 and blocks[0].single is not None:
+        return blocks[0].single
+    weight = sum(b.weight for b in blocks)
+    combined: Params = {}
+    for name, received in params.items():
+        total = blocks[0].totals[name]
+        for block in blocks[1:]:
+            more = block.totals[name]
+            total = total + more if received.is_floating_point() else torch.maximum(total, more)
+        combined[name] = (total / weight).to(received.dtype) if received.is_floating_point() else total
+    return combined
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ import torch
 from src.core import ClientJob, ClientSampler, ClientTask, Samples, Sampling
 from src.errors import UserError
 from src.exchanges.lid import NoiseLevels
+from src.exchanges.quality import ClientQualities
 from src.network import Network
+from src.quality import of_quality
 from src.ranges import PositiveCount, PositiveShare, Share
 from src.statistics import sample_losses
 from src.streams import stream
@@ -168,6 +170,29 @@ class PowerOfChoice(ClientSampler):
         rng = sampling.stream("candidates")
         drawn = rng.choice(len(sizes), min(count, len(sizes)), replace=False, p=share)
         return [sampling.clients[i] for i in sorted(drawn)]
+
+    def size(self, clients: int) -> int:
+        """``max(⌊γN⌋, 1)``."""
+        return cohort_size(self.fraction, clients)
+
+
+@dataclass(frozen=True)
+class OfQuality(ClientSampler):
+    """A uniform draw among the clients whose estimated quality is at least ``threshold`` (FedES, Table 5, CS)."""
+
+    reads: ClassVar[tuple[type, ...]] = (ClientQualities,)
+    fraction: PositiveShare
+    threshold: Share
+
+    def __call__(self, sampling: Sampling) -> list[int]:
+        """At most ``max(⌊γN⌋, 1)`` of them; the best clients of all where there is none."""
+        rho = sampling.known.one(ClientQualities).value[list(sampling.clients)].numpy()
+        good = [
+            client for client, enough in zip(sampling.clients, of_quality(rho, self.threshold), strict=True) if enough
+        ]
+        if not good:
+            good = [client for client, own in zip(sampling.clients, rho, strict=True) if own == rho.max()]
+        return _draw(sampling, good, self.size(len(sampling.clients)))
 
     def size(self, clients: int) -> int:
         """``max(⌊γN⌋, 1)``."""

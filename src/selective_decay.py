@@ -34,6 +34,26 @@ def static_masks(criticality: Mapping[str, Tensor], rho: float | Tensor) -> dict
     return _largest(criticality, rho, least=0)
 
 
+def ranks(criticality: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The place of each entry among all, from 0, the most critical: int32, by name and in the tensors' shapes.
+
+    Of ties the earlier entry comes first. What ``static_masks`` would sort for is then a comparison, for any ρ.
+    """
+    if not criticality:
+        return {}
+    order = torch.cat([g.flatten() for g in criticality.values()]).sort(descending=True, stable=True).indices
+    place = torch.empty_like(order, dtype=torch.int32)
+    place[order] = torch.arange(len(order), dtype=torch.int32, device=order.device)
+    parts = place.split([g.numel() for g in criticality.values()])
+    return {name: part.view(g.shape).clone() for (name, g), part in zip(criticality.items(), parts, strict=True)}
+
+
+def ranked_masks(place: Mapping[str, Tensor], rho: Share) -> dict[str, Tensor]:
+    """``static_masks`` from ``ranks``."""
+    count = critical_count(sum(p.numel() for p in place.values()), rho)
+    return {name: p < count for name, p in place.items()}
+
+
 def step_masks(
     gradients: Mapping[str, Tensor], params: Mapping[str, Tensor], rho: float | Tensor, *, scope: Scope = "dims_2_4"
 ) -> dict[str, Tensor]:

@@ -104,6 +104,21 @@ def _feddiv(batch: str = "Reselection", rest: str = "noise_filter") -> dict[str,
     }
 
 
+PRETRAINED = ("method.s1=2", "method.T=3", "noise.rho=0.8", "fraction=0.75")
+
+
+def _fedes(
+    rest: str = "SelectiveDecay, QualityMean(quality), Replace, quality", sampler: str = "Uniform"
+) -> dict[str, str]:
+    return {
+        "pretrain": "2 rounds: Uniform, Plain, cross_entropy, Mean(samples), Replace, quality",
+        "usual": f"3 rounds: {sampler}, Plain, cross_entropy, {rest}",
+    }
+
+
+ASSESSED = (1, 2, 4)
+"""Of 5 rounds: before clients are compared, just after, inside the second stage."""
+
 WARMED = (4, 8, 10)
 """Of 11 rounds: inside the warm-up, at its end, inside the second stage."""
 
@@ -301,6 +316,43 @@ REGISTRY: tuple[Entry, ...] = (
         ("method=feddiv", "partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2", *TWO_STAGES),
         _feddiv(),
         WARMED,
+    ),
+    Entry("fedes", ("method=fedes", *PRETRAINED), _fedes(), ASSESSED),
+    Entry(
+        "fedes_released",
+        (
+            *("method=fedes", "method.quality=confidence", "method.mask=per_step", "method.mask_target=grad"),
+            *("method.aggregation=samples", *PRETRAINED),
+        ),
+        _fedes("SelectiveDecay, QualityMean(samples), Replace, quality"),
+        ASSESSED,
+    ),
+    Entry(
+        "fedes_per_step",
+        (
+            *("method=fedes", "method.quality=emd", "method.emd=quantiles", "method.mask=per_step"),
+            *("train.momentum=0.9", "train.weight_decay=0.001", *PRETRAINED),
+        ),
+        _fedes(),
+        ASSESSED,
+    ),
+    Entry(
+        "fedes_client_selection",
+        (
+            *("method=fedes", "method/sampler=of_quality", "method.segd=false", "method.aggregation=samples"),
+            *("method.emd=subset", "method.sign_stat=gmm1d", *PRETRAINED),
+        ),
+        _fedes("SelectiveDecay, QualityMean(samples), Replace, quality", "OfQuality"),
+        ASSESSED,
+    ),
+    Entry("fedes_with_batch_norm", ("method=fedes", *NORMED, *PRETRAINED), _fedes(), ASSESSED),
+    Entry(
+        "fedprox_and_quality",
+        (
+            *("method=fedprox", "method.mu=0.1", "method/exchange=[quality]", "method/aggregator=quality_mean"),
+            *("method/gradient=selective_decay", *ONE_STAGE),
+        ),
+        _fedavg(terms="cross_entropy + fedprox", rest="SelectiveDecay, QualityMean(quality), Replace, quality"),
     ),
     Entry(
         "fedavg_and_reselection",

@@ -29,12 +29,24 @@ def choice(path: Path) -> list[str]:
         return [f"experiment={name(path).removeprefix('experiment/')}"]
     if group == "method/local":  # a term by itself may learn from no labels
         return ["method=fedcorr", f"{group}=[cross_entropy,{option}]"]
+    if group == "method/exchange":  # FedCorr cannot do without its own
+        return ["method=fedcorr", f"{group}=[{','.join(dict.fromkeys(('lid', option)))}]"]
+    if group == "method/stages" and option in METHODS:  # they take their lengths from their method
+        return [f"method={option}"]
     if group.startswith("method/"):
         return ["method=fedcorr", f"{group}=[{option}]" if group.split("/")[1] in LISTS else f"{group}={option}"]
     return [f"{group}={option}"]
 
 
-NEEDED = {"noise/matrix": ["noise.path=T.npy"], "method/stages/fedcorr_flr": ["method/local=[flr]"]}
+QUALITY = ["method/exchange=[lid,quality]"]
+NEEDED = {
+    "noise/matrix": ["noise.path=T.npy"],
+    "method/stages/fedcorr_flr": ["method/local=[flr]"],
+    "method/batch/reselection": ["method/exchange=[lid,noise_filter]"],
+    "method/gradient/selective_decay": QUALITY,
+    "method/aggregator/quality_mean": QUALITY,
+    "method/sampler/of_quality": QUALITY,
+}
 SELECTABLE = [path for path in FILES if name(path) not in ("config", "method/parts/default")]
 
 

@@ -59,7 +59,7 @@ def test_an_experiment_gives_every_method_as_its_own_file_says(experiment: str, 
     config.check(cfg)
     assemble(config.build(cfg.method))
 
-    pinned = ("protocol=digits", f"method={method}")
+    pinned = ("protocol=digits", "partition=iid_uniform", f"method={method}")
     here, there = plain(f"experiment={experiment}", *pinned), plain(*pinned)
     assert here["method"] == there["method"]
     assert here["train"] == there["train"]

@@ -63,6 +63,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "fedpeer": ("method=fedpeer", "rounds=6"),
     "fedpeer_cores": ("method=fedpeer", "method.peer=cores", "rounds=6"),
     "feddiv": ("method=feddiv", "method.T_wu=2", "method.T=4", "method.zeta=0.3"),
+    "fedes": ("method=fedes", "method.s1=2", "method.T=4", "fraction=1.0"),
 }
 
 KEPT = ("round", "stage", "cohort", "loss", "accuracy", "test_loss")

@@ -84,6 +84,40 @@ CASES = {
         ("method=fedcorr", "method/local=[cross_entropy,fedprox]", "method.local.fedprox.mu=0.1", *LAST_ONLY),
         ("method=fedprox", "method.mu=0.1", "rounds=4"),
     ),
+    "feddiv_that_doubts_nothing": (
+        ("method=feddiv", "method.threshold=0", "method.mixup=false", "method.eta=0", "method.T_wu=0", "method.T=4"),
+        FEDAVG,
+    ),
+    "feddiv_that_takes_nobody_for_noisy": (
+        (
+            *("method=feddiv", "method.delta=1", "method.strict_delta=true", "method.mixup=false", "method.eta=0"),
+            *("method.T_wu=0", "method.T=4", *NORMED),
+        ),
+        (*FEDAVG, *NORMED),
+    ),
+    "fedes_of_equals": (
+        ("method=fedes", "method.rho_floor=1", "method.s1=2", "method.T=2", "fraction=1.0", "train.momentum=0.9"),
+        (*FEDAVG, "fraction=1.0", "train.momentum=0.9"),
+    ),
+    "fedes_of_equals_in_its_released_form": (
+        (
+            *("method=fedes", "method.rho_floor=1", "method.s1=2", "method.T=2", "fraction=1.0", *NORMED),
+            *("method.mask=per_step", "method.mask_target=grad"),
+        ),
+        (*FEDAVG, "fraction=1.0", *NORMED),
+    ),
+    "fedes_that_compares_nobody": (("method=fedes", "method.s1=0", "method.T=4"), FEDAVG),
+    "fedes_without_its_schemes": (
+        (
+            "method=fedes",
+            "method.segd=false",
+            "method.aggregation=samples",
+            "method.s1=2",
+            "method.T=2",
+            "fraction=1.0",
+        ),
+        (*FEDAVG, "fraction=1.0"),
+    ),
     "fedcorr_with_mixup": (
         ("method=fedcorr", "method.T1=0", "method.T2=0", "method.T3=4"),
         ("method=fedavg", "method/batch=mixup", "rounds=4"),
@@ -277,3 +311,44 @@ def fedpeer(tmp_path_factory: pytest.TempPathFactory) -> FederatedState:
 def test_every_switch_of_fedpeer_moves_something(switch: str, fedpeer: FederatedState, tmp_path: Path) -> None:
     other = rounds(Entry("", PEER_SMALL, {}).words, tmp_path / "other", switch)[-1].state
     assert difference(fedpeer.server.params, other.server.params) is not None
+
+
+DIV = (
+    "method=feddiv",
+    "method.T_wu=1",
+    "method.T=4",
+    "method.zeta=0.2",
+    "method.at_least=1",
+    "noise.rho=0.8",
+    "method.eta=1.0",
+)
+ES = ("method=fedes", "method.s1=2", "method.T=2", "noise.rho=0.8", "fraction=1.0", "train.weight_decay=0.001")
+SWITCHES = {
+    DIV: (
+        *("method.filter=degraded", "method.filter=local", "method.filter_init=blobs", "method.var_agg=squared_share"),
+        *("method.var_agg=moment_matching", "method.loss=ce_of_softmax", "method.loss_norm=none"),
+        *("method.threshold=0.9", "method.delta=0.9", "method.zeta=0.6", "method.relabel=false"),
+        *("method.relabel_min_delta=0.9", "method.pcs=cached", "method.pcs=off", "method.clean_agrees=true"),
+        *("method.pcs=cached method.pcs_start=4", "method.xi=0", "method.m=0.9", "method.at_least=20"),
+        *("method.eta=0", "method.mixup=false", "method.warmup_mixup=false", "method.gamma1=0.4"),
+        "method.bias_samples=confident",
+    ),
+    ES: (
+        *("method.quality=emd", "method.quality=confidence method.confidence=0.3", "method.sign_stat=none"),
+        *("method.cop_params=all", "method.rho_floor=0.5", "method.mask=per_step", "method.mask_target=grad"),
+        *("method.segd=false", "method.aggregation=samples", "method/sampler=of_quality"),
+    ),
+}
+"""What each switch of a method must move, from where its paper has it."""
+
+
+@pytest.mark.parametrize("words", SWITCHES, ids=lambda words: words[0])
+def test_every_switch_moves_something(words: tuple[str, ...], tmp_path: Path) -> None:
+    """A switch that nothing reads would make an ablation of a paper a copy of the method."""
+    paper = Entry("", words, {}).words
+    base = rounds(paper, tmp_path / "base")[-1].state
+    for number, switch in enumerate(SWITCHES[words]):
+        own = {word.split("=")[0] for word in switch.split()}
+        kept = [word for word in paper if word.split("=")[0] not in own]
+        other = rounds(kept, tmp_path / str(number), *switch.split())[-1].state
+        assert difference(base.server.params, other.server.params) is not None, switch
