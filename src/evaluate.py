@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from src import estimates
 from src.core import FederatedState, Params
 from src.correctors.fedcorr import Suspects
 from src.data.dataset import Labels
@@ -18,6 +19,7 @@ from src.data.federation import Federation
 from src.diagnostics import Mask, detection, memorization, share_of
 from src.exchanges.label_sharing import SharedLabels
 from src.exchanges.lid import LidState
+from src.exchanges.noise_filter import FilterFlags
 from src.label_privacy import l1_error, label_shares
 from src.label_table import LabelTable
 from src.network import Network
@@ -104,7 +106,15 @@ class Evaluator:
         """
         if self.federation.truth is None:
             return {}
-        return self._quality([self._client(state, c) for c in self.federation.with_data])
+        return {**self._quality([self._client(state, c) for c in self.federation.with_data]), **self.estimates(state)}
+
+    def estimates(self, state: FederatedState) -> dict[str, float]:
+        """How right the method is about samples and clients, where it says something of them."""
+        return estimates.summary(self.federation, state)
+
+    def clients(self, state: FederatedState) -> dict[str, list[Any]]:
+        """What the method makes of each client, beside the truth; empty where either is missing."""
+        return {} if self.federation.truth is None else estimates.by_client(self.federation, state)
 
     def _quality(self, clients: Sequence[_Labels]) -> dict[str, float]:
         true, given, held = (np.concatenate([c[i] for c in clients]) for i in range(3))
@@ -177,7 +187,7 @@ class Evaluator:
         has_judged = (
             (lid is not None and bool(lid.mixture))
             or bool(flagged.any())
-            or any(state.client(c).extras.get(Suspects) is not None for c in clients)
+            or any(state.client(c).extras.get(kind) is not None for c in clients for kind in (Suspects, FilterFlags))
         )
         return LabelTable(
             classes=data.classes,
@@ -215,6 +225,8 @@ class Evaluator:
         found = own.extras.get(Suspects)
         doubted = found is not None and (lid is None or bool(lid.noisy[client]))
         suspects = found.mask.numpy() if found is not None and doubted else np.zeros(len(given), np.bool_)
+        if (flags := own.extras.get(FilterFlags)) is not None:
+            suspects = suspects | ~flags.clean.numpy()
         return true, given, held, suspects
 
 

@@ -107,6 +107,10 @@ ROWS = (
     ("detection_precision", "detection: precision", "%"),
     ("detection_recall", "detection: recall", "%"),
     ("detection_f1", "detection: F1", "%"),
+    ("filter_accuracy", "filter: right flags, mean over clients", "%"),
+    ("filter_auc", "filter: AUC over samples", "%"),
+    ("quality_error", "quality of clients: mean squared error", "#"),
+    ("quality_rank_correlation", "quality of clients: rank correlation", "#"),
     ("correction_accuracy", "changed labels that are right", "%"),
     ("changed", "labels changed", ""),
     ("participations", "participations (local trainings)", ""),
@@ -137,4 +141,6 @@ def _shown(value: float, unit: str) -> str:
             if value < 1000 or name == "TB":
                 return f"{value:.0f} B" if name == "B" else f"{value:.2f} {name}"
             value /= 1000
+    if unit == "#":
+        return f"{value:.3f}"
     return f"{value:.1f} s" if unit == "s" else f"{value:,.0f}"

@@ -133,6 +133,9 @@ class Session:
     def log(self, result: RoundResult) -> None:
         """Write down a round."""
         self.state = result.state
+        if result.evaluation is not None:
+            found = self.evaluator.estimates(result.state)
+            result = replace(result, evaluation={**result.evaluation, **found})
         shown = self._record.round(result, self.seconds)
         if result.evaluation is not None:
             self._evaluations.append(result.evaluation)
@@ -181,7 +184,8 @@ class Session:
         waited_for = status == "interrupted"
         if self.cfg.products and not waited_for:
             self._products()
-        record = self._record.result(status, **self._grown())
+        clients = self.evaluator.clients(self.state)
+        record = self._record.result(status, **self._grown(), **({"clients": clients} if clients else {}))
         if self.cfg.figures and not waited_for:
             self._draw()
         self._end_mirror(record, failed=False)

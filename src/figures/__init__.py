@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from src.disk import DiskFullError, writing
-from src.figures import accuracy, confusion, lid, memorization, noise_levels
+from src.figures import accuracy, clients, confusion, lid, memorization, noise_levels
 from src.figures.record import RunRecord, read
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,8 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
     "confusion": confusion.draw,
     "confusion_clients": confusion.draw_clients,
     "memorization": memorization.draw,
+    "filter": clients.draw_filter,
+    "quality": clients.draw_quality,
 }
 """By the name of their file; None where a run has no data for one."""
 
