@@ -314,13 +314,8 @@ def test_every_switch_of_fedpeer_moves_something(switch: str, fedpeer: Federated
 
 
 DIV = (
-    "method=feddiv",
-    "method.T_wu=1",
-    "method.T=4",
-    "method.zeta=0.2",
-    "method.at_least=1",
-    "noise.rho=0.8",
-    "method.eta=1.0",
+    *("method=feddiv", "method.T_wu=1", "method.T=6", "method.zeta=0.2", "method.at_least=1", "method.eta=1.0"),
+    *("noise.rho=0.8", "fraction=0.25", "dataset.train_size=400"),
 )
 ES = ("method=fedes", "method.s1=2", "method.T=2", "noise.rho=0.8", "fraction=1.0", "train.weight_decay=0.001")
 SWITCHES = {
@@ -346,9 +341,11 @@ SWITCHES = {
 def test_every_switch_moves_something(words: tuple[str, ...], tmp_path: Path) -> None:
     """A switch that nothing reads would make an ablation of a paper a copy of the method."""
     paper = Entry("", words, {}).words
-    base = rounds(paper, tmp_path / "base")[-1].state
+    base, idle = rounds(paper, tmp_path / "base")[-1].state, []
     for number, switch in enumerate(SWITCHES[words]):
         own = {word.split("=")[0] for word in switch.split()}
         kept = [word for word in paper if word.split("=")[0] not in own]
         other = rounds(kept, tmp_path / str(number), *switch.split())[-1].state
-        assert difference(base.server.params, other.server.params) is not None, switch
+        if difference(base.server.params, other.server.params) is None:
+            idle.append(switch)
+    assert not idle

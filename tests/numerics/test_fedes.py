@@ -1,0 +1,252 @@
+"""FedES's parts against loops over entries, and what its stages do."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+from torch.nn import functional as F
+
+from src.aggregators import QualityMean
+from src.config import Training
+from src.core import Broadcast, ClientResult, ClientState, Params, Payload, Sampling
+from src.estimates import by_client, summary
+from src.exchanges.quality import (
+    ClientQualities,
+    ClientQuality,
+    CriticalityRanks,
+    Quality,
+    QualityState,
+    UnsureShare,
+)
+from src.gradients.selective import SelectiveDecay
+from src.local.batches import Plain
+from src.local.sgd import LocalTraining
+from src.local.terms.cross_entropy import CrossEntropy
+from src.samplers import OfQuality
+from src.selective_decay import ranked_masks, ranks, static_masks
+from tests.numerics.toys import composed, equal, mlp, network, random_federation, task
+
+EXCHANGE = Quality(indicator="emd_sign", sign="mean", scope="dims_2_4", emd="exact", floor=0.0, confidence=0.7, stage=1)
+
+
+def models(rng: np.random.Generator, *moves: float) -> tuple[Params, dict[int, Params]]:
+    """A received model and one a client, 3 · number + 1, that moved it by so much."""
+    received = {"w": torch.from_numpy(rng.normal(size=(4, 5))), "b": torch.from_numpy(rng.normal(size=4))}
+    return received, {
+        3 * i + 1: {name: p + m * torch.from_numpy(rng.normal(size=p.shape)) for name, p in received.items()}
+        for i, m in enumerate(moves)
+    }
+
+
+def by_hand(received: Params, model: Params) -> list[float]:
+    return sorted(
+        abs((float(a) - float(b)) * float(b))
+        for a, b in zip(*(m["w"].flatten() for m in (model, received)), strict=True)
+    )
+
+
+@pytest.mark.parametrize("indicator", ["emd_sign", "emd", "mean"])
+def test_quality_is_that_of_a_loop_over_entries(indicator: Any) -> None:
+    received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
+    combined = next(iter(models(np.random.default_rng(5), 0.5)[1].values()))
+    combined = {name: received[name] + combined[name] * 0.2 for name in received}
+    state = replace(EXCHANGE, indicator=indicator).fold_models(EXCHANGE.init(9), received, combined, sent)
+    server, d = by_hand(received, combined), {}
+    for client, model in sent.items():
+        g = by_hand(received, model)
+        distance = sum(abs(a - b) for a, b in zip(g, server, strict=True)) / len(g)
+        sign = 1 if sum(g) > sum(server) else -1
+        d[client] = {"emd_sign": sign * distance, "emd": distance, "mean": sum(g) / len(g)}[indicator]
+    if indicator == "emd_sign":
+        assert min(d.values()) < 0 < max(d.values())  # or the sign would say nothing here
+    low, high = min(d.values()), max(d.values())
+    for client, value in d.items():
+        assert float(state.indicator[client]) == pytest.approx(value)
+        assert float(state.rho[client]) == pytest.approx((value - low) / (high - low), abs=1e-12)
+    assert state.assessed.nonzero()[:, 0].tolist() == [1, 4, 7]
+    others = [float(state.rho[c]) for c in range(9) if c not in d]
+    assert others == pytest.approx([np.mean([float(state.rho[c]) for c in d])] * 6)
+
+
+def test_cheaper_distances_come_near_the_exact_one() -> None:
+    received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
+    exact, *others = (
+        replace(EXCHANGE, emd=how).fold_models(EXCHANGE.init(9), received, received, sent).rho  # type: ignore[arg-type]
+        for how in ("exact", "quantiles", "subset")
+    )
+    for rho in others:
+        assert torch.allclose(rho, exact, atol=0.01)
+
+
+def test_a_floor_holds_and_confidence_needs_no_model() -> None:
+    received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
+    low = replace(EXCHANGE, floor=0.3).fold_models(EXCHANGE.init(9), received, received, sent)
+    assert float(low.rho.min()) == pytest.approx(0.3)
+    unsure = replace(EXCHANGE, indicator="confidence")
+    last = Broadcast(1, 1, received, Payload(), (2, 3))
+    assert EXCHANGE.wants_models(last)
+    assert not unsure.wants_models(last)
+    assert not EXCHANGE.wants_models(replace(last, round=0))
+    assert not EXCHANGE.wants_models(Broadcast(4, 2, received, Payload(), (2, 3)))
+    state = unsure.fold(unsure.init(3), {c: Payload(UnsureShare(v)) for c, v in enumerate((0.1, 0.2, 0.9))}, 1)
+    assert float(state.rho[0]) == 1.0
+    assert float(state.rho[2]) == 0.0
+    assert unsure.fold(state, {0: Payload()}, 1) is state
+
+
+def test_nothing_is_sent_before_it_is_known() -> None:
+    state = EXCHANGE.init(2)
+    assert EXCHANGE.send(state, 0) == ()
+    assert EXCHANGE.known(state)[0].value.tolist() == [1, 1]
+    known = replace(state, rho=torch.tensor([0.2, 1.0]), assessed=torch.tensor([True, True]))
+    assert EXCHANGE.send(known, 0)[0].value == pytest.approx(0.2)
+
+
+def test_ranks_give_the_masks_that_sorting_gives() -> None:
+    rng = torch.Generator().manual_seed(1)
+    g = {"a": torch.rand(3, 4, generator=rng), "b": torch.randint(0, 3, (5, 2), generator=rng) / 4}
+    for rho in (0.0, 0.04, 0.29, 0.5, 0.99, 1.0):
+        ours, theirs = ranked_masks(ranks(g), rho), static_masks(g, rho)
+        assert all(torch.equal(ours[name], theirs[name]) for name in g)
+    assert ranks({}) == {}
+    assert sorted(int(i) for p in ranks(g).values() for i in p.flatten()) == list(range(22))
+
+
+# -------------------------------------------------------------------------------------------------------- training
+
+RHO = 0.3
+SEGD = SelectiveDecay(mask="static", target="update", scope="dims_2_4", enabled=True)
+TRAINING = Training(lr=0.1, momentum=0.9, weight_decay=0.05, batch_size=100, epochs=4)
+
+
+@pytest.mark.parametrize("target", ["update", "grad"])
+@pytest.mark.parametrize("mask", ["static", "per_step"])
+def test_training_is_that_of_a_loop(mask: Any, target: Any) -> None:
+    net = network(mlp(4, 3, norm=True))
+    samples = random_federation([9]).samples(0)
+    place = ranks({n: p for n, p in net.params().items() if p.dim() == 2})
+    work = task(
+        net.module,
+        samples,
+        extras=Payload(ClientQuality(RHO)),
+        state=ClientState(extras=Payload(CriticalityRanks(place))),
+    )
+    gradient = replace(SEGD, mask=mask, target=target)
+    result = LocalTraining(TRAINING, Plain(), {"cross_entropy": CrossEntropy()}, gradient, {})(net, work)
+
+    other = mlp(4, 3, norm=True).double()
+    velocity: dict[str, Tensor] = {}
+    images, labels = samples.read().double(), samples.labels
+    order = torch.from_numpy(np.concatenate([np.arange(9)]))
+    for _ in range(4):
+        other.zero_grad()
+        F.cross_entropy(other(images[order]), labels[order]).backward()
+        named = dict(other.named_parameters())
+        g = {n: p.grad for n, p in named.items() if p.grad is not None}
+        weights = [n for n in named if named[n].dim() == 2]
+        if mask == "static":
+            masks = {n: place[n] < int(RHO * 35) for n in weights}
+        else:
+            scores = torch.cat([(g[n] * named[n].detach()).abs().flatten() for n in weights])
+            threshold = scores.sort(descending=True).values[int(RHO * 35) - 1]
+            masks = {n: (g[n] * named[n].detach()).abs() >= threshold for n in weights}
+        for n, p in named.items():
+            own = RHO * masks[n] * g[n] if target == "grad" and n in masks else g[n]
+            v = own + 0.05 * p.detach()
+            velocity[n] = v if n not in velocity else 0.9 * velocity[n] + v
+            scale = torch.ones_like(p) if target == "grad" else RHO * masks.get(n, torch.ones_like(p))
+            with torch.no_grad():
+                p -= 0.1 * scale * velocity[n]
+    assert sum(p.numel() for n, p in place.items()) == 35
+    assert result.params is not None
+    for name, p in other.named_parameters():
+        assert torch.allclose(result.params[name], p, atol=1e-12), name
+
+
+def test_a_client_of_no_quality_rests_and_one_without_ranks_is_slowed() -> None:
+    net = network(mlp(4, 3))
+    samples = random_federation([9]).samples(0)
+    start = net.params()
+
+    def trained(*extras: Any, kept: Mapping[str, Tensor] | None = None, gradient: Any = SEGD) -> Params:
+        net.load(start)
+        state = ClientState(extras=Payload() if kept is None else Payload(CriticalityRanks(kept)))
+        work = task(net.module, samples, extras=Payload(*extras), state=state)
+        found = LocalTraining(TRAINING, Plain(), {"cross_entropy": CrossEntropy()}, gradient, {})(net, work).params
+        assert found is not None
+        return found
+
+    place = ranks({n: p for n, p in start.items() if p.dim() == 2})
+    plain = trained(gradient=None)
+    assert equal(trained(ClientQuality(0.0), kept=place), start)
+    assert equal(trained(ClientQuality(1.0), kept=place), plain)
+    assert equal(trained(kept=place), plain)
+    assert equal(trained(ClientQuality(0.3), kept=place, gradient=replace(SEGD, enabled=False)), plain)
+    slowed = trained(ClientQuality(0.5))
+    assert all(not torch.equal(slowed[n], start[n]) and not torch.equal(slowed[n], plain[n]) for n in start)
+
+
+# ---------------------------------------------------------------------------------------------------------- server
+
+
+def result(client: int, count: int, value: float) -> ClientResult:
+    return ClientResult(client, count, {"w": torch.full((2,), value)}, ClientState(), Payload(), 0.0, 1, True)
+
+
+def test_the_mean_is_weighted_by_samples_and_quality() -> None:
+    known = Payload(ClientQualities(torch.tensor([0.5, 0.0, 1.0], dtype=torch.float64)))
+    received = {"w": torch.zeros(2)}
+    sent = [result(0, 40, 1.0), result(1, 10, 9.0), result(2, 60, 3.0)]
+    for weights, expected in (("quality", (20 * 1 + 60 * 3) / 80), ("samples", (40 + 90 + 180) / 110)):
+        mean = QualityMean(weights)  # type: ignore[arg-type]
+        blocks = [mean.block(received, sent[:1], known), mean.block(received, sent[1:], known)]
+        assert mean.combine(received, blocks)["w"].tolist() == pytest.approx([expected] * 2)
+    mean = QualityMean("quality")
+    assert mean.combine(received, [mean.block(received, sent[1:2], known)]) is received
+
+
+def test_clients_below_half_are_dropped_and_somebody_is_left() -> None:
+    def cohorts(rho: list[float], fraction: float = 1.0) -> set[int]:
+        known = Payload(ClientQualities(torch.tensor(rho)))
+        clients = (0, 1, 3)
+        sampling = [
+            Sampling(1, r, 0, clients, dict.fromkeys(clients, 1), known, lambda job, ids: []) for r in range(20)
+        ]
+        return {client for each in sampling for client in OfQuality(fraction, 0.5)(each)}
+
+    assert cohorts([0.5, 0.49, 1.0, 0.9]) == {0, 3}
+    assert cohorts([0.5, 0.49, 1.0, 0.9], 0.34) == {0, 3}
+    assert cohorts([0.1, 0.3, 1.0, 0.3]) == {1, 3}
+
+
+# ----------------------------------------------------------------------------------------------------------- whole
+
+
+def test_clients_are_compared_once_and_the_record_says_how_well() -> None:
+    ran = composed("method=fedes", "method.s1=2", "method.T=2", "fraction=1.0", "noise=fedes")
+    parts = [r.state.server.parts["exchange quality"] for r in ran.rounds]
+    assert all(isinstance(p, QualityState) for p in parts)
+    assert [p.known for p in parts] == [False, True, True, True]
+    rho = parts[-1].rho.numpy()
+    assert (rho.min(), rho.max()) == (0, 1)
+    last = ran.rounds[-1].state
+    truth = ran.federation.truth
+    assert truth is not None
+    right = [
+        float((ran.federation.samples(c).labels == truth[ran.federation.samples(c).index]).double().mean())
+        for c in range(4)
+    ]
+    found = summary(ran.federation, last)
+    assert found["quality_error"] == pytest.approx(np.mean((rho - right) ** 2))
+    assert found["quality_rank_correlation"] == pytest.approx(spearmanr(rho, right).statistic)
+    assert by_client(ran.federation, last)["true_quality"] == pytest.approx(right)
+    assert summary(ran.federation, ran.rounds[0].state) == {}
+    ours = composed("method=fedavg", "rounds=2", "fraction=1.0", "noise=fedes").rounds[-1].state.server.params
+    assert equal(ran.rounds[1].state.server.params, ours)
+    before, models_of = ran.rounds[0].state.server.params, last.client(0).extras.one(CriticalityRanks).place
+    assert {n: p.shape for n, p in models_of.items()} == {n: p.shape for n, p in before.items() if p.dim() == 2}
