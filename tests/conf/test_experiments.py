@@ -149,7 +149,57 @@ def test_fedpeer_has_the_papers_numbers(experiment: str) -> None:
     assert dealt["by"] == "given"
 
 
-@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e.startswith(("fedcorr/", "fedpeer/"))])
+TWO_STAGES = {
+    # FedDiv, Tables 1 to 7: clients, fraction, lr, batch, epochs, momentum, T_wu, T, eta
+    "feddiv/cifar10_iid": (100, 0.1, 0.03, 10, 5, 0.5, 5, 950, 0.0),
+    "feddiv/cifar10_noniid": (100, 0.1, 0.03, 10, 5, 0.5, 5, 950, 1.0),
+    "feddiv/cifar100_iid": (50, 0.1, 0.01, 10, 5, 0.5, 10, 900, 0.0),
+    "feddiv/cifar100_noniid": (50, 0.1, 0.01, 10, 5, 0.5, 10, 900, 1.0),
+    "feddiv/clothing1m": (500, 0.02, 0.001, 16, 5, 0.5, 2, 100, 1.0),
+    # FedES, Sec. 5.2: the same, with s1 and T, and weight decay
+    "fedes/cifar10_iid": (20, 1.0, 0.01, 128, 10, 0.9, 10, 190, 0.0005),
+    "fedes/cifar10_noniid": (20, 1.0, 0.01, 128, 10, 0.9, 10, 190, 0.0005),
+    "fedes/cifar100_iid": (20, 1.0, 0.01, 128, 10, 0.9, 10, 190, 0.0005),
+    "fedes/cifar100_noniid": (20, 1.0, 0.01, 128, 10, 0.9, 10, 190, 0.0005),
+    "fedes/clothing1m": (20, 1.0, 0.001, 32, 5, 0.9, 10, 190, 0.0005),
+}
+
+
+@pytest.mark.parametrize("experiment", TWO_STAGES)
+def test_feddiv_and_fedes_have_their_papers_numbers(experiment: str) -> None:
+    method = experiment.split("/")[0]
+    found = plain(f"experiment={experiment}", f"method={method}")
+    own, train = found["method"], found["train"]
+    lengths = ("T_wu", "T") if method == "feddiv" else ("s1", "T")
+    assert TWO_STAGES[experiment] == (
+        found["partition"]["num_clients"],
+        found["fraction"],
+        *(train[k] for k in ("lr", "batch_size", "epochs", "momentum")),
+        *(own[k] for k in lengths),
+        own["eta"] if method == "feddiv" else train["weight_decay"],
+    )
+    if method == "feddiv":
+        assert [own[k] for k in ("zeta", "delta", "threshold", "xi", "m", "mixup_alpha")] == [
+            0.75,
+            0.1,
+            0.5,
+            0.5,
+            0.2,
+            1,
+        ]
+
+
+@pytest.mark.parametrize("method", ["feddiv", "fedes"])
+@pytest.mark.parametrize("protocol", sorted(path.stem for path in (config.CONF / "protocol").glob("*.yaml")))
+def test_their_budget_is_that_of_federated_averaging(protocol: str, method: str) -> None:
+    """FedDiv's first stage visits each client T_wu times, FedES's trains all of them s1 times."""
+    found, fedavg = (plain(f"protocol={protocol}", f"method={m}") for m in (method, "fedavg"))
+    clients, own = fedavg["partition"]["num_clients"], found["method"]
+    cohort = int(fedavg["fraction"] * clients + 1e-9)
+    assert fedavg["rounds"] * cohort == own["T_wu" if method == "feddiv" else "s1"] * clients + own["T"] * cohort
+
+
+@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if not e.startswith("flr/")])
 def test_federated_averaging_costs_as_many_trainings(experiment: str) -> None:
     """One round of the first stage trains each client once, one of the others a cohort."""
     fedcorr, fedavg = (plain(f"experiment={experiment}", f"method={m}") for m in ("fedcorr", "fedavg"))
