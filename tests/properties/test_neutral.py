@@ -287,7 +287,7 @@ def test_what_is_clamped_in_flr_can_be_chosen(tmp_path: Path) -> None:
     assert difference(inner.server.params, each.server.params) is not None
 
 
-PEER_SMALL = ("method=fedpeer", "rounds=3", "partition=openset")
+PEER_SMALL = ("method=fedpeer", "rounds=3", "partition=openset", "noise=symmetric")
 PEER_SWITCHES = (
     "method.epsilon=1.0",
     "method.peer_dist=global_true",
