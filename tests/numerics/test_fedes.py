@@ -76,7 +76,7 @@ def test_quality_is_that_of_a_loop_over_entries(indicator: Any) -> None:
 def test_cheaper_distances_come_near_the_exact_one() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     exact, *others = (
-        replace(EXCHANGE, emd=how).fold_models(EXCHANGE.init(9), received, received, sent).rho  # type: ignore[arg-type]
+        replace(EXCHANGE, emd=how).fold_models(EXCHANGE.init(9), received, received, sent).rho
         for how in ("exact", "quantiles", "subset")
     )
     for rho in others:
@@ -161,7 +161,7 @@ def test_training_is_that_of_a_loop(mask: Any, target: Any) -> None:
             velocity[n] = v if n not in velocity else 0.9 * velocity[n] + v
             scale = torch.ones_like(p) if target == "grad" else RHO * masks.get(n, torch.ones_like(p))
             with torch.no_grad():
-                p -= 0.1 * scale * velocity[n]
+                p.sub_(0.1 * scale * velocity[n])
     assert sum(p.numel() for n, p in place.items()) == 35
     assert result.params is not None
     for name, p in other.named_parameters():
