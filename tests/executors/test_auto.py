@@ -1,6 +1,5 @@
 """The rule by which an executor is chosen: what it looks at, what it says, what a run that goes on keeps."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,4 +161,3 @@ def test_jobs_that_run_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) 
             patch.setattr(chosen, "mode", RunMode[mode])
             patch.setattr(HydraConfig, "get", lambda chosen=chosen: chosen)
             assert auto._beside_others() == shared
-    assert os.cpu_count()
