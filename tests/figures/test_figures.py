@@ -16,6 +16,7 @@ from PIL import Image
 
 from src import figures
 from src.figures import FIGURES, __main__, accuracy, confusion, lid, memorization, noise_levels
+from src.figures import clients as of_clients
 from src.figures.record import RunRecord, read
 from tests.properties.runs import run
 from tests.registry import BY_NAME
@@ -24,6 +25,7 @@ Row = Mapping[str, Any]
 
 # ------------------------------------------------------------------------------------------------------- hand-made
 
+OF_FEDCORR = [name for name in FIGURES if name not in ("filter", "quality")]
 TRUE_BEFORE, TRUE_AFTER = [0.6, 0.0, 0.8, 0.4], [0.5, 0.1, 0.3, 0.4]
 LEVEL, CUMULATIVE = [0.5, 0.0, 0.7, 0.0], [3.0, 1.0, 4.0, 2.0]
 MIXTURE = [1.5, 3.5, 0.25, 0.5, 0.4, 0.6]
@@ -294,7 +296,7 @@ def test_hundreds_of_clients_are_drawn_as_one_shape(tmp_path: Path) -> None:
     }
     written(tmp_path, corrections=[correction(4, clients=many)])
     files = figures.save(tmp_path)
-    assert [file.name for file in files] == [f"{name}.png" for name in FIGURES if name != "memorization"]
+    assert [file.name for file in files] == [f"{name}.png" for name in OF_FEDCORR if name != "memorization"]
     levels, bars = drawn(noise_levels.draw(read(tmp_path))).axes
     assert line(levels, "true, before")[1] == sorted(noise.tolist())
     assert len(bars.patches) == 4
@@ -368,11 +370,32 @@ def test_memorization_has_a_panel_for_right_labels_and_one_for_wrong_ones(tmp_pa
 # -------------------------------------------------------------------------------------------- runs and commands
 
 
+def test_what_a_method_makes_of_clients_is_shown_in_order_of_their_noise(tmp_path: Path) -> None:
+    rows = {
+        "client": [0, 1, 3],
+        "true_quality": [0.5, 1.0, 0.2],
+        "flagged": [0.4, 0.1, None],
+        "filter_accuracy": [0.9, 0.8, None],
+        "quality": [0.3, 1.0, 0.0],
+    }
+    record = written(tmp_path, clients=rows, corrections=[])
+    (axes,) = drawn(of_clients.draw_filter(record)).axes
+    assert line(axes, "wrong labels")[1] == [0.0, 0.5, 0.8]
+    assert [bar.get_height() for bar in axes.patches][:2] == [0.8, 0.9]
+    assert line(axes, "taken for wrong")[1][:2] == [0.1, 0.4]
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["1", "0", "3"]
+    left, right = drawn(of_clients.draw_quality(record)).axes
+    assert line(left, "true")[1] == [1.0, 0.5, 0.2]
+    assert line(left, "estimated")[1] == [1.0, 0.3, 0.0]
+    assert list(right.lines[1].get_ydata()) == [0.3, 1.0, 0.0]
+    assert of_clients.draw_filter(written(tmp_path)) is None
+
+
 def test_a_run_draws_its_figures_from_what_it_recorded(tmp_path: Path) -> None:
     ran = run(
         BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "eval.validation=0.1", "eval.memorization=true"
     )
-    assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(FIGURES)
+    assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(OF_FEDCORR)
     record = read(ran.folder)
     over_rounds = drawn(accuracy.draw(record)).axes[0]
     assert line(over_rounds, "test")[1] == [row["accuracy"] for row in ran.lines if row["kind"] == "evaluation"]
@@ -393,7 +416,7 @@ def test_a_run_draws_its_figures_from_what_it_recorded(tmp_path: Path) -> None:
 
 def test_a_stopped_run_has_the_figures_of_what_it_did(tmp_path: Path) -> None:
     ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "max_rounds=9", "eval.memorization=true")
-    assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(FIGURES)
+    assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(OF_FEDCORR)
     assert read(ran.folder).title.endswith("(stopped)")
     assert len(drawn(noise_levels.draw(read(ran.folder))).axes) == 2
 
