@@ -42,6 +42,7 @@ QUALITY = ["method/exchange=[lid,quality]"]
 NEEDED = {
     "noise/matrix": ["noise.path=T.npy"],
     "method/stages/fedcorr_flr": ["method/local=[flr]"],
+    "method/local/fedpeer": ["method/exchange=[lid,label_sharing]"],
     "method/batch/reselection": ["method/exchange=[lid,noise_filter]"],
     "method/gradient/selective_decay": QUALITY,
     "method/aggregator/quality_mean": QUALITY,
