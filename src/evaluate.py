@@ -16,7 +16,7 @@ from src.core import FederatedState, Params
 from src.correctors.fedcorr import Suspects
 from src.data.dataset import Labels
 from src.data.federation import Federation
-from src.diagnostics import Mask, detection, memorization, share_of
+from src.diagnostics import Mask, detection, memorization
 from src.exchanges.label_sharing import SharedLabels
 from src.exchanges.lid import LidState
 from src.exchanges.noise_filter import FilterFlags
@@ -123,7 +123,8 @@ class Evaluator:
         if flagged.any() or changed.any():
             found |= {f"detection_{k}": v for k, v in detection(flagged | changed, given != true).items()}
             found["changed"] = float(changed.sum())
-            found["correction_accuracy"] = share_of(int((held == true)[changed].sum()), int(changed.sum()))
+            if changed.any():
+                found["correction_accuracy"] = float((held == true)[changed].mean())
         return found
 
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> dict[str, Any]:
