@@ -193,7 +193,7 @@ PROTOCOLS = sorted(path.stem for path in (config.CONF / "protocol").glob("*.yaml
 
 
 @pytest.mark.parametrize("method", ["feddiv", "fedes"])
-@pytest.mark.parametrize("protocol", [p for p in PROTOCOLS if not p.startswith(("flr_", "fedpeer_"))])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_their_budget_is_that_of_federated_averaging(protocol: str, method: str) -> None:
     """FedDiv's first stage visits each client T_wu times, FedES's trains all of them s1 times."""
     found, fedavg = (plain(f"protocol={protocol}", f"method={m}") for m in (method, "fedavg"))
