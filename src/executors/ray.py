@@ -31,6 +31,10 @@ PATIENCE = 10.0
 """Seconds after which a run that waits for others to leave the cluster says so."""
 
 
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""At 0, Ray listens to this machine alone. An address of 127.0.0.1 does not do that: Ray puts the machine's own for it."""
+
+
 @dataclass(frozen=True)
 class Ray(Crewed):
     """Clients on Ray's actors.
@@ -89,6 +93,8 @@ class _Cluster:
         Raises:
             UserError: naming the key that asks too much.
         """
+        if asked.address is None:
+            os.environ.setdefault(LOOPBACK, "0")  # read when Ray is imported
         ray = _ray()
         joined = ray.is_initialized()
         if not joined:
@@ -127,8 +133,9 @@ def _init(ray: Any, asked: Ray) -> None:
     quiet = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
     paths = {"env_vars": {"PYTHONPATH": python_path()}}
     if asked.address is None:
-        cores = usable_cores()
-        ray.init(num_cpus=cores, _node_ip_address="127.0.0.1", runtime_env=paths, **quiet)
+        ray.init(num_cpus=usable_cores(), _node_ip_address="127.0.0.1", runtime_env=paths, **quiet)
+        if any(node["NodeManagerAddress"] != "127.0.0.1" for node in ray.nodes()):
+            log.warning("the Ray of this run listens to other machines, too")
         return
     try:
         ray.init(address=asked.address, logging_level=logging.ERROR, log_to_driver=False)

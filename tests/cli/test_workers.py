@@ -83,6 +83,20 @@ def test_workers_do_not_outlive_a_killed_run_and_hold_nothing(launch: Launch, tm
     assert_same(tmp_path / "run", unbroken)
 
 
+def test_neither_do_those_in_the_middle_of_a_client(launch: Launch, tmp_path: Path) -> None:
+    """Whose end of the connection nobody reads."""
+    running = launch(*LONG, *WORKERS, "executor.start=fork", "method.batch._target_=tests.executors.jobs.Endless")
+    running.until(lambda: len(workers_of(running)) == 2, "two workers")
+    workers = workers_of(running)
+    time.sleep(1)
+    running.signal(signal.SIGKILL)
+    running.wait()
+    end = time.monotonic() + 5
+    while not gone(workers):
+        assert time.monotonic() < end, "orphans"
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_to_all_finishes_the_round(
     number: signal.Signals, code: int, launch: Launch, tmp_path: Path, unbroken: Ran

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,3 +124,13 @@ def tasks(params: Params, images: TensorImages, sizes: Sequence[int]) -> list[Cl
 def clients(results: list[Answer]) -> Block[tuple[int, list[int]], Answer]:
     """Reduces to the process that reduces, and the clients of the block."""
     return Block((os.getpid(), [r.client for r in results]), results)
+
+
+@dataclass(frozen=True)
+class Endless(BatchRule):
+    """Trains for ever wherever it is not what has imported this."""
+
+    def select(self, network: Network, task: ClientTask, epoch: int) -> Tensor | None:
+        while os.getpid() != IMPORTED_BY:
+            time.sleep(1)
+        return None

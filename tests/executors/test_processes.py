@@ -152,10 +152,10 @@ class Pairs(Sequential):
 @pytest.mark.parametrize("count", [2, 4, 9, 10, 23, 40])
 def test_who_is_stacked_with_whom_does_not_depend_on_the_workers(net: Network, count: int) -> None:
     given = jobs.tasks(received(net), IMAGES, [1 + 7 * k % 11 for k in range(count)])
-    alone = [r.value for block in Pairs(net).map(None, given, as_list) for r in block.results]
+    alone = [(r.client, r.value) for block in Pairs(net).map(None, given, as_list) for r in block.results]
     with crew_of(net, inner=Pairs) as executor:
-        found = [r.value for block in executor.map(jobs.Where(), given, as_list) for r in block.results]
-    assert found == alone
+        blocks = list(executor.map(jobs.Where(), given, as_list))
+    assert [(r.client, r.value) for block in blocks for r in block.results] == alone
 
 
 def test_each_call_has_its_own_parameters_and_job(net: Network) -> None:

@@ -1,6 +1,7 @@
 """Ray's actors: the same bits, deaths, and what can never be had. Without Ray, the refusal alone."""
 
 import logging
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,3 +96,22 @@ def test_what_can_never_be_had_is_refused(asked: dict[str, Any], said: str, clus
 def test_workers_are_as_many_as_there_is_room_for(cluster: str) -> None:
     assert on_ray(network(mlp(4, 3)), None).count == 2
     assert on_ray(network(mlp(4, 3)), None, cpus=2).count == 1
+
+
+ALONE = """
+from src.executors.ray import Ray
+from src.executors.sequential import Sequential
+from tests.numerics.toys import mlp, network
+executor = Ray(network(mlp(4, 3)), Sequential, 1, 1, 0, None)
+import ray
+print([node["NodeManagerAddress"] for node in ray.nodes()])
+executor.close()
+print(ray.is_initialized())
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_of_its_own_listens_to_this_machine_alone_and_ends_with_it() -> None:
+    pytest.importorskip("ray")
+    found = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=config.CONF.parent)
+    assert found.stdout.split() == ["['127.0.0.1']", "False"], found.stderr
