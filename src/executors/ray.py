@@ -32,7 +32,7 @@ PATIENCE = 10.0
 
 
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""At 0, Ray listens to this machine alone. An address of 127.0.0.1 does not do that: Ray puts the machine's own for it."""
+"""At 0, Ray listens to this machine alone; for an address of 127.0.0.1 it would put the machine's own."""
 
 
 @dataclass(frozen=True)
