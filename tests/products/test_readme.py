@@ -44,5 +44,5 @@ def test_the_method_that_is_added_runs(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_options_of_a_group_and_no_other(said: Commands) -> None:
     lines = said(listing, "--markdown", "method/batch").out.splitlines()
     assert lines[:2] == ["| `method/batch` | what |", "|---|---|"]
-    assert [line.split("`")[1] for line in lines[2:]] == ["mixup", "plain"]
+    assert [line.split("`")[1] for line in lines[2:]] == ["mixup", "plain", "reselection"]
     assert said(listing, "--markdown", "bach").code == 2

@@ -261,7 +261,7 @@ FLR_SWITCHES = (
     "method.special=er",
     "method.server_pred=once",
     "method.init=zero",
-    "method.inner_max=0.3",
+    "method.inner_max=0.1",
 )
 
 
