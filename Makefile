@@ -27,7 +27,7 @@ run: $(STAMP) ## train: make run ARGS="method=fedavg noise.rho=0.4"
 card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"
 	@$(RUN) -m src.data.federation $(ARGS)
 
-test: $(STAMP) ## the tests, in a few minutes
+test: $(STAMP) ## the tests, in a quarter of an hour on two cores
 	@$(RUN) -m pytest -n 2 -m "not slow"
 
 test-all: $(STAMP) ## every test, in under an hour

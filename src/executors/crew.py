@@ -12,9 +12,9 @@ import torch
 
 from src.core import BLOCK, Block, ClientJob, ClientTask, Executor, Params, described
 from src.data.dataset import Images
-from src.executors.bench import Failure, Inner, RaisedInWorkerError
 from src.executors.plan import Piece, plan
 from src.executors.wire import Shared, decode, encode
+from src.executors.workbench import Failure, Inner, RaisedInWorkerError
 from src.network import Network
 
 log = logging.getLogger(__name__)

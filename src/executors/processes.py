@@ -26,10 +26,10 @@ import torch
 
 from src.core import Params
 from src.data.dataset import Images
-from src.executors.bench import Bench, Inner, Recipe
 from src.executors.crew import Crew, Crewed, Lost
 from src.executors.memory import Place, place
 from src.executors.wire import Shared, encode, pack
+from src.executors.workbench import Inner, Recipe, Workbench
 from src.executors.worker import CALL, SIGNALS, WORK, serve
 from src.network import Network
 from src.ranges import PositiveCount
@@ -208,7 +208,7 @@ class Forked(Local):
             for entry in list(Path("/proc/self/fd").iterdir()):
                 if (descriptor := int(entry.name)) > 2 and descriptor != theirs.fileno():
                     _close(descriptor)  # the run's lock among them, which would outlive the parent
-            serve(theirs, Bench(self._network, self._inner, self._images), self._params)
+            serve(theirs, Workbench(self._network, self._inner, self._images), self._params)
             code = 0
         except BaseException:
             traceback.print_exc()

@@ -19,10 +19,10 @@ from annotated_types import MinLen
 from src.core import Params
 from src.data.dataset import Images
 from src.errors import UserError
-from src.executors.bench import Bench, Inner, Recipe
 from src.executors.crew import Crew, Crewed, Lost
 from src.executors.processes import python_path, usable_cores
 from src.executors.wire import Packed, Shared, decode, encode, pack
+from src.executors.workbench import Inner, Recipe, Workbench
 from src.ranges import NonNegative, PositiveCount
 
 log = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class Actor:
     def __init__(self, recipe: bytes, header: bytes, *pieces: Any) -> None:
         made, inner = decode(recipe, Shared())
         images = Packed(header, pieces).value()
-        self._bench = Bench(made.network(), inner, images)
+        self._bench = Workbench(made.network(), inner, images)
 
     def begin(self, header: bytes, call: bytes, *pieces: Any) -> None:
         """A call begins."""

@@ -12,16 +12,16 @@ import threading
 from multiprocessing.connection import Connection
 
 from src.core import Params
-from src.executors.bench import Bench
 from src.executors.memory import Place
 from src.executors.wire import Shared, decode
+from src.executors.workbench import Workbench
 
 CALL, WORK = b"c", b"w"
 """The first byte of a message: a call begins, or a piece of its work."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def serve(connection: Connection, bench: Bench, params: Params) -> None:
+def serve(connection: Connection, bench: Workbench, params: Params) -> None:
     """Work until the other end is closed. ``params`` lie where the parent writes those of each call.
 
     Signals to the whole group are for the parent, which finishes its round; a worker goes when the parent does.
@@ -60,4 +60,4 @@ def main() -> None:
     kit, received = (place.map().value() for place in places)
     recipe, images = kit
     made, inner = decode(recipe, Shared())
-    serve(connection, Bench(made.network(), inner, images), received)
+    serve(connection, Workbench(made.network(), inner, images), received)

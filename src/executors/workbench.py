@@ -66,7 +66,7 @@ class RaisedInWorkerError(Exception):
         return f"in a worker:\n{self.args[0]}"
 
 
-class Bench:
+class Workbench:
     """One worker's place."""
 
     def __init__(self, network: Network, inner: Inner, images: Sequence[Images]) -> None:
