@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from src import cli, config
+from src import cli, config, usage
 from src.interrupt import Interrupted
 from src.sweep.account import accounted
 
@@ -51,8 +51,12 @@ _failed: list[Exception] = []
 
 def main() -> None:
     """What ``python -m src.main`` runs."""
+    words = sys.argv[1:]
 
     def entry() -> None:
+        if {"--help", "-h"} & set(words):
+            print(usage.text(words))
+            return
         with accounted():
             _main()
         if _failed:
