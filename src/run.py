@@ -90,11 +90,20 @@ def train(
 
 def _again(words: Sequence[str], folder: Path) -> list[str]:
     """The words that resume: the same overrides, without what was only said of this start."""
-    kept = [w for w in words if w.split("=")[0].lstrip("+") not in ("resume", "output", "max_rounds")]
+    kept = without(words, "resume", "output", "max_rounds")
     path = str(folder)
     if not re.fullmatch(r"[\w./-]+", path):  # Hydra's grammar would read commas and brackets
         path = "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
     return [*kept, f"resume={path}"]
+
+
+def without(words: Sequence[str], *keys: str) -> list[str]:
+    """The words that do not set one of these keys.
+
+    >>> without(["seed=1", "+resume=true"], "resume")
+    ['seed=1']
+    """
+    return [w for w in words if w.split("=")[0].lstrip("+") not in keys]
 
 
 def command(words: Sequence[str]) -> str:

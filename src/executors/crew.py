@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -173,13 +174,13 @@ class Crewed(Executor):
         object.__setattr__(self, "_here", self.inner(self.network))
 
     @property
+    @abstractmethod
     def count(self) -> int:
         """Workers at most."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self, images: Sequence[Images], params: Params) -> Crew:
         """A crew that knows these images, for parameters like these."""
-        raise NotImplementedError
 
     def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
         """Those of the executor inside."""

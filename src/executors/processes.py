@@ -16,6 +16,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -123,9 +124,9 @@ class Local(Crew):
         self._call = b""
         self._at: dict[int, Worker] = {}  # those that run, by number
 
+    @abstractmethod
     def start(self, theirs: Connection) -> tuple[int, subprocess.Popen[bytes] | None]:
         """Start a process that serves this end of a connection."""
-        raise NotImplementedError
 
     def begin(self, params: Params, call: bytes) -> None:
         """Write the parameters where the workers read them."""

@@ -133,11 +133,10 @@ class Sweep:
             sys.exit(1)
 
     def _say_what_to_do(self, jobs: Sequence[Job]) -> None:
-        from src.run import command
+        from src.run import command, without
 
         if any(job.status not in ("finished", "refused") for job in jobs):
-            words = [w for w in sys.argv[1:] if w.split("=")[0].lstrip("+") != "resume"]
-            print(f"to go on: {command([*words, 'resume=true'])}", file=sys.stderr)
+            print(f"to go on: {command([*without(sys.argv[1:], 'resume'), 'resume=true'])}", file=sys.stderr)
         if places := _patterns([job.unsynchronised for job in jobs if job.unsynchronised], self.folder):
             print(f"wandb sync {' '.join(places)}", file=sys.stderr)
 
