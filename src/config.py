@@ -145,6 +145,7 @@ class Root:
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal[32, 64, "bf16"]
     threads: Annotated[int, Interval(ge=1, le=1024)]
+    memory_format: Literal["auto", "contiguous", "channels_last"]
     client_memory: NonNegative
     rounds: Count
     fraction: PositiveShare
@@ -303,6 +304,7 @@ NOT_OF_THE_KEY = (
     "device",
     "executor",
     "threads",
+    "memory_format",
     "client_memory",
     "eval.memorization",
     "checkpoint",

@@ -8,7 +8,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from src.data.dataset import Images
 
 PRECISIONS: dict[int | str, str] = {32: "32-true", "bf16": "bf16-mixed", 64: "64-true"}
+Layout = Literal["auto", "contiguous", "channels_last"]
 CHUNK_BYTES = 64 * 2**20
 """Inputs prepared at once, at most (and never less than one batch)."""
 
@@ -49,15 +50,30 @@ def fabric_for(device: str, precision: int | str) -> Fabric:
     return Fabric(accelerator=accelerator, devices=1, precision=cast(Any, PRECISIONS[precision]))
 
 
+def laid_out(module: nn.Module, dtype: torch.dtype, layout: Layout) -> torch.memory_format:
+    """How inputs and weights of convolutions lie in memory; a setting of the run, since sums come in another order.
+
+    Auto is channels last where there are convolutions, which then take about a tenth less time on a CPU and less on a
+    GPU, whose matrix units want it; not in float64, for which no library has kernels that gain.
+    """
+    convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
+    last = layout == "channels_last" or (layout == "auto" and convolves and dtype != torch.float64)
+    return torch.channels_last if last else torch.contiguous_format
+
+
 class Network:
     """The model, and how stored images become its inputs."""
 
-    def __init__(self, module: nn.Module, transform: Transform, num_classes: int, fabric: Fabric) -> None:
+    def __init__(
+        self, module: nn.Module, transform: Transform, num_classes: int, fabric: Fabric, layout: Layout = "auto"
+    ) -> None:
         self.fabric = fabric
         self.transform = transform
         self.num_classes = num_classes
         self.dtype = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
-        self.module = module.to(device=fabric.device, dtype=self.dtype)
+        self.memory_format = laid_out(module, self.dtype, layout)
+        moved = module.to(device=fabric.device, dtype=self.dtype)
+        self.module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
         self.has_batch_norm = has_batch_norm(module)
         self._frozen: nn.Module | None = None
         self._frozen_of: tuple[int, int] | None = None
@@ -70,6 +86,11 @@ class Network:
         """Where the module lives."""
         return self.fabric.device
 
+    @property
+    def layout(self) -> Layout:
+        """How the weights lie, by name."""
+        return "channels_last" if self.memory_format == torch.channels_last else "contiguous"
+
     def load(self, params: Params) -> None:
         """Write ``params`` into the module, in place."""
         with torch.no_grad():
@@ -77,8 +98,9 @@ class Network:
                 own.copy_(params[name])
 
     def params(self) -> Params:
-        """A copy of what the module holds now."""
-        return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+        """A copy of what the module holds now, contiguous."""
+        held = self.module.state_dict().items()
+        return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in held}
 
     def trainable(self) -> Params:
         """The live parameters by name, without buffers and frozen ones."""
@@ -116,9 +138,15 @@ class Network:
     # ------------------------------------------------------------------------------------------------------- inputs
 
     def prepare(self, stored: Tensor, draws: Augmentation | None = None) -> Tensor:
-        """Stored images [b, C, H', W'] as inputs [b, C, H, W] on the device."""
+        """Stored images [b, C, H', W'] as inputs [b, C, H, W] on the device, laid out as the module's weights."""
+        return self.inputs(stored, draws, self.memory_format)
+
+    def inputs(
+        self, stored: Tensor, draws: Augmentation | None, memory_format: torch.memory_format = torch.contiguous_format
+    ) -> Tensor:
+        """As ``prepare``, in another layout."""
         images = stored.to(self.device, non_blocking=True)
-        return self.transform.normalize(self.transform.augment(images, draws), self.dtype)
+        return self.transform.normalize(self.transform.augment(images, draws), self.dtype, memory_format)
 
     def chunk(self, batch_size: int) -> int:
         """How many samples to prepare at once: whole batches, ``CHUNK_BYTES`` at most."""

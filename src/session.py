@@ -39,7 +39,7 @@ GIB = 2**30
 GROWS = ("rounds", *(f.name for f in fields(Counters)), "bytes", "wall_time_s")
 """What a record has beside its metrics that grows with the run; W&B's summary shows it."""
 
-OF_A_PROCESS = ("rounds", "overrides", "commit", "versions", "threads", "device", "executor")
+OF_A_PROCESS = ("rounds", "overrides", "commit", "versions", "threads", "memory_format", "device", "executor")
 """What a record says of each process that had a part in a run."""
 
 
@@ -317,7 +317,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     data = federation.dataset
     module, params = initial_params(lambda: config.build(cfg.model)(data.train.shape, data.num_classes), cfg.seed)
-    network = Network(module, data.transform, data.num_classes, fabric)
+    network = Network(module, data.transform, data.num_classes, fabric, cfg.memory_format)
     params = {
         name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
     }
@@ -336,6 +336,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         "federation": federation.fingerprint,
         "classes": list(data.classes),
         "threads": torch.get_num_threads(),
+        "memory_format": network.layout,
         "device": str(network.device),
         "executor": described(executor),
         "started": time.time(),
@@ -371,7 +372,7 @@ def _restored(
 
 
 def _say_what_differs(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    both = {k: (earlier.get(k), about[k]) for k in ("threads", "device")}
+    both = {k: (earlier.get(k), about[k]) for k in ("threads", "memory_format", "device")}
     both["executor"] = auto.shown(earlier.get("executor", {})), auto.shown(about["executor"])
     changed = [f"{k} {then} then, {now} now" for k, (then, now) in both.items() if then != now]
     if changed:

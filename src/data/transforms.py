@@ -77,10 +77,15 @@ class Transform:
         crop = _crop_by_copy if images.device.type == "cpu" else _crop_by_gather
         return crop(padded, draws, self.size)
 
-    def normalize(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Stored pixels [b, C, H, W] as inputs of ``dtype``."""
+    def normalize(
+        self,
+        images: Tensor,
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Tensor:
+        """Stored pixels [b, C, H, W] as inputs of ``dtype``, laid out as ``memory_format`` says."""
         mean, std = _constants(self.mean, self.std, dtype, images.device)
-        return (images.to(dtype) / self.scale).sub_(mean).div_(std)
+        return (images.to(dtype, memory_format=memory_format) / self.scale).sub_(mean).div_(std)
 
 
 def _crop_by_copy(images: Tensor, draws: Augmentation, size: tuple[int, int]) -> Tensor:

@@ -19,7 +19,7 @@ from src.core import ClientJob, Executor, Params, as_list
 from src.data.dataset import Images
 from src.data.transforms import Transform
 from src.executors.wire import CPU, Shared, decode, encode
-from src.network import PRECISIONS, Network, fabric_for
+from src.network import PRECISIONS, Layout, Network, fabric_for
 
 Inner = Callable[[Network], Executor]
 
@@ -34,6 +34,7 @@ class Recipe:
     device: str
     precision: int | str
     threads: int
+    layout: Layout
 
     @classmethod
     def of(cls, network: Network) -> Recipe:
@@ -41,14 +42,14 @@ class Recipe:
         names = {name: precision for precision, name in PRECISIONS.items()}
         precision = names[str(network.fabric.strategy.precision.precision)]
         device, threads = network.device.type, torch.get_num_threads()
-        return cls(network.module, network.transform, network.num_classes, device, precision, threads)
+        return cls(network.module, network.transform, network.num_classes, device, precision, threads, network.layout)
 
     def network(self) -> Network:
         """The network, and this process's threads as the recipe says."""
         torch.set_num_threads(self.threads)
         threadpoolctl.threadpool_limits(self.threads)
         fabric = fabric_for(self.device, self.precision)
-        return Network(self.module, self.transform, self.num_classes, fabric)
+        return Network(self.module, self.transform, self.num_classes, fabric, self.layout)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 The step touches only its argument: no ``self.log``, no state, no branch on a tensor's value.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from src.config import Training
 from src.core import LossTerm, Step
+from src.local.optimizer import Sgd
 
 
 def average(losses: Tensor, weight: Tensor | None) -> Tensor:
@@ -20,11 +21,6 @@ def average(losses: Tensor, weight: Tensor | None) -> Tensor:
     if weight is None:
         return losses.mean(-1)
     return (weight * losses).sum(-1) / weight.sum(-1).clamp_min(1e-12)
-
-
-def sgd(parameters: Iterable[Tensor], training: Training) -> torch.optim.SGD:
-    """Plain SGD, new for every client and round: its momentum starts at zero."""
-    return torch.optim.SGD(parameters, training.lr, training.momentum, weight_decay=training.weight_decay, fused=True)
 
 
 @dataclass
@@ -82,6 +78,6 @@ class ClientModule(L.LightningModule):
         """The objective on one batch, a scalar or [B]."""
         return objective(step)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """SGD on what can be trained."""
-        return sgd([p for p in self.module.parameters() if p.requires_grad], self.training_settings)
+    def configure_optimizers(self) -> Sgd:
+        """SGD on what can be trained, new for every client and round: its momentum starts at zero."""
+        return Sgd([p for p in self.module.parameters() if p.requires_grad], self.training_settings)

@@ -110,7 +110,7 @@ class LocalTraining:
                 with torch.no_grad():
                     found = {name: p.grad for name, p in trainable.items() if p.grad is not None}
                     for name, new in self.gradient(found, step).items():
-                        trainable[name].grad = new
+                        trainable[name].grad = _as(trainable[name], new)
             before = [p.detach().clone() for p in live] if scaled else []
             optimizer.step()
             if scaled:
@@ -193,3 +193,9 @@ class LocalTraining:
         stored = task.samples.read(augmented=True)
         random = network.transform.random((stored.shape[-2], stored.shape[-1]))
         return stored, None if random else network.prepare(stored)
+
+
+def _as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient as the parameter lies in memory, which the optimiser's kernel walks through both."""
+    same = gradient.stride() == parameter.stride()
+    return gradient if same else torch.empty_like(parameter).copy_(gradient)

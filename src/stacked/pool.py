@@ -27,13 +27,13 @@ class Pool:
         self._images: Tensor | None = None
         if len(self._index) <= most:
             images = torch.cat([task.samples.read(augmented=True) for task in tasks])
-            self._images = images if self.random else network.prepare(images)
+            self._images = images if self.random else network.inputs(images, None)
         elif any(task.samples.images is not self._store for task in tasks):
             raise NotStackable("the clients' images are too many to be held and not in one store")
 
     def inputs(self, rows: Tensor, draws: Augmentation | None) -> Tensor:
         """Inputs [b, C, H, W] of the samples at ``rows`` [b], cropped and flipped by ``draws``."""
         if self._images is None:
-            return self._network.prepare(self._store.read(self._index[rows], augmented=True), draws)
+            return self._network.inputs(self._store.read(self._index[rows], augmented=True), draws)
         found = self._images.index_select(0, rows.to(self._images.device))
-        return self._network.prepare(found, draws) if self.random else found
+        return self._network.inputs(found, draws) if self.random else found

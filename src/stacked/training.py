@@ -10,7 +10,7 @@ from torch.func import vmap
 
 from src.core import BatchRule, ClientTask, Params
 from src.data.transforms import Augmentation
-from src.local.lightning import sgd
+from src.local.optimizer import Sgd
 from src.local.plan import Draws, batch_sizes, chunks, inherits
 from src.local.sgd import Fit, LocalTraining
 from src.network import Network
@@ -50,7 +50,7 @@ class View:
     members: tuple[int, ...]
     tensors: Params
     live: dict[str, Tensor]  # those of ``tensors`` that are trained
-    optimizer: torch.optim.SGD
+    optimizer: Sgd
     index: Tensor | None  # int64 [K], where the tensors are copies that must go back
     kept: dict[str, Tensor]  # as they are kept, momenta included
 
@@ -264,9 +264,8 @@ class _Stack:
         momenta = {name: part(t) for name, t in self.momenta.items()}
         tensors = {name: self.many.leaf(name, t).detach() for name, t in kept.items()}
         live = {name: tensors[name].requires_grad_() for name in self.many.trainable}
-        optimizer = sgd(live.values(), self.job.training)
-        for name, momentum in momenta.items():
-            optimizer.state[live[name]]["momentum_buffer"] = self.many.leaf(name, momentum)
+        own = {live[name]: self.many.leaf(name, momentum) for name, momentum in momenta.items()}
+        optimizer = Sgd(live.values(), self.job.training, own)
         copies = {} if follow else {**kept, **{f"{name} momentum": t for name, t in momenta.items()}}
         view = View(members, tensors, live, optimizer, index, copies)
         if follow:

@@ -168,11 +168,16 @@ def federation(
 
 
 def random_federation(
-    sizes: Sequence[int], *, classes: int = 3, seed: int = 0, transform: Transform | None = None
+    sizes: Sequence[int],
+    *,
+    classes: int = 3,
+    seed: int = 0,
+    transform: Transform | None = None,
+    shape: tuple[int, int, int] = (1, 2, 2),
 ) -> Federation:
-    """Clients of these sizes with 2x2 pixels and labels drawn from ``seed``."""
+    """Clients of these sizes with pixels of ``shape`` and labels drawn from ``seed``."""
     rng = torch.Generator().manual_seed(seed)
-    pixels = [torch.randn(n, 1, 2, 2, generator=rng) for n in sizes]
+    pixels = [torch.randn(n, *shape, generator=rng) for n in sizes]
     labels = [torch.randint(0, classes, (n,), generator=rng) for n in sizes]
     return federation(pixels, labels, classes=classes, transform=transform)
 
