@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from src.disk import writing
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """All of ``data`` at ``path``, or what was there before: written beside, flushed to the disk, renamed.
+@contextmanager
+def written_atomically(path: Path) -> Iterator[BinaryIO]:
+    """A file that is at ``path`` once this is left, whole, or what was there before: written beside, flushed, renamed.
 
     Raises:
         DiskFullError: where there is no space for it.
@@ -18,7 +22,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     try:
         with writing(path):
             with beside.open("wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
@@ -30,3 +34,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """All of ``data`` at ``path``, or what was there before.
+
+    Raises:
+        DiskFullError: where there is no space for it.
+    """
+    with written_atomically(path) as file:
+        file.write(data)

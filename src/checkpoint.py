@@ -14,12 +14,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
-from src.atomic import write_atomically
+from src.atomic import write_atomically, written_atomically
 from src.core import ClientState, FederatedState, Payload, size_in_bytes
 from src.errors import UserError
 from src.shelf import Shelf, Shelved
@@ -110,20 +110,53 @@ def client_shelf(run: Path) -> Shelf[ClientState]:
     return Shelf(run / "clients", to_bytes, from_bytes, size_in_bytes)
 
 
+class _Hashed:
+    """A file that is written from its beginning to its end, and the checksum of what it was given.
+
+    So a state is never in memory a second time, as bytes. An error waits for ``end``: torch would make another of it.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._digest = file, hashlib.sha256()
+        self._error: OSError | None = None
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Take the next bytes."""
+        if self._error is None:
+            try:
+                self._file.write(data)
+                self._digest.update(data)
+            except OSError as error:
+                self._error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is kept back here."""
+
+    def end(self) -> bytes:
+        """The checksum, in letters.
+
+        Raises:
+            OSError: if a write failed.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._digest.hexdigest().encode()
+
+
 def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     """Write the checkpoint of a round into ``folder`` and keep the newest ``keep``, with the files that they name."""
     folder.mkdir(parents=True, exist_ok=True)
-    buffer = io.BytesIO()
-    torch.save(encode(checkpoint), buffer)
-    data = buffer.getvalue()
     path = folder / f"round_{checkpoint.state.round:08d}.pt"
     clients = checkpoint.state.clients
     names = sorted(clients.files.values())
     if clients.shelf is not None:
         clients.shelf.sync(names)
         write_atomically(path.with_suffix(".files"), "\n".join(names).encode())
-    write_atomically(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode())
-    write_atomically(path, data)
+    with written_atomically(path) as file:
+        hashed = _Hashed(file)
+        torch.save(encode(checkpoint), hashed)  # type: ignore[arg-type]
+        write_atomically(path.with_suffix(".sha256"), hashed.end())
     for old in sorted(folder.glob("round_*.pt"))[:-keep]:
         for suffix in SUFFIXES:
             old.with_suffix(suffix).unlink(missing_ok=True)
@@ -152,23 +185,23 @@ def load(path: Path, device: torch.device = CPU) -> Checkpoint:
         UserError: if it is, but another version of the package wrote it.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
         expected = path.with_suffix(".sha256").read_text().strip()
     except OSError as error:
         raise DamagedError(f"{error.strerror}: {error.filename}") from None
-    if hashlib.sha256(data).hexdigest() != expected:
+    if found != expected:
         raise DamagedError("its checksum does not match")
     try:
         place = {f"cuda:{i}": str(device) for i in range(16)}
-        stored = torch.load(io.BytesIO(data), weights_only=True, map_location=place)
-        found = decode(stored)
+        checkpoint = decode(torch.load(path, weights_only=True, map_location=place))
     except Exception as error:
         raise UserError(
             f"{path} is whole, but this version cannot read it ({error}): go on with the commit that its result.json "
             "names, or start afresh in another folder"
         ) from error
-    assert isinstance(found, Checkpoint), "nothing else is saved there"
-    return found
+    assert isinstance(checkpoint, Checkpoint), "nothing else is saved there"
+    return checkpoint
 
 
 def newest(folder: Path, device: torch.device = CPU) -> Checkpoint | None:

@@ -11,7 +11,7 @@ import numpy as np
 from src.core import FederatedState
 from src.data.federation import Federation
 from src.diagnostics import detection_auc, filter_accuracy
-from src.exchanges.noise_filter import FilterFlags
+from src.exchanges.noise_filter import FilterFlags, FilterState
 from src.exchanges.quality import QualityState
 from src.quality import rank_correlation, squared_error, squared_error_floor, true_quality
 
@@ -24,8 +24,7 @@ def by_client(federation: Federation, state: FederatedState) -> dict[str, list[A
     ``quality`` is ρ (FedES, Fig. 2), ``indicator`` what it was scaled from.
     """
     assert federation.truth is not None, "for whoever has the truth"
-    clients, quality = list(federation.with_data), _quality(state)
-    flags = {c: found for c in clients if (found := state.client(c).extras.get(FilterFlags)) is not None}
+    clients, quality, flags = list(federation.with_data), _quality(state), _flags(federation, state)
     if not flags and quality is None:
         return {}
     given = {c: federation.samples(c) for c in clients}
@@ -70,13 +69,22 @@ def summary(federation: Federation, state: FederatedState) -> dict[str, float]:
 def _auc(federation: Federation, state: FederatedState) -> float:
     assert federation.truth is not None
     wrong, doubt = [], []
-    for client in federation.with_data:
-        flags = state.client(client).extras.get(FilterFlags)
-        if flags is not None:
-            samples = federation.samples(client)
-            wrong.append((samples.labels != federation.truth[samples.index]).numpy())
-            doubt.append(1 - flags.probability.numpy())
+    for client, flags in _flags(federation, state).items():
+        samples = federation.samples(client)
+        wrong.append((samples.labels != federation.truth[samples.index]).numpy())
+        doubt.append(1 - flags.probability.numpy())
     return detection_auc(np.concatenate(doubt), np.concatenate(wrong))
+
+
+def _flags(federation: Federation, state: FederatedState) -> dict[int, FilterFlags]:
+    """The flags of clients that keep some.
+
+    They are looked for where there is a filter: what clients keep may lie on disk, and be large.
+    """
+    if not any(isinstance(part, FilterState) for part in state.server.parts.values()):
+        return {}
+    found = {client: state.client(client).extras.get(FilterFlags) for client in federation.with_data}
+    return {client: flags for client, flags in found.items() if flags is not None}
 
 
 def _quality(state: FederatedState) -> QualityState | None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from src import estimates
-from src.core import FederatedState, Params
+from src.core import FederatedState, Params, Samples
 from src.correctors.fedcorr import Suspects
 from src.data.dataset import Labels
 from src.data.federation import Federation
@@ -24,12 +24,14 @@ from src.label_privacy import l1_error, label_shares
 from src.label_table import LabelTable
 from src.network import Network
 
-_Labels = tuple[Labels, Labels, Labels, Mask]
+_Labels = tuple[Labels, Labels, Labels, Mask, bool]
 
 FEW_CLASSES, MANY_CLASSES = 20, 200
 """Up to so many classes the first clients' confusion is kept too, and up to so many the federation's."""
 FIRST_CLIENTS = 5
 """Clients whose own confusion is kept, as in FedCorr's Fig. 8."""
+SCORED = 16_384
+"""Samples whose probabilities of all classes are held at once."""
 
 
 def accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
@@ -172,33 +174,36 @@ class Evaluator:
 
         ``confidence`` is the probability, in eval mode and without augmentation, that the global model of ``state``
         gives to the label that the sample ends with, whoever chose that label. ``flagged`` is what ``labels`` counts
-        as found. Samples are scored in batches, client by client; a large set takes one more pass over its images.
+        as found. Samples are scored in full batches; a large set takes one more pass over its images.
         """
         self.network.load(state.server.params)
         data, clients = self.federation.dataset, self.federation.with_data
         judged = [self._client(state, c) for c in clients]
-        confidence = [
-            self.network.probabilities(self.federation.samples(c)).gather(1, torch.from_numpy(held)[:, None])[:, 0]
-            for c, (_, _, held, _) in zip(clients, judged, strict=True)
-        ]
-        position = np.concatenate([self.federation.clients[c] for c in clients]).tolist()
+        position = np.concatenate([self.federation.clients[c] for c in clients])
         true, given, held, suspects = (np.concatenate([found[i] for found in judged]) for i in range(4))
         flagged = suspects | (held != given)
         lid = _lid(state)
-        has_judged = (
-            (lid is not None and bool(lid.mixture))
-            or bool(flagged.any())
-            or any(state.client(c).extras.get(kind) is not None for c in clients for kind in (Suspects, FilterFlags))
-        )
+        has_judged = (lid is not None and bool(lid.mixture)) or bool(flagged.any()) or any(found[4] for found in judged)
+        everything = Samples(data.train, torch.from_numpy(position), torch.from_numpy(held))
         return LabelTable(
             classes=data.classes,
             client=[c for c in clients for _ in self.federation.clients[c]],
-            sample=position if data.ids is None else [data.ids[i] for i in position],
+            sample=position.tolist() if data.ids is None else [data.ids[i] for i in position.tolist()],
             given=given.tolist(),
             final=held.tolist(),
-            confidence=torch.cat(confidence),
+            confidence=self._confidence(everything),
             flagged=flagged.tolist() if has_judged else None,
             true=None if self.federation.truth is None else true.tolist(),
+        )
+
+    def _confidence(self, samples: Samples) -> Tensor:
+        """The loaded model's probability of each label, float64 [n]."""
+        parts = zip(samples.index.split(SCORED), samples.labels.split(SCORED), strict=True)
+        return torch.cat(
+            [
+                self.network.probabilities(Samples(samples.images, index, labels)).gather(1, labels[:, None])[:, 0]
+                for index, labels in parts
+            ]
         )
 
     def _confusion(self, were: Sequence[_Labels], are: Sequence[_Labels]) -> dict[str, Any]:
@@ -218,7 +223,10 @@ class Evaluator:
         return found
 
     def _client(self, state: FederatedState, client: int) -> _Labels:
-        """A client's true labels (given ones where nobody knows), given and held labels, and its suspects, each [n]."""
+        """A client's true labels (given ones where nobody knows), given and held labels, and its suspects, each [n].
+
+        And whether anybody has looked for suspects.
+        """
         samples, own, lid = self.federation.samples(client), state.client(client), _lid(state)
         given = samples.labels.numpy()
         held = given if own.labels is None else own.labels.numpy()
@@ -226,9 +234,10 @@ class Evaluator:
         found = own.extras.get(Suspects)
         doubted = found is not None and (lid is None or bool(lid.noisy[client]))
         suspects = found.mask.numpy() if found is not None and doubted else np.zeros(len(given), np.bool_)
-        if (flags := own.extras.get(FilterFlags)) is not None:
+        flags = own.extras.get(FilterFlags)
+        if flags is not None:
             suspects = suspects | ~flags.clean.numpy()
-        return true, given, held, suspects
+        return true, given, held, suspects, found is not None or flags is not None
 
 
 def _lid(state: FederatedState) -> LidState | None:
