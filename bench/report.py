@@ -42,7 +42,8 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     return "\n".join([_row(head), _row(["---"] * len(head)), *map(_row, rows)])
 
 
@@ -61,27 +62,29 @@ def _times(ratio: Spread | None, *, spread: bool) -> str:
     return f"{ratio.median:.2f}" + (f" ({ratio.low:.2f} to {ratio.high:.2f})" if spread else "")
 
 
+def conditions(m: Machine, command: str, seconds: float, *more: tuple[str, str]) -> str:
+    """A table of where, with what and how long something was measured."""
+    rows = [
+        ("command", f"`{command}`"),
+        ("CPU", f"{m.cpu}, {m.cores} cores, {m.memory_gib:.0f} GiB"),
+        ("load at the start (1, 5, 15 minutes)", ", ".join(f"{load:.2f}" for load in m.load)),
+        ("threads", "1 a process"),
+        ("versions", f"Python {m.python}, {m.versions}"),
+        *more,
+        ("commit", m.commit),
+        ("took", f"{seconds / 60:.1f} minutes"),
+    ]
+    return table(("", ""), rows)
+
+
 def markdown(results: Results, figure: str | None) -> str:
     """The whole report."""
-    m = results.machine
     parts = [
         "# Benchmark",
         "How it is measured, and what other frameworks do differently: `docs/benchmarks.md`.",
-        _table(
-            ("", ""),
-            [
-                ("command", f"`{results.command}`"),
-                ("CPU", f"{m.cpu}, {m.cores} cores, {m.memory_gib:.0f} GiB"),
-                ("load at the start (1, 5, 15 minutes)", ", ".join(f"{load:.2f}" for load in m.load)),
-                ("threads", "1 a process"),
-                ("versions", f"Python {m.python}, {m.versions}"),
-                ("other frameworks", m.peers),
-                ("commit", m.commit),
-                ("took", f"{results.seconds / 60:.1f} minutes"),
-            ],
-        ),
+        conditions(results.machine, results.command, results.seconds, ("other frameworks", results.machine.peers)),
     ]
-    if max(m.load[:2]) > 0.5:
+    if max(results.machine.load[:2]) > 0.5:
         parts.append("**The machine was not idle: times and ratios are indicative only.**")
     if figure is not None and results.measured:
         parts.append(f"![times as fast as the hand-written loop]({figure})")
@@ -92,7 +95,7 @@ def markdown(results: Results, figure: str | None) -> str:
         rows = [
             (name, time_of(s.median), f"{time_of(s.low)} to {time_of(s.high)}") for name, s in results.startup.items()
         ]
-        parts += ["## Start-up", _table(("command", "median", "range"), rows)]
+        parts += ["## Start-up", table(("command", "median", "range"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -133,7 +136,7 @@ def _workload(results: Results, name: str) -> str:
     )
     failures = [f"- {m.way} failed: {m.failure}" for m in results.measured[name] if m.failure]
     return "\n\n".join(
-        [f"## {w.title} (`{name}`)", setting, _table(head, rows), *(["\n".join(failures)] if failures else [])]
+        [f"## {w.title} (`{name}`)", setting, table(head, rows), *(["\n".join(failures)] if failures else [])]
     )
 
 
@@ -148,7 +151,7 @@ def _crop(results: Results) -> list[str]:
             rows.append((way, time_of(plain.median), time_of(cropped.median), more))
     if not rows:
         return []
-    return ["## What crop and flip cost (LeNet-5)", _table(("way", "without", "with", "more"), rows)]
+    return ["## What crop and flip cost (LeNet-5)", table(("way", "without", "with", "more"), rows)]
 
 
 def _round_cost(results: Results) -> list[str]:
@@ -164,7 +167,7 @@ def _round_cost(results: Results) -> list[str]:
     return [
         "## A round besides local training",
         "LeNet-5, 100 clients, 10 a round, the sequential executor; evaluated, saved and logged every round.",
-        _table(("part", "a round", "share"), rows),
+        table(("part", "a round", "share"), rows),
     ]
 
 
