@@ -115,6 +115,10 @@ class Samples:
         """Stored images at ``positions`` of this client (all by default), [b, C, H, W]."""
         return self.images.read(self.index if positions is None else self.index[positions], augmented=augmented)
 
+    def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
+        """As ``read``, of each of ``parts``; the next may be read while one is used."""
+        return self.images.read_each([self.index[positions] for positions in parts], augmented=augmented)
+
 
 @dataclass(frozen=True)
 class ClientState:

@@ -191,10 +191,10 @@ class Network:
         return torch.cat(parts) if parts else torch.empty(0, self.num_classes, dtype=self.dtype)
 
     def _chunks(self, images: "Images", index: Tensor, augment: np.random.Generator | None) -> Iterator[Tensor]:
-        for part in index.split(min(SCORE_BATCH, self.chunk(1))):
-            stored = images.read(part, augmented=augment is not None)
+        parts = index.split(min(SCORE_BATCH, self.chunk(1)))
+        for stored in images.read_each(parts, augmented=augment is not None):
             height, width = stored.shape[-2:]
-            draws = None if augment is None else self.transform.draw(augment, len(part), (height, width))
+            draws = None if augment is None else self.transform.draw(augment, len(stored), (height, width))
             yield self.prepare(stored, draws)
 
     def probabilities(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:

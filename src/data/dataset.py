@@ -3,7 +3,7 @@
 Everything here is a value; where the files come from lives in the modules that build it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -37,6 +37,9 @@ class Images(Protocol):
 
         ``augmented`` asks for the size that random crops are taken from, where that differs from ``shape``.
         """
+
+    def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
+        """What ``read`` gives of each of ``parts`` [b], in order; the next may be read while one is used."""
 
     def to(self, device: torch.device | str) -> Self:
         """The same images, read onto ``device``."""

@@ -3,11 +3,15 @@
 Both read the same pixels for the same position however often and in whatever order they are asked.
 """
 
+from __future__ import annotations
+
 import hashlib
+import itertools
 import logging
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import BytesIO
@@ -65,6 +69,10 @@ class TensorImages:
         source = self.larger if augmented and self.larger is not None else self.pixels
         return source.index_select(0, index.to(source.device))
 
+    def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
+        """The images at each of ``parts`` [b], when they are asked for: there is nothing to wait for."""
+        return (self.read(index, augmented=augmented) for index in parts)
+
     def to(self, device: torch.device | str) -> Self:
         """The same images, held on ``device``."""
         return replace(
@@ -89,6 +97,33 @@ class TensorImages:
                 digest.update(f"{array.dtype}{array.shape}".encode())
                 digest.update(array.data)
         return digest.digest()
+
+
+AHEAD = 1
+"""Parts that are decoded ahead of the one in use."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """Images that threads are decoding."""
+
+    pixels: NDArray[np.uint8]  # [b, C, H, W]
+    decoding: Sequence[Future[None]]  # [b]
+
+    def wait(self) -> NDArray[np.uint8]:
+        """The images, once all are there.
+
+        Raises:
+            UserError: if a file is not there.
+        """
+        for image in self.decoding:
+            image.result()
+        return self.pixels
+
+    def cancel(self) -> None:
+        """Decode no more of them."""
+        for image in self.decoding:
+            image.cancel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,20 +158,35 @@ class ImageFiles:
         Raises:
             UserError: if a file is not there.
         """
+        return next(self.read_each([index], augmented=augmented))
+
+    def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
+        """As ``read``, of each of ``parts``; while one is used, ``threads`` decode the next ``AHEAD`` and no more.
+
+        What is not yet begun when this is closed is never decoded.
+        """
         size = self.augmented_size if augmented else self.size
+        begun, coming = deque[_Reading](), iter(parts)
+        try:
+            begun.extend(self._begin(index, size) for index in itertools.islice(coming, AHEAD))
+            while begun:
+                begun.extend(self._begin(index, size) for index in itertools.islice(coming, 1))
+                pixels = begun[0].wait()
+                begun.popleft()
+                yield torch.from_numpy(pixels).to(self.device)
+        finally:
+            for reading in begun:
+                reading.cancel()
+
+    def _begin(self, index: Tensor, size: tuple[int, int]) -> _Reading:
+        """Have the threads decode the images at ``index`` [b]."""
         pixels = np.empty((len(index), self.channels, *size), np.uint8)
 
         def decode(row: int, position: int) -> None:
             pixels[row] = self._decode(self.paths[position], size)
 
-        positions = index.tolist()
-        if self.threads == 1:
-            for row, position in enumerate(positions):
-                decode(row, position)
-        else:
-            pool = _pool(self.threads, os.getpid())
-            list(pool.map(decode, range(len(positions)), positions))  # list: errors come out here
-        return torch.from_numpy(pixels).to(self.device)
+        pool = _pool(self.threads, os.getpid())
+        return _Reading(pixels, [pool.submit(decode, row, position) for row, position in enumerate(index.tolist())])
 
     def _decode(self, path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
         """One image [C, H, W]; black where it cannot be decoded."""

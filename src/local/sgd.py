@@ -4,7 +4,7 @@ Which samples make a batch, augmentation, mixing and the terms' draws come from 
 used.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,11 +140,11 @@ class LocalTraining:
             order = draws.order(None if selected is None else selected.positions)
             labels = held if selected is None or selected.labels is None else selected.labels.to(network.device)
             sizes = batch_sizes(len(order), size, join_last_of_one=network.has_batch_norm)
-            number = first = 0
-            for chunk in chunks(sizes, network.together(size)):
-                where = order[first : first + sum(chunk)]
-                first += len(where)
-                inputs = self._inputs(network, task, where, stored, fixed, draws)
+            together = list(chunks(sizes, network.together(size)))
+            parts = order.split([sum(chunk) for chunk in together])
+            number = 0
+            prepared = self._inputs(network, task, parts, stored, fixed, draws)
+            for chunk, where, inputs in zip(together, parts, prepared, strict=True):
                 there = where.to(network.device)
                 given = labels[there]
                 for batch, own, positions in zip(
@@ -175,16 +175,19 @@ class LocalTraining:
         self,
         network: Network,
         task: ClientTask,
-        order: Tensor,
+        parts: Sequence[Tensor],
         stored: Tensor | None,
         fixed: Tensor | None,
         draws: Draws,
-    ) -> Tensor:
-        """Inputs of the samples at ``order``, augmented where the data set is."""
+    ) -> Iterator[Tensor]:
+        """Inputs of the samples at each of ``parts``, augmented where the data set is."""
         if fixed is not None:
-            return fixed[order.to(network.device)]
-        images = task.samples.read(order, augmented=True) if stored is None else stored[order]
-        return network.prepare(images, draws.crops(network.transform, len(order), (images.shape[-2], images.shape[-1])))
+            yield from (fixed[part.to(network.device)] for part in parts)
+            return
+        held = task.samples.read_each(parts, augmented=True) if stored is None else (stored[part] for part in parts)
+        for images in held:
+            height, width = images.shape[-2:]
+            yield network.prepare(images, draws.crops(network.transform, len(images), (height, width)))
 
     def _resident(self, network: Network, task: ClientTask) -> tuple[Tensor | None, Tensor | None]:
         """The client's stored images, if they fit a chunk; and its inputs, if nothing about them is random."""

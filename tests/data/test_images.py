@@ -1,8 +1,13 @@
 """Both stores: the same pixels for the same position, and files that cannot be read."""
 
 import logging
+import os
 import pickle
+import signal
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +15,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional as reference
 
+from src.data import images
 from src.data.images import ImageFiles, TensorImages, file_sizes
 from src.errors import UserError
 from src.streams import stream
@@ -139,3 +145,83 @@ def test_sizes_of_files_in_order_and_zero_where_missing(tmp_path: Path):
     expected = [i if i % 100 == 0 else 0 for i in range(2500)]
     assert file_sizes(tmp_path, names).tolist() == expected
     assert file_sizes(tmp_path, []).tolist() == []
+
+
+# ------------------------------------------------------------------------------------------------------ reading ahead
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_parts_come_in_order_with_the_pixels_of_reading_them_alone(files: ImageFiles, threads: int):
+    store = replace(files, threads=threads)
+    parts = list(torch.randperm(12, generator=torch.Generator().manual_seed(1)).split([5, 1, 4, 2]))
+    for augmented in (False, True):
+        found = list(store.read_each(parts, augmented=augmented))
+        assert [len(part) for part in found] == [5, 1, 4, 2]
+        for part, pixels in zip(parts, found, strict=True):
+            assert torch.equal(pixels, files.read(part, augmented=augmented))
+            assert torch.equal(pixels, files.in_memory().read(part, augmented=augmented))
+    assert list(store.read_each([])) == []
+
+
+class Counting:
+    """Counts the files that are decoded, in place of ``images.decode``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self._decode = 0, images.decode
+        monkeypatch.setattr(images, "decode", self)
+
+    def __call__(self, encoded: bytes, size: tuple[int, int], channels: int) -> Any:
+        self.count += 1
+        return self._decode(encoded, size, channels)
+
+    def settled(self, expected: int) -> int:
+        """The count once it is ``expected``, or after two seconds; and then for a moment longer."""
+        until = time.monotonic() + 2
+        while self.count < expected and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        return self.count
+
+
+def test_the_next_part_is_decoded_while_one_is_used_and_no_other(files: ImageFiles, monkeypatch: pytest.MonkeyPatch):
+    decoded = Counting(monkeypatch)
+    reading = replace(files, threads=2).read_each(list(torch.arange(12).split(3)))
+    assert decoded.settled(0) == 0
+    next(reading)
+    assert decoded.settled(6) == 6, "of the part in use and of one more"
+    next(reading)
+    assert decoded.settled(9) == 9
+
+
+def test_who_stops_reading_stops_the_decoding(files: ImageFiles, monkeypatch: pytest.MonkeyPatch):
+    decoded = Counting(monkeypatch)
+    reading = replace(files, threads=1).read_each(list(torch.arange(100).remainder(12).split(50)))
+    next(reading)
+    del reading
+    assert decoded.settled(100) < 100
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_file_that_goes_while_parts_are_read_is_named_when_its_part_is_due(files: ImageFiles, threads: int):
+    reading = replace(files, threads=threads).read_each(list(torch.arange(12).split(4)))
+    (files.root / files.paths[9]).unlink()
+    next(reading)
+    next(reading)
+    with pytest.raises(UserError, match=f"dataset.root: .*{files.paths[9]}"):
+        next(reading)
+    assert files.read(torch.arange(3)).any(), "the threads go on with what comes next"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_reads_with_threads_of_its_own(files: ImageFiles):
+    """Those of its parent are not there; waiting for them would not end."""
+    store = replace(files, threads=2)
+    expected = store.read(torch.arange(12))
+    reading = store.read_each(list(torch.arange(12).split(3)))
+    next(reading)  # the parent is in the middle of it
+    if not (child := os.fork()):
+        signal.alarm(20)
+        os._exit(0 if torch.equal(store.read(torch.arange(12)), expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert sum(map(len, reading)) == 9
