@@ -1,6 +1,7 @@
 """Ray's actors: the same bits, deaths, and what can never be had. Without Ray, the refusal alone."""
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +13,14 @@ import pytest
 from src import config
 from src.core import as_list
 from src.errors import UserError
+from src.executors.processes import python_path
 from src.executors.sequential import Sequential
 from src.network import Network
 from tests.executors import jobs
 from tests.executors.test_processes import IMAGES, same
 from tests.numerics.toys import mlp, network
 from tests.properties.runs import assembled
-from tests.registry import BY_NAME
+from tests.registry import BY_NAME, REGISTRY, Entry
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 
@@ -33,10 +35,6 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPat
 def cluster() -> Iterator[str]:
     """A Ray of two cores that the tests join."""
     ray = pytest.importorskip("ray")
-    import os
-
-    from src.executors.processes import python_path
-
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     ray.init(num_cpus=2, _node_ip_address="127.0.0.1", runtime_env={"env_vars": {"PYTHONPATH": python_path()}}, **quiet)
@@ -57,6 +55,58 @@ def test_they_agree_with_sequential_to_the_bit(name: str, tmp_path: Path, cluste
         executor = on_ray(one.evaluator.network)
         try:
             assert same(one, executor)
+        finally:
+            executor.close()
+
+
+def again(actor: Any, *kit: Any) -> None:
+    """Make a new actor of one that has imported everything already."""
+    actor.__init__(*kit)
+
+
+@pytest.fixture
+def kept(cluster: str, actors: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors outlive an executor: to import torch for each of the registry would take an hour."""
+    import ray
+
+    from src.executors.ray import Actor, Actors
+
+    def hire(crew: Actors, worker: int) -> Any:
+        if worker in actors:
+            actors[worker].__ray_call__.remote(again, *crew._kit)
+        else:
+            actors[worker] = ray.remote(num_cpus=0)(Actor).remote(*crew._kit)
+        return actors[worker]
+
+    monkeypatch.setattr(Actors, "_hire", hire)
+    monkeypatch.setattr(Actors, "_end", lambda crew, worker: crew._at.pop(worker))
+
+
+@pytest.fixture(scope="module")
+def actors() -> dict[int, Any]:
+    """Those that ``kept`` keeps, by worker."""
+    return {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_every_method_agrees_with_sequential_to_the_bit(
+    entry: Entry, tmp_path: Path, kept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from src.executors.ray import Actors
+
+    handed, hand = set[int](), Actors.hand
+
+    def counted(crew: Actors, worker: int, work: bytes) -> None:
+        handed.add(worker)
+        hand(crew, worker, work)
+
+    monkeypatch.setattr(Actors, "hand", counted)
+    with assembled(entry.words, tmp_path / "run") as one:
+        executor = on_ray(one.evaluator.network)
+        try:
+            assert same(one, executor)
+            assert handed == {0, 1}, "both workers had a part in it"
         finally:
             executor.close()
 
