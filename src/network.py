@@ -126,7 +126,9 @@ class Network:
 
         def forward(inputs: Tensor) -> Tensor:
             if self._frozen is None:
-                self._frozen = copy.deepcopy(self.module).requires_grad_(False)
+                self._frozen = copy.deepcopy(self.module)
+                for parameter in self._frozen.parameters():
+                    parameter.requires_grad = False  # its method of this name is refused under vmap
             if self._frozen_of != of:
                 self._frozen.load_state_dict(broadcast.params)
                 self._frozen_of = of

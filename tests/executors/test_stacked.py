@@ -47,8 +47,8 @@ from src.stacked.suitable import why_not
 from src.stacked.training import train
 from tests.numerics.toys import federation, mlp, network, random_federation
 from tests.properties.parts import HalfTheSamples, Pull, Scaled
-from tests.properties.runs import assembled, difference
-from tests.registry import REGISTRY, Entry
+from tests.properties.runs import assembled, difference, run
+from tests.registry import BY_NAME, REGISTRY, Entry
 
 EXACT = 1e-9
 TRAINING = Training(lr=0.1, momentum=0.9, weight_decay=0.01, batch_size=4, epochs=3)
@@ -541,6 +541,13 @@ def test_terms_that_cannot_be_stacked(term: LossTerm, caplog: pytest.LogCaptureF
         return
     assert why_not(work, net) is None
     falls_back(net, work, tasks(net), "odd", caplog)
+
+
+def test_the_received_model_may_first_be_asked_for_in_a_stack(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """A run has one network and no round before its first."""
+    words = [word for word in BY_NAME["flr"].words if not word.startswith("executor=")]
+    run([*words, "method.R_w=0", "executor=stacked"], tmp_path / "run")
+    assert "one by one" not in caplog.text
 
 
 def test_a_choice_by_the_clients_own_model_cannot_be_stacked(caplog: pytest.LogCaptureFixture):
