@@ -74,7 +74,9 @@ def conditions(m: Machine, command: str, seconds: float, *more: tuple[str, str])
         ("commit", m.commit),
         ("took", f"{seconds / 60:.1f} minutes"),
     ]
-    return table(("", ""), rows)
+    busy = max(m.load[:2]) > 0.5
+    note = "\n\n**The machine was not idle: times and ratios are indicative only.**" if busy else ""
+    return table(("", ""), rows) + note
 
 
 def markdown(results: Results, figure: str | None) -> str:
@@ -84,8 +86,6 @@ def markdown(results: Results, figure: str | None) -> str:
         "How it is measured, and what other frameworks do differently: `docs/benchmarks.md`.",
         conditions(results.machine, results.command, results.seconds, ("other frameworks", results.machine.peers)),
     ]
-    if max(results.machine.load[:2]) > 0.5:
-        parts.append("**The machine was not idle: times and ratios are indicative only.**")
     if figure is not None and results.measured:
         parts.append(f"![times as fast as the hand-written loop]({figure})")
     parts += [_workload(results, name) for name in results.measured]
