@@ -20,6 +20,7 @@ from src.core import Broadcast, ClientTask, Params, Samples
 from src.data.transforms import Augmentation, Transform
 from src.errors import UserError
 from src.models.layers import has_batch_norm
+from src.resident import Resident
 from src.streams import torch_seed
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class Network:
         moved = module.to(device=fabric.device, dtype=self.dtype)
         self.module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
         self.has_batch_norm = has_batch_norm(module)
+        self.here = Resident(fabric.device)
+        """Stored images as this network is to read them."""
         self._frozen: nn.Module | None = None
         self._frozen_of: tuple[int, int] | None = None
         self._received: tuple[ClientTask, Tensor] | None = None
@@ -194,7 +197,7 @@ class Network:
 
     def _chunks(self, images: "Images", index: Tensor, augment: np.random.Generator | None) -> Iterator[Tensor]:
         parts = index.split(min(SCORE_BATCH, self.chunk(1)))
-        for stored in images.read_each(parts, augmented=augment is not None):
+        for stored in self.here(images).read_each(parts, augmented=augment is not None):
             height, width = stored.shape[-2:]
             draws = None if augment is None else self.transform.draw(augment, len(stored), (height, width))
             yield self.prepare(stored, draws)

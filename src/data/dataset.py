@@ -29,6 +29,10 @@ class Images(Protocol):
     def augmented_size(self) -> tuple[int, int]:
         """(H', W') of what random crops are taken from, before padding: what ``Transform.draw`` is to be told."""
 
+    @property
+    def bytes_in_memory(self) -> int | None:
+        """What they take in memory; None where they are decoded when asked for."""
+
     def __len__(self) -> int:
         """How many images there are."""
 

@@ -61,6 +61,11 @@ class TensorImages:
         h, w = (self.pixels if self.larger is None else self.larger).shape[2:]
         return h, w
 
+    @property
+    def bytes_in_memory(self) -> int:
+        """Of both sizes."""
+        return self.pixels.nbytes + (0 if self.larger is None else self.larger.nbytes)
+
     def __len__(self) -> int:
         return len(self.pixels)
 
@@ -148,6 +153,11 @@ class ImageFiles:
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W) of what the network receives."""
         return (self.channels, *self.size)
+
+    @property
+    def bytes_in_memory(self) -> None:
+        """They lie in files."""
+        return None
 
     def __len__(self) -> int:
         return len(self.paths)

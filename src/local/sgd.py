@@ -5,7 +5,7 @@ used.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from src.core import (
     LossTerm,
     Params,
     Payload,
+    Samples,
     Step,
     all_finite,
 )
@@ -130,7 +131,8 @@ class LocalTraining:
     def _steps(self, network: Network, task: ClientTask, trainable: Params) -> Iterator[Step]:
         """Every batch of every epoch, inputs prepared a chunk of batches at a time."""
         draws = Draws(task, self.batch, self.terms)
-        stored, fixed = self._resident(network, task)
+        samples = replace(task.samples, images=network.here(task.samples.images))
+        stored, fixed = self._together(network, samples)
         held = task.samples.labels.to(network.device)
         frozen = network.frozen(task.broadcast)
         weight = None if task.state.weight is None else task.state.weight.to(network.device, network.dtype)
@@ -143,7 +145,7 @@ class LocalTraining:
             together = list(chunks(sizes, network.together(size)))
             parts = order.split([sum(chunk) for chunk in together])
             number = 0
-            prepared = self._inputs(network, task, parts, stored, fixed, draws)
+            prepared = self._inputs(network, samples, parts, stored, fixed, draws)
             for chunk, where, inputs in zip(together, parts, prepared, strict=True):
                 there = where.to(network.device)
                 given = labels[there]
@@ -174,7 +176,7 @@ class LocalTraining:
     def _inputs(
         self,
         network: Network,
-        task: ClientTask,
+        samples: Samples,
         parts: Sequence[Tensor],
         stored: Tensor | None,
         fixed: Tensor | None,
@@ -184,16 +186,16 @@ class LocalTraining:
         if fixed is not None:
             yield from (fixed[part.to(network.device)] for part in parts)
             return
-        held = task.samples.read_each(parts, augmented=True) if stored is None else (stored[part] for part in parts)
+        held = samples.read_each(parts, augmented=True) if stored is None else (stored[part] for part in parts)
         for images in held:
             height, width = images.shape[-2:]
             yield network.prepare(images, draws.crops(network.transform, len(images), (height, width)))
 
-    def _resident(self, network: Network, task: ClientTask) -> tuple[Tensor | None, Tensor | None]:
+    def _together(self, network: Network, samples: Samples) -> tuple[Tensor | None, Tensor | None]:
         """The client's stored images, if they fit a chunk; and its inputs, if nothing about them is random."""
-        if len(task.samples) > network.chunk(1):
+        if len(samples) > network.chunk(1):
             return None, None
-        stored = task.samples.read(augmented=True)
+        stored = samples.read(augmented=True)
         random = network.transform.random((stored.shape[-2], stored.shape[-1]))
         return stored, None if random else network.prepare(stored)
 

@@ -26,7 +26,8 @@ class Pool:
         self._index = torch.cat([task.samples.index for task in tasks])
         self._images: Tensor | None = None
         if len(self._index) <= most:
-            images = torch.cat([task.samples.read(augmented=True) for task in tasks])
+            read = (network.here(t.samples.images).read(t.samples.index, augmented=True) for t in tasks)
+            images = torch.cat(list(read))
             self._images = images if self.random else network.inputs(images, None)
         elif any(task.samples.images is not self._store for task in tasks):
             raise NotStackable("the clients' images are too many to be held and not in one store")
@@ -34,6 +35,7 @@ class Pool:
     def inputs(self, rows: Tensor, draws: Augmentation | None) -> Tensor:
         """Inputs [b, C, H, W] of the samples at ``rows`` [b], cropped and flipped by ``draws``."""
         if self._images is None:
-            return self._network.inputs(self._store.read(self._index[rows], augmented=True), draws)
+            stored = self._network.here(self._store).read(self._index[rows], augmented=True)
+            return self._network.inputs(stored, draws)
         found = self._images.index_select(0, rows.to(self._images.device))
         return self._network.inputs(found, draws) if self.random else found
