@@ -122,9 +122,9 @@ def find(names: Sequence[str], *, unfinished: bool = False) -> list[Run]:
     runs = [run for run in read.values() if run is not None and (run.finished or unfinished)]
     for folder, run in read.items():
         if run is None:
-            note(f"{_shown(folder)} is left out: its {RESULT} cannot be read as that of a run")
+            note(f"{shown(folder)} is left out: its {RESULT} cannot be read as that of a run")
         elif not (run.finished or unfinished):
-            note(f"{_shown(folder)} is left out: {run.status} after round {run.result.get('rounds', '?')}")
+            note(f"{shown(folder)} is left out: {run.status} after round {run.result.get('rounds', '?')}")
     if not runs:
         hint = "; --unfinished takes the others, too" if any(read.values()) else ""
         raise UserError(f"no run is finished in or below {', '.join(names)}{hint}")
@@ -168,7 +168,7 @@ def _read(folder: Path) -> Run | None:
     return run
 
 
-def _shown(folder: Path) -> str:
+def shown(folder: Path) -> str:
     """A folder as a person here would write it."""
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
@@ -211,6 +211,6 @@ def _newest(runs: Sequence[Run]) -> Iterator[Run]:
             reverse=True,
         )
         if rest:
-            others = ", ".join(_shown(run.folder) for run in rest)
-            note(f"{_shown(first.folder)} counts for seed {seed}; the same configuration again is left out: {others}")
+            others = ", ".join(shown(run.folder) for run in rest)
+            note(f"{shown(first.folder)} counts for seed {seed}; the same configuration again is left out: {others}")
         yield first

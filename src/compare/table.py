@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from statistics import fmean, stdev
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from src.compare.latex import escaped
 from src.compare.names import names
 from src.compare.runs import Row, Run, note
 
@@ -220,9 +220,9 @@ class Table:
     def latex(self) -> str:
         """A ``tabular`` with booktabs' rules, the best accuracies bold."""
         kinds = "".join("l" if heading in ("run", "status") else "r" for heading in self.headings)
-        rows = [" & ".join(map(_escaped, self.headings)) + r" \\", r"\midrule"]
+        rows = [" & ".join(map(escaped, self.headings)) + r" \\", r"\midrule"]
         for line, cells in zip(self.lines, self.cells(), strict=True):
-            texts = [rf"\texttt{{{_escaped(cells[0])}}}", *(_escaped(cell.strip()) for cell in cells[1:])]
+            texts = [rf"\texttt{{{escaped(cells[0])}}}", *(escaped(cell.strip()) for cell in cells[1:])]
             rows.append(" & ".join(self._marked(line, texts, r"\textbf{{{}}}")) + r" \\")
         begin = ["% needs \\usepackage{booktabs}", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
         return "\n".join([*begin, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
@@ -258,11 +258,3 @@ def _place(line: Line, sort: str) -> tuple[bool, float]:
     number = line.numbers[sort]
     accuracy = any(column.key == sort and column.accuracy for column in COLUMNS)
     return number is None, 0.0 if number is None else -number.mean if accuracy else number.mean
-
-
-LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", MISSING: "--"}
-
-
-def _escaped(text: str) -> str:
-    """What LaTeX prints as ``text``."""
-    return re.sub(rf"[\\~^±{MISSING}&%$#_{{}}]", lambda found: LATEX.get(found[0], rf"\{found[0]}"), text)

@@ -334,7 +334,7 @@ def test_what_markdown_and_latex_would_take_for_their_own_is_escaped(tmp_path: P
     (made(tmp_path / "c") / "result.json").write_text(json.dumps(record))
     found = table(tmp_path)
     assert r"| `method=fedavg train.note=50%\|a_b$c\d` |" in found.markdown()
-    assert r"\texttt{method=fedavg train.note=50\%|a\_b\$c\textbackslash{}d} & 1 &" in found.latex()
+    assert r"\texttt{method=fedavg train.note=50\%\textbar{}a\_b\$c\textbackslash{}d} & 1 &" in found.latex()
     assert r"\texttt{method=fedavg} & 2 & \textbf{50.00 $\pm$ 0.00} &" in found.latex()
     assert r"last, \% &" in found.latex()
 

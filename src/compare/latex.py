@@ -1,0 +1,51 @@
+"""Text as LaTeX prints it."""
+
+from __future__ import annotations
+
+GREEK = {
+    **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "ζ": "zeta", "η": "eta", "θ": "theta"},
+    **{"ι": "iota", "κ": "kappa", "λ": "lambda", "μ": "mu", "ν": "nu", "ξ": "xi", "π": "pi", "ρ": "rho", "σ": "sigma"},
+    **{"τ": "tau", "υ": "upsilon", "φ": "phi", "χ": "chi", "ψ": "psi", "ω": "omega", "Γ": "Gamma", "Δ": "Delta"},
+    **{"Θ": "Theta", "Λ": "Lambda", "Ξ": "Xi", "Π": "Pi", "Σ": "Sigma", "Φ": "Phi", "Ψ": "Psi", "Ω": "Omega"},
+}
+MATHS = GREEK | {
+    "±": "pm",
+    "×": "times",
+    "·": "cdot",
+    "≤": "leq",
+    "≥": "geq",
+    "≈": "approx",
+    "→": "rightarrow",
+    "∞": "infty",
+    "∅": "emptyset",
+    "²": "^2",
+}
+SYMBOLS = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "[": "{[}",  # an option of what ends the row before, else; a star, too
+    "]": "{]}",
+    "*": "{*}",
+    "–": "--",
+    "—": "---",
+    "−": "$-$",
+    "…": r"\ldots{}",
+    "’": "'",
+    "“": "``",
+    "”": "''",
+    "\n": " ",
+}
+ESCAPES = str.maketrans(
+    {letter: rf"\{letter}" for letter in "&%$#_{}"}
+    | {sign: f"${word}$" if word.startswith("^") else rf"$\{word}$" for sign, word in MATHS.items()}
+    | SYMBOLS
+)
+
+
+def escaped(text: str) -> str:
+    """What LaTeX prints as ``text``; Greek letters and signs without a package of their own."""
+    return text.translate(ESCAPES)
