@@ -1,0 +1,69 @@
+"""A table with the numbers of runs beside the paper's: all that rendering takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Literal
+
+from src.tables.table import Column, Number, Table
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run behind a cell, finished or not."""
+
+    seed: int
+    folder: Path  # holds result.json, metrics.jsonl, figures/
+    command: str  # the command line that makes it again
+    value: float | None  # in the metric's unit (accuracy in %); None where there is none yet, or the run cannot say
+    state: Literal["finished", "failed", "absent"]
+    log: Path | None  # of a failed run
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The paper's number and the runs that ours is made of."""
+
+    paper: Number | None  # None also where one rendered column stands for several of the paper's
+    runs: tuple[Run, ...]  # one a seed; empty where it cannot run
+    state: Literal["run", "partly", "absent", "failed", "missing", "na"]
+    note: str | None  # for a footnote: why n/a, what is missing, what failed
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The numbers of the runs that have one, in the order of seeds."""
+        return tuple(run.value for run in self.runs if run.value is not None)
+
+    @property
+    def mean(self) -> float | None:
+        """Over seeds; None where no run has a number."""
+        return fmean(self.values) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        """The sample deviation (ddof=1) over seeds; None for fewer than two."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What is changed so that tables fit a machine, in words."""
+
+    name: str  # "small"
+    title: str
+    changes: tuple[str, ...]  # one sentence each, printed under every table made at this scale
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A table at a scale."""
+
+    table: Table
+    scale: Scale
+    columns: tuple[Column, ...]  # as rendered, after columns that became one were merged
+    of_paper: tuple[tuple[int, ...], ...]  # rendered column -> the paper's columns that it stands for
+    cells: tuple[tuple[Cell, ...], ...]  # [row][rendered column]
+    notes: tuple[str, ...]  # of this table at this scale

@@ -1,0 +1,57 @@
+"""A table as a paper prints it: rows and columns as overrides, what it measures, and the printed numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Number:
+    """What a paper prints in a cell, in the unit of the table's metric."""
+
+    mean: float
+    std: float | None  # None: none printed
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: mostly a method, sometimes a variant of one, or a method on its own data set or model."""
+
+    label: str  # "FedCorr", or "FedCorr (centralized)"
+    method: str  # the paper's name of the method, the unit of rankings; "" where a row is none
+    overrides: tuple[str, ...]  # Hydra words
+    missing: str | None  # what does not exist yet ("RoFL"); None where the row can run
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: a setting that all rows are run in."""
+
+    label: str  # "ρ=0.6 τ=0.5"
+    overrides: tuple[str, ...]  # Hydra words; the first ones say which experiment
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What the cells of a table say."""
+
+    name: str  # "best test accuracy"
+    unit: str  # "%"; "" for what has none
+    higher_is_better: bool | None  # None: not ranked
+    key: str  # where it is among the metrics of a run
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with the numbers that the paper prints."""
+
+    name: str  # "fedcorr_2", as its file conf/table/fedcorr_2.yaml
+    paper: str  # "FedCorr"; "" for a table of one's own
+    number: str  # "2"
+    title: str
+    metric: Metric
+    trials: int | None  # seeds of the paper; None where it does not say
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    cells: tuple[tuple[Number | None, ...], ...]  # [row][column]; None: nothing printed
+    notes: tuple[str, ...]
