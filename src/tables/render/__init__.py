@@ -1,0 +1,64 @@
+"""Tables as Markdown, LaTeX and CSV, and all of them on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from src.atomic import write_atomically
+from src.errors import UserError
+from src.tables.filled import Filled
+
+REPORT, INDEX = "report.html", "README.md"
+NEEDED = ("jinja2", "scikit_posthocs")
+
+
+def render(filled: Sequence[Filled], out: Path) -> list[Path]:
+    """Write each table as ``.md``, ``.tex`` and ``.csv`` into ``out``, all of them as ``report.html``; gives the files.
+
+    ``README.md`` names the tables and has the methods over all settings of each paper, with ``ranks_<paper>.svg`` where
+    there is a test. Equal tables and runs give equal bytes. All tables are of one scale.
+
+    Raises:
+        UserError: if there is no table, the extra ``tables`` is not installed, or ``out`` cannot be written.
+        DiskFullError: if there is no space for a file.
+    """
+    if not filled:
+        raise UserError("there is no table to render: name one, or none to render all")
+    if lacking := [name for name in NEEDED if find_spec(name) is None]:
+        raise UserError(f"rendering needs {' and '.join(lacking)}: pip install 'flnl[tables]', or make env")
+    found = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in _files(filled, out):
+            write_atomically(out / name, text.encode())
+            found.append(out / name)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror})") from error
+    return found
+
+
+def _files(filled: Sequence[Filled], out: Path) -> Iterator[tuple[str, str]]:
+    from src.tables.render import drawings, index, latex, long, markdown, report
+    from src.tables.render.agreement import agreements
+    from src.tables.render.evidence import Evidence
+    from src.tables.render.ranking import ranking
+    from src.tables.render.sheet import Sheet
+
+    evidence, papers = Evidence(out), []
+    for name in dict.fromkeys(one.table.paper for one in filled):
+        own = [one for one in filled if one.table.paper == name]
+        tables = [report.Shown(Sheet(one), agreements(one), evidence) for one in own]
+        papers.append(report.Paper(name, tables, ranking(name, own) if name else None, evidence))
+    for paper in papers:
+        for table in paper.tables:
+            origin = evidence.origin([table.filled])
+            yield f"{table.name}.md", markdown.table(table.sheet, table.agreements, origin)
+            yield f"{table.name}.tex", latex.table(table.sheet, table.agreements)
+            yield f"{table.name}.csv", long.table(table.filled)
+        if paper.ranking is not None and not paper.ranking.too_few:
+            yield index.figure(paper.name), drawings.svg(drawings.critical(paper.ranking))
+    provenance = evidence.provenance(filled)
+    yield INDEX, index.page(papers, provenance)
+    yield REPORT, report.page(filled[0].scale, papers, provenance)

@@ -1,0 +1,96 @@
+"""What the folders of runs hold, each read once: records, curves and figures; and where all of it came from."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from src.figures import FOLDER, curves
+from src.folder import read_record
+from src.tables.filled import Cell, Filled
+
+ACCURACIES = {"best": "best", "last": "last", "mean_last_10": "mean of the last 10"}
+"""Of test accuracy, by their names in a run's record: papers differ in which they mean."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The folders, as rendering into ``out`` shows and links to them."""
+
+    out: Path
+    _records: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
+    _curves: dict[Path, tuple[curves.Curve, ...]] = field(default_factory=dict)
+
+    def record(self, folder: Path) -> Mapping[str, Any]:
+        """A run's ``result.json``; empty where there is none."""
+        if folder not in self._records:
+            self._records[folder] = read_record(folder) or {}
+        return self._records[folder]
+
+    def curves(self, cell: Cell) -> list[curves.Curve]:
+        """Of the runs of a cell that have come to their end, over seeds."""
+        found: list[curves.Curve] = []
+        for run in cell.runs:
+            if run.state == "finished":
+                if run.folder not in self._curves:
+                    (row,) = curves.read([("", [run.folder])])
+                    self._curves[run.folder] = tuple(row.curves)
+                found += self._curves[run.folder]
+        return found
+
+    def figures(self, folder: Path) -> list[Path]:
+        """The figures that were drawn of a run, by name."""
+        return sorted((folder / FOLDER).glob("*.png"))
+
+    def accuracies(self, folder: Path) -> str:
+        """A run's accuracies, each named; empty where none is recorded."""
+        metrics = self.record(folder).get("metrics") or {}
+        known = ((name, metrics.get(key)) for key, name in ACCURACIES.items())
+        return ", ".join(f"{name} {100 * value:.2f} %" for name, value in known if isinstance(value, float))
+
+    def link(self, path: Path) -> str:
+        """``path`` as the rendered files refer to it."""
+        return Path(os.path.relpath(path, self.out)).as_posix()
+
+    def provenance(self, tables: Iterable[Filled]) -> dict[str, str]:
+        """Of all finished runs behind ``tables``: how many, when, of which commits, with what and in what time."""
+        runs = [run for table in tables for row in table.cells for cell in row for run in cell.runs]
+        folders = dict.fromkeys(run.folder for run in runs if run.state == "finished")
+        records = [record for folder in folders if (record := self.record(folder))]
+        days = sorted({_day(r["started"]) for r in records if isinstance(r.get("started"), int | float)})
+        seconds = sum(r["wall_time_s"] for r in records if isinstance(r.get("wall_time_s"), int | float))
+        versions = Counter(f"{k} {v}" for r in records for k, v in (r.get("versions") or {}).items())
+        said = {
+            "runs": str(len(folders)),
+            "started": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "",
+            "commit": _counted(str(r["commit"]) for r in records if r.get("commit")),
+            "device": _counted(str(r["device"]) for r in records if r.get("device")),
+            "executor": _counted(str(r["executor"]) for r in records if r.get("executor")),
+            "wall time, all runs": f"{seconds / 3600:.2f} h" if seconds else "",
+            "versions": ", ".join(sorted(versions)),
+        }
+        return {name: text for name, text in said.items() if text}
+
+    def origin(self, tables: Iterable[Filled]) -> str:
+        """The same in a sentence: how many runs, when and of which commit."""
+        found = self.provenance(tables)
+        words = (found["runs"] + (" run" if found["runs"] == "1" else " runs"), found.get("started"))
+        commit = f", commit {found['commit']}" if "commit" in found else ""
+        return f"Made of {' of '.join(word for word in words if word)}{commit}."
+
+
+def _day(started: float) -> str:
+    return datetime.fromtimestamp(started, UTC).date().isoformat()
+
+
+def _counted(found: Iterable[str]) -> str:
+    """What there is, with its number where it is not the same everywhere."""
+    times = Counter(found)
+    if len(times) == 1:
+        return next(iter(times))
+    return ", ".join(f"{text} ({n} runs)" for text, n in sorted(times.items()))

@@ -1,0 +1,200 @@
+"""A filled table as words, in no format yet: what a cell says, footnotes, and the lines above and below the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from src.compare.runs import shown
+from src.tables.filled import Cell, Filled
+from src.tables.table import Number
+
+DASH = "–"
+WORDS = {"run": DASH, "partly": DASH, "absent": "not run", "failed": "failed", "missing": "missing", "na": "n/a"}
+"""What a cell without a number says; a dash where runs came to their end and have none."""
+MEANINGS = {
+    "best": "the maximum over a run's evaluations, an oracle over the test set",
+    "last": "at a run's last evaluation",
+    "mean_last_10": "the mean of a run's last 10 evaluations",
+}
+"""By the name of the metric in a run's record."""
+PERCENT_DIGITS, MOST_DIGITS = 2, 6
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell in words."""
+
+    ours: str  # "95.10 ± 0.30", or the word for its state
+    count: str  # "2 of 3 seeds", where some have no number yet
+    paper: str  # "94.15 ± 0.18"; a range where the column stands for several of the paper's
+    difference: str  # ours - paper; empty where one of them has no number
+    best: bool  # no other row of ours is better in this column
+    mark: int | None  # the number of its footnote, from 1
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """All that is said of a table, whatever the format."""
+
+    filled: Filled
+
+    # ------------------------------------------------------------------------------------------------------ the table
+
+    @cached_property
+    def entries(self) -> tuple[tuple[Entry, ...], ...]:
+        """[row][rendered column]."""
+        return tuple(
+            tuple(self._entry(i, j) for j in range(len(self.filled.columns))) for i in range(len(self.filled.cells))
+        )
+
+    @property
+    def headings(self) -> list[str]:
+        """Of the rendered columns, unit included."""
+        unit = self.filled.table.metric.unit
+        return [f"{column.label}, {unit}" if unit else column.label for column in self.filled.columns]
+
+    @cached_property
+    def footnotes(self) -> list[str]:
+        """Each once, in the order in which cells ask for them."""
+        found = (_footnote(cell) for row in self.filled.cells for cell in row)
+        return list(dict.fromkeys(note for note in found if note))
+
+    def _entry(self, i: int, j: int) -> Entry:
+        cell = self.filled.cells[i][j]
+        note = _footnote(cell)
+        return Entry(
+            ours=WORDS[cell.state] if cell.mean is None else self.number(cell.mean, cell.std),
+            count=_count(cell),
+            paper=self._paper(i, j),
+            difference="" if (found := difference(cell)) is None else self.number(found, sign="+"),
+            best=self._best(i, j),
+            mark=self.footnotes.index(note) + 1 if note else None,
+        )
+
+    def _paper(self, i: int, j: int) -> str:
+        cell = self.filled.cells[i][j]
+        if cell.paper is not None:
+            return self.number(cell.paper.mean, cell.paper.std)
+        means = [number.mean for number in papers(self.filled, i, j) if number is not None]
+        if not means:
+            return DASH
+        low, high = self.number(min(means)), self.number(max(means))
+        return low if low == high else f"{low} to {high}"
+
+    def _best(self, i: int, j: int) -> bool:
+        higher = self.filled.table.metric.higher_is_better
+        means = [mean for row in self.filled.cells if (mean := row[j].mean) is not None]
+        own = self.filled.cells[i][j].mean
+        return higher is not None and own is not None and len(means) > 1 and own == (max if higher else min)(means)
+
+    # -------------------------------------------------------------------------------------------------------- numbers
+
+    def number(self, mean: float, std: float | None = None, *, sign: str = "-") -> str:
+        """A number with its deviation, in the digits of this table; ``sign="+"`` for a difference."""
+        text = f"{mean:{sign}.{self.digits}f}".replace("-", "−")
+        return text if std is None else f"{text} ± {std:.{self.digits}f}"
+
+    @cached_property
+    def digits(self) -> int:
+        """Decimals: two of percentages, none of counts, else so many that the typical number has three digits."""
+        if self.filled.table.metric.unit == "%":
+            return PERCENT_DIGITS
+        printed = [number.mean for row in self.filled.table.cells for number in row if number is not None]
+        ours = [value for row in self.filled.cells for cell in row for value in cell.values]
+        if all(float(value).is_integer() for value in [*printed, *ours]):
+            return 0
+        sizes = sorted(abs(value) for value in [*printed, *ours] if value)
+        typical = sizes[len(sizes) // 2]
+        return min(MOST_DIGITS, max(0, 2 - math.floor(math.log10(typical))))
+
+    # ---------------------------------------------------------------------------------------------------------- lines
+
+    @property
+    def title(self) -> str:
+        """Whose table it is, and of what."""
+        table = self.filled.table
+        return f"{table.paper}, Table {table.number}: {table.title}" if table.paper else table.title
+
+    @property
+    def measured(self) -> str:
+        """The metric, its unit and what it means."""
+        metric = self.filled.table.metric
+        better = {True: "; higher is better", False: "; lower is better", None: ""}[metric.higher_is_better]
+        meaning = f" ({MEANINGS[metric.key]})" if metric.key in MEANINGS else ""
+        text = f"{metric.name}{f', {metric.unit}' if metric.unit else ''}{meaning}{better}."
+        return text[:1].upper() + text[1:]
+
+    @property
+    def seeds(self) -> str:
+        """How many seeds are behind a number of ours and of the paper's."""
+        seeds, trials = self.filled.scale.seeds, self.filled.table.trials
+        spread = "mean ± sample standard deviation" if len(seeds) > 1 else "so without a deviation"
+        ours = f"Ours: {counted(len(seeds), 'seed')} ({', '.join(map(str, seeds))}) a cell, {spread}."
+        return f"{ours} The paper: {counted(trials, 'trial') if trials else 'number of trials not given'}."
+
+    @property
+    def reading(self) -> str:
+        """How a cell is read."""
+        metric = self.filled.table.metric
+        points = {"%": " in percentage points"}.get(metric.unit, "")
+        bold = "" if metric.higher_is_better is None else " The best of ours in a column is bold."
+        return f"The difference is ours − the paper's{points}.{bold}"
+
+    @property
+    def scale(self) -> str:
+        """Under which scale the numbers came about, to be printed prominently."""
+        scale = self.filled.scale
+        small = ": these are not the paper's conditions" if scale.changes else ""
+        return f"Made at scale “{scale.name}” ({scale.title}){small}."
+
+    @property
+    def merged(self) -> list[str]:
+        """Which of the paper's columns a rendered column stands for, where there are several."""
+        labels = [column.label for column in self.filled.table.columns]
+        return [
+            f"“{column.label}” stands for {len(which)} columns of the paper ({', '.join(labels[k] for k in which)}): "
+            "where the scale lets nothing tell them apart; the paper's numbers are shown as a range."
+            for column, which in zip(self.filled.columns, self.filled.of_paper, strict=True)
+            if len(which) > 1
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be known of this table, here and in the paper."""
+        return [*self.merged, *self.filled.notes, *self.filled.table.notes]
+
+
+def papers(filled: Filled, i: int, j: int) -> list[Number | None]:
+    """The paper's numbers that a rendered cell stands for."""
+    return [filled.table.cells[i][k] for k in filled.of_paper[j]]
+
+
+def difference(cell: Cell) -> float | None:
+    """Ours - paper; None where one of them has no number."""
+    return None if cell.mean is None or cell.paper is None else cell.mean - cell.paper.mean
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 seed``, ``2 seeds``."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _count(cell: Cell) -> str:
+    done, asked = len(cell.values), len(cell.runs)
+    return f"{done} of {asked} seeds" if cell.mean is not None and done < asked else ""
+
+
+def _footnote(cell: Cell) -> str:
+    """Why there is no number, or not all of it; empty where there is nothing to say."""
+    return "; ".join(_said(cell))
+
+
+def _said(cell: Cell) -> Iterator[str]:
+    if cell.note:
+        yield cell.note
+    for run in cell.runs:
+        if run.state == "failed":
+            yield f"seed {run.seed} failed" + (f", see {shown(run.log)}" if run.log else "")

@@ -1,0 +1,229 @@
+"""A table says the same in Markdown, LaTeX and CSV: ours, the paper's, the difference, and why a number lacks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from src.tables.filled import Filled
+from src.tables.render import latex, long, markdown
+from src.tables.render.agreement import agreements
+from src.tables.render.sheet import Sheet
+from src.tables.table import Metric, Number
+from tests.tables.render.made import PAPER, Given, cell, run, table
+
+COLUMNS = ["ρ=0.6", "CIFAR-10", "CIFAR-100"]
+
+
+def small() -> Filled:
+    """Two seeds; the last two columns are one; every kind of cell."""
+    filled = table(
+        {
+            "FedAvg": [[80.0, 82.0], [70.0, 70.0]],
+            "FedCorr": [[90.0, None], [60.0, 61.0]],
+            "RoFL": ["RoFL does not exist here", "RoFL does not exist here"],
+            "FedX": [[None, None], None],
+        },
+        {
+            "FedAvg": [81.5, 60.0, 30.25],
+            "FedCorr": [92.0, 70.0, 40.0],
+            "RoFL": [85.0, 50.0, 20.0],
+            "FedX": [1, None, 2],
+        },
+        COLUMNS,
+        [[0], [1, 2]],
+    )
+    broken = replace(cell(1.0, [None, None]), state="failed", note="it diverged")
+    broken = replace(broken, runs=(replace(run(1, None), state="failed", log=Path("runs/r-1/error.log")), run(2, None)))
+    rows = list(filled.cells)
+    rows[3] = (broken, rows[3][1])
+    return replace(filled, cells=tuple(rows))
+
+
+def md(filled: Filled) -> str:
+    return markdown.table(Sheet(filled), agreements(filled), "Made of 4 runs.")
+
+
+def tex(filled: Filled) -> str:
+    return latex.table(Sheet(filled), agreements(filled))
+
+
+def csv_rows(filled: Filled) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(long.table(filled))))
+
+
+EXPECTED = """\
+# P, Table 1: things
+
+**Made at scale “small” (digits): these are not the paper's conditions.**
+
+Best test accuracy, % (the maximum over a run's evaluations, an oracle over the test set); higher is better. \
+Ours: 2 seeds (1, 2) a cell, mean ± sample standard deviation. The paper: 5 trials. \
+The difference is ours − the paper's in percentage points. The best of ours in a column is bold.
+
+|  |  | ρ=0.6, % | all, % |
+| --- | --- | ---: | ---: |
+| FedAvg | ours | 81.00 ± 1.41 | **70.00 ± 0.00** |
+|  | paper | 81.50 ± 0.50 | 30.25 to 60.00 |
+|  | difference | −0.50 |  |
+| FedCorr | ours | **90.00** (1 of 2 seeds) | 60.50 ± 0.71 |
+|  | paper | 92.00 ± 0.50 | 40.00 to 70.00 |
+|  | difference | −2.00 |  |
+| RoFL | ours | missing<sup>1</sup> | missing<sup>1</sup> |
+|  | paper | 85.00 ± 0.50 | 20.00 to 50.00 |
+| FedX | ours | failed<sup>2</sup> | n/a<sup>3</sup> |
+|  | paper | 1.00 ± 0.50 | 2.00 |
+
+1. RoFL does not exist here
+2. it diverged; seed 1 failed, see runs/r-1/error.log
+3. needs images
+
+> **Made at scale “small” (digits): these are not the paper's conditions.**
+>
+> What differs from the paper:
+>
+> - Images are digits.
+> - Budgets are 5 % of the paper's.
+
+Notes:
+
+- “all” stands for 2 columns of the paper (CIFAR-10, CIFAR-100): where the scale lets nothing tell them apart; \
+the paper's numbers are shown as a range.
+
+Our order of the methods beside the paper's:
+
+| column | Spearman | methods | pairs of opposite order (the paper has the first ahead) |
+| --- | ---: | ---: | --- |
+| ρ=0.6 | fewer than 3 methods | 2 | none of 1 |
+| all, the paper's CIFAR-10 | fewer than 3 methods | 2 | 1 of 1: FedCorr / FedAvg |
+| all, the paper's CIFAR-100 | fewer than 3 methods | 2 | 1 of 1: FedCorr / FedAvg |
+
+Made of 4 runs. The runs and the commands behind every number are in [p_1.csv](p_1.csv) and [report.html](report.html).
+"""
+
+
+def test_markdown_word_for_word() -> None:
+    assert md(small()) == EXPECTED
+
+
+def test_latex_has_the_same_cells() -> None:
+    """What is between ``\\midrule`` and ``\\bottomrule``, against Markdown's."""
+    body = tex(small()).split("\\midrule\n")[1].split("\\bottomrule")[0]
+    rows = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines() if line != r"\addlinespace"]
+    plain = {r"$\pm$": "±", "$-$": "−", r"\textsuperscript": "<sup>", r"\%": "%"}
+    shown = []
+    for row in rows:
+        text = " | ".join(row)
+        for word, sign in plain.items():
+            text = text.replace(word, sign)
+        text = re.sub(r"\\textbf\{([^}]*)\}", r"**\1**", text)
+        shown.append("| " + re.sub(r"<sup>\{(\d)\}", r"<sup>\1</sup>", text).strip() + " |")
+    tables = EXPECTED.split("\n\n")[3].splitlines()[2:]
+    assert [re.sub(r" +", " ", row) for row in shown] == [re.sub(r" +", " ", row) for row in tables]
+
+
+def test_latex_says_the_scale_and_what_it_changes() -> None:
+    text = tex(small())
+    assert r"\textbf{Made at scale ``small'' (digits): these are not the paper's conditions.}" in text
+    assert r"Budgets are 5 \% of the paper's." in text
+    assert "the paper's conditions" not in tex(replace(small(), scale=PAPER))
+
+
+SPECIAL = r"50% of A&B_1 #2 $x$ {y} [z] ~^\ <b> |p| *s* `c` ρ²≤τ"
+
+
+def test_what_formats_would_take_for_their_own_is_escaped() -> None:
+    """In a name that rows, columns, titles and notes have; the number of cells in a row stays."""
+    filled = table({SPECIAL: [[50.0, 50.0]]}, {SPECIAL: [50.0]}, [SPECIAL])
+    filled = replace(filled, table=replace(filled.table, title=SPECIAL), notes=(SPECIAL,))
+    text = tex(filled)
+    for opening, closing in ("{}", "[]"):
+        free = re.sub(r"\\[{}]", "", text)
+        assert free.count(opening) == free.count(closing)
+    body = text.split(r"\toprule")[1].split(r"\bottomrule")[0]
+    lines = [line for line in body.splitlines() if line.endswith(r"\\")]
+    assert len(lines) == 4
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {2}
+    assert not re.search(r"(?<!\\)[#_]|(?<!\\)%(?! needs)", text)
+    assert "\n[" not in text, "an option of the line before"
+    assert len(re.findall(r"(?<!\\)\$", text)) % 2 == 0
+    assert not re.search("[ρτ²≤±−“”–]", text)
+    assert r"50\% of A\&B\_1 \#2 \$x\$ \{y\} {[}z{]} \textasciitilde{}\textasciicircum{}\textbackslash{}" in text
+    grid = next(part for part in md(filled).split("\n\n") if part.startswith("|"))
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in grid.splitlines()} == {4}
+    assert r"\<b\> \|p\| \*s\* \`c\`" in grid
+    assert next(iter(csv_rows(filled)))["row"] == SPECIAL
+
+
+def test_csv_is_a_line_a_cell_with_its_runs() -> None:
+    rows = csv_rows(small())
+    assert len(rows) == 8
+    first, merged = rows[0], rows[1]
+    assert (first["row"], first["column"], first["scale"], first["unit"]) == ("FedAvg", "ρ=0.6", "small", "%")
+    assert float(first["ours_mean"]) == 81
+    assert float(first["ours_std"]) == pytest.approx(2**0.5, rel=1e-9)
+    assert (first["seeds"], first["paper_mean"], first["paper_std"], first["difference"]) == (
+        "2",
+        "81.5",
+        "0.5",
+        "-0.5",
+    )
+    assert json.loads(first["folders"]) == ["runs/1-FedAvg-0-1", "runs/1-FedAvg-0-2"]
+    assert json.loads(first["commands"])[1] == "python -m src.main 'x=runs/1-FedAvg-0' seed=2"
+    assert (merged["paper_mean"], merged["difference"]) == ("", "")
+    assert json.loads(merged["paper_columns"]) == ["CIFAR-10", "CIFAR-100"]
+    partly, missing, failed = rows[2], rows[4], rows[6]
+    assert (partly["state"], partly["seeds"], partly["ours_std"]) == ("partly", "1", "")
+    assert (missing["state"], missing["ours_mean"], missing["note"]) == ("missing", "", "RoFL does not exist here")
+    assert (failed["state"], failed["note"]) == ("failed", "it diverged")
+
+
+def test_the_best_is_the_smallest_where_lower_is_better_and_ties_share_it() -> None:
+    ours: Given = {"a": [[5.0], [3.0]], "b": [[4.0], [3.0]], "c": ["not here", [7.0]]}
+    numbers = {"a": [5.0, 3.0], "b": [4.0, 3.0], "c": [1.0, 7.0]}
+    metric = Metric("participations to reach 80 %", "", False, "reach")
+    found = [[entry.best for entry in row] for row in Sheet(table(ours, numbers, ["x", "y"], metric=metric)).entries]
+    assert found == [[False, True], [True, True], [False, False]]
+    unranked = Sheet(table(ours, numbers, ["x", "y"], metric=replace(metric, higher_is_better=None)))
+    assert not any(entry.best for row in unranked.entries for entry in row)
+
+
+def test_what_stands_alone_is_not_the_best() -> None:
+    (entry,) = Sheet(table({"a": [[5.0]]}, {"a": [5.0]}, ["x"])).entries[0]
+    assert not entry.best
+
+
+@pytest.mark.parametrize(
+    ("unit", "printed", "ours", "text"),
+    [
+        ("%", 93.0, [93.0, 94.0], "93.50 ± 0.71"),
+        ("", 370.0, [355.0, 355.0, 356.0], "355 ± 1"),  # counts are whole
+        ("", 0.0, [0.0], "0"),
+        ("", 0.05, [0.0123], "0.0123"),  # three digits of 0.05
+        ("", 0.0, [1e-9], "0.000000"),
+    ],
+)
+def test_decimals_follow_what_is_measured(unit: str, printed: float, ours: list[float], text: str) -> None:
+    filled = table({"a": [ours]}, {"a": [printed]}, ["x"], metric=Metric("m", unit, None, "m"))
+    assert Sheet(filled).entries[0][0].ours == text
+
+
+def test_a_run_that_came_to_its_end_without_a_number_is_a_dash() -> None:
+    filled = table({"a": [[None]]}, {"a": [5.0]}, ["x"])
+    done = replace(
+        filled.cells[0][0], state="run", runs=(replace(run(1, None), state="finished"),), note="never reached"
+    )
+    (entry,) = Sheet(replace(filled, cells=((done,),))).entries[0]
+    assert (entry.ours, entry.difference, entry.mark) == ("–", "", 1)
+
+
+def test_a_paper_that_prints_no_deviation() -> None:
+    filled = table({"a": [[4.0]]}, {"a": [5.0]}, ["x"])
+    alone = replace(filled.cells[0][0], paper=Number(5.0, None))
+    assert Sheet(replace(filled, cells=((alone,),))).entries[0][0].paper == "5.00"
