@@ -79,6 +79,8 @@ class Evidence:
     def origin(self, tables: Iterable[Filled]) -> str:
         """The same in a sentence: how many runs, when and of which commit."""
         found = self.provenance(tables)
+        if found["runs"] == "0":
+            return "None of its runs has come to its end yet."
         words = (found["runs"] + (" run" if found["runs"] == "1" else " runs"), found.get("started"))
         commit = f", commit {found['commit']}" if "commit" in found else ""
         return f"Made of {' of '.join(word for word in words if word)}{commit}."

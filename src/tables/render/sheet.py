@@ -152,14 +152,15 @@ class Sheet:
 
     @property
     def merged(self) -> list[str]:
-        """Which of the paper's columns a rendered column stands for, where there are several."""
+        """Which of the paper's columns stand behind a rendered one, where there are several: one line, or none."""
         labels = [column.label for column in self.filled.table.columns]
-        return [
-            f"“{column.label}” stands for {len(which)} columns of the paper ({', '.join(labels[k] for k in which)}): "
-            "where the scale lets nothing tell them apart; the paper's numbers are shown as a range."
+        told = [
+            f"“{column.label}” is {' and '.join(f'“{labels[k]}”' for k in which)}"
             for column, which in zip(self.filled.columns, self.filled.of_paper, strict=True)
             if len(which) > 1
         ]
+        head = "Columns of the paper that this scale cannot tell apart are one, and the paper's numbers a range:"
+        return [f"{head} {'; '.join(told)}."] if told else []
 
     @property
     def notes(self) -> list[str]:

@@ -93,8 +93,8 @@ The difference is ours − the paper's in percentage points. The best of ours in
 
 Notes:
 
-- “all” stands for 2 columns of the paper (CIFAR-10, CIFAR-100): where the scale lets nothing tell them apart; \
-the paper's numbers are shown as a range.
+- Columns of the paper that this scale cannot tell apart are one, and the paper's numbers a range: \
+“all” is “CIFAR-10” and “CIFAR-100”.
 
 Our order of the methods beside the paper's:
 
@@ -157,6 +157,7 @@ def test_what_formats_would_take_for_their_own_is_escaped() -> None:
     assert r"50\% of A\&B\_1 \#2 \$x\$ \{y\} {[}z{]} \textasciitilde{}\textasciicircum{}\textbackslash{}" in text
     grid = next(part for part in md(filled).split("\n\n") if part.startswith("|"))
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in grid.splitlines()} == {4}
+    assert r"50% of A&amp;B\_1 \#2 \$x\$" in grid
     assert r"\<b\> \|p\| \*s\* \`c\`" in grid
     assert next(iter(csv_rows(filled)))["row"] == SPECIAL
 
