@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -265,3 +267,12 @@ def test_the_page_of_the_papers_own_setting_claims_nothing_else(filled: list[Fil
     assert "not the paper&#39;s conditions" not in text
     assert "What differs" not in text
     assert "Made at scale “paper”" in text
+
+
+def test_rendering_does_without_torch() -> None:
+    """It takes seconds to import, and nothing is computed."""
+    names = ("report", "drawings", "index", "latex", "long", "markdown", "ranking", "agreement")
+    said = "; ".join(["import sys", *(f"import src.tables.render.{name}" for name in names), "print(*sys.modules)"])
+    loaded = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True).stdout.split()
+    assert "src.tables.render.report" in loaded
+    assert "torch" not in loaded
