@@ -70,7 +70,7 @@ class Evidence:
             "started": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "",
             "commit": _counted(str(r["commit"]) for r in records if r.get("commit")),
             "device": _counted(str(r["device"]) for r in records if r.get("device")),
-            "executor": _counted(str(r["executor"]) for r in records if r.get("executor")),
+            "executor": _counted(_name(r["executor"]) for r in records if r.get("executor")),
             "wall time, all runs": f"{seconds / 3600:.2f} h" if seconds else "",
             "versions": ", ".join(sorted(versions)),
         }
@@ -88,6 +88,11 @@ class Evidence:
 
 def _day(started: float) -> str:
     return datetime.fromtimestamp(started, UTC).date().isoformat()
+
+
+def _name(part: object) -> str:
+    """Of what was chosen: a word, or a mapping that has one."""
+    return str(part.get("name", part) if isinstance(part, Mapping) else part)
 
 
 def _counted(found: Iterable[str]) -> str:

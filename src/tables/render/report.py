@@ -22,7 +22,7 @@ from src.tables.render import drawings, words
 from src.tables.render.agreement import Agreement
 from src.tables.render.evidence import Evidence
 from src.tables.render.ranking import Ranking
-from src.tables.render.sheet import WORDS, Sheet
+from src.tables.render.sheet import WORDS, Sheet, counted
 
 log = logging.getLogger(__name__)
 
@@ -211,6 +211,7 @@ def page(scale: Scale, papers: Sequence[Paper], provenance: Mapping[str, str]) -
         counts=counts,
         total=sum(counts.values()),
         states=STATES,
+        counted=counted,
         words=words,
         own=OWN,
     )

@@ -64,7 +64,8 @@ def rests_on(found: Ranking) -> str:
     for setting in found.settings:
         tables.setdefault(setting.table, []).append(setting.column)
     told = "; ".join(f"{table} ({', '.join(columns)})" for table, columns in tables.items())
-    return f"{counted(len(found.settings), 'setting')}: {told}. They share data, and so are not independent."
+    alike = " They share data, and so are not independent." if len(found.settings) > 1 else ""
+    return f"{counted(len(found.settings), 'setting')}: {told}.{alike}"
 
 
 def _p(p: float) -> str:

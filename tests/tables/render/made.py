@@ -81,7 +81,7 @@ def recorded(folder: Path, accuracies: Sequence[float], **result: Any) -> None:
         "started": 1795187623.4,
         "commit": "c0ffee",
         "device": "cpu",
-        "executor": "stacked",
+        "executor": {"name": "stacked", "stack": 20},
         "versions": {"torch": "2.13.0"},
         "wall_time_s": 36.0,
         "metrics": metrics,
