@@ -77,11 +77,11 @@ class Sheet:
     def _paper(self, i: int, j: int) -> str:
         cell = self.filled.cells[i][j]
         if cell.paper is not None:
-            return self.number(cell.paper.mean, cell.paper.std)
+            return text(cell.paper.mean, cell.paper.std, digits=self.printed)
         means = [number.mean for number in papers(self.filled, i, j) if number is not None]
         if not means:
             return DASH
-        low, high = self.number(min(means)), self.number(max(means))
+        low, high = (text(mean, digits=self.printed) for mean in (min(means), max(means)))
         return low if low == high else f"{low} to {high}"
 
     def _best(self, i: int, j: int) -> bool:
@@ -93,13 +93,20 @@ class Sheet:
     # -------------------------------------------------------------------------------------------------------- numbers
 
     def number(self, mean: float, std: float | None = None, *, sign: str = "-") -> str:
-        """A number with its deviation, in the digits of this table; ``sign="+"`` for a difference."""
-        text = f"{mean:{sign}.{self.digits}f}".replace("-", "−")
-        return text if std is None else f"{text} ± {std:.{self.digits}f}"
+        """A number of ours with its deviation, in the digits of this table; ``sign="+"`` for a difference."""
+        return text(mean, std, digits=self.digits, sign=sign)
+
+    @cached_property
+    def printed(self) -> int:
+        """Decimals that the paper prints, no more than those of ours."""
+        found = [
+            x for row in self.filled.table.cells for number in row if number for x in (number.mean, number.std or 0)
+        ]
+        return max((min(_decimals(x), self.digits) for x in found), default=0)
 
     @cached_property
     def digits(self) -> int:
-        """Decimals: two of percentages, none of counts, else so many that the typical number has three digits."""
+        """Decimals of ours: two of percentages, none of counts, else so many that the typical number has three digits."""
         if self.filled.table.metric.unit == "%":
             return PERCENT_DIGITS
         printed = [number.mean for row in self.filled.table.cells for number in row if number is not None]
@@ -168,6 +175,12 @@ class Sheet:
         return [*self.merged, *self.filled.notes, *self.filled.table.notes]
 
 
+def text(mean: float, std: float | None = None, *, digits: int, sign: str = "-") -> str:
+    """``−1.50 ± 0.25``; with ``sign="+"`` what is positive has one, too."""
+    said = f"{mean:{sign}.{digits}f}".replace("-", "−")
+    return said if std is None else f"{said} ± {std:.{digits}f}"
+
+
 def papers(filled: Filled, i: int, j: int) -> list[Number | None]:
     """The paper's numbers that a rendered cell stands for."""
     return [filled.table.cells[i][k] for k in filled.of_paper[j]]
@@ -181,6 +194,11 @@ def difference(cell: Cell) -> float | None:
 def counted(number: int, thing: str) -> str:
     """``1 seed``, ``2 seeds``."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _decimals(x: float) -> int:
+    """That it takes to write ``x``."""
+    return len(f"{x:.{MOST_DIGITS}f}".rstrip("0").partition(".")[2])
 
 
 def _count(cell: Cell) -> str:

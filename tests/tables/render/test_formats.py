@@ -227,4 +227,15 @@ def test_a_run_that_came_to_its_end_without_a_number_is_a_dash() -> None:
 def test_a_paper_that_prints_no_deviation() -> None:
     filled = table({"a": [[4.0]]}, {"a": [5.0]}, ["x"])
     alone = replace(filled.cells[0][0], paper=Number(5.0, None))
-    assert Sheet(replace(filled, cells=((alone,),))).entries[0][0].paper == "5.00"
+    assert Sheet(replace(filled, cells=((alone,),))).entries[0][0].paper == "5.0"
+
+
+def test_a_paper_has_the_digits_that_it_prints() -> None:
+    """0.07 and 0.1 were printed as 0.07 and 0.10: ours have two digits more."""
+    metric = Metric("error", "", False, "error")
+    filled = table({"a": [[0.0712], [0.0911]]}, {"a": [0.07, 0.1]}, ["x", "y"], metric=metric)
+    cells = tuple(replace(cell, paper=replace(cell.paper or Number(0, 0), std=None)) for cell in filled.cells[0])
+    own = replace(filled.table, cells=((Number(0.07, None), Number(0.1, None)),))
+    found = Sheet(replace(filled, table=own, cells=(cells,))).entries[0]
+    assert [entry.paper for entry in found] == ["0.07", "0.10"]
+    assert [entry.ours for entry in found] == ["0.0712", "0.0911"]
