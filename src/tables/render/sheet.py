@@ -106,7 +106,7 @@ class Sheet:
 
     @cached_property
     def digits(self) -> int:
-        """Decimals of ours: two of percentages, none of counts, else so many that the typical number has three digits."""
+        """Decimals of ours: two of percentages, none of counts, else as many as give the typical one three digits."""
         if self.filled.table.metric.unit == "%":
             return PERCENT_DIGITS
         printed = [number.mean for row in self.filled.table.cells for number in row if number is not None]
@@ -131,8 +131,8 @@ class Sheet:
         metric = self.filled.table.metric
         better = {True: "; higher is better", False: "; lower is better", None: ""}[metric.higher_is_better]
         meaning = f" ({MEANINGS[metric.key]})" if metric.key in MEANINGS else ""
-        text = f"{metric.name}{f', {metric.unit}' if metric.unit else ''}{meaning}{better}."
-        return text[:1].upper() + text[1:]
+        said = f"{metric.name}{f', {metric.unit}' if metric.unit else ''}{meaning}{better}."
+        return said[:1].upper() + said[1:]
 
     @property
     def seeds(self) -> str:
