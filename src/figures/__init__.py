@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from src.disk import DiskFullError, writing
-from src.figures import accuracy, clients, confusion, lid, memorization, noise_levels
+from src.figures import accuracy, clients, confusion, features, lid, memorization, noise_levels
 from src.figures.record import RunRecord, read
 
 log = logging.getLogger(__name__)
@@ -28,17 +28,21 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
 """By the name of their file; None where a run has no data for one."""
 
 
-def save(folder: Path) -> list[Path]:
+def save(folder: Path, *, tsne: bool = False) -> list[Path]:
     """Draw the figures of the run in ``folder`` into ``folder/figures``; gives the files.
 
-    One that cannot be drawn is named in a warning and does not keep the others back.
+    One that cannot be drawn is named in a warning and does not keep the others back. ``tsne`` adds that of the
+    features, which takes the run's model, its data and some seconds.
 
     Raises:
         UserError: if no run is recorded there.
         DiskFullError: if there is no space for a figure.
     """
     record, files = read(folder), []
-    for name, draw in FIGURES.items():
+    asked = dict(FIGURES)
+    if tsne:
+        asked["features"] = lambda run: features.draw(run, folder)
+    for name, draw in asked.items():
         file = folder / FOLDER / f"{name}.png"
         try:
             figure = draw(record)

@@ -1,4 +1,4 @@
-"""``python -m src.figures RUN_DIR [RUN_DIR...]``."""
+"""``python -m src.figures RUN_DIR [RUN_DIR...] [--tsne]``."""
 
 import logging
 import sys
@@ -8,10 +8,14 @@ from pathlib import Path
 from src import cli
 from src.errors import UserError
 
-USAGE = "python -m src.figures RUN_DIR [RUN_DIR...]: draw the figures of runs from their records"
+TSNE = "--tsne"
+USAGE = (
+    f"python -m src.figures RUN_DIR [RUN_DIR...] [{TSNE}]: draw the figures of runs from their records; "
+    f"{TSNE} adds the features of each run's model, which takes its data and some seconds"
+)
 
 
-def redraw(folders: Sequence[str]) -> None:
+def redraw(words: Sequence[str]) -> None:
     """Draw the figures of every run and say where they are.
 
     Raises:
@@ -20,13 +24,16 @@ def redraw(folders: Sequence[str]) -> None:
     from src.figures import FOLDER, save
     from src.figures.record import read
 
+    folders = [word for word in words if word != TSNE]
+    if unknown := [word for word in folders if word.startswith("-")]:
+        raise UserError(f"{unknown[0]} is no option: {USAGE}")
     if not folders:
         raise UserError(f"which run? {USAGE}")
     paths = [Path(folder).expanduser() for folder in folders]
     for path in paths:
         read(path)
     for path in paths:
-        files = save(path)
+        files = save(path, tsne=TSNE in words)
         names = ", ".join(file.stem for file in files) or "nothing to draw yet"
         print(f"{path / FOLDER}: {names}")
 
@@ -37,7 +44,7 @@ def main() -> None:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(USAGE)
         return
-    cli.guarded(lambda: redraw(sys.argv[1:]))
+    cli.guarded(lambda: redraw(sys.argv[1:]), overrides=False)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,87 @@
+"""The features that are placed are the model's own, and the colours say what they claim to."""
+
+import csv
+import json
+import logging
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.collections import PathCollection
+
+from src import figures
+from src.errors import UserError
+from src.figures import __main__, features
+from src.figures.record import read
+from src.model_file import ModelFile
+from tests.properties.runs import Ran, run
+from tests.registry import BY_NAME
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run(BY_NAME["fedavg"].words, tmp_path_factory.mktemp("features") / "run")
+
+
+def test_points_are_the_samples_with_wrong_labels_and_colours_their_two_classes(ran: Ran) -> None:
+    figure = features.draw(read(ran.folder), ran.folder)
+    test, by_true, by_given = (cast(PathCollection, axes.collections[0]) for axes in figure.axes)
+    with (ran.folder / "labels.csv").open() as file:
+        rows = sorted((r for r in csv.DictReader(file) if r["given"] != r["true"]), key=lambda r: int(r["sample"]))
+    assert len(rows) > 20
+    colors = {color: k for k, color in enumerate(features._colors(10))}
+    shown = [
+        [str(colors[tuple(map(float, color))]) for color in np.asarray(panel.get_facecolor())]
+        for panel in (by_true, by_given)
+    ]
+    assert shown[0] == [row["true"] for row in rows]
+    assert shown[1] == [row["given"] for row in rows]
+    assert np.array_equal(by_true.get_offsets(), by_given.get_offsets())
+    assert len(np.asarray(test.get_offsets())) == 50
+
+
+def test_features_are_what_the_head_reads(ran: Ran) -> None:
+    model = ModelFile.load(ran.folder)
+    network, federation = model.network(), features._federation(read(ran.folder))
+    index = torch.tensor([4, 0, 9])
+    found = torch.from_numpy(features.features(network, federation.dataset.test, index))
+    logits = found @ model.weights["head.weight"].T + model.weights["head.bias"]
+    assert torch.allclose(logits, network.outputs(federation.dataset.test, index), atol=1e-6)
+    assert found.shape == (3, 8)
+    assert features.features(network, federation.dataset.test, index).shape == (3, 8), "a hook was left behind"
+
+
+@pytest.mark.parametrize(("count", "points"), [(1, 1), (7, 7), (1000, 1000), (1001, 1000), (5000, 1000)])
+def test_samples_are_spread_over_all(count: int, points: int) -> None:
+    chosen = features.spread(count)
+    assert len(chosen) == len(set(chosen.tolist())) == points
+    assert chosen[0] == 0
+    assert chosen[-1] == count - 1
+
+
+def test_a_model_is_asked_for_on_request_alone(
+    ran: Ran, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, names in (([], {"accuracy"}), (["--tsne"], {"accuracy", "features"})):
+        monkeypatch.setattr("sys.argv", ["figures", str(ran.folder), *words])
+        __main__.main()
+        assert {file.stem for file in (ran.folder / "figures").iterdir()} == names
+    monkeypatch.setattr("sys.argv", ["figures", str(ran.folder), "--tsen"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # the command set it, and would show a traceback
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        __main__.main()
+    assert "--tsen is no option" in capsys.readouterr().err
+
+
+def test_other_data_and_a_missing_model_are_named(ran: Ran, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    record = json.loads((ran.folder / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps(record | {"federation": "another"}))
+    with caplog.at_level(logging.WARNING, "src.figures"):
+        assert [file.stem for file in figures.save(tmp_path, tsne=True)] == []
+    assert f"there is no {tmp_path / 'model.pt'}" in caplog.text
+    (tmp_path / "model.pt").write_bytes((ran.folder / "model.pt").read_bytes())
+    with pytest.raises(UserError, match="is not the run's"):
+        features.draw(read(tmp_path), tmp_path)
