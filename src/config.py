@@ -111,6 +111,7 @@ class Eval:
     every: PositiveCount | None
     validation: Annotated[float, Interval(ge=0, lt=1)]
     memorization: bool
+    cohort: bool
 
 
 @dataclass(frozen=True)
@@ -307,6 +308,7 @@ NOT_OF_THE_KEY = (
     "memory_format",
     "client_memory",
     "eval.memorization",
+    "eval.cohort",
     "checkpoint",
     "max_rounds",
     "resume",

@@ -178,6 +178,14 @@ class ClientTask:
 
 
 @dataclass(frozen=True)
+class Observation:
+    """What is noted of a client's model just after its training, for the record alone: no part of a method sees it."""
+
+    moved: float  # ‖θ_k - θ‖² over what is trained
+    predicted: Tensor  # int64 [n], the class that it predicts of each of the client's samples
+
+
+@dataclass(frozen=True)
 class ClientResult:
     """What comes back from local training. ``params`` and ``reports`` travel; ``state`` stays with the client."""
 
@@ -189,6 +197,7 @@ class ClientResult:
     loss: float  # mean over the steps, for the progress line
     steps: int
     finite: bool  # False where a parameter came out as NaN or infinite: such a client is left out
+    observation: Observation | None = None  # where it was asked for
 
 
 @dataclass(frozen=True)
@@ -263,7 +272,7 @@ class RoundResult:
     state: FederatedState
     stage: str
     cohort: tuple[int, ...]
-    metrics: Mapping[str, float]  # of the round itself: mean training loss, clients left out
+    metrics: Mapping[str, float]  # of the round itself: mean training loss, clients left out; what was observed of them
     evaluation: Mapping[str, float] | None = None  # where one fell due
     correction: Mapping[str, Any] | None = None  # against the truth where there is one, where labels were corrected
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
@@ -102,11 +101,12 @@ def mean_memorization(clients: Sequence[Memorization]) -> Memorization:
 # ------------------------------------------------------------------------------------------------------- stability
 
 
-def training_stability(received: Params, trained: Sequence[Params], trainable: Collection[str]) -> float:
-    """``(1/|S|) Σ_k ‖θ_k - θ‖²`` over a cohort's models (FedDiv, Fig. 4); parameters only, no running statistics.
+def squared_move(received: Params, trained: Params, trainable: Collection[str]) -> float:
+    """``‖θ_k - θ‖²`` over what is trained: parameters only, no running statistics."""
+    models = ({name: params[name].double() for name in trainable} for params in (trained, received))
+    return float(squared_distance(*models))
 
-    NaN of an empty cohort.
-    """
-    anchor = {name: received[name].double() for name in trainable}
-    moved = [float(squared_distance({name: t[name].double() for name in trainable}, anchor)) for t in trained]
-    return float(torch.tensor(moved, dtype=torch.float64).mean())
+
+def training_stability(moved: Sequence[float]) -> float:
+    """``(1/|S|) Σ_k ‖θ_k - θ‖²`` over a cohort, from its members' (FedDiv, Fig. 4); NaN of an empty one."""
+    return float(np.mean(moved)) if len(moved) else float("nan")

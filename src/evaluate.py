@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from src import estimates
-from src.core import FederatedState, Params, Samples
+from src.core import FederatedState, Observation, Params, Samples
 from src.correctors.fedcorr import Suspects
 from src.data.dataset import Labels
 from src.data.federation import Federation
-from src.diagnostics import Mask, detection, memorization
+from src.diagnostics import Mask, detection, mean_memorization, memorization, training_stability
 from src.exchanges.label_sharing import SharedLabels
 from src.exchanges.lid import LidState
 from src.exchanges.noise_filter import FilterFlags
@@ -84,6 +84,24 @@ class Evaluator:
         given = torch.as_tensor(self.federation.given)[held].numpy()
         shares = asdict(memorization(predicted, given, truth[held].numpy()))
         return {f"memorization_{name}": share for name, share in shares.items()}
+
+    def cohort(self, seen: Mapping[int, Observation]) -> dict[str, float]:
+        """How far the models of a round moved (FedDiv, Fig. 4), and what they memorised of their clients' own data.
+
+        Client-side memorization is the mean over the clients with wrong labels, labels as given (FLR, Table 1).
+        """
+        found = {"training_stability": training_stability([one.moved for one in seen.values()])}
+        truth = self.federation.truth
+        if truth is None:
+            return found
+        own = {client: self.federation.samples(client) for client in seen}
+        shares = mean_memorization(
+            [
+                memorization(one.predicted.numpy(), own[c].labels.numpy(), truth[own[c].index].numpy())
+                for c, one in seen.items()
+            ]
+        )
+        return found | {f"local_memorization_{name}": share for name, share in asdict(shares).items()}
 
     def shared(self, state: FederatedState) -> dict[str, float]:
         """What labels that clients shared came to: their distribution's error and least entry, and its privacy.

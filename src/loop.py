@@ -21,6 +21,7 @@ from src.core import (
     Executor,
     FederatedState,
     LabelCorrector,
+    Observation,
     Params,
     Payload,
     RoundResult,
@@ -49,6 +50,10 @@ class Evaluate(Protocol):
         """Scores of a global model."""
         ...
 
+    def cohort(self, seen: Mapping[int, Observation]) -> Mapping[str, float]:
+        """What the clients' models of a round look like, by client."""
+        ...
+
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> Mapping[str, Any]:
         """What a correction did, as far as the truth is known."""
         ...
@@ -62,6 +67,7 @@ class Settings:
     training: Training
     eval_every: int | None  # participations; None for one cohort of the last stage
     on_nonfinite: Literal["drop", "stop"]
+    observe: bool = False  # whether clients' models are observed after their training
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,9 @@ def run(
     while state.round < end:
         before = state
         stage, stage_round = method.at(state.round, len(clients))
-        state, cohort, metrics = server.train(state, stage, stage_round)
+        state, cohort, metrics, seen = server.train(state, stage, stage_round)
+        if settings.observe:
+            metrics = {**metrics, **evaluate.cohort(seen)}
         correction = None
         if stage.corrects_after(stage_round, len(clients)):
             uncorrected = state
@@ -150,14 +158,16 @@ class _Server:
 
     def train(
         self, state: FederatedState, stage: Stage, stage_round: int
-    ) -> tuple[FederatedState, tuple[int, ...], dict[str, float]]:
-        """Sample, train locally, aggregate, update, fold what was reported."""
+    ) -> tuple[FederatedState, tuple[int, ...], dict[str, float], dict[int, Observation]]:
+        """Sample, train locally, aggregate, update, fold what was reported; and what was observed of clients."""
         if stage_round == 0:
             state = self._open(state, stage)
         state, chosen = self._sample(state, stage, stage_round)
         received = state.server.params
         tasks = [self.task(state, client, stage, stage.exchange) for client in sorted(chosen)]
-        job = LocalTraining(self.settings.training, stage.batch, stage.local, stage.gradient, stage.exchange)
+        job = LocalTraining(
+            self.settings.training, stage.batch, stage.local, stage.gradient, stage.exchange, self.settings.observe
+        )
         watching = [n for n, e in stage.exchange.items() if tasks and e.wants_models(tasks[0].broadcast)]
         reduce = Reduce(stage.aggregator, received, self._known(state), bool(watching))
         values, results = [], []
@@ -192,7 +202,8 @@ class _Server:
             "loss": sum(r.loss for r in finite) / len(finite) if finite else float("nan"),
             "left_out": float(len(results) - len(finite)),
         }
-        return state, tuple(t.client for t in tasks), metrics
+        seen = {r.client: r.observation for r in finite if r.observation is not None}
+        return state, tuple(t.client for t in tasks), metrics, seen
 
     def _open(self, state: FederatedState, stage: Stage) -> FederatedState:
         """Ask all clients what exchanges want to know before a stage."""

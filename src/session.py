@@ -113,7 +113,7 @@ class Session:
         """What the loop takes."""
         cfg = self.cfg
         training = Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
-        settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite)
+        settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort)
         return self.method, self.federation, self.executor, self.evaluator, self.state, settings
 
     def results(self) -> Iterator[RoundResult]:

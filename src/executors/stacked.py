@@ -88,7 +88,7 @@ class Stacked(Executor):
             return None
         results = []
         for task, fit in zip(tasks, fits, strict=True):
-            if job.exchanges:
+            if job.reads_models:
                 network.load(fit.params)
             results.append(job.report(network, task, fit))
         return results

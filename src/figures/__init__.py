@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from src.disk import DiskFullError, writing
-from src.figures import accuracy, clients, confusion, features, lid, memorization, noise_levels
+from src.figures import accuracy, clients, confusion, features, lid, memorization, noise_levels, stability
 from src.figures.record import RunRecord, read
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,8 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
     "confusion": confusion.draw,
     "confusion_clients": confusion.draw_clients,
     "memorization": memorization.draw,
+    "memorization_local": memorization.draw_local,
+    "stability": stability.draw,
     "filter": clients.draw_filter,
     "quality": clients.draw_quality,
 }

@@ -27,6 +27,7 @@ from src.core import (
     all_finite,
 )
 from src.local.lightning import ClientModule, Objective, backward, mean_over_steps
+from src.local.observation import observe
 from src.local.plan import Draws, batch_sizes, chunks
 from src.network import Network
 from src.streams import torch_seeded
@@ -52,6 +53,12 @@ class LocalTraining:
     terms: Mapping[str, LossTerm]
     gradient: GradientTransform | None
     exchanges: Mapping[str, Exchange]
+    observed: bool = False  # whether the trained model is observed, for the record
+
+    @property
+    def reads_models(self) -> bool:
+        """Whether ``report`` looks at the trained model, so that the network has to hold it."""
+        return self.observed or bool(self.exchanges)
 
     def __call__(self, network: Network, task: ClientTask) -> ClientResult:
         """Train on ``task`` and report; the network is left holding the client's parameters."""
@@ -70,7 +77,10 @@ class LocalTraining:
         return found
 
     def report(self, network: Network, task: ClientTask, fit: Fit) -> ClientResult:
-        """What comes back from a client, whose parameters the network holds; a fit that diverged changes nothing."""
+        """What comes back from a client, whose parameters the network holds if ``reads_models``.
+
+        A fit that diverged changes nothing.
+        """
         ran = (fit.loss, fit.steps, fit.finite)
         if not fit.finite:
             return ClientResult(task.client, len(task.samples), fit.params, task.state, Payload(), *ran)
@@ -84,7 +94,8 @@ class LocalTraining:
             up, keep = exchange.report(network, task, fit.params)
             sent, kept = sent.including(*up), kept.including(*keep)
         state = ClientState(task.state.labels, task.state.weight, terms, kept)
-        return ClientResult(task.client, len(task.samples), fit.params, state, sent, *ran)
+        seen = observe(network, task, fit.params) if self.observed else None
+        return ClientResult(task.client, len(task.samples), fit.params, state, sent, *ran, seen)
 
     def _train(self, network: Network, task: ClientTask) -> tuple[Mapping[str, Any], float, int]:
         """Every step on the loaded network: the terms' states, the mean loss and the number of steps."""

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from src import figures
-from src.figures import FIGURES, __main__, accuracy, confusion, lid, memorization, noise_levels
+from src.figures import FIGURES, __main__, accuracy, confusion, lid, memorization, noise_levels, stability
 from src.figures import clients as of_clients
 from src.figures.record import RunRecord, read
 from tests.properties.runs import run
@@ -26,6 +26,8 @@ Row = Mapping[str, Any]
 # ------------------------------------------------------------------------------------------------------- hand-made
 
 OF_FEDCORR = [name for name in FIGURES if name not in ("filter", "quality")]
+ASKED = ("memorization", "memorization_local", "stability")
+OBSERVED = ("eval.memorization=true", "eval.cohort=true")
 TRUE_BEFORE, TRUE_AFTER = [0.6, 0.0, 0.8, 0.4], [0.5, 0.1, 0.3, 0.4]
 LEVEL, CUMULATIVE = [0.5, 0.0, 0.7, 0.0], [3.0, 1.0, 4.0, 2.0]
 MIXTURE = [1.5, 3.5, 0.25, 0.5, 0.4, 0.6]
@@ -296,7 +298,7 @@ def test_hundreds_of_clients_are_drawn_as_one_shape(tmp_path: Path) -> None:
     }
     written(tmp_path, corrections=[correction(4, clients=many)])
     files = figures.save(tmp_path)
-    assert [file.name for file in files] == [f"{name}.png" for name in OF_FEDCORR if name != "memorization"]
+    assert [file.name for file in files] == [f"{name}.png" for name in OF_FEDCORR if name not in ASKED]
     levels, bars = drawn(noise_levels.draw(read(tmp_path))).axes
     assert line(levels, "true, before")[1] == sorted(noise.tolist())
     assert len(bars.patches) == 4
@@ -346,16 +348,18 @@ def test_many_classes_are_shown_by_colour_alone(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- memorization
 
 
+SHARES = {
+    "clean_correct": (0.2, 0.9),
+    "clean_wrong": (0.8, 0.1),
+    "noisy_correct": (0.1, 0.5),
+    "noisy_memorized": (0.2, 0.4),
+    "noisy_wrong": (0.7, 0.1),
+}
+
+
 def test_memorization_has_a_panel_for_right_labels_and_one_for_wrong_ones(tmp_path: Path) -> None:
-    shares = {
-        "clean_correct": (0.2, 0.9),
-        "clean_wrong": (0.8, 0.1),
-        "noisy_correct": (0.1, 0.5),
-        "noisy_memorized": (0.2, 0.4),
-        "noisy_wrong": (0.7, 0.1),
-    }
     rows = [
-        evaluation(row, 0.5, **{f"memorization_{name}": values[i] for name, values in shares.items()})
+        evaluation(row, 0.5, **{f"memorization_{name}": values[i] for name, values in SHARES.items()})
         for i, row in enumerate(THREE[:2])
     ]
     right, wrong = drawn(memorization.draw(written(tmp_path, [*THREE, *rows]))).axes
@@ -365,6 +369,30 @@ def test_memorization_has_a_panel_for_right_labels_and_one_for_wrong_ones(tmp_pa
     assert line(wrong, "memorized") == ([1, 2], [0.2, 0.4])
     assert line(wrong, "another class") == ([1, 2], [0.7, 0.1])
     assert borders(right) == borders(wrong) == [4, 6]
+
+
+def test_that_of_clients_is_of_every_round_with_a_noisy_client(tmp_path: Path) -> None:
+    own = [{f"local_memorization_{name}": values[i] for name, values in SHARES.items()} for i in (0, 1)]
+    clean: Row = {f"local_memorization_{name}": None for name in SHARES}
+    found: Sequence[Row] = (own[0], clean, own[1])
+    rows = [{**row, **more} for row, more in zip(THREE[:3], found, strict=True)]
+    record = written(tmp_path, [*rows, *EVALUATIONS])
+    assert memorization.draw(record) is None
+    right, wrong = drawn(memorization.draw_local(record)).axes
+    assert line(right, "correct") == ([1, 3], [0.2, 0.9])
+    assert line(wrong, "memorized") == ([1, 3], [0.2, 0.4])
+
+
+def test_stability_lies_over_the_accuracy(tmp_path: Path) -> None:
+    rows = [{**row, "training_stability": 10.0 ** -row["round"]} for row in THREE]
+    above, below = drawn(stability.draw(written(tmp_path, [*rows, *EVALUATIONS]))).axes
+    (moved,), (accuracies,) = ([one for one in axes.lines if len(set(one.get_xdata())) > 1] for axes in (above, below))
+    assert list(moved.get_xdata()) == list(range(1, 9))
+    assert list(moved.get_ydata()) == [10.0**-k for k in range(1, 9)]
+    assert above.get_yscale() == "log"
+    assert list(accuracies.get_xdata()) == [2, 4, 6, 8]
+    assert list(accuracies.get_ydata()) == [0.2, 0.7, 0.9, 0.8]
+    assert stability.draw(written(tmp_path)) is None
 
 
 # -------------------------------------------------------------------------------------------- runs and commands
@@ -392,9 +420,7 @@ def test_what_a_method_makes_of_clients_is_shown_in_order_of_their_noise(tmp_pat
 
 
 def test_a_run_draws_its_figures_from_what_it_recorded(tmp_path: Path) -> None:
-    ran = run(
-        BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "eval.validation=0.1", "eval.memorization=true"
-    )
+    ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "eval.validation=0.1", *OBSERVED)
     assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(OF_FEDCORR)
     record = read(ran.folder)
     over_rounds = drawn(accuracy.draw(record)).axes[0]
@@ -415,7 +441,7 @@ def test_a_run_draws_its_figures_from_what_it_recorded(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_has_the_figures_of_what_it_did(tmp_path: Path) -> None:
-    ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "max_rounds=9", "eval.memorization=true")
+    ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "figures=true", "max_rounds=9", *OBSERVED)
     assert sorted(p.stem for p in (ran.folder / "figures").iterdir()) == sorted(OF_FEDCORR)
     assert read(ran.folder).title.endswith("(stopped)")
     assert len(drawn(noise_levels.draw(read(ran.folder))).axes) == 2

@@ -17,6 +17,7 @@ from src.diagnostics import (
     filter_accuracy,
     mean_memorization,
     memorization,
+    squared_move,
     training_stability,
 )
 from src.evaluate import Evaluator
@@ -93,9 +94,9 @@ def test_training_stability_is_a_mean_of_squared_distances():
         {"w": torch.tensor([4.0, 6.0]), "mean": torch.tensor([9.0])},
         {"w": torch.tensor([1.0, 2.0]), "mean": torch.tensor([9.0])},
     ]
-    assert training_stability(received, trained, ["w"]) == 12.5
-    assert training_stability(received, trained, ["w", "mean"]) == 12.5 + 81
-    assert math.isnan(training_stability(received, [], ["w"]))
+    assert training_stability([squared_move(received, t, ["w"]) for t in trained]) == 12.5
+    assert training_stability([squared_move(received, t, ["w", "mean"]) for t in trained]) == 12.5 + 81
+    assert math.isnan(training_stability([]))
 
 
 @pytest.mark.parametrize("where", ["noise=fedcorr", "noise=none", "eval.validation=0.3"])

@@ -26,6 +26,7 @@ from src.core import (
     Exchange,
     FederatedState,
     LossTerm,
+    Observation,
     Params,
     Payload,
     RoundResult,
@@ -250,6 +251,10 @@ class NoEvaluation:
     def model(self, params: Params) -> Mapping[str, float]:
         """A constant."""
         return {"accuracy": 0.0}
+
+    def cohort(self, seen: Mapping[int, Observation]) -> Mapping[str, float]:
+        """Nothing."""
+        return {}
 
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> Mapping[str, Any]:
         """Who was asked."""
