@@ -226,6 +226,10 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
 
 def _owners(key: str) -> str:
     """Which files of its group have ``key``."""
+    if term := re.fullmatch(r"method\.(local|exchange)\.(\w+)", key):
+        slot, name = term.groups()
+        if (CONF / "method" / slot / f"{name}.yaml").exists():
+            return f"is not there; add method/{slot}=[{name}]"
     group, _, leaf = key.partition(".")
     files = sorted(p for p in (CONF / group).glob("*.yaml") if leaf in (OmegaConf.load(p) or {})) if leaf else []
     return f"only {' and '.join(f'{group}={p.stem}' for p in files)} has" if files else "is not a key"

@@ -322,6 +322,8 @@ class Part(Protocol):
 
     reads: ClassVar[tuple[type, ...]] = ()
     """Types of message without which this part cannot work."""
+    beside: ClassVar[tuple[type[LossTerm], ...]] = ()
+    """Types of loss term without which it has no meaning."""
 
 
 @dataclass(frozen=True)
@@ -465,6 +467,10 @@ class Exchange(Part, Protocol):
     """Types left on a client after local training."""
     knows: ClassVar[tuple[type, ...]] = ()
     """Types that it tells the server's parts."""
+
+    def first_stage(self) -> int:
+        """The number, from 1, of the first stage in which clients can have what it sends or leaves with them."""
+        return 1
 
     def init(self, clients: int) -> Any:
         """State on the server before the first round."""

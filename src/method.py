@@ -135,9 +135,16 @@ class Method:
                 f"method/local=[{','.join(stage.local)}] has no term that learns from labels; "
                 f"did you mean method/local=[{','.join(('cross_entropy', *stage.local))}]?"
             )
-        down = {kind for exchange in stage.exchange.values() for kind in exchange.sends}
-        for key, part in _parts(stage):  # clients have what is sent in this stage; the server knows it all along
-            _require(key, part, down if key.startswith("local/") else self._told)
+        for key, part in _parts(stage):
+            on_clients = key.startswith("local/") or key in ("batch", "gradient")
+            self._require(key, part, self._reaches(stage) if on_clients else self._told, stage)
+            for kind in part.beside:
+                if not any(isinstance(term, kind) for term in stage.local.values()):
+                    home = kind.__module__.rsplit(".", 1)[-1]
+                    raise UserError(
+                        f"method/{key} ({type(part).__name__}) means nothing without the loss term {home}, which stage "
+                        f"{stage.name} has not; add method/local=[{','.join((*stage.local, home))}]"
+                    )
         if stage.correct is None:
             return
         rules = stage.correct.corrector.rules
@@ -146,11 +153,39 @@ class Method:
                 f"method/stages: stage {stage.name} asks for rule {stage.correct.rule}, "
                 f"but the corrector has {', '.join(rules)}"
             )
-        _require("corrector", stage.correct.corrector, self._told)
+        self._require("corrector", stage.correct.corrector, self._told, stage)
 
     @property
     def _told(self) -> set[type]:
+        """What the server knows, or a client is told while it corrects."""
         return {t for e in self.exchange.values() for t in (*e.sends, *e.keeps, *e.knows)}
+
+    def _reaches(self, stage: Stage) -> set[type]:
+        """What a client that trains in ``stage`` is sent, or has kept; if not at once, then in a later stage."""
+        found = {t for e in stage.exchange.values() if e.first_stage() <= len(self.stages) for t in e.sends}
+        for one in self.stages[: stage.number]:
+            found |= {t for e in one.exchange.values() if e.first_stage() <= len(self.stages) for t in e.keeps}
+        return found
+
+    def _require(self, key: str, part: Part, told: set[type], stage: Stage) -> None:
+        for kind in part.reads:
+            if kind in told:
+                continue
+            said = f"method/{key} ({type(part).__name__}) reads {kind.__name__}, which"
+            for name, exchange in self.exchange.items():
+                if kind in (*exchange.sends, *exchange.keeps):
+                    first = exchange.first_stage()
+                    if first > len(self.stages):
+                        raise UserError(
+                            f"{said} {name} gives from stage {first} on, and method={self.name} has "
+                            f"{len(self.stages)}; choose method/stages with one more"
+                        )
+                    raise UserError(
+                        f"{said} {name} gives, and {name} is silent in stage {stage.name}; "
+                        f"take it out of method.stages.{stage.name}.silent, or {key.split('/')[0]} out of the stage"
+                    )
+            home = kind.__module__.rsplit(".", 1)[-1]
+            raise UserError(f"{said} no exchange sends; add method/exchange=[{home}]")
 
 
 def _parts(stage: Stage) -> Iterator[tuple[str, Part]]:
@@ -161,16 +196,6 @@ def _parts(stage: Stage) -> Iterator[tuple[str, Part]]:
     yield from ((f"local/{name}", term) for name, term in stage.local.items())
     if stage.gradient is not None:
         yield "gradient", stage.gradient
-
-
-def _require(key: str, part: Part, sent: set[type]) -> None:
-    for kind in part.reads:
-        if kind not in sent:
-            home = kind.__module__.rsplit(".", 1)[-1]
-            raise UserError(
-                f"method/{key} ({type(part).__name__}) reads {kind.__name__}, which no exchange sends; "
-                f"add method/exchange=[{home}]"
-            )
 
 
 def _shown(part: Any, name: str | None = None) -> str:

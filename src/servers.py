@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from src.core import Params, ServerUpdate
+from src.core import LossTerm, Params, ServerUpdate
+from src.local.terms import feddyn
 from src.models.layers import is_running_statistic
 
 
@@ -29,6 +30,8 @@ class FedDyn(ServerUpdate):
     the cohort S, H is the mean over all N clients of the ``h_k`` that the loss term ``feddyn`` keeps. Running
     statistics and integers are those of the combined model, never moved. The state is H, by name.
     """
+
+    beside: ClassVar[tuple[type[LossTerm], ...]] = (feddyn.FedDyn,)
 
     def init(self, params: Params) -> Params:
         """Zeros."""

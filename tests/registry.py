@@ -108,11 +108,14 @@ PRETRAINED = ("method.s1=2", "method.T=3", "noise.rho=0.8", "fraction=0.75")
 
 
 def _fedes(
-    rest: str = "SelectiveDecay, QualityMean(quality), Replace, quality", sampler: str = "Uniform"
+    rest: str = "SelectiveDecay, QualityMean(quality), Replace, quality",
+    sampler: str = "Uniform",
+    terms: str = "cross_entropy",
 ) -> dict[str, str]:
+    """FedES's stages: whatever is chosen acts in the last one only."""
     return {
         "pretrain": "2 rounds: Uniform, Plain, cross_entropy, Mean(samples), Replace, quality",
-        "usual": f"3 rounds: {sampler}, Plain, cross_entropy, {rest}",
+        "usual": f"3 rounds: {sampler}, Plain, {terms}, {rest}",
     }
 
 
@@ -349,10 +352,11 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(
         "fedprox_and_quality",
         (
-            *("method=fedprox", "method.mu=0.1", "method/exchange=[quality]", "method/aggregator=quality_mean"),
-            *("method/gradient=selective_decay", *ONE_STAGE),
+            *("method=fedes", "method/local=[cross_entropy,fedprox]", "method.local.fedprox.mu=0.1"),
+            *PRETRAINED,
         ),
-        _fedavg(terms="cross_entropy + fedprox", rest="SelectiveDecay, QualityMean(quality), Replace, quality"),
+        _fedes(terms="cross_entropy + fedprox"),
+        ASSESSED,
     ),
     Entry(
         "fedavg_and_reselection",

@@ -86,6 +86,10 @@ class Quality(Exchange):
     confidence: Share
     stage: PositiveCount
 
+    def first_stage(self) -> int:
+        """The stage after the one in whose last round clients are compared."""
+        return self.stage + 1
+
     def init(self, clients: int) -> QualityState:
         """Nothing is known, and all are good."""
         nan, none = torch.full((clients,), torch.nan, dtype=torch.float64), torch.zeros(clients, dtype=torch.bool)

@@ -1,11 +1,14 @@
 """Which parts act in which stage: those chosen, and where a stage pins its own, those and no others."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from src import config, progress
+from src.errors import UserError
+from src.exchanges.quality import CriticalityRanks
 from src.method import Method, Stage, assemble
 from tests.registry import BY_NAME, REGISTRY, TINY, Entry
 
@@ -71,7 +74,6 @@ CHOSEN = {
     "method/local=[cross_entropy,fedprox]": "local",
     "method/aggregator=uniform_mean": "aggregator",
     "method/aggregator=median": "aggregator",
-    "method/server=feddyn": "server",
     "method/sampler=power_of_choice": "sampler",
     "method/local=[symmetric_cross_entropy,feddyn]": "local",
     "method.server._target_=tests.properties.parts.Momentum +method.server.beta=0.5": "server",
@@ -106,6 +108,26 @@ def test_everything_chosen_at_once_acts_in_the_third_stage_only() -> None:
     assert list(other.stages[2].local) == ["cross_entropy", "fedprox"]
     assert acting(other.stages[2]).endswith("Scaled, Median(uniform), Momentum")
     assert "PowerOfChoice" in acting(other.stages[2])
+
+
+def test_what_is_silent_in_a_stage_reaches_no_client_there() -> None:
+    """What the server knows it knows all along, and what a client keeps it keeps."""
+    method = method_of([*TINY, "method=feddiv"])
+    usual = replace(method.stages[1], exchange={})
+    with pytest.raises(UserError, match=r"reads Filter, which noise_filter gives, and noise_filter is silent in stage"):
+        replace(method, stages=(method.stages[0], usual)).check()
+
+    fedes = method_of([*TINY, "method=fedes"])
+    silent = replace(fedes.stages[1], exchange={}, gradient=None)
+    replace(fedes, stages=(fedes.stages[0], silent)).check()  # the aggregator needs what the server knows
+    gradient: Any = fedes.stages[1].gradient
+    with pytest.raises(UserError, match=r"ClientQuality, which quality gives, and quality is silent in stage usual"):
+        replace(fedes, stages=(fedes.stages[0], replace(silent, gradient=gradient))).check()
+    only_kept = type("OnlyKept", (type(gradient),), {"reads": (CriticalityRanks,)})(**vars(gradient))
+    replace(fedes, stages=(fedes.stages[0], replace(silent, gradient=only_kept))).check()
+    pinned = replace(fedes.stages[0], exchange={})
+    with pytest.raises(UserError, match="CriticalityRanks"):
+        replace(fedes, stages=(pinned, replace(silent, gradient=only_kept))).check()
 
 
 def test_selecting_a_term_is_a_union() -> None:
