@@ -11,7 +11,7 @@ import importlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -102,6 +102,11 @@ class Training:
     weight_decay: NonNegative
     batch_size: PositiveCount
     epochs: PositiveCount
+    lr_decay: PositiveShare = 1.0
+
+    def at(self, round: int) -> Training:
+        """What holds in ``round`` (from 0, over all stages): the rate is ``lr · lr_decay^round``."""
+        return replace(self, lr=self.lr * self.lr_decay**round)
 
 
 @dataclass(frozen=True)

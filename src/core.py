@@ -538,6 +538,10 @@ class ServerUpdate(Part, Protocol):
         """The next model and state. ``cohort`` are the clients that were combined, of ``clients`` in all."""
         ...
 
+    def shown(self, params: Params, state: Any) -> Params:
+        """The model to evaluate and to hand out, where that is not ``params``, the one that is sent next."""
+        return params
+
 
 # ------------------------------------------------------------------------------------------------------- execution
 

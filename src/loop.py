@@ -28,6 +28,7 @@ from src.core import (
     Samples,
     Sampling,
     ServerState,
+    ServerUpdate,
     as_list,
     size_in_bytes,
 )
@@ -103,6 +104,17 @@ def initial_state(params: Params) -> FederatedState:
     return FederatedState(0, ServerState(params))
 
 
+def shown(method: Method, state: FederatedState, clients: int) -> Params:
+    """The model to evaluate and to hand out, as the server's part of the last round's stage has it."""
+    server = method.at(max(state.round - 1, 0), clients)[0].server
+    own = state.server.parts.get(_slot_of(server))
+    return state.server.params if own is None else server.shown(state.server.params, own)
+
+
+def _slot_of(server: ServerUpdate) -> str:
+    return f"server {type(server).__name__}"
+
+
 def run(
     method: Method,
     federation: Federation,
@@ -135,7 +147,7 @@ def run(
         state = replace(state, round=state.round + 1)
         due = state.counters.participations // every > before.counters.participations // every
         border = stage_round + 1 == stage.length(len(clients))
-        scores = evaluate.model(state.server.params) if due or border else None
+        scores = evaluate.model(shown(method, state, len(clients))) if due or border else None
         yield RoundResult(state, stage.name, cohort, metrics, scores, correction)
 
 
@@ -166,7 +178,12 @@ class _Server:
         received = state.server.params
         tasks = [self.task(state, client, stage, stage.exchange) for client in sorted(chosen)]
         job = LocalTraining(
-            self.settings.training, stage.batch, stage.local, stage.gradient, stage.exchange, self.settings.observe
+            self.settings.training.at(state.round),
+            stage.batch,
+            stage.local,
+            stage.gradient,
+            stage.exchange,
+            self.settings.observe,
         )
         watching = [n for n, e in stage.exchange.items() if tasks and e.wants_models(tasks[0].broadcast)]
         reduce = Reduce(stage.aggregator, received, self._known(state), bool(watching))
@@ -183,7 +200,7 @@ class _Server:
                 models = {r.client: r.params for r in finite if r.params is not None}
                 own = stage.exchange[name].fold_models(self._slot(state, name), received, combined, models)
                 parts[f"exchange {name}"] = own
-            slot = f"server {type(stage.server).__name__}"
+            slot = _slot_of(stage.server)
             own = parts[slot] if slot in parts else stage.server.init(received)
             cohort = [r.client for r in finite]
             params, own = stage.server(received, combined, cohort, len(self.clients), own)

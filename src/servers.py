@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -29,9 +29,13 @@ class FedDyn(ServerUpdate):
     ``θ_{t+1} = θ̄ + H`` with ``H ← H + (|S|/N) (θ̄ − θ_t)`` and θ̄ the combined model: where that is the plain mean of
     the cohort S, H is the mean over all N clients of the ``h_k`` that the loss term ``feddyn`` keeps. Running
     statistics and integers are those of the combined model, never moved. The state is H, by name.
+
+    ``evaluate=server`` judges the model that is sent next, which the paper returns; ``cohort`` the combined one, as the
+    authors' program does.
     """
 
     beside: ClassVar[tuple[type[LossTerm], ...]] = (feddyn.FedDyn,)
+    evaluate: Literal["server", "cohort"]
 
     def init(self, params: Params) -> Params:
         """Zeros."""
@@ -48,3 +52,9 @@ class FedDyn(ServerUpdate):
         share = len(cohort) / clients
         moved = {name: h.to(params[name]) + share * (combined[name] - params[name]) for name, h in state.items()}
         return {name: p + moved[name] if name in moved else p for name, p in combined.items()}, moved
+
+    def shown(self, params: Params, state: Params) -> Params:
+        """``θ_{t+1} − H``, the combined model, under ``evaluate=cohort``."""
+        if self.evaluate == "server":
+            return params
+        return {name: p - state[name].to(p) if name in state else p for name, p in params.items()}

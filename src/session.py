@@ -199,7 +199,7 @@ class Session:
         """
         products: dict[str, Callable[[], ModelFile | LabelTable]] = {
             model_file.NAME: self._model_file,
-            label_table.NAME: lambda: self.evaluator.table(self.state),
+            label_table.NAME: lambda: self.evaluator.table(self.shown),
         }
         for name, make in products.items():
             try:
@@ -210,10 +210,16 @@ class Session:
                 reason = (str(error).splitlines() or [""])[0]
                 log.warning("%s could not be written (%s: %s)", self.folder.path / name, type(error).__name__, reason)
 
+    @property
+    def shown(self) -> FederatedState:
+        """The state with the model that was evaluated in the place of the one that would be sent next."""
+        params = loop.shown(self.method, self.state, len(self.federation.with_data))
+        return replace(self.state, server=replace(self.state.server, params=params))
+
     def _model_file(self) -> ModelFile:
         data, about = self.federation.dataset, self._record.about
         return ModelFile(
-            weights=self.state.server.params,
+            weights=self.shown.server.params,
             classes=list(data.classes),
             model=about["config"]["model"],
             shape=list(data.train.shape),

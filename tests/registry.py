@@ -32,6 +32,7 @@ THREE_STAGES = (
     "noise.rho=0.8",
     "fraction=0.4",
 )
+FADING = ("train.lr_decay=0.9", "method.server.evaluate=cohort")
 NORMED = ("model=resnet8", "model.width=4", "model.blocks=[1]", "~model.hidden")
 
 
@@ -167,7 +168,7 @@ REGISTRY: tuple[Entry, ...] = (
     ),
     Entry(
         "feddyn_with_batch_norm",
-        ("method=feddyn", "method.local.feddyn.mean_samples=21.25", "method/batch=mixup", *NORMED, *ONE_STAGE),
+        ("method=feddyn", "method.local.feddyn.mean_samples=21.25", "method/batch=mixup", *NORMED, *ONE_STAGE, *FADING),
         _fedavg(batch="Mixup", terms="cross_entropy + feddyn", rest="Mean(uniform), FedDyn"),
     ),
     Entry(

@@ -1,7 +1,10 @@
 """FedDyn: the vectors, its fixed points, the server's memory against the clients', and what is no parameter."""
 
+import csv
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,18 +13,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from src import config
+from src import config, loop
 from src.aggregators import Mean
 from src.config import Training
 from src.core import Broadcast, ClientResult, ClientState, Params, Payload
 from src.data.federation import Federation
 from src.local.terms.cross_entropy import CrossEntropy
 from src.local.terms.feddyn import FedDyn
+from src.model_file import ModelFile
 from src.models.layers import is_running_statistic
 from src.samplers import Uniform
 from src.servers import FedDyn as FedDynServer
 from tests.numerics.toys import ONE_STEP, Point, Toward, federation, method, mlp, random_federation, rounds, stage, step
 from tests.numerics.vectors import federated
+from tests.properties.runs import assembled, run
+from tests.registry import BY_NAME
 
 # ------------------------------------------------------------------------------------------------- quadratic clients
 
@@ -34,7 +40,7 @@ class Quadratic:
         self.n: list[int] = inputs["n"]
         mean = sum(self.n) / len(self.n) if weighted else None
         self.term = FedDyn(inputs["alpha"], mean)
-        self.server = FedDynServer()
+        self.server = FedDynServer("server")
         self.cloud: Params = {"x": torch.zeros(self.a.shape[1], dtype=torch.float64)}
         self.states: list[Any] = [self.term.init(self.cloud, n, 2) for n in self.n]
         self.memory: Any = self.server.init(self.cloud)
@@ -184,9 +190,13 @@ def targets(values: Sequence[float]) -> Federation:
 def test_rounds_with_a_cohort_of_some():
     """Two steps a visit: one would stop where the regulariser has no gradient but h's."""
     values = [4.0, -2.0, 10.0, 1.0]
-    toy = method(stage(local=TERMS, rounds=7, sampler=Uniform(0.5), aggregator=Mean("uniform"), server=FedDynServer()))
+    toy = method(
+        stage(local=TERMS, rounds=7, sampler=Uniform(0.5), aggregator=Mean("uniform"), server=FedDynServer("server"))
+    )
+    judged = replace(toy, stages=(replace(toy.stages[0], server=FedDynServer("cohort")),))
     training = Training(lr=0.5, momentum=0.0, weight_decay=0.0, batch_size=100, epochs=2)
     cloud, h = 2.0, [0.0] * 4
+    assert loop.shown(judged, loop.initial_state({"w": torch.tensor(2.0)}), 4)["w"] == 2.0
     for found in rounds(toy, targets(values), Point(2.0), training):
         ends = []
         for k in found.cohort:
@@ -198,12 +208,14 @@ def test_rounds_with_a_cohort_of_some():
             h[k] += w - cloud
         cloud = sum(ends) / len(ends) + sum(h) / 4
         assert found.state.server.params["w"].item() == pytest.approx(cloud, rel=1e-12)
+        assert loop.shown(toy, found.state, 4)["w"].item() == pytest.approx(cloud, rel=1e-12)
+        assert loop.shown(judged, found.state, 4)["w"].item() == pytest.approx(sum(ends) / len(ends), rel=1e-12)
         for k, own in found.state.clients.items():
             assert own.terms["feddyn"]["h"]["w"].item() == pytest.approx(h[k], rel=1e-12)
 
 
 def test_who_diverges_moves_neither_memory():
-    toy = method(stage(local=TERMS, rounds=2, aggregator=Mean("uniform"), server=FedDynServer()))
+    toy = method(stage(local=TERMS, rounds=2, aggregator=Mean("uniform"), server=FedDynServer("server")))
     found = rounds(toy, targets([4.0, math.nan, 10.0]), Point(2.0), ONE_STEP)
     state = found[-1].state
     assert sorted(state.clients) == [0, 2]
@@ -217,7 +229,7 @@ def test_running_statistics_are_averaged_and_never_moved():
     module = mlp(4, 3, norm=True).double()
     plain, ours = (
         rounds(method(stage(local=terms, aggregator=Mean("uniform"), **server)), dealt, mlp(4, 3, norm=True).double())
-        for server in ({}, {"server": FedDynServer()})
+        for server in ({}, {"server": FedDynServer("server")})
     )
     own = ours[-1].state.clients[0].terms["feddyn"]["h"]
     names = {name for name, _ in module.named_parameters()}
@@ -246,11 +258,46 @@ def test_what_is_measured_and_not_learned_is_known_by_its_name(model: str):
 # ------------------------------------------------------------------------------------------------- configuration
 
 
+def test_what_is_handed_out_is_what_was_evaluated(tmp_path: Path):
+    """Running statistics are the cohort's in both."""
+    words = BY_NAME["feddyn_with_batch_norm"].words
+    for which, is_sent in (("server", True), ("cohort", False)):
+        ran = run(words, tmp_path / which, f"method.server.evaluate={which}")
+        model = ModelFile.load(ran.folder)
+        sent = ran.state.server.params
+        assert all(torch.equal(model.weights[n], sent[n]) for n in sent if is_sent or is_running_statistic(n))
+        assert is_sent or not torch.allclose(model.weights["head.weight"], sent["head.weight"], atol=1e-4)
+        with assembled(words, tmp_path / f"again {which}") as parts:
+            scores = parts.evaluator.model(model.weights)
+            table = parts.evaluator.table(loop.initial_state(model.weights))
+        assert scores["accuracy"] == ran.record["metrics"]["last"]
+        with (ran.folder / "labels.csv").open() as file:
+            written = [float(row["confidence"]) for row in csv.DictReader(file)]
+        assert written == pytest.approx(table.confidence.tolist(), abs=1e-4)
+
+
+def test_the_rate_falls_by_its_factor_from_round_to_round_over_all_stages():
+    """One step of gradient descent a round: ``w ← w - lr d^t (w - c)``."""
+    parts = {"rounds": 3, "local": {"toward": Toward()}}
+    toy = method(stage(**parts), stage(**parts, name="second", number=2))
+    training = replace(ONE_STEP, lr=0.4, lr_decay=0.7)
+    w, t = 2.0, 0
+    for found in rounds(toy, targets([5.0]), Point(2.0), training):
+        w -= 0.4 * 0.7**t * (w - 5.0)
+        t += 1
+        assert found.state.server.params["w"].item() == pytest.approx(w, rel=1e-12)
+    assert t == 6
+    assert training.at(0) == training
+
+
 @pytest.mark.parametrize("protocol", ["cifar10", "cifar100", "clothing1m"])
 def test_the_papers_values_are_the_defaults(protocol: str):
     found = config.resolved(config.load(["method=feddyn", f"protocol={protocol}"]))
     assert found["method"]["local"]["feddyn"]["alpha"] == 0.01
     assert found["train"]["lr"] == 0.1
+    assert found["train"]["lr_decay"] == 0.998
+    assert found["method"]["server"]["evaluate"] == "server"
+    assert config.resolved(config.load(["method=fedcorr", f"protocol={protocol}"]))["train"]["lr_decay"] == 1
     assert found["method"]["aggregator"]["weights"] == "uniform"
     other = config.resolved(config.load(["method=feddyn", "method.feddyn_alpha=0.2"]))
     assert other["method"]["local"]["feddyn"]["alpha"] == 0.2
