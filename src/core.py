@@ -272,7 +272,7 @@ class RoundResult:
     state: FederatedState
     stage: str
     cohort: tuple[int, ...]
-    metrics: Mapping[str, float]  # of the round itself: mean training loss, clients left out; what was observed of them
+    metrics: Mapping[str, float]  # mean training loss, clients left out, clients without a step; what was observed
     evaluation: Mapping[str, float] | None = None  # where one fell due
     correction: Mapping[str, Any] | None = None  # against the truth where there is one, where labels were corrected
 
@@ -383,6 +383,10 @@ class BatchRule(Part, Protocol):
         """What this epoch uses; None for all samples as they are. The network holds the parameters being trained."""
         return None
 
+    def relabels(self, network: Network, task: ClientTask) -> Tensor | None:
+        """Labels int64 [n] that the client holds from its next visit on; None leaves those it has."""
+        return None
+
     def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
         """What is random in one batch of ``size``; None leaves the batch as it is."""
         return None
@@ -488,8 +492,10 @@ class Exchange(Part, Protocol):
         """Whether ``fold_models`` is to see every client's model of this round."""
         return False
 
-    def fold_models(self, state: Any, received: Params, combined: Params, models: Mapping[int, Params]) -> Any:
-        """The state after a round of which it wanted the clients' models; computed on the server."""
+    def fold_models(
+        self, state: Any, received: Params, combined: Params, models: Mapping[int, Params], steps: Mapping[int, int]
+    ) -> Any:
+        """The state after a round of which it wanted the clients' models, of so many steps; computed on the server."""
         return state
 
     def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:

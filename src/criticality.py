@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from src.core import Params
-from src.ranges import PositiveCount
+from src.ranges import Positive, PositiveCount
 
 Scope = Literal["dims_2_4", "all"]
 Distance = Literal["exact", "quantiles", "subset"]
@@ -34,7 +34,7 @@ def in_scope(tensor: Tensor, scope: Scope = "dims_2_4") -> bool:
 
 
 def criticalities(
-    received: Params, trained: Params, *, scope: Scope = "dims_2_4", steps: PositiveCount = 1
+    received: Params, trained: Params, *, scope: Scope = "dims_2_4", steps: Positive = 1
 ) -> Iterator[tuple[str, Tensor]]:
     """``g = |(w' - w) w|`` of each tensor in scope, by name and in the order of ``received`` (FedES, Eqs. 7 and 8).
 
@@ -46,7 +46,7 @@ def criticalities(
             yield name, ((trained[name] - before) * before).abs() / steps
 
 
-def flattened(received: Params, trained: Params, *, scope: Scope = "dims_2_4", steps: PositiveCount = 1) -> Tensor:
+def flattened(received: Params, trained: Params, *, scope: Scope = "dims_2_4", steps: Positive = 1) -> Tensor:
     """All criticalities [m], tensor after tensor.
 
     Raises:

@@ -69,6 +69,7 @@ class Settings:
     eval_every: int | None  # participations; None for one cohort of the last stage
     on_nonfinite: Literal["drop", "stop"]
     observe: bool = False  # whether clients' models are observed after their training
+    initial: Params | None = None  # the model that the run began with, for a stage that begins with it again
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,9 @@ class _Server:
     ) -> tuple[FederatedState, tuple[int, ...], dict[str, float], dict[int, Observation]]:
         """Sample, train locally, aggregate, update, fold what was reported; and what was observed of clients."""
         if stage_round == 0:
+            if stage.restart:
+                assert self.settings.initial is not None, "the initial model is known"
+                state = replace(state, server=replace(state.server, params=self.settings.initial))
             state = self._open(state, stage)
         state, chosen = self._sample(state, stage, stage_round)
         received = state.server.params
@@ -198,7 +202,8 @@ class _Server:
             combined = stage.aggregator.combine(received, values)
             for name in watching:
                 models = {r.client: r.params for r in finite if r.params is not None}
-                own = stage.exchange[name].fold_models(self._slot(state, name), received, combined, models)
+                steps = {r.client: r.steps for r in finite}
+                own = stage.exchange[name].fold_models(self._slot(state, name), received, combined, models, steps)
                 parts[f"exchange {name}"] = own
             slot = _slot_of(stage.server)
             own = parts[slot] if slot in parts else stage.server.init(received)
@@ -218,6 +223,7 @@ class _Server:
         metrics = {
             "loss": sum(r.loss for r in finite) / len(finite) if finite else float("nan"),
             "left_out": float(len(results) - len(finite)),
+            "idle": float(sum(not r.steps for r in finite)),
         }
         seen = {r.client: r.observation for r in finite if r.observation is not None}
         return state, tuple(t.client for t in tasks), metrics, seen

@@ -50,6 +50,7 @@ class Stage:
     server: ServerUpdate
     exchange: Mapping[str, Exchange]  # those that take part; the others are silent
     correct: Correcting | None
+    restart: bool = False  # whether it begins with the initial model
 
     def rounds_in_pass(self, clients: int) -> int:
         """Rounds until every one of ``clients`` has been visited."""
@@ -71,6 +72,7 @@ class Stage:
         """The active parts with their values, by slot; empty slots left out."""
         shown = {
             "length": f"{self.rounds} rounds" if self.rounds is not None else f"{self.passes} passes",
+            "start": "from the initial model" if self.restart else "",
             "sampler": _shown(self.sampler),
             "batch": _shown(self.batch),
             "local": " + ".join(_shown(term, name) for name, term in self.local.items()),
@@ -210,6 +212,8 @@ def _check_stage_values(name: str, given: Mapping[str, Any]) -> None:
         raise UserError(f"{where}.{min(unknown)} is no key of a stage; there are {', '.join(sorted(STAGE_KEYS))}")
     if ("rounds" in given) == ("passes" in given):
         raise UserError(f"{where} takes either rounds or passes")
+    if not isinstance(given.get("restart", False), bool):
+        raise UserError(f"{where}.restart={given['restart']} must be true or false")
     correct = given.get("correct")
     if correct is not None and (set(correct) != {"when", "rule"} or correct["when"] not in get_args(When)):
         raise UserError(f"{where}.correct={dict(correct)} must be a rule, and when: {' or '.join(get_args(When))}")
@@ -257,6 +261,7 @@ def assemble(config: Mapping[str, Any]) -> Method:
                 server=own["server"],
                 exchange={k: e for k, e in exchanges.items() if k not in silent},
                 correct=_correcting(name, own.get("correct"), config["corrector"]),
+                restart=own.get("restart", False),
             )
         )
     method = Method(config["name"], tuple(stages), exchanges)

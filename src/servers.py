@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from src.core import LossTerm, Params, ServerUpdate
 from src.local.terms import feddyn
 from src.models.layers import is_running_statistic
+from src.ranges import Positive
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,30 @@ class Replace(ServerUpdate):
     ) -> tuple[Params, Any]:
         """The combined model."""
         return combined, state
+
+
+@dataclass(frozen=True)
+class Scaled(ServerUpdate):
+    """``θ_t + α_g (θ̄ − θ_t)`` with θ̄ the combined model (FedPeer, Algorithm 2); at α_g = 1 it is θ̄ to the bit.
+
+    Running statistics and integers are those of the combined model.
+    """
+
+    rate: Positive
+
+    def __call__(
+        self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Any
+    ) -> tuple[Params, Any]:
+        """The model that is sent next."""
+        if self.rate == 1:
+            return combined, state
+        moved = {n: params[n] + self.rate * (p - params[n]) if is_learned(n, p) else p for n, p in combined.items()}
+        return moved, state
+
+
+def is_learned(name: str, tensor: Tensor) -> bool:
+    """Whether an entry of a model is a parameter: no running statistic and no integer."""
+    return tensor.is_floating_point() and not is_running_statistic(name)
 
 
 @dataclass(frozen=True)
@@ -39,11 +65,7 @@ class FedDyn(ServerUpdate):
 
     def init(self, params: Params) -> Params:
         """Zeros."""
-        return {
-            name: torch.zeros_like(p)
-            for name, p in params.items()
-            if p.is_floating_point() and not is_running_statistic(name)
-        }
+        return {name: torch.zeros_like(p) for name, p in params.items() if is_learned(name, p)}
 
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Params

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from src import checkpoint, config, evaluate, label_table, loggers, loop, model_file, progress
 from src.atomic import write_atomically
 from src.config import Training
-from src.core import Counters, Executor, FederatedState, RoundResult, described
+from src.core import Counters, Executor, FederatedState, Params, RoundResult, described
 from src.data.federation import Federation, from_config
 from src.disk import DiskFullError
 from src.errors import UserError
@@ -57,10 +57,11 @@ class Session:
         state: FederatedState,
         seconds: float,
         about: Mapping[str, Any],
+        initial: Params,
     ) -> None:
         self.cfg, self.folder = cfg, folder
         self.method, self.federation, self.executor, self.evaluator = method, federation, executor, evaluator
-        self.state = state
+        self.state, self._initial = state, initial
         self.rounds = method.length(len(federation.with_data))
         self._record = loggers.Record(folder.path, about)
         self._earlier_seconds, self._started = seconds, time.monotonic()
@@ -113,7 +114,7 @@ class Session:
         """What the loop takes."""
         cfg = self.cfg
         training = Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
-        settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort)
+        settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial)
         return self.method, self.federation, self.executor, self.evaluator, self.state, settings
 
     def results(self) -> Iterator[RoundResult]:
@@ -362,7 +363,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
     evaluator = evaluate.Evaluator(federation, network, cfg.eval.memorization)
-    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about)
+    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params)
 
 
 def _restored(

@@ -309,7 +309,8 @@ REGISTRY: tuple[Entry, ...] = (
         (
             *("method=feddiv", "method.filter_init=blobs", "method.var_agg=squared_share", "method.guard=false"),
             *("method.sort_components=false", "method.loss=ce_of_softmax", "method.pcs=cached", "method.pcs_start=1"),
-            *("method.bias_samples=confident", "method.inference_augment=true", *TWO_STAGES),
+            *("method.bias_samples=confident", "method.inference_augment=true", "method.relabel_persist=true"),
+            *TWO_STAGES,
         ),
         _feddiv(),
         WARMED,
@@ -335,6 +336,7 @@ REGISTRY: tuple[Entry, ...] = (
         "fedes_per_step",
         (
             *("method=fedes", "method.quality=emd", "method.emd=quantiles", "method.mask=per_step"),
+            *("method.cop_norm=per_step", "method.restart=true"),
             *("train.momentum=0.9", "train.weight_decay=0.001", *PRETRAINED),
         ),
         _fedes(),
@@ -354,6 +356,7 @@ REGISTRY: tuple[Entry, ...] = (
         "fedprox_and_quality",
         (
             *("method=fedes", "method/local=[cross_entropy,fedprox]", "method.local.fedprox.mu=0.1"),
+            *("method/aggregator=quality_mean", "method/gradient=selective_decay", "method/exchange=[quality]"),
             *PRETRAINED,
         ),
         _fedes(terms="cross_entropy + fedprox"),
@@ -456,7 +459,7 @@ REGISTRY += (
     ),
 )
 
-PEER_REST = "Mean(samples), Replace, label_sharing"
+PEER_REST = "Mean(samples), Scaled, label_sharing"
 OPENSET = ("partition=openset", "noise=symmetric", "noise.eta=0.3", *ONE_STAGE)
 
 REGISTRY += (
@@ -473,12 +476,23 @@ REGISTRY += (
         _fedavg(batch="Mixup", terms="fedpeer", rest=PEER_REST),
     ),
     Entry(
+        "fedcorr_and_a_long_step",
+        ("method=fedcorr", "method/server=scaled", "method.server.rate=1.2", *NORMED, *THREE_STAGES),
+        _fedcorr(rest="Mean(samples), Scaled"),
+        BORDERS,
+    ),
+    Entry(
+        "fedpeer_in_half_steps",
+        ("method=fedpeer", "method.alpha_g=0.5", *OPENSET),
+        _fedavg(terms="fedpeer", rest=PEER_REST),
+    ),
+    Entry(
         "fedcorr_and_fedpeer",
         ("method=fedcorr", "method/local=[fedpeer]", "method/exchange=[lid,label_sharing]", *THREE_STAGES),
         {
             "preprocess": PREPROCESS.replace("lid,", "lid, label_sharing,"),
             "finetune": FINETUNE.replace("Replace,", "Replace, label_sharing,"),
-            "usual": f"2 rounds: Uniform, Mixup, fedpeer, {PEER_REST}",
+            "usual": "2 rounds: Uniform, Mixup, fedpeer, Mean(samples), Replace, label_sharing",
         },
         (16, 18, 19),
     ),

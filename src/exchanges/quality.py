@@ -72,7 +72,8 @@ class Quality(Exchange):
     program's, from shares of unsure predictions under the client's trained model. ρ is d scaled to [0, 1] over the
     clients, at least ``floor``. A client that has no model in that round gets the mean ρ of the others, and no ranks.
 
-    ``emd`` says how g is compared: all entries sorted, 10 000 quantiles, or 100 000 entries drawn once.
+    ``emd`` says how g is compared: all entries sorted, 10 000 quantiles, or 100 000 entries drawn once. Under
+    ``norm=per_step`` g is divided by the client's local steps, and g_s by their mean over the clients.
     """
 
     sends: ClassVar[tuple[type, ...]] = (ClientQuality,)
@@ -82,6 +83,7 @@ class Quality(Exchange):
     sign: SignStatistic
     scope: Scope
     emd: Distance
+    norm: Literal["none", "per_step"]
     floor: Share
     confidence: Share
     stage: PositiveCount
@@ -103,15 +105,21 @@ class Quality(Exchange):
         return self.indicator != "confidence" and self._now(broadcast)
 
     def fold_models(
-        self, state: QualityState, received: Params, combined: Params, models: Mapping[int, Params]
+        self,
+        state: QualityState,
+        received: Params,
+        combined: Params,
+        models: Mapping[int, Params],
+        steps: Mapping[int, int],
     ) -> QualityState:
         """Compare every client with the combined model; one at a time is flattened."""
-        of_server = self._of(received, combined)
+        taken = {c: max(steps[c], 1) if self.norm == "per_step" else 1 for c in models}
+        of_server = self._of(received, combined, sum(taken.values()) / max(len(taken), 1))
         subset = shared_subset(len(of_server), stream(0, "criticality subset")) if self.emd == "subset" else None
         whole, middle = profile(of_server, how=self.emd, subset=subset), sign_statistic(of_server, self.sign)
         found = {}
         for client, model in models.items():
-            g = self._of(received, model)
+            g = self._of(received, model, taken[client])
             if self.indicator == "mean":
                 found[client] = sign_statistic(g)
                 continue
@@ -120,8 +128,8 @@ class Quality(Exchange):
             found[client] = signed(distance, sign_statistic(g, self.sign), middle, self.sign) if signs else distance
         return self._scaled(state, found)
 
-    def _of(self, received: Params, trained: Params) -> Tensor:
-        return flattened(received, trained, scope=self.scope).cpu()
+    def _of(self, received: Params, trained: Params, steps: float) -> Tensor:
+        return flattened(received, trained, scope=self.scope, steps=steps).cpu()
 
     def _scaled(self, state: QualityState, found: Mapping[int, float]) -> QualityState:
         clients, d = list(found), np.array(list(found.values()))

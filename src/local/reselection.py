@@ -21,9 +21,10 @@ class Reselection(Mixup):
     """Filter, relabel, and keep what is predicted consistently, anew every epoch (FedDiv, Eqs. 6 to 11).
 
     The filter and ŷ are of the received model, whose logits are computed once a visit; ỹ is of the model being
-    trained, with the client's bias taken out. Labels are those of the epoch: what the client was given stays. A noisy
-    client that keeps no more than ``at_least`` samples trains on nothing in that epoch (as the withdrawn code, where
-    it is one batch). A client that was sent no filter uses all its samples. ``src.consistency.Selection`` has the rest.
+    trained, with the client's bias taken out. Labels are those of the epoch, or with ``persist`` the
+    client's from then on. A noisy client that keeps no more than ``at_least`` samples trains on nothing in that epoch
+    (as the withdrawn code, where it is one batch). A client that was sent no filter uses all its samples.
+    ``src.consistency.Selection`` has the rest.
     """
 
     reads: ClassVar[tuple[type, ...]] = (Filter, ClassBias)
@@ -36,6 +37,7 @@ class Reselection(Mixup):
     zeta: Share
     relabel: bool
     relabel_min_delta: Share
+    persist: bool
     pcs: Literal["per_epoch", "cached", "off"]
     pcs_start: Count
     clean_agrees: bool
@@ -59,6 +61,11 @@ class Reselection(Mixup):
             return None
         kept = found.keep.nonzero()[:, 0]
         return Selection(kept if len(kept) > self.at_least else kept[:0], found.labels)
+
+    def relabels(self, network: Network, task: ClientTask) -> Tensor | None:
+        """Under ``persist`` the labels that the received model gave to doubted samples of a noisy client."""
+        selected = self.select(network, task, 0) if self.persist else None
+        return None if selected is None else selected.labels
 
     @property
     def _choice(self) -> consistency.Selection:

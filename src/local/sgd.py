@@ -93,7 +93,8 @@ class LocalTraining:
         for exchange in self.exchanges.values():
             up, keep = exchange.report(network, task, fit.params)
             sent, kept = sent.including(*up), kept.including(*keep)
-        state = ClientState(task.state.labels, task.state.weight, terms, kept)
+        labels = self.batch.relabels(network, task)
+        state = ClientState(task.state.labels if labels is None else labels, task.state.weight, terms, kept)
         seen = observe(network, task, fit.params) if self.observed else None
         return ClientResult(task.client, len(task.samples), fit.params, state, sent, *ran, seen)
 

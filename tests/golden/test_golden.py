@@ -63,6 +63,11 @@ METHODS: dict[str, tuple[str, ...]] = {
     ),
     "fedpeer": ("method=fedpeer", "rounds=6"),
     "fedpeer_cores": ("method=fedpeer", "method.peer=cores", "rounds=6"),
+    "fedpeer_half_steps": ("method=fedpeer", "method.alpha_g=0.5", "rounds=6"),
+    "fedes_restart": (
+        *("method=fedes", "method.s1=2", "method.T=4", "fraction=1.0"),
+        *("method.restart=true", "method.cop_norm=per_step"),
+    ),
     "feddiv": ("method=feddiv", "method.T_wu=2", "method.T=4", "method.zeta=0.3"),
     "fedes": ("method=fedes", "method.s1=2", "method.T=4", "fraction=1.0"),
 }

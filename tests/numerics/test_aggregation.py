@@ -18,6 +18,7 @@ from src.executors.sequential import Sequential
 from src.loop import NonFiniteError
 from src.network import Network
 from src.samplers import Uniform
+from src.servers import Scaled
 from tests.numerics.toys import (
     ONE_STEP,
     Point,
@@ -330,3 +331,16 @@ def test_batch_norm_statistics_are_averaged_over_the_cohort():
         torch.testing.assert_close(found[name], (alone[0][name] + alone[1][name]) / 2, rtol=1e-12, atol=1e-15)
         assert not torch.equal(found[name], alone[0][name])
     assert found["2.num_batches_tracked"].item() == 1
+
+
+def test_a_scaled_step_goes_so_far_towards_the_combined_model() -> None:
+    """Running statistics and integers are taken over whatever the rate."""
+    received = {"w": torch.tensor([1.0, -2.0]), "bn.running_mean": torch.tensor([5.0]), "count": torch.tensor(3)}
+    combined = {"w": torch.tensor([3.0, 2.0]), "bn.running_mean": torch.tensor([7.0]), "count": torch.tensor(9)}
+    for rate, expected in ((0.25, [1.5, -1.0]), (1.5, [4.0, 4.0])):
+        found, state = Scaled(rate)(received, combined, [0], 4, None)
+        assert found["w"].tolist() == expected
+        assert found["bn.running_mean"].item() == 7.0
+        assert found["count"].item() == 9
+        assert state is None
+    assert Scaled(1.0)(received, combined, [0], 4, None)[0] is combined

@@ -43,6 +43,7 @@ RULE = Reselection(
     zeta=0.6,
     relabel=True,
     relabel_min_delta=0.0,
+    persist=False,
     pcs="per_epoch",
     pcs_start=0,
     clean_agrees=False,
@@ -184,6 +185,26 @@ def test_a_client_without_a_filter_or_without_noise_uses_all_it_has() -> None:
     net, work = client()
     assert replace(RULE, delta=1.0, strict_delta=True).select(net, work, 0) is None
     assert replace(RULE, threshold=0.0).select(net, work, 0) is None
+
+
+def test_new_labels_stay_where_they_are_to_persist() -> None:
+    """Those of every doubted sample that the received model is sure of, whether or not it was trained on."""
+    net, work = client(state=known())
+    training = Training(lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=10, epochs=2)
+
+    def after(rule: Reselection) -> torch.Tensor | None:
+        return LocalTraining(training, rule, {"cross_entropy": CrossEntropy()}, None, {})(net, work).state.labels
+
+    labels = by_hand(work, 1.0, pcs="off")[1]
+    assert labels != work.samples.labels.tolist()
+    held = after(replace(RULE, persist=True))
+    assert held is not None
+    assert held.tolist() == labels
+    assert after(RULE) is None
+    assert after(replace(RULE, persist=True, delta=1.0, strict_delta=True)) is None, "a clean client keeps its own"
+    earlier = replace(work, state=replace(work.state, labels=work.samples.labels))
+    kept = LocalTraining(training, RULE, {"cross_entropy": CrossEntropy()}, None, {})(net, earlier).state.labels
+    assert kept is work.samples.labels
 
 
 def test_a_noisy_client_that_keeps_too_little_trains_on_nothing() -> None:

@@ -1,7 +1,8 @@
 """FedES's parts against loops over entries, and what its stages do."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from src.exchanges.quality import (
     QualityState,
     UnsureShare,
 )
+from src.executors.sequential import Sequential
 from src.gradients.selective import SelectiveDecay
 from src.local.batches import Plain
 from src.local.sgd import LocalTraining
@@ -30,8 +32,15 @@ from src.local.terms.cross_entropy import CrossEntropy
 from src.samplers import OfQuality
 from src.selective_decay import ranked_masks, ranks, static_masks
 from tests.numerics.toys import composed, equal, mlp, network, random_federation, task
+from tests.properties.runs import assembled
+from tests.registry import BY_NAME
 
-EXCHANGE = Quality(indicator="emd_sign", sign="mean", scope="dims_2_4", emd="exact", floor=0.0, confidence=0.7, stage=1)
+EXCHANGE = Quality(
+    indicator="emd_sign", sign="mean", scope="dims_2_4", emd="exact", norm="none", floor=0.0, confidence=0.7, stage=1
+)
+
+
+STEPS = {1: 3, 4: 5, 7: 12}
 
 
 def models(rng: np.random.Generator, *moves: float) -> tuple[Params, dict[int, Params]]:
@@ -55,7 +64,7 @@ def test_quality_is_that_of_a_loop_over_entries(indicator: Any) -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     combined = next(iter(models(np.random.default_rng(5), 0.5)[1].values()))
     combined = {name: received[name] + combined[name] * 0.2 for name in received}
-    state = replace(EXCHANGE, indicator=indicator).fold_models(EXCHANGE.init(9), received, combined, sent)
+    state = replace(EXCHANGE, indicator=indicator).fold_models(EXCHANGE.init(9), received, combined, sent, STEPS)
     server, d = by_hand(received, combined), {}
     for client, model in sent.items():
         g = by_hand(received, model)
@@ -73,10 +82,58 @@ def test_quality_is_that_of_a_loop_over_entries(indicator: Any) -> None:
     assert others == pytest.approx([np.mean([float(state.rho[c]) for c in d])] * 6)
 
 
+def test_per_step_divides_by_the_steps_of_each_client_and_by_their_mean() -> None:
+    received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
+    combined = next(iter(models(np.random.default_rng(5), 0.5)[1].values()))
+    start = EXCHANGE.init(9)
+    found = replace(EXCHANGE, norm="per_step").fold_models(start, received, combined, sent, STEPS)
+    server = [g / (20 / 3) for g in by_hand(received, combined)]
+    for client, model in sent.items():
+        g = [entry / STEPS[client] for entry in by_hand(received, model)]
+        distance = sum(abs(a - b) for a, b in zip(g, server, strict=True)) / len(g)
+        expected = distance if sum(g) > sum(server) else -distance
+        assert float(found.indicator[client]) == pytest.approx(expected)
+    alike = replace(EXCHANGE, norm="per_step").fold_models(start, received, combined, sent, dict.fromkeys(STEPS, 4))
+    plain = EXCHANGE.fold_models(start, received, combined, sent, STEPS)
+    assert torch.allclose(alike.rho, plain.rho)
+    assert not torch.allclose(found.rho, plain.rho, atol=0.01)
+    idle = {**STEPS, 4: 0}  # trained on nothing: it did not move, and nothing is divided by 0
+    assert torch.isfinite(
+        replace(EXCHANGE, norm="per_step").fold_models(start, received, combined, sent, idle).rho
+    ).all()
+
+
+@dataclass(frozen=True)
+class Recorded(Sequential):
+    """Keeps the model that each cohort was sent."""
+
+    sent: list[Params] = field(default_factory=list)
+
+    def map(self, job: Any, tasks: Any, reduce: Any) -> Any:
+        self.sent.append(tasks[0].broadcast.params)
+        return super().map(job, tasks, reduce)
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_restart_begins_with_the_initial_model_and_what_was_found(restart: bool, tmp_path: Path) -> None:
+    words = [*BY_NAME["fedes"].words, "method.sampler.fraction=1.0"]
+    with assembled(words, tmp_path / "run", f"method.restart={str(restart).lower()}") as parts:
+        recorded = Recorded(parts.evaluator.network)
+        results = parts.results(executor=recorded)
+        initial = parts.state.server.params
+        assert equal(recorded.sent[0], initial)
+        assert not equal(recorded.sent[1], initial)
+        assert equal(recorded.sent[2], initial if restart else results[1].state.server.params)
+        assert equal(recorded.sent[3], results[2].state.server.params)
+        rho = [r.state.server.parts["exchange quality"].rho for r in results]
+        assert torch.equal(rho[1], rho[-1])
+        assert ("from the initial model" in parts.method.stages[1].describe()) == restart
+
+
 def test_cheaper_distances_come_near_the_exact_one() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     exact, *others = (
-        replace(EXCHANGE, emd=how).fold_models(EXCHANGE.init(9), received, received, sent).rho
+        replace(EXCHANGE, emd=how).fold_models(EXCHANGE.init(9), received, received, sent, STEPS).rho
         for how in ("exact", "quantiles", "subset")
     )
     for rho in others:
@@ -85,7 +142,7 @@ def test_cheaper_distances_come_near_the_exact_one() -> None:
 
 def test_a_floor_holds_and_confidence_needs_no_model() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
-    low = replace(EXCHANGE, floor=0.3).fold_models(EXCHANGE.init(9), received, received, sent)
+    low = replace(EXCHANGE, floor=0.3).fold_models(EXCHANGE.init(9), received, received, sent, STEPS)
     assert float(low.rho.min()) == pytest.approx(0.3)
     unsure = replace(EXCHANGE, indicator="confidence")
     last = Broadcast(1, 1, received, Payload(), (2, 3))

@@ -80,7 +80,7 @@ def test_without_the_truth_and_without_wrong_labels(tmp_path: Path) -> None:
         unknown = replace(parts.federation, truth=None)
         blind = parts.results(federation=unknown, evaluator=Evaluator(unknown, parts.evaluator.network))
         for one, other in zip(parts.results(), blind, strict=True):
-            assert other.metrics.keys() == {"loss", "left_out", "training_stability"}
+            assert other.metrics.keys() == {"loss", "left_out", "idle", "training_stability"}
             assert other.metrics["training_stability"] == one.metrics["training_stability"]
     clean = rounds(words, tmp_path / "clean", "eval.cohort=true", "noise=none")[-1].metrics
     assert all(math.isnan(clean[f"local_memorization_{name}"]) for name in GROUPS), "no client is noisy"

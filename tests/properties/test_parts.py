@@ -76,6 +76,7 @@ CHOSEN = {
     "method/aggregator=median": "aggregator",
     "method/sampler=power_of_choice": "sampler",
     "method/local=[symmetric_cross_entropy,feddyn]": "local",
+    "method/server=scaled method.server.rate=0.5": "server",
     "method.server._target_=tests.properties.parts.Momentum +method.server.beta=0.5": "server",
     "method.gradient={_target_:tests.properties.parts.Scaled,by:0.5}": "gradient",
     "method.sampler.fraction=1.0": "sampler",
