@@ -1,6 +1,7 @@
 """Put finished runs side by side: a table over seeds, and their curves.
 
     python -m src.compare RUN_DIR_OR_PATTERN... [--csv FILE] [--markdown FILE] [--latex FILE] [--figure FILE]
+                          [--over KEY [--metric NAME]]
 
 Runs that differ in their seed only are one row. Its name tells the keys in which the rows differ.
 """
@@ -10,12 +11,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from src import cli
 from src.compare.runs import find, grouped, note
 from src.compare.table import SORTS, Table
 from src.errors import UserError
 from src.options import Parser
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FIGURE = Path("compare.png")
 NO_FIGURE = Path("none")
@@ -47,6 +52,10 @@ def parser() -> Parser:
         default=FIGURE,
         help=f"draw the curves there ({', '.join(SUFFIXES)}; by default {FIGURE}), or {NO_FIGURE}",
     )
+    words.add_argument("--over", metavar="KEY", help="draw a closing number over this key instead, as method.epsilon")
+    words.add_argument(
+        "--metric", metavar="NAME", default="last", help="that number, as in result.json; by default last"
+    )
     return words
 
 
@@ -65,7 +74,9 @@ def compare(words: Sequence[str]) -> None:
         file = getattr(asked, option)
         if file is not None:
             save(f"--{option}", file, text())
-    if asked.figure != NO_FIGURE:
+    if asked.figure != NO_FIGURE and asked.over is not None:
+        draw_over(table, asked.over, asked.metric, asked.figure)
+    elif asked.figure != NO_FIGURE:
         draw(table, asked.figure)
 
 
@@ -129,6 +140,25 @@ def draw(table: Table, file: Path) -> None:
     if figure is None:
         note("no figure: no run has recorded an evaluation")
         return
+    _save(figure, file)
+
+
+def draw_over(table: Table, key: str, metric: str, file: Path) -> None:
+    """Draw a closing number of the rows over a key.
+
+    Raises:
+        UserError: if they have no such key or number, or the figure cannot be written.
+    """
+    from src.compare.over import PERCENT, swept
+    from src.figures import over
+
+    lines = swept([line.row for line in table.lines], key, metric)
+    _save(over.draw(lines, key, f"accuracy ({metric}), %" if metric in PERCENT else metric), file)
+
+
+def _save(figure: Figure, file: Path) -> None:
+    from src.figures import curves
+
     try:
         curves.save(figure, file)
     except OSError as error:
