@@ -383,6 +383,10 @@ class BatchRule(Part, Protocol):
         """What this epoch uses; None for all samples as they are. The network holds the parameters being trained."""
         return None
 
+    def told(self, network: Network, task: ClientTask) -> Mapping[str, Selection | None]:
+        """What each of its steps makes of a client's samples, by name, for the record alone; None for all of them."""
+        return {}
+
     def relabels(self, network: Network, task: ClientTask) -> Tensor | None:
         """Labels int64 [n] that the client holds from its next visit on; None leaves those it has."""
         return None

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from src import estimates
-from src.core import FederatedState, Observation, Params, Samples
+from src.core import BatchRule, ClientTask, FederatedState, Observation, Params, Samples
 from src.correctors.fedcorr import Suspects
 from src.data.dataset import Labels
 from src.data.federation import Federation
@@ -186,6 +186,25 @@ class Evaluator:
             gap = np.abs(np.asarray(rows["level"]) - np.asarray(rows["true_noise_before"]))
             summary["noise_level_error"] = float(gap.mean())
         return {**summary, "clients": rows}
+
+    def selection(self, rule: BatchRule, tasks: Sequence[ClientTask]) -> list[dict[str, Any]]:
+        """True class against label, of what each step of ``rule`` leaves to train on, a row a client (FedDiv, Fig. 7).
+
+        Nothing where the truth is not known, classes are many, or the rule takes samples as they are.
+        """
+        C, rows = self.federation.num_classes, []
+        for task in tasks if self.federation.truth is not None and C <= FEW_CLASSES else ():
+            assert self.federation.truth is not None, "checked above"
+            true, held = self.federation.truth[task.samples.index], task.samples.labels
+            self.network.load(task.broadcast.params)
+            row: dict[str, Any] = {}
+            for name, found in rule.told(self.network, task).items():
+                labels = held if found is None or found.labels is None else found.labels
+                kept = torch.arange(len(held)) if found is None else found.positions
+                row[name] = confusion(true[kept].numpy(), labels[kept].numpy(), C)
+            if row:
+                rows.append({"client": task.client, "as given": confusion(true.numpy(), held.numpy(), C), **row})
+        return rows
 
     def table(self, state: FederatedState) -> LabelTable:
         """What every sample was given and ended with, beside the truth where it is known.

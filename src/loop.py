@@ -116,6 +116,20 @@ def _slot_of(server: ServerUpdate) -> str:
     return f"server {type(server).__name__}"
 
 
+def next_tasks(
+    method: Method,
+    federation: Federation,
+    executor: Executor,
+    state: FederatedState,
+    settings: Settings,
+    clients: Sequence[int],
+) -> list[ClientTask]:
+    """What these clients would be given to do after ``state``, in the stage of its last round."""
+    stage = method.at(max(state.round - 1, 0), len(federation.with_data))[0]
+    server = _Server(method, federation, executor, settings, federation.with_data)
+    return [server.task(state, client, stage, stage.exchange) for client in clients]
+
+
 def run(
     method: Method,
     federation: Federation,

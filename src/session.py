@@ -185,12 +185,19 @@ class Session:
         waited_for = status == "interrupted"
         if self.cfg.products and not waited_for:
             self._products()
-        clients = self.evaluator.clients(self.state)
-        record = self._record.result(status, **self._grown(), **({"clients": clients} if clients else {}))
+        seen = {"clients": self.evaluator.clients(self.state), "selection": [] if waited_for else self._selection()}
+        record = self._record.result(status, **self._grown(), **{name: rows for name, rows in seen.items() if rows})
         if self.cfg.figures and not waited_for:
             self._draw()
         self._end_mirror(record, failed=False)
         return record
+
+    def _selection(self) -> list[dict[str, Any]]:
+        """What the batch rule would make of the first clients' samples now."""
+        method, federation, executor, evaluator, state, settings = self.federated()
+        rule = method.at(max(state.round - 1, 0), len(federation.with_data))[0].batch
+        first = federation.with_data[: evaluate.FIRST_CLIENTS]
+        return evaluator.selection(rule, loop.next_tasks(method, federation, executor, state, settings, first))
 
     def _products(self) -> None:
         """Write ``model.pt`` and ``labels.csv``; what fails is said in one line and hides no run.

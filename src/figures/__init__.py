@@ -21,6 +21,7 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
     "noise_levels": noise_levels.draw,
     "confusion": confusion.draw,
     "confusion_clients": confusion.draw_clients,
+    "selection": confusion.draw_selection,
     "memorization": memorization.draw,
     "memorization_local": memorization.draw_local,
     "stability": stability.draw,

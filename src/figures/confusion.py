@@ -48,13 +48,24 @@ def draw(record: RunRecord) -> Figure | None:
 
 def draw_clients(record: RunRecord) -> Figure | None:
     """Of the first clients, one a column: counts of samples."""
-    panels = _states(record, clients=True)
+    return _of_clients(record, _states(record, clients=True), "labels of the first clients, samples")
+
+
+def draw_selection(record: RunRecord) -> Figure | None:
+    """Of the first clients, what a batch rule leaves to train on after each of its steps (FedDiv, Fig. 7)."""
+    rows = record.result.get("selection") or []
+    names = [name for name in (rows[0] if rows else {}) if name != "client"]
+    panels = [(name, [{"client": row["client"], "matrix": row[name]} for row in rows]) for name in names]
+    return _of_clients(record, panels, "what the first clients train on, samples")
+
+
+def _of_clients(record: RunRecord, panels: list[tuple[str, Any]], what: str) -> Figure | None:
     if not panels:
         return None
     clients = [found["client"] for found in panels[0][1]]
     C = len(panels[0][1][0]["matrix"])
     figure = Figure(figsize=(0.8 + 2.5 * len(clients), 0.8 + 2.55 * len(panels)), layout="constrained")
-    title(figure, f"{record.title}: labels of the first clients, samples")
+    title(figure, f"{record.title}: {what}")
     grid = figure.subplots(len(panels), len(clients), squeeze=False)
     top = [max(1, *(np.max(states[k]["matrix"]) for _, states in panels)) for k in range(len(clients))]
     for row, (line, (name, states)) in enumerate(zip(grid, panels, strict=True)):

@@ -1,6 +1,7 @@
 """FedDiv's batch rule: what an epoch trains on is what the filter and two models agree on; then mixup."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -61,6 +62,11 @@ class Reselection(Mixup):
             return None
         kept = found.keep.nonzero()[:, 0]
         return Selection(kept if len(kept) > self.at_least else kept[:0], found.labels)
+
+    def told(self, network: Network, task: ClientTask) -> Mapping[str, Selection | None]:
+        """After filter and relabelling, and after re-selection (FedDiv, Fig. 7): at the beginning of a visit."""
+        steps = {"filtered and relabelled": "off", "re-selected": self.pcs}
+        return {name: replace(self, pcs=pcs, at_least=0).select(network, task, 0) for name, pcs in steps.items()}
 
     def relabels(self, network: Network, task: ClientTask) -> Tensor | None:
         """Under ``persist`` the labels that the received model gave to doubted samples of a noisy client."""

@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 # ------------------------------------------------------------------------------------------------------- hand-made
 
-OF_FEDCORR = [name for name in FIGURES if name not in ("filter", "quality")]
+OF_FEDCORR = [name for name in FIGURES if name not in ("filter", "quality", "selection")]
 ASKED = ("memorization", "memorization_local", "stability")
 OBSERVED = ("eval.memorization=true", "eval.cohort=true")
 TRUE_BEFORE, TRUE_AFTER = [0.6, 0.0, 0.8, 0.4], [0.5, 0.1, 0.3, 0.4]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from src import loop
 from src.config import Training
 from src.core import ClientState, ClientTask, Payload
 from src.exchanges.noise_filter import (
@@ -20,6 +22,8 @@ from src.exchanges.noise_filter import (
     LocalFilter,
     NoiseFilter,
 )
+from src.figures import confusion
+from src.figures.record import read
 from src.local.reselection import Reselection
 from src.local.sgd import LocalTraining
 from src.local.terms.cross_entropy import CrossEntropy
@@ -27,6 +31,8 @@ from src.local.terms.prior import Prior
 from src.network import Network
 from src.noise_filter import Filter
 from tests.numerics.toys import Logits, composed, equal, federation, network, step, task
+from tests.properties.runs import assembled, run
+from tests.registry import BY_NAME
 
 Array = NDArray[np.float64]
 
@@ -336,3 +342,36 @@ def test_before_the_second_stage_everybody_fits_once_and_no_label_changes() -> N
         assert sum(found.share) == pytest.approx(1)
         assert min(found.variance) > 0
         assert found.mean[0] < found.mean[1]
+
+
+def test_the_record_says_what_each_step_leaves_of_the_first_clients(tmp_path: Path) -> None:
+    """Counted from what the rule itself selects; a clean client trains on all it has."""
+    words = [*BY_NAME["feddiv"].words, "method.at_least=100"]  # so that epochs train on nothing: that is not shown
+    ran = run(words, tmp_path / "run")
+    rows = ran.record["selection"]
+    assert [row["client"] for row in rows] == [0, 1, 2, 3, 4]
+    with assembled(words, tmp_path / "again") as parts:
+        state, truth, network = ran.state, parts.federation.truth, parts.evaluator.network
+        assert truth is not None
+        tasks = loop.next_tasks(parts.method, parts.federation, parts.executor, state, parts.settings, range(5))
+        rule: Any = parts.method.stages[1].batch
+        sizes = []
+        for row, work in zip(rows, tasks, strict=True):
+            network.load(state.server.params)
+            for name, pcs in (("filtered and relabelled", "off"), ("re-selected", "per_epoch")):
+                found = replace(rule, pcs=pcs, at_least=0).select(network, work, 0)
+                counts = np.zeros((10, 10), int)
+                for i in range(len(work.samples)) if found is None else found.positions.tolist():
+                    label = work.samples.labels[i] if found is None else found.labels[i]
+                    counts[int(truth[work.samples.index[i]]), int(label)] += 1
+                assert row[name] == counts.tolist()
+                sizes.append(counts.sum())
+            given = np.array(row["as given"])
+            assert given.sum() == len(work.samples)
+            assert np.trace(given) == int((work.samples.labels == truth[work.samples.index]).sum())
+    assert len({int(size) for size in sizes}) > 2
+    assert "selection" not in run(BY_NAME["fedavg"].words, tmp_path / "fedavg").record
+    figure = confusion.draw_selection(read(ran.folder))
+    assert figure is not None
+    assert len(figure.axes) == 15
+    assert np.array_equal(figure.axes[10].images[0].get_array(), rows[0]["re-selected"])  # type: ignore[arg-type]
