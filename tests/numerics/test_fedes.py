@@ -307,3 +307,18 @@ def test_clients_are_compared_once_and_the_record_says_how_well() -> None:
     assert equal(ran.rounds[1].state.server.params, ours)
     before, models_of = ran.rounds[0].state.server.params, last.client(0).extras.one(CriticalityRanks).place
     assert {n: p.shape for n, p in models_of.items()} == {n: p.shape for n, p in before.items() if p.dim() == 2}
+
+
+def test_a_prediction_is_unsure_below_the_confidence_that_was_asked_for() -> None:
+    """Reported in the last round of the stage alone."""
+    net = network(mlp(4, 3))
+    samples = random_federation([9]).samples(0)
+    largest = net.probabilities(samples).amax(1).sort().values
+    work = task(net.module, samples)
+    last = replace(work, broadcast=replace(work.broadcast, lengths=(work.broadcast.round + 1, 1)))
+    for count, confidence in ((0, 0.0), (4, float(largest[3] + largest[4]) / 2), (9, 1.0)):
+        asked = replace(EXCHANGE, indicator="confidence", confidence=confidence)
+        up, _ = asked.report(net, last, net.params())
+        assert up.one(UnsureShare).value == pytest.approx(count / 9)
+        early = replace(last, broadcast=replace(last.broadcast, lengths=(work.broadcast.round + 2, 1)))
+        assert len(asked.report(net, early, net.params())[0]) == 0
