@@ -322,3 +322,15 @@ def test_a_prediction_is_unsure_below_the_confidence_that_was_asked_for() -> Non
         assert up.one(UnsureShare).value == pytest.approx(count / 9)
         early = replace(last, broadcast=replace(last.broadcast, lengths=(work.broadcast.round + 2, 1)))
         assert len(asked.report(net, early, net.params())[0]) == 0
+
+
+def test_kept_ranks_are_of_the_move_times_what_was_received() -> None:
+    net = network(mlp(4, 3))
+    work = task(net.module, random_federation([9]).samples(0))
+    last = replace(work, broadcast=replace(work.broadcast, lengths=(work.broadcast.round + 1, 1)))
+    received, rng = work.broadcast.params, torch.Generator().manual_seed(1)
+    trained = {n: p + torch.randn(p.shape, generator=rng, dtype=p.dtype) for n, p in received.items()}
+    place = EXCHANGE.report(net, last, trained)[1].one(CriticalityRanks).place
+    by_loop = {n: ((trained[n] - p) * p).abs() for n, p in received.items() if p.dim() == 2}
+    order = torch.cat([g.flatten() for g in by_loop.values()]).argsort(descending=True)
+    assert torch.cat([p.flatten() for p in place.values()]).argsort().tolist() == order.tolist()
