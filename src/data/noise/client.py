@@ -14,7 +14,7 @@ from src.data.noise import Rates
 from src.data.noise.flips import Mask, bernoulli, exactly, nearest, redraw, remap, whole
 from src.data.noise.maps import MapName, class_map, local_map
 from src.errors import UserError
-from src.ranges import NonNegative, Share
+from src.ranges import NonNegative, PositiveCount, Share
 from src.streams import stream
 
 Kind = Literal["symmetric", "asymmetric"]
@@ -76,6 +76,31 @@ class FLR:
         if self.kind == "asymmetric":
             return remap(labels, picked, class_map(self.map, dataset))
         return redraw(labels, picked, np.arange(dataset.num_classes), rng, include_true=True)
+
+
+@dataclass(frozen=True)
+class Pooled(FLR):
+    """FLR's noise of ``clients`` equal parts of what a client holds: what one client has that holds all they would hold.
+
+    For centralized training on a federation's labels. Which sample is in which part, and how noisy each part is, is
+    drawn with the client's labels.
+    """
+
+    clients: PositiveCount
+
+    def rates(self, num_clients: int, seed: int) -> Rates:
+        """The share of labels [K] that is expected to be drawn anew."""
+        fixed = self.kind == "asymmetric" and self.asymmetric_level == "fixed"
+        share = nearest(self.rho * self.clients) / self.clients
+        return np.full(num_clients, share * (self.tau if fixed else (1 + self.tau) / 2), np.float64)
+
+    def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
+        """The given labels of all parts together."""
+        levels = super().rates(self.clients, int(rng.integers(2**31)))
+        given = labels.copy()
+        for part, level in zip(np.array_split(rng.permutation(len(labels)), self.clients), levels, strict=True):
+            given[part] = super().__call__(labels[part], float(level), dataset, rng)
+        return given
 
 
 @dataclass(frozen=True)
