@@ -164,6 +164,8 @@ class Root:
     wandb: Wandb
 
 
+NO_GROUPS = ("table", "scale")
+"""Folders of ``conf/`` that say nothing of a single run: ``src.tables`` reads them."""
 GROUPS = ("protocol", "dataset", "partition", "noise", "model", "method", "executor")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from src import cli
-from src.config import CONF
+from src.config import CONF, NO_GROUPS
 from src.errors import UserError
 
 FIRST = ("method", "dataset", "partition", "noise", "model", "protocol", "experiment", "debug")
@@ -26,7 +26,7 @@ def groups() -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for file in sorted(CONF.rglob("*.yaml")):
         parts = file.relative_to(CONF).parts[:-1]
-        if parts:
+        if parts and parts[0] not in NO_GROUPS:
             found.setdefault("/".join(parts if parts[0] in NESTED else parts[:1]), []).append(file)
     tops = [*FIRST, *sorted({name.split("/")[0] for name in found} - set(FIRST))]
     return {name: found[name] for name in sorted(found, key=lambda name: (tops.index(name.split("/")[0]), name))}

@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 
 from src import cli, config, usage
 from src.interrupt import Interrupted
+from src.sweep import job
 from src.sweep.account import accounted
 
 
@@ -28,16 +29,12 @@ def _main(cfg: DictConfig) -> float | None:
     if isinstance(cfg.threads, int):
         os.environ.setdefault("OMP_NUM_THREADS", str(cfg.threads))  # before torch is first imported
     chosen: Any = HydraConfig.get()
-    typed = chosen.overrides.task
-    words = [str(typed._get_node(i)) for i in range(len(typed))]  # as typed: reading them would resolve ${...}
     if chosen.mode == RunMode.MULTIRUN:
-        from src.sweep import job
-
-        return job.run(cfg, words, chosen)
+        return job.task(cfg)
     try:
         from src.run import train
 
-        signalled = train(cfg, words).signal
+        signalled = train(cfg, job.typed(chosen)).signal
     except Exception as error:  # Hydra would announce it in a line of its own
         _failed.append(error)
         return None

@@ -25,7 +25,7 @@ from src.errors import UserError
 from src.interrupt import Interrupted
 from src.sweep.job import shares_a_process
 from src.sweep.ledger import DONE, Job, Ledger
-from src.sweep.table import show
+from src.sweep.table import labels, show
 from src.sweep.watch import Watch
 
 _open: list[Sweep] = []
@@ -73,21 +73,22 @@ def accounted() -> Iterator[None]:
 
 
 class Sweep:
-    """A sweep from its plan to its account."""
+    """A sweep from its plan to its account. Its jobs are what Hydra makes of the command, or those of a list."""
 
-    def __init__(self, config: DictConfig) -> None:
+    def __init__(self, config: DictConfig, jobs: Sequence[Sequence[str]] | None = None) -> None:
         chosen = config.hydra
         self.folder = Path(str(chosen.sweep.dir))
         self._lock = _locked(self.folder)
-        jobs = _expanded(config)
-        _check(config, jobs)
+        if jobs is None:
+            jobs = _expanded(config)
+            _check(config, jobs)
         self._ledger = Ledger(self.folder)
         self._ledger.plan(jobs, sys.argv[1:])
         self._signal: int | None = None
         self._before: dict[int, Any] = {}
         self._watch: Watch | None = None
         if not shares_a_process(chosen):
-            self._watch = Watch(self._ledger)
+            self._watch = Watch(self._ledger, self.labels)
             self._watch.start()
             if "slurm" not in str(chosen.launcher._target_).lower():  # there, jobs outlive this process
                 self._before = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -121,10 +122,9 @@ class Sweep:
         jobs = self._ledger.jobs()
         if failure is not None and all(job.status == "waiting" for job in jobs):
             raise failure
-        show(self.folder, jobs)
+        self.tell(jobs)
         if isinstance(failure, Exception):
             print(f"the launcher ended with {cli.described(failure)}", file=sys.stderr)
-        self._say_what_to_do(jobs)
         if failure is not None and not isinstance(failure, Exception):
             raise failure
         if self._signal is not None:
@@ -132,9 +132,15 @@ class Sweep:
         if failure is not None or any(job.status not in DONE for job in jobs):
             sys.exit(1)
 
-    def _say_what_to_do(self, jobs: Sequence[Job]) -> None:
+    def labels(self, jobs: Sequence[Job]) -> dict[int, str]:
+        """What each job is called while it runs."""
+        return labels(jobs)
+
+    def tell(self, jobs: Sequence[Job]) -> None:
+        """Show every job, and what to do about those that have not come to their end."""
         from src.run import command, without
 
+        show(self.folder, jobs)
         if any(job.status not in ("finished", "refused") for job in jobs):
             print(f"to go on: {command([*without(sys.argv[1:], 'resume'), 'resume=true'])}", file=sys.stderr)
         if places := _patterns([job.unsynchronised for job in jobs if job.unsynchronised], self.folder):

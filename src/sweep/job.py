@@ -14,8 +14,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from src import cli
@@ -30,6 +31,18 @@ LOG, ERROR_LOG = "job.log", "error.log"
 ORPHAN_SECONDS = 1.0
 OUT_OF_TIME = signal.SIGUSR2
 """What submitit sends ahead of a job's time limit."""
+
+
+def task(cfg: DictConfig) -> float:
+    """A job as a launcher runs it: ``run`` with what Hydra says of the job. Workers know it by name."""
+    chosen: Any = HydraConfig.get()
+    return run(cfg, typed(chosen), chosen)
+
+
+def typed(chosen: DictConfig) -> list[str]:
+    """The overrides as typed: reading them would resolve ``${...}``."""
+    found = chosen.overrides.task
+    return [str(found._get_node(i)) for i in range(len(found))]
 
 
 def run(cfg: DictConfig, words: Sequence[str], chosen: DictConfig) -> float:

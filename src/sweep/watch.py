@@ -6,27 +6,49 @@ import json
 import os
 import sys
 import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from src.sweep.ledger import Job, Ledger
 from src.sweep.table import labels
 
 SECONDS = 0.5
+SECONDS_A_JOB = 0.01
+"""Between two looks: of many jobs, a look itself takes time."""
+ENOUGH = 5
+"""Jobs that must have ended before it is said when the others will."""
 TAIL = 8192
 
 
 class Watch:
     """A thread that reads the ledger."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, named: Callable[[Sequence[Job]], dict[int, str]] = labels) -> None:
+        self._ledger, self._named = ledger, named
+        self._started = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, daemon=True)
         self._said: set[int] = set()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
         self._bars = Progress(*columns, console=Console(stderr=True), transient=True)
         self._lively = self._bars.console.is_terminal
         self._all = self._bars.add_task("[bold]jobs", total=None)
@@ -47,12 +69,14 @@ class Watch:
             self._bars.stop()
 
     def _look_on(self) -> None:
-        while not self._over.wait(SECONDS):
-            self._look()
+        pause = SECONDS
+        while not self._over.wait(pause):
+            pause = max(SECONDS, self._look() * SECONDS_A_JOB)
 
-    def _look(self) -> None:
+    def _look(self) -> int:
+        """Show how far it has come; gives the number of jobs."""
         jobs = self._ledger.jobs()
-        named = labels(jobs)
+        named = self._named(jobs)
         ended = sum(job.ended for job in jobs)
         self._bars.update(self._all, total=len(jobs), completed=ended)
         for job in jobs:
@@ -62,7 +86,16 @@ class Watch:
                 self._said.add(job.number)
                 if (bar := self._of.pop(job.number, None)) is not None:
                     self._bars.remove_task(bar)
-                self._say(f"[{len(self._said)}/{len(jobs)}] {ending(job, named[job.number])}")
+                left = self._left(len(self._said), len(jobs))
+                self._say(f"[{len(self._said)}/{len(jobs)}] {ending(job, named[job.number])}{left}")
+        return len(jobs)
+
+    def _left(self, ended: int, jobs: int) -> str:
+        """How long the others will take, once enough have ended to tell."""
+        if ended < ENOUGH or ended == jobs:
+            return ""
+        minutes = (time.monotonic() - self._started) / ended * (jobs - ended) / 60
+        return f"  about {minutes:.0f} min left" if minutes >= 1 else ""
 
     def _running(self, job: Job, label: str) -> None:
         self._said.discard(job.number)  # a scheduler has begun it anew

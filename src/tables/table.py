@@ -21,6 +21,7 @@ class Row:
     method: str  # the paper's name of the method, the unit of rankings; "" where a row is none
     overrides: tuple[str, ...]  # Hydra words
     missing: str | None  # what does not exist yet ("RoFL"); None where the row can run
+    where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (word of a column, what the row says further in it)
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Column:
     """A column: a setting that all rows are run in."""
 
     label: str  # "ρ=0.6 τ=0.5"
-    overrides: tuple[str, ...]  # Hydra words; the first ones say which experiment
+    overrides: tuple[str, ...]  # Hydra words
+    key: str | None = None  # what it measures, where that is not the table's metric but another in its unit
+    missing: str | None = None  # why nothing can be measured here
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,182 @@
+"""The papers' tables, ours beside theirs: what there is, what is missing, run it, render it.
+
+    python -m src.tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [out=FOLDER] [-- OVERRIDE ...]
+
+What takes seconds to import is imported when something is run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from src import cli
+from src.errors import UserError
+from src.tables import read
+from src.tables.cost import estimate
+from src.tables.plan import Count, Plan
+from src.tables.table import Table
+
+VERBS = ("list", "plan", "run", "render")
+OPTIONS = ("scale", "seeds", "out")
+RESULTS = Path("results")
+MINUTE, HOUR = 60.0, 3600.0
+
+USAGE = """\
+python -m src.tables VERB [TABLE ...] [scale=small] [seeds=N] [out=FOLDER] [-- OVERRIDE ...]
+The papers' tables, ours beside theirs. Without a TABLE: all of them.
+
+  list    name the tables
+  plan    say which runs are missing, and what they may cost by those that have been measured
+  run     run what is missing; what was stopped or killed goes on where it left off
+  render  write the tables and a report into results/SCALE, or the folder out; runs nothing
+
+  scale   {scales}; what it changes is in conf/scale/
+  seeds   so many, instead of the scale's
+
+After -- come Hydra's words on how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
+hydra.launcher.n_jobs=4 for the default joblib, executor=ray, device=cpu.
+A table of your own is a copy of one in conf/table/."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command asks for."""
+
+    verb: str
+    tables: tuple[Table, ...]
+    scale: str
+    seeds: int | None
+    out: Path
+    overrides: tuple[str, ...]
+
+    @property
+    def plan(self) -> Plan:
+        """The tables at the scale."""
+        return Plan(self.tables, read.scaling(self.scale), self.seeds)
+
+
+def asked(words: Sequence[str]) -> Asked:
+    """What ``words`` ask for.
+
+    Raises:
+        UserError: if that cannot be told.
+    """
+    before = list(words[: words.index("--")] if "--" in words else words)
+    verb = read.known(before[0], VERBS, "verb") if before else ""
+    if not verb:
+        raise UserError(f"what shall be done? one of {', '.join(VERBS)}; see --help")
+    said: dict[str, str] = {}
+    names = []
+    for word in before[1:]:
+        key, equals, value = word.partition("=")
+        if equals:
+            said[read.known(key, OPTIONS, "option of tables")] = value
+        else:
+            names.append(read.known(word, read.names(), "table"))
+    scale = read.known(said.get("scale", "small"), read.scales(), "scale")
+    seeds = said.get("seeds")
+    if seeds is not None and not (seeds.isdigit() and int(seeds) > 0):
+        raise UserError(f"seeds={seeds}: give a number of seeds, 1 or more")
+    return Asked(
+        verb,
+        tuple(read.table(name) for name in dict.fromkeys(names or read.names())),
+        scale,
+        None if seeds is None else int(seeds),
+        Path(said["out"]) if "out" in said else RESULTS / scale,
+        tuple(words[len(before) + 1 :]),
+    )
+
+
+def listed(tables: Sequence[Table]) -> None:
+    """A line a table: its name, what it is, its size, and the rows that nothing can run yet."""
+    width = max(len(table.name) for table in tables)
+    for table in tables:
+        paper = f"{table.paper} {table.number}".strip()
+        missing = list(dict.fromkeys(row.missing for row in table.rows if row.missing is not None))
+        lacks = f"; there is no {', '.join(missing)} yet" if missing else ""
+        size = f"{len(table.rows)} x {len(table.columns)}"
+        print(f"{table.name:<{width}}  {f'{paper}: ' if paper else ''}{table.title} ({table.metric.name}, {size}{lacks})")
+
+
+def planned(plan: Plan) -> None:
+    """What there is, what is missing, and what that may cost."""
+    for table in plan.filled():
+        print(f"{table.table.name:<11} {Count.of([table])}")
+    missing = plan.missing
+    print(f"scale={plan.scaling.name}: {Count.of(plan.filled())}")
+    print(f"{len(plan.runs)} different runs are behind them, of which {len(missing)} are missing")
+    if missing:
+        print(_cost(plan))
+
+
+def _cost(plan: Plan) -> str:
+    found = estimate(plan)
+    if found is None:
+        return "no run of this scale has been measured here yet, so there is no estimate of the time"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gpu = f", {found.gpu_seconds / HOUR:.1f} GPU hours" if found.gpu_seconds else ", no GPU hours"
+    guessed = f"; {found.guessed} runs are of a kind that has not been measured" if found.guessed else ""
+    return (
+        f"about {_time(found.seconds)} one after the other, {_time(found.seconds / cores)} on {cores} cores{gpu}, "
+        f"by the rounds of {found.measured} runs{guessed}"
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / HOUR:.1f} h" if seconds >= HOUR else f"{seconds / MINUTE:.0f} min"
+
+
+def run(question: Asked) -> int:
+    """Run what is missing and count the cells; gives the exit code: 1 where a cell has failed."""
+    plan = question.plan
+    if missing := plan.missing:
+        print(f"{len(missing)} of {len(plan.runs)} runs are missing; {_cost(plan)}", file=sys.stderr, flush=True)
+        from src.tables.launch import launch
+
+        launch(plan, question.overrides)
+    found = Count.of(question.plan.filled())
+    print(found)
+    return 1 if found.failed else 0
+
+
+def render(question: Asked) -> None:
+    """Write the tables and the report."""
+    from src.tables.render import render as write
+
+    for file in write(question.plan.filled(), question.out):
+        print(file)
+
+
+def command(words: Sequence[str]) -> None:
+    """Do what ``words`` ask for.
+
+    Raises:
+        UserError: for what the user can mend.
+        SystemExit: 1, if a cell has failed.
+    """
+    question = asked(words)
+    if question.verb == "list":
+        listed(question.tables)
+    elif question.verb == "plan":
+        planned(question.plan)
+    elif question.verb == "run":
+        sys.exit(run(question))
+    else:
+        render(question)
+
+
+def main() -> None:
+    """What ``python -m src.tables`` runs."""
+    words = sys.argv[1:]
+    if {"-h", "--help"} & set(words):
+        print(USAGE.format(scales=", ".join(read.scales())))
+        return
+    cli.guarded(lambda: command(words), overrides=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Runs of tables through one of Hydra's launchers: a sweep whose jobs are a list, since no axes span them.
+
+Each job's folder is named by its run's key, so a job that was killed goes on there when the tables are run again.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext, RunMode
+from hydra.version import setbase
+from omegaconf import DictConfig
+
+from src import config
+from src.errors import UserError
+from src.sweep import job
+from src.sweep.account import Sweep
+from src.sweep.ledger import DONE, Job
+from src.tables.plan import Plan, Wanted
+
+LAUNCHER = "hydra/launcher"
+
+
+class Listed(Sweep):
+    """A sweep over the runs of tables, each called by the first cell that needs it."""
+
+    def __init__(self, config: DictConfig, runs: Sequence[Wanted], jobs: Sequence[Sequence[str]]) -> None:
+        self._called = {number: _called(run) for number, run in enumerate(runs)}
+        super().__init__(config, jobs)
+
+    def labels(self, jobs: Sequence[Job]) -> dict[int, str]:
+        """What each job is called."""
+        return self._called
+
+    def tell(self, jobs: Sequence[Job]) -> None:
+        """Name the jobs that failed and say how to go on."""
+        for found in jobs:
+            if found.status in ("failed", "refused"):
+                print(f"{found.status}: {self._called[found.number]}: {found.error}; {found.folder}", file=sys.stderr)
+        if any(found.status not in (*DONE, "failed", "refused") for found in jobs):
+            again = shlex.join(["python", "-m", "src.tables", *sys.argv[1:]])
+            print(f"to go on: {again}", file=sys.stderr)
+
+
+def _called(run: Wanted) -> str:
+    others = len(run.cells) - 1
+    return f"{run.cells[0]}{f' and {others} more' if others else ''}"
+
+
+def launch(plan: Plan, words: Sequence[str]) -> None:
+    """Run what is missing.
+
+    Args:
+        plan: the tables.
+        words: overrides of the launcher, and of what does not make a run another one (``executor=ray``).
+
+    Raises:
+        UserError: for words that would make other runs than the tables'.
+        Interrupted: after a signal.
+    """
+    ours = [word for word in words if word.startswith("hydra")]
+    theirs = [word for word in words if word not in ours]
+    for word in theirs:
+        if not _changes_no_key(word):
+            raise UserError(f"{word} would make other runs than the table's: say it in a table of your own, conf/table/")
+    runs = plan.missing
+    if not runs:
+        return
+    if not any(word.startswith(f"{LAUNCHER}=") for word in ours):
+        ours.insert(0, f"{LAUNCHER}=joblib")
+    setbase("1.3")
+    GlobalHydra.instance().clear()
+    hydra = Hydra.create_main_hydra2("tables", create_config_search_path(str(config.CONF)))
+    try:
+        composed = hydra.compose_config(
+            "config",
+            [*ours, f"hydra.sweep.dir={plan.folder}"],
+            run_mode=RunMode.MULTIRUN,
+            with_log_configuration=False,
+        )
+        context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(composed))
+        launcher: Any = Plugins.instance().instantiate_launcher(
+            hydra_context=context, task_function=job.task, config=composed
+        )
+        said = {word.split("=")[0] for word in theirs}
+        lists = [[word for word in run.words if word.split("=")[0] not in said] + theirs for run in runs]
+        sweep = Listed(composed, runs, lists)
+        failure: BaseException | None = None
+        try:
+            jobs = zip(runs, lists, strict=True)
+            launcher.launch([[*own, f"hydra.sweep.subdir={run.identity.folder}"] for run, own in jobs], 0)
+        except BaseException as error:
+            failure = error
+        with suppress(SystemExit):  # failed jobs are failed cells, which the caller counts
+            sweep.end(failure)
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _changes_no_key(word: str) -> bool:
+    key = word.lstrip("+~").split("=")[0]
+    return any(key == out or key.startswith(f"{out}.") for out in config.NOT_OF_THE_KEY) and key.split(".")[0] not in (
+        "protocol",
+        "output",
+        "resume",
+        "max_rounds",
+    )

@@ -1,0 +1,202 @@
+"""Which runs some tables need at a scale, and what there is of them.
+
+A run lives in a folder that its key names, so whatever needs it finds it, and a table costs only what is missing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from src.errors import UserError
+from src.folder import SWEEPS, read_record
+from src.sweep.ledger import Ledger
+from src.tables import values
+from src.tables.filled import Cell, Filled, Run
+from src.tables.identity import Identities, Identity
+from src.tables.scaling import Scaling, merged
+from src.tables.table import Column, Row, Table
+
+ROOT = SWEEPS / "tables"
+LOGS = ("error.log", "job.log")
+RECORDED = ("eval.memorization=true",)
+"""Words that change what a run writes down and not its key: where one of its cells has them, the run has."""
+
+
+@dataclass
+class Wanted:
+    """A run that cells need."""
+
+    identity: Identity
+    seed: int
+    words: list[str]  # that make it
+    cells: list[str] = field(default_factory=list)  # "fedcorr_2 FedAvg ρ=0.6 τ=0.5"
+
+    @property
+    def command(self) -> str:
+        """The command line that makes it again."""
+        return shlex.join(["python", "-m", "src.main", *self.words])
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell before its runs are looked at: its runs by seed, or why it has none."""
+
+    runs: tuple[Wanted, ...]
+    state: Literal["run", "missing", "na"]
+    note: str | None
+
+
+class Plan:
+    """Some tables at a scale, with the runs they need and the folder where these are."""
+
+    def __init__(self, tables: Sequence[Table], scaling: Scaling, seeds: int | None, root: Path = ROOT) -> None:
+        """Find every cell's runs.
+
+        Raises:
+            UserError: if the words of a cell make no run.
+        """
+        self.tables, self.scaling, self.seeds = tables, scaling, seeds
+        self.folder = root / scaling.name
+        self.runs: dict[str, Wanted] = {}  # by key, in the order of tables
+        identities = Identities(root)
+        try:
+            self._layouts = [self._layout(table, identities) for table in tables]
+        finally:
+            identities.save()
+
+    # ------------------------------------------------------------------------------------------------------ planning
+
+    def _layout(self, table: Table, identities: Identities) -> list[list[Place]]:
+        return [[self._place(table, row, column, identities) for column in table.columns] for row in table.rows]
+
+    def _place(self, table: Table, row: Row, column: Column, identities: Identities) -> Place:
+        if row.missing is not None:
+            return Place((), "missing", f"there is no {row.missing} yet")
+        if column.missing is not None:
+            return Place((), "missing", column.missing)
+        if (reason := self.scaling.not_available(row, column)) is not None:
+            return Place((), "na", reason)
+        words = self.scaling.words(row, column)
+        label = f"{table.name} {row.label} {column.label}"
+        try:
+            found = [
+                self._wanted(identities.of((*words, f"seed={seed}")), seed, words, label)
+                for seed in self.scaling.of(table, self.seeds).seeds
+            ]
+        except UserError as error:
+            raise UserError(f"{label}: {error}") from None
+        return Place(tuple(found), "run", None)
+
+    def _wanted(self, identity: Identity, seed: int, words: Sequence[str], label: str) -> Wanted:
+        run = self.runs.setdefault(identity.key, Wanted(identity, seed, [*words, f"seed={seed}"]))
+        run.words += [word for word in RECORDED if word in words and word not in run.words]
+        run.cells.append(label)
+        return run
+
+    # ------------------------------------------------------------------------------------------------- what there is
+
+    def at(self, run: Wanted) -> Path:
+        """The folder of a run."""
+        return self.folder / run.identity.folder
+
+    @cached_property
+    def records(self) -> Mapping[str, dict[str, Any]]:
+        """What is written down of the runs, by key; runs that have not begun have no record."""
+        found = {key: read_record(self.at(run)) for key, run in self.runs.items()}
+        return {key: record for key, record in found.items() if record is not None}
+
+    @cached_property
+    def _refused(self) -> set[str]:
+        """Folders of jobs that came to no run when they were last tried."""
+        return {Path(job.folder).name for job in Ledger(self.folder).jobs() if job.folder and job.status == "refused"}
+
+    def state(self, run: Wanted) -> Literal["finished", "failed", "absent"]:
+        """What became of a run; one that was interrupted or killed is absent, and goes on when it is run again."""
+        status = self.records.get(run.identity.key, {}).get("status")
+        if status == "finished":
+            return "finished"
+        refused = status is None and run.identity.folder in self._refused
+        return "failed" if status == "failed" or refused else "absent"
+
+    @property
+    def missing(self) -> list[Wanted]:
+        """The runs that have not finished."""
+        return [run for run in self.runs.values() if self.state(run) != "finished"]
+
+    # --------------------------------------------------------------------------------------------------------- cells
+
+    def filled(self) -> list[Filled]:
+        """Every table with its runs."""
+        return [self._filled(table, layout) for table, layout in zip(self.tables, self._layouts, strict=True)]
+
+    def _filled(self, table: Table, layout: list[list[Place]]) -> Filled:
+        groups = list(_alike(table, layout))
+        columns = tuple(
+            Column(merged(table.columns[i].label for i in group), table.columns[group[0]].overrides, table.columns[group[0]].key)
+            for group in groups
+        )
+        cells = tuple(
+            tuple(
+                self._cell(table, places[group[0]], table.columns[group[0]], None if len(group) > 1 else row[group[0]])
+                for group in groups
+            )
+            for places, row in zip(layout, table.cells, strict=True)
+        )
+        return Filled(table, self.scaling.of(table, self.seeds), columns, tuple(groups), cells, ())
+
+    def _cell(self, table: Table, place: Place, column: Column, paper: Any) -> Cell:
+        if place.state != "run":
+            return Cell(paper, (), place.state, place.note)
+        runs = tuple(self._run(table, wanted, column) for wanted in place.runs)
+        states = [run.state for run in runs]
+        if "failed" in states:
+            logs = ", ".join(str(run.log) for run in runs if run.log is not None)
+            return Cell(paper, runs, "failed", f"a run failed: {logs}")
+        if "absent" in states:
+            return Cell(paper, runs, "partly" if "finished" in states else "absent", None)
+        lacking = values.without(table.metric, column) if any(run.value is None for run in runs) else None
+        return Cell(paper, runs, "run", lacking)
+
+    def _run(self, table: Table, wanted: Wanted, column: Column) -> Run:
+        folder, state = self.at(wanted), self.state(wanted)
+        number = None
+        if state == "finished":
+            number = values.value(self.records[wanted.identity.key], folder, table.metric, column)
+        logs = [folder / name for name in LOGS if (folder / name).exists()]
+        log = (logs[0] if logs else folder) if state == "failed" else None
+        return Run(wanted.seed, folder, wanted.command, number, state, log)
+
+
+def _alike(table: Table, layout: list[list[Place]]) -> Iterator[tuple[int, ...]]:
+    """Columns by what is run in them: those whose every cell is the same runs, and the same number of them, are one."""
+    groups: dict[Any, list[int]] = {}
+    for i, column in enumerate(table.columns):
+        cells = [row[i] for row in layout]
+        runs = tuple(tuple(run.identity.key for run in cell.runs) for cell in cells)
+        groups.setdefault((column.key, runs) if any(runs) else i, []).append(i)
+    yield from (tuple(group) for group in groups.values())
+
+
+@dataclass(frozen=True)
+class Count:
+    """Cells of some tables: all, those that can run, those whose runs have finished, those with a failed run."""
+
+    cells: int
+    possible: int
+    run: int
+    failed: int
+
+    @classmethod
+    def of(cls, tables: Sequence[Filled]) -> Count:
+        """Over the cells as rendered."""
+        states = [cell.state for table in tables for row in table.cells for cell in row]
+        possible = sum(state not in ("missing", "na") for state in states)
+        return cls(len(states), possible, states.count("run"), states.count("failed"))
+
+    def __str__(self) -> str:
+        return f"{self.possible} of {self.cells} cells can run, {self.run} have run, {self.failed} failed"

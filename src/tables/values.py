@@ -1,0 +1,57 @@
+"""The number that a run has for a cell, from what it wrote down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from src.tables.table import Column, Metric
+
+TO_REACH = re.compile(r"participations_to_(\d+)")
+"""Client participations until the test accuracy is first so many percent (FedCorr, Tables 11 to 13)."""
+
+
+def value(record: Mapping[str, Any], folder: Path, metric: Metric, column: Column) -> float | None:
+    """The number of a finished run in the metric's unit; None where the run has none.
+
+    Looked for among the record's metrics, then in the last evaluation of ``metrics.jsonl``. Shares become percent
+    where that is the unit.
+    """
+    key = column.key or metric.key
+    if found := TO_REACH.fullmatch(key):
+        return _participations(folder, int(found[1]) / 100)
+    number = record.get("metrics", {}).get(key)
+    if number is None:
+        number = next((line.get(key) for line in _evaluations(folder, last=True)), None)
+    if not isinstance(number, int | float):
+        return None
+    return float(number) * (100.0 if metric.unit == "%" else 1.0)
+
+
+def without(metric: Metric, column: Column) -> str:
+    """Why a finished run may have no number for the cell."""
+    key = column.key or metric.key
+    if found := TO_REACH.fullmatch(key):
+        return f"no evaluation reached {found[1]} %"
+    return f"the run wrote down no {key}; if it was made for another table, remove its folder and run this one"
+
+
+def _participations(folder: Path, target: float) -> float | None:
+    reached = (line for line in _evaluations(folder) if line["accuracy"] >= target)
+    return next((float(line["participations"]) for line in reached), None)
+
+
+def _evaluations(folder: Path, *, last: bool = False) -> Iterator[dict[str, Any]]:
+    """The evaluations in order, or the last one alone."""
+    try:
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+    except OSError:
+        return
+    found = (row for row in map(json.loads, reversed(lines) if last else lines) if row["kind"] == "evaluation")
+    for row in found:
+        yield row
+        if last:
+            return
