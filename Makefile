@@ -9,20 +9,26 @@ UV := $(shell command -v uv 2>/dev/null || echo $(UV_VENV)/bin/uv)
 STAMP := $(VENV)/.made-from-lock
 PEERS := bench/.venv-peers
 ARGS ?=
+SCALE ?= small
+TABLES ?=
 # One thread a process: two threads beside another busy process can be many times slower.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help env run card test test-all bench bench-peers check format lock clean
+.PHONY: help env run reproduce-tables card test test-all bench bench-peers check format lock clean
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(STAMP) ## make the environment in .venv from requirements.lock, if it is not there yet
 
 run: $(STAMP) ## train: make run ARGS="method=fedavg noise.rho=0.4"
 	@$(RUN) -m src.main $(if $(ARGS),$(ARGS),method=fedcorr noise.rho=0.6)
+
+reproduce-tables: $(STAMP) ## the papers' tables, ours beside theirs: make reproduce-tables SCALE=small TABLES="fedcorr_2"
+	@$(RUN) -m src.tables run $(TABLES) scale=$(SCALE) $(if $(ARGS),-- $(ARGS)); code=$$?; \
+	$(RUN) -m src.tables render $(TABLES) scale=$(SCALE) && exit $$code
 
 card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"
 	@$(RUN) -m src.data.federation $(ARGS)

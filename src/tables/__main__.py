@@ -99,7 +99,9 @@ def listed(tables: Sequence[Table]) -> None:
         missing = list(dict.fromkeys(row.missing for row in table.rows if row.missing is not None))
         lacks = f"; there is no {', '.join(missing)} yet" if missing else ""
         size = f"{len(table.rows)} x {len(table.columns)}"
-        print(f"{table.name:<{width}}  {f'{paper}: ' if paper else ''}{table.title} ({table.metric.name}, {size}{lacks})")
+        print(
+            f"{table.name:<{width}}  {f'{paper}: ' if paper else ''}{table.title} ({table.metric.name}, {size}{lacks})"
+        )
 
 
 def planned(plan: Plan) -> None:

@@ -1,7 +1,7 @@
 """Which run some words make: its key, and what is known of its cost before it starts.
 
 Composing takes a third of a second, and the tables have a thousand cells. So what chooses files is composed once and
-values are set on copies, in Hydra's own way; and what was found is kept beside the runs, until the configuration changes.
+values are set on copies, in Hydra's own way; what was found is kept beside the runs, until the configuration changes.
 """
 
 from __future__ import annotations

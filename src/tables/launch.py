@@ -71,7 +71,9 @@ def launch(plan: Plan, words: Sequence[str]) -> None:
     theirs = [word for word in words if word not in ours]
     for word in theirs:
         if not _changes_no_key(word):
-            raise UserError(f"{word} would make other runs than the table's: say it in a table of your own, conf/table/")
+            raise UserError(
+                f"{word} would make other runs than the table's: say it in a table of your own, conf/table/"
+            )
     runs = plan.missing
     if not runs:
         return

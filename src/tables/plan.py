@@ -137,7 +137,11 @@ class Plan:
     def _filled(self, table: Table, layout: list[list[Place]]) -> Filled:
         groups = list(_alike(table, layout))
         columns = tuple(
-            Column(merged(table.columns[i].label for i in group), table.columns[group[0]].overrides, table.columns[group[0]].key)
+            Column(
+                merged(table.columns[i].label for i in group),
+                table.columns[group[0]].overrides,
+                table.columns[group[0]].key,
+            )
             for group in groups
         )
         cells = tuple(

@@ -139,9 +139,7 @@ def table(name: str) -> Table:
             )
             for row in said.rows
         ),
-        columns=tuple(
-            Column(c.label, (*said.overrides, *c.overrides), c.key, c.missing) for c in said.columns
-        ),
+        columns=tuple(Column(c.label, (*said.overrides, *c.overrides), c.key, c.missing) for c in said.columns),
         cells=tuple(tuple(map(_number, row.cells or [None] * len(said.columns))) for row in said.rows),
         notes=said.notes,
     )

@@ -48,7 +48,11 @@ NEEDED = {
     "method/aggregator/quality_mean": QUALITY,
     "method/sampler/of_quality": QUALITY,
 }
-SELECTABLE = [path for path in FILES if name(path) not in ("config", "method/parts/default")]
+SELECTABLE = [
+    path
+    for path in FILES
+    if name(path) not in ("config", "method/parts/default") and path.parent.name not in config.NO_GROUPS
+]
 
 
 @pytest.mark.parametrize("path", SELECTABLE, ids=name)

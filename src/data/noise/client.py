@@ -80,7 +80,7 @@ class FLR:
 
 @dataclass(frozen=True)
 class Pooled(FLR):
-    """FLR's noise of ``clients`` equal parts of what a client holds: what one client has that holds all they would hold.
+    """FLR's noise of ``clients`` equal parts of what one client holds, which is what all of them would hold.
 
     For centralized training on a federation's labels. Which sample is in which part, and how noisy each part is, is
     drawn with the client's labels.
@@ -95,7 +95,9 @@ class Pooled(FLR):
         return np.full(num_clients, share * (self.tau if fixed else (1 + self.tau) / 2), np.float64)
 
     def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
-        """The given labels of all parts together."""
+        """The given labels of all parts together; at rate 0 there is no noise in any."""
+        if rate == 0:
+            return labels.copy()
         levels = super().rates(self.clients, int(rng.integers(2**31)))
         given = labels.copy()
         for part, level in zip(np.array_split(rng.permutation(len(labels)), self.clients), levels, strict=True):

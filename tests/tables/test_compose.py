@@ -1,0 +1,127 @@
+"""Every cell makes a run, at every scale, and one that the scale promises."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src import config
+from src.tables import read
+from src.tables.identity import Identities, _chooses, trainings
+from src.tables.plan import RECORDED
+from src.tables.scaling import Scaling
+
+Words = tuple[str, ...]
+
+
+def cells(scaling: Scaling, *, each: bool = False) -> Iterator[tuple[str, Words]]:
+    """Cells that can run, with their words; unless ``each`` is wanted, every row and every column of a table once."""
+    for name in read.names():
+        table = read.table(name)
+        pairs = [
+            (row, column)
+            for row, column in itertools.product(table.rows, table.columns)
+            if row.missing is None and column.missing is None and scaling.not_available(row, column) is None
+        ]
+        seen: set[Any] = set()
+        for row, column in pairs:
+            if each or not {id(row), id(column)} <= seen:
+                seen |= {id(row), id(column)}
+                yield f"{name} {row.label} {column.label}", scaling.words(row, column)
+
+
+@pytest.fixture(scope="module")
+def composer(tmp_path_factory: pytest.TempPathFactory) -> Identities:
+    return Identities(tmp_path_factory.mktemp("tables"))
+
+
+def check(scale: str, composer: Identities, *, each: bool) -> int:
+    checked: set[Words] = set()
+    for label, words in cells(read.scaling(scale), each=each):
+        if words in checked:
+            continue
+        checked.add(words)
+        cfg = composer._set((*words, "seed=1"))
+        try:
+            config.check(cfg)
+        except Exception as error:
+            pytest.fail(f"{label}: {error}")
+    return len(checked)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_every_row_and_column_makes_a_run(scale: str, composer: Identities) -> None:
+    assert check(scale, composer, each=False) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("scale", read.scales())
+def test_every_cell_makes_a_run(scale: str, composer: Identities) -> None:
+    assert check(scale, composer, each=True) > 300
+
+
+def test_composing_in_parts_is_composing(composer: Identities) -> None:
+    """Values set on a copy give what the command line gives, deletions and lists included."""
+    row, column = read.table("fedpeer_2").rows[5], read.table("fedpeer_2").columns[0]
+    human = read.scaling("small").words(row, column)
+    assert "~noise.source" in human
+    plus = next(row for row in read.table("flr_3").rows if row.label == "FLR+")
+    for words in (human, read.scaling("paper").words(plus, read.table("flr_3").columns[4])):
+        composed = config.resolved(config.load([*words, "seed=3"]))
+        assert composer.of((*words, "seed=3")).key == config.run_key(composed)
+
+
+def test_every_cell_at_the_small_scale_is_twenty_clients_of_digits(composer: Identities) -> None:
+    """Partition and noise stay the paper's; data, clients and budget are the scale's."""
+    for label, words in cells(read.scaling("small")):
+        found = composer._set(words)
+        assert found.dataset.name == "digits", label
+        assert found.partition.num_clients == (1 if "centralized" in label else 20), label
+        assert "pretrained" not in found.model, label
+
+
+def test_the_paper_scale_changes_nothing_but_what_the_table_says() -> None:
+    for label, words in cells(read.scaling("paper"), each=True):
+        table, row_and_column = read.table(label.split()[0]), set(words)
+        said = {w for line in (*table.rows, *table.columns) for w in line.overrides}
+        said |= {w for row in table.rows for _, further in row.where for w in further}
+        assert row_and_column <= said, label
+
+
+def test_words_that_record_more_make_no_other_run() -> None:
+    for word in RECORDED:
+        assert word.split("=")[0] in config.NOT_OF_THE_KEY
+
+
+def test_groups_are_told_from_values() -> None:
+    assert [w for w in ("noise=flr", "noise.rho=1", "method/local=[flr]", "~noise.source", "seed=1") if _chooses(w)] == [
+        "noise=flr",
+        "method/local=[flr]",
+    ]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcorr", "feddiv", "fedes"])
+def test_trainings_are_counted_from_the_stages(method: str) -> None:
+    """560 a run on digits, by the comment of protocol=digits; 20 clients, cohorts of 10."""
+    plain = config.resolved(config.load([f"method={method}"]))
+    assert trainings(plain) == 560
+
+
+def test_what_was_found_is_kept_until_the_configuration_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Identities(tmp_path)
+    found = first.of(("method=fedavg", "seed=1"))
+    first.save()
+
+    def refuse(*words: Any) -> Any:
+        raise AssertionError("composed again")
+
+    monkeypatch.setattr(config, "load", refuse)
+    assert Identities(tmp_path).of(("method=fedavg", "seed=1")) == found
+    monkeypatch.setenv("FLNL_DATA", "/elsewhere")  # where data lie is of the key
+    with pytest.raises(AssertionError, match="composed again"):
+        Identities(tmp_path).of(("method=fedavg", "seed=1"))

@@ -1,0 +1,155 @@
+"""A run that several cells need is one run, and a cell says what became of its own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.sweep.ledger import Job, Ledger
+from src.tables.cost import estimate
+from src.tables.plan import Count, Plan, Wanted
+from src.tables.scaling import Scaling
+from src.tables.table import Column, Metric, Number, Row, Table
+
+BEST = Metric("best test accuracy", "%", True, "best")
+SCALING = Scaling("tiny", "tiny", (), (1,), ("dataset=digits", "protocol=digits", "model=mlp"), {}, {"seed=9": "no"})
+FEDAVG, FEDPROX = (Row(n, n, (f"method={n.lower()}",), None) for n in ("FedAvg", "FedProx"))
+ROFL = Row("RoFL", "RoFL", (), "RoFL")
+
+
+def table(*columns: Column, rows: tuple[Row, ...] = (FEDAVG, ROFL, FEDPROX), metric: Metric = BEST) -> Table:
+    cells = tuple(tuple(Number(10.0 * i + j, None) for j in range(len(columns))) for i in range(len(rows)))
+    return Table("t", "", "", "", metric, None, rows, columns, cells, ())
+
+
+def noisy(rho: float, *more: str, label: str = "", **said: Any) -> Column:
+    return Column(label or f"ρ={rho}", (f"noise.rho={rho}", *more), **said)
+
+
+def plan(tmp_path: Path, *tables: Table, seeds: int | None = None) -> Plan:
+    return Plan(tables, SCALING, seeds, tmp_path)
+
+
+def finish(found: Plan, run: Wanted, status: str = "finished", evaluations: list[Any] = [], **said: Any) -> None:  # noqa: B006
+    folder = found.at(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"key": run.identity.key, "status": status, "device": "cpu", **said}
+    (folder / "result.json").write_text(json.dumps(record))
+    lines = [{"kind": "round", "round": 1}, *({"kind": "evaluation", **line} for line in evaluations)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_run_that_two_tables_need_is_one_and_records_what_either_wants(tmp_path: Path) -> None:
+    plain, more = table(noisy(0.4)), table(noisy(0.4, "eval.memorization=true"), noisy(0.8))
+    found = plan(tmp_path, plain, more)
+    assert len(found.runs) == 4
+    first = next(iter(found.runs.values()))
+    assert first.cells == ["t FedAvg ρ=0.4", "t FedAvg ρ=0.4"]
+    assert first.words.count("eval.memorization=true") == 1
+    assert "eval.memorization=true" not in list(found.runs.values())[-1].words
+    assert first.command.startswith("python -m src.main dataset=digits protocol=digits model=mlp noise.rho=0.4")
+
+
+def test_every_seed_is_a_run(tmp_path: Path) -> None:
+    found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)), seeds=3)
+    assert [run.seed for run in found.runs.values()] == [1, 2, 3]
+    assert len({run.identity.folder for run in found.runs.values()}) == 3
+
+
+def test_columns_with_the_same_runs_become_one_without_the_papers_numbers(tmp_path: Path) -> None:
+    a, b = noisy(0.4, "dataset=cifar10", label="A · x"), noisy(0.4, "dataset=cifar10", label="B · x")
+    (filled,) = plan(tmp_path, table(a, noisy(0.8), b)).filled()
+    assert filled.of_paper == ((0, 2), (1,))
+    assert [c.label for c in filled.columns] == ["A/B · x", "ρ=0.8"]
+    assert [cell.paper for cell in filled.cells[0]] == [None, Number(1.0, None)]
+
+
+def test_columns_that_measure_other_things_in_the_same_runs_stay_apart(tmp_path: Path) -> None:
+    (filled,) = plan(tmp_path, table(noisy(0.4, label="a"), noisy(0.4, label="b", key="last"))).filled()
+    assert filled.of_paper == ((0,), (1,))
+
+
+def test_columns_that_cannot_run_stay_apart(tmp_path: Path) -> None:
+    (filled,) = plan(tmp_path, table(noisy(0.4, "seed=9"), noisy(0.8, "seed=9"))).filled()
+    assert filled.of_paper == ((0,), (1,))
+    assert filled.cells[0][0].state == "na"
+    assert filled.cells[0][0].note == "no"
+
+
+def test_states_and_counts(tmp_path: Path) -> None:
+    """FedAvg: one seed of two has finished; FedProx: one has failed; the other column has not begun."""
+    found = plan(tmp_path, table(noisy(0.4), noisy(0.8), noisy(0.6, missing="nobody knows")), seeds=2)
+    runs = {run.cells[0]: [] for run in found.runs.values()}  # type: dict[str, list[Wanted]]
+    for run in found.runs.values():
+        runs[run.cells[0]].append(run)
+    finish(found, runs["t FedAvg ρ=0.4"][0], metrics={"best": 0.5})
+    finish(found, runs["t FedProx ρ=0.4"][0], metrics={"best": 0.6})
+    finish(found, runs["t FedProx ρ=0.4"][1], "failed")
+    (found.at(runs["t FedProx ρ=0.4"][1]) / "error.log").touch()
+    finish(found, runs["t FedAvg ρ=0.8"][0], "interrupted")
+    (filled,) = found.filled()
+    states = [[cell.state for cell in row] for row in filled.cells]
+    assert states == [["partly", "absent", "missing"], ["missing"] * 3, ["failed", "absent", "missing"]]
+    half, failed = filled.cells[0][0], filled.cells[2][0]
+    assert (half.values, half.mean, half.std) == ((50.0,), 50.0, None)
+    assert str(failed.runs[1].log).endswith("error.log")
+    assert failed.note is not None
+    assert "error.log" in failed.note
+    assert str(Count.of([filled])) == "4 of 9 cells can run, 0 have run, 1 failed"
+    assert len(found.missing) == 6
+
+
+def test_a_job_that_was_refused_is_a_failed_cell(tmp_path: Path) -> None:
+    """It came to no run, so nothing but the sweep's ledger knows of it."""
+    found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)))
+    (run,) = found.runs.values()
+    Ledger(found.folder).plan([run.words], [])
+    Ledger(found.folder).write(Job(0, run.words, "refused", str(found.at(run)), error="no images"))
+    assert plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,))).filled()[0].cells[0][0].state == "failed"
+
+
+REACHED = [
+    {"accuracy": 0.3, "participations": 10, "memorization_noisy_correct": 0.1},
+    {"accuracy": 0.8, "participations": 20, "memorization_noisy_correct": 0.2},
+    {"accuracy": 0.7, "participations": 30, "memorization_noisy_correct": 0.25},
+]
+
+
+@pytest.mark.parametrize(
+    ("unit", "key", "expected"),
+    [
+        ("%", "best", 80.0),
+        ("", "quality_error", 0.015),
+        ("client participations", "participations_to_80", 20.0),  # at the target, not above it
+        ("client participations", "participations_to_25", 10.0),
+        ("client participations", "participations_to_81", None),
+        ("%", "memorization_noisy_correct", 25.0),  # of the last evaluation
+        ("%", "memorization_unheard_of", None),
+    ],
+)
+def test_numbers_of_a_run(tmp_path: Path, unit: str, key: str, expected: float | None) -> None:
+    found = plan(tmp_path, table(noisy(0.4, key=key), rows=(FEDAVG,), metric=Metric("m", unit, None, "last")))
+    (run,) = found.runs.values()
+    finish(found, run, evaluations=REACHED, metrics={"best": 0.8, "last": 0.7, "quality_error": 0.015})
+    cell = found.filled()[0].cells[0][0]
+    assert cell.state == "run"
+    assert cell.mean == (None if expected is None else pytest.approx(expected))
+    assert (cell.note is None) == (expected is not None)
+
+
+def test_an_estimate_goes_by_the_nearest_runs_that_were_measured(tmp_path: Path) -> None:
+    """FedAvg took 2 s a training where it finished and has 560 to do; of FedProx nothing is known but that network."""
+    found = plan(tmp_path, table(noisy(0.4), noisy(0.8), rows=(FEDAVG, FEDPROX)))
+    assert estimate(found) is None
+    runs = list(found.runs.values())
+    finish(found, runs[0], wall_time_s=1120.0, participations=560, metrics={"best": 0.5})
+    found = plan(tmp_path, table(noisy(0.4), noisy(0.8), rows=(FEDAVG, FEDPROX)))
+    guess = estimate(found)
+    assert guess is not None
+    assert (guess.seconds, guess.guessed, guess.measured, guess.gpu_seconds) == (3 * 1120.0, 2, 1, 0.0)
+    finish(found, runs[2], "interrupted", wall_time_s=60.0, participations=60, device="cuda:0")  # FedProx: 1 s, 500 left
+    guess = estimate(plan(tmp_path, table(noisy(0.4), noisy(0.8), rows=(FEDAVG, FEDPROX))))
+    assert guess is not None
+    assert (guess.seconds, guess.guessed) == (1120.0 + 500.0 + 560.0, 0)
+    assert guess.gpu_seconds == guess.seconds / 2

@@ -1,0 +1,89 @@
+"""What a table's or a scale's file says is taken as it stands, or refused in a sentence that names the place."""
+
+from pathlib import Path
+
+import pytest
+
+from src.errors import UserError
+from src.tables import read
+from src.tables.table import Number
+
+OWN = """\
+title: mine
+metric: {name: best test accuracy, unit: "%", key: best}
+overrides: [dataset=digits]
+columns:
+  - {label: a, overrides: [noise.rho=0.0]}
+  - {label: b, key: last}
+rows:
+  - {label: FedAvg, overrides: [method=fedavg], cells: [[1.5, 0.5], 2]}
+  - {label: Other, missing: Other, cells: [null, [3.0, null]]}
+  - {label: FedProx, method: Prox, overrides: [method=fedprox]}
+"""
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file of a table of one's own, in a folder that stands for ``conf/table``."""
+    monkeypatch.setattr(read, "TABLES", tmp_path)
+    monkeypatch.setattr(read, "CONF", tmp_path / "conf")  # of which files are shown relative to the parent
+    read.table.cache_clear()
+    (tmp_path / "own_table.yaml").write_text(OWN)
+    return tmp_path / "own_table.yaml"
+
+
+def test_a_table_is_read_as_it_stands(own: Path) -> None:
+    table = read.table("own_table")
+    assert (table.paper, table.number, table.trials) == ("", "", None)
+    assert [c.overrides for c in table.columns] == [("dataset=digits", "noise.rho=0.0"), ("dataset=digits",)]
+    assert [c.key for c in table.columns] == [None, "last"]
+    assert [(r.label, r.method, r.missing) for r in table.rows] == [
+        ("FedAvg", "FedAvg", None),
+        ("Other", "Other", "Other"),
+        ("FedProx", "Prox", None),
+    ]
+    assert table.cells == ((Number(1.5, 0.5), Number(2.0, None)), (None, Number(3.0, None)), (None, None))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("cells: [[1.5, 0.5], 2]", "cells: [2]", "FedAvg has 1 cells for 2 columns"),
+        ("overrides: [method=fedavg]", "override: [method=fedavg]", "rows.0.override"),
+        ("title: mine\n", "", "title"),
+        ("unit:", "units:", "metric.units"),
+        ("[dataset=digits]", "[dataset=digits", "is no YAML"),
+    ],
+)
+def test_what_is_wrong_is_named(own: Path, before: str, after: str, said: str) -> None:
+    own.write_text(OWN.replace(before, after))
+    with pytest.raises(UserError, match=said):
+        read.table("own_table")
+
+
+def test_a_name_that_is_not_there_gets_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean fedcorr_2"):
+        read.table("fedcor_2")
+    with pytest.raises(UserError, match="did you mean small"):
+        read.scaling("smal")
+
+
+def test_tables_come_by_paper_and_number() -> None:
+    names = read.names()
+    assert names.index("fedcorr_9") < names.index("fedcorr_10") < names.index("feddiv_1") < names.index("fedes_5")
+    assert read.scales() == ["small", "mnist", "cifar", "paper"]
+
+
+def test_a_scale_says_what_it_changes() -> None:
+    for name in read.scales():
+        scaling = read.scaling(name)
+        assert scaling.changes
+        assert all(change.endswith(".") for change in scaling.changes), name
+
+
+def test_seeds_are_the_scales_or_the_papers_trials_or_as_many_as_asked() -> None:
+    table = read.table("fedpeer_3")
+    assert read.scaling("small").of(table).seeds == (1,)
+    assert read.scaling("paper").of(table).seeds == tuple(range(1, 11))
+    assert read.scaling("paper").of(read.table("fedcorr_11")).seeds == (1,)
+    assert read.scaling("small").of(table, 3).seeds == (1, 2, 3)

@@ -1,0 +1,65 @@
+"""What a scale makes of a cell's words."""
+
+from src.tables.scaling import Scaling, merged
+from src.tables.table import Column, Row
+
+SCALING = Scaling(
+    "s",
+    "",
+    (),
+    (1,),
+    ("dataset=digits", "model=mlp"),
+    {"model=resnet18": ("model=resnet8",), "train.lr=0.003": (), "noise.source=worst": ("noise=own", "~noise.source")},
+    {"experiment=*/clothing1m": "no clothes", "model=vgg11": "too large"},
+)
+
+
+def row(*words: str, where: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> Row:
+    return Row("r", "r", words, None, where)
+
+
+def test_a_scale_replaces_data_and_leaves_noise_and_method() -> None:
+    column = Column("c", ("experiment=a/b", "dataset=cifar10", "noise.rho=0.6"))
+    assert SCALING.words(row("method=fedcorr"), column) == (
+        "experiment=a/b",
+        "dataset=cifar10",  # said by the table, so meant
+        "model=mlp",
+        "noise.rho=0.6",
+        "method=fedcorr",
+    )
+
+
+def test_an_experiment_of_the_row_comes_first_too() -> None:
+    """Otherwise the scale's words would stand before it: equal to Hydra, but not to people who read commands."""
+    words = SCALING.words(row("experiment=a/b", "method=fedavg"), Column("c", ("eval.memorization=true",)))
+    assert words == ("experiment=a/b", "dataset=digits", "model=mlp", "eval.memorization=true", "method=fedavg")
+
+
+def test_words_that_mean_something_else_are_exchanged_and_the_scales_model_gives_way() -> None:
+    column = Column("c", ("experiment=a/b", "noise.source=worst"))
+    assert SCALING.words(row("model=resnet18", "train.lr=0.003"), column) == (
+        "experiment=a/b",
+        "dataset=digits",
+        "model=resnet8",
+        "noise=own",
+        "~noise.source",
+    )
+
+
+def test_what_a_row_says_of_some_columns_holds_there_alone() -> None:
+    some = row("method=m", where=(("noise.kind=asymmetric", ("method.gamma=0.9",)),))
+    assert "method.gamma=0.9" in SCALING.words(some, Column("c", ("noise.kind=asymmetric",)))
+    assert "method.gamma=0.9" not in SCALING.words(some, Column("c", ("noise.kind=symmetric",)))
+
+
+def test_what_cannot_be_had_says_why() -> None:
+    column = Column("c", ("experiment=a/b",))
+    assert SCALING.not_available(row("method=m"), column) is None
+    assert SCALING.not_available(row("model=vgg11"), column) == "too large"
+    assert SCALING.not_available(row("method=m"), Column("c", ("experiment=x/clothing1m",))) == "no clothes"
+
+
+def test_labels_of_columns_that_became_one() -> None:
+    assert merged(["η=0.2"]) == "η=0.2"
+    assert merged(["A · x · 1", "B · x · 2"]) == "A/B · x · 1/2"
+    assert merged(["A", "B · x"]) == "A/B · x"
