@@ -1,0 +1,157 @@
+"""``python -m src.tables``: a table of one's own from a copy, run, gone on with, and counted."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from src.tables import __main__ as tables
+from src.tables import read
+from tests.cli.conftest import ROOT, Said
+from tests.registry import TINY
+
+Tables = Callable[..., Said]
+
+SCALE = f"""\
+title: tiny
+changes: [All is tiny.]
+seeds: [1]
+overrides: [{", ".join(f'"{word}"' for word in ("dataset=digits", "protocol=digits", *TINY, "rounds=3"))}]
+"""
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tables:
+    """The command in a folder with one scale and the tables of the project to copy from."""
+    shutil.copytree(read.TABLES, tmp_path / "table")
+    (tmp_path / "scale").mkdir()
+    (tmp_path / "scale" / "small.yaml").write_text(SCALE)
+    monkeypatch.setattr(read, "TABLES", tmp_path / "table")
+    monkeypatch.setattr(read, "SCALES", tmp_path / "scale")
+    monkeypatch.setattr(read, "CONF", tmp_path / "conf")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Said:
+        read.table.cache_clear()
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        monkeypatch.setattr(sys, "argv", ["src/tables/__main__.py", *words])
+        out, err, code = io.StringIO(), io.StringIO(), 0
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                tables.main()
+            except SystemExit as left:
+                code = left.code if isinstance(left.code, int) else 1
+        return Said(code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+def copied(tmp_path: Path) -> Path:
+    """A table of one's own as README says: ``fedcorr_9`` under another name, without the paper, with two rows."""
+    written = (tmp_path / "table" / "fedcorr_9.yaml").read_text()
+    rows = re.findall(r"  - label: Fed(?:Avg|Prox)\n(?:    .*\n)+?(?=  - |notes)", written)
+    head = written[: written.index("rows:")].replace("paper: FedCorr\n", "").replace("title: ", "title: My ")
+    file = tmp_path / "table" / "mine.yaml"
+    file.write_text(head + "rows:\n" + "".join(rows))
+    return file
+
+
+def test_a_copy_runs_and_a_second_time_there_is_nothing_to_do(command: Tables, tmp_path: Path) -> None:
+    copied(tmp_path)
+    planned = command("plan", "mine", "scale=small")
+    assert "2 of 2 cells can run, 0 have run, 0 failed" in planned.out
+    assert "no estimate" in planned.out
+    said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
+    assert (said.code, said.out.splitlines()[-1]) == (0, "2 of 2 cells can run, 2 have run, 0 failed"), said.err
+    folders = sorted((tmp_path / "multirun" / "tables" / "small").glob("*/result.json"))
+    assert len(folders) == 2
+    before = [file.read_bytes() for file in folders]
+    record = json.loads(before[0])
+    assert folders[0].parent.name == record["key"][:16]
+    assert "partition.alpha=10.0" in record["overrides"]
+    assert not any(word.startswith("hydra") for word in record["overrides"])
+    again = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
+    assert again.out.splitlines()[-1] == said.out.splitlines()[-1]
+    assert [file.read_bytes() for file in folders] == before
+    assert "0 are missing" in command("plan", "mine", "scale=small").out
+
+
+def test_a_failed_run_costs_its_cell_and_the_exit_code(command: Tables, tmp_path: Path) -> None:
+    file = copied(tmp_path)
+    file.write_text(file.read_text().replace("[method=fedprox]", "[method=fedprox, train.lr=1.0e+30, on_nonfinite=stop]"))
+    said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
+    assert said.code == 1
+    assert said.out.splitlines()[-1] == "2 of 2 cells can run, 1 have run, 1 failed"
+    assert re.search(r"failed: mine FedProx .*NonFinite.*multirun/tables/small/", said.err)
+
+
+def test_a_run_that_was_stopped_goes_on_in_its_folder(command: Tables, tmp_path: Path) -> None:
+    copied(tmp_path)
+    command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
+    files = sorted((tmp_path / "multirun" / "tables" / "small").glob("*/result.json"))
+    record = json.loads(files[0].read_text())
+    files[0].write_text(json.dumps({**record, "status": "interrupted"}))  # what a killed run says
+    assert "1 have run" in command("plan", "mine", "scale=small").out
+    said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
+    assert said.out.splitlines()[-1] == "2 of 2 cells can run, 2 have run, 0 failed"
+    assert json.loads(files[0].read_text())["metrics"]["last"] == record["metrics"]["last"]
+
+
+def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path: Path) -> None:
+    copied(tmp_path)
+    said = command("run", "mine", "scale=small", "--", "train.lr=0.1")
+    assert said.code == 2
+    assert "train.lr=0.1 would make other runs than the table's" in said.err
+    assert not (tmp_path / "multirun" / "tables" / "small").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["paln"], "did you mean plan"),
+        ([], "one of list, plan, run, render"),
+        (["plan", "fedcor_2"], "did you mean fedcorr_2"),
+        (["plan", "scale=samll"], "did you mean small"),
+        (["plan", "sclae=small"], "did you mean scale"),
+        (["plan", "seeds=none"], "seeds=none"),
+    ],
+)
+def test_typos(command: Tables, words: list[str], said: str) -> None:
+    found = command(*words)
+    assert found.code == 2
+    assert said in found.err
+    assert len(found.err.splitlines()) == 1
+
+
+def test_a_cell_that_makes_no_run_is_named(command: Tables, tmp_path: Path) -> None:
+    file = copied(tmp_path)
+    file.write_text(file.read_text().replace("[method=fedavg]", "[method=fedavg, noise.roh=0.4]"))
+    found = command("plan", "mine", "scale=small")
+    assert found.code == 2
+    assert re.search(r"mine FedAvg .*noise\.roh", found.err)
+
+
+def test_every_table_is_listed_with_what_it_lacks(command: Tables) -> None:
+    lines = command("list").out.splitlines()
+    assert len(lines) == 30
+    assert "RoFL" in next(line for line in lines if line.startswith("fedcorr_2 "))
+
+
+@pytest.mark.parametrize("verb", ["--help", "list", "plan fedpeer_3"])
+def test_asking_costs_no_torch(verb: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; from src.tables import __main__ as t\n"
+        f"sys.argv = ['tables', *{verb.split()!r}]\n"
+        "try: t.main()\n"
+        "except SystemExit as left: assert not left.code\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, timeout=120)
+    assert done.returncode == 0
