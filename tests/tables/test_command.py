@@ -85,7 +85,9 @@ def test_a_copy_runs_and_a_second_time_there_is_nothing_to_do(command: Tables, t
 
 def test_a_failed_run_costs_its_cell_and_the_exit_code(command: Tables, tmp_path: Path) -> None:
     file = copied(tmp_path)
-    file.write_text(file.read_text().replace("[method=fedprox]", "[method=fedprox, train.lr=1.0e+30, on_nonfinite=stop]"))
+    file.write_text(
+        file.read_text().replace("[method=fedprox]", "[method=fedprox, train.lr=1.0e+30, on_nonfinite=stop]")
+    )
     said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
     assert said.code == 1
     assert said.out.splitlines()[-1] == "2 of 2 cells can run, 1 have run, 1 failed"

@@ -86,7 +86,7 @@ def test_every_cell_at_the_small_scale_is_twenty_clients_of_digits(composer: Ide
 def test_the_paper_scale_changes_nothing_but_what_the_table_says() -> None:
     for label, words in cells(read.scaling("paper"), each=True):
         table, row_and_column = read.table(label.split()[0]), set(words)
-        said = {w for line in (*table.rows, *table.columns) for w in line.overrides}
+        said = {w for column in table.columns for w in column.overrides} | {w for r in table.rows for w in r.overrides}
         said |= {w for row in table.rows for _, further in row.where for w in further}
         assert row_and_column <= said, label
 
@@ -97,7 +97,9 @@ def test_words_that_record_more_make_no_other_run() -> None:
 
 
 def test_groups_are_told_from_values() -> None:
-    assert [w for w in ("noise=flr", "noise.rho=1", "method/local=[flr]", "~noise.source", "seed=1") if _chooses(w)] == [
+    assert [
+        w for w in ("noise=flr", "noise.rho=1", "method/local=[flr]", "~noise.source", "seed=1") if _chooses(w)
+    ] == [
         "noise=flr",
         "method/local=[flr]",
     ]

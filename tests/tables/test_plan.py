@@ -148,7 +148,9 @@ def test_an_estimate_goes_by_the_nearest_runs_that_were_measured(tmp_path: Path)
     guess = estimate(found)
     assert guess is not None
     assert (guess.seconds, guess.guessed, guess.measured, guess.gpu_seconds) == (3 * 1120.0, 2, 1, 0.0)
-    finish(found, runs[2], "interrupted", wall_time_s=60.0, participations=60, device="cuda:0")  # FedProx: 1 s, 500 left
+    finish(
+        found, runs[2], "interrupted", wall_time_s=60.0, participations=60, device="cuda:0"
+    )  # FedProx: 1 s, 500 left
     guess = estimate(plan(tmp_path, table(noisy(0.4), noisy(0.8), rows=(FEDAVG, FEDPROX))))
     assert guess is not None
     assert (guess.seconds, guess.guessed) == (1120.0 + 500.0 + 560.0, 0)

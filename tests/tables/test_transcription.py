@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from src.config import CONF
 from src.tables import read
 from src.tables.table import Number, Table
 
@@ -135,7 +136,7 @@ def test_what_is_memorised_is_in_its_column() -> None:
 
 def test_a_missing_method_is_one_that_cannot_be_chosen() -> None:
     """A row that is marked missing after its method has come would never be run."""
-    chosen = {path.stem.replace("_", "").lower() for path in (read.CONF / "method").glob("*.yaml")}
+    chosen = {path.stem.replace("_", "").lower() for path in (CONF / "method").glob("*.yaml")}
     tables: list[Table] = [read.table(name) for name in OURS]
     missing = {row.missing for table in tables for row in table.rows if row.missing}
     assert missing
