@@ -23,7 +23,7 @@ from src.tables.table import Column, Row, Table
 
 ROOT = SWEEPS / "tables"
 LOGS = ("error.log", "job.log")
-RECORDED = ("eval.memorization=true",)
+RECORDED = ("eval.memorization=true", "eval.cohort=true")
 """Words that change what a run writes down and not its key: where one of its cells has them, the run has."""
 
 

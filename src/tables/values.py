@@ -17,15 +17,16 @@ TO_REACH = re.compile(r"participations_to_(\d+)")
 def value(record: Mapping[str, Any], folder: Path, metric: Metric, column: Column) -> float | None:
     """The number of a finished run in the metric's unit; None where the run has none.
 
-    Looked for among the record's metrics, then in the last evaluation of ``metrics.jsonl``. Shares become percent
-    where that is the unit.
+    Looked for among the record's metrics, then in the last evaluation and the last round of ``metrics.jsonl``. Shares
+    become percent where that is the unit.
     """
     key = column.key or metric.key
     if found := TO_REACH.fullmatch(key):
         return _participations(folder, int(found[1]) / 100)
     number = record.get("metrics", {}).get(key)
     if number is None:
-        number = next((line.get(key) for line in _evaluations(folder, last=True)), None)
+        last = (next(_lines(folder, kind, last=True), {}) for kind in ("evaluation", "round"))
+        number = next((line[key] for line in last if line.get(key) is not None), None)
     if not isinstance(number, int | float):
         return None
     return float(number) * (100.0 if metric.unit == "%" else 1.0)
@@ -40,17 +41,17 @@ def without(metric: Metric, column: Column) -> str:
 
 
 def _participations(folder: Path, target: float) -> float | None:
-    reached = (line for line in _evaluations(folder) if line["accuracy"] >= target)
+    reached = (line for line in _lines(folder, "evaluation") if line["accuracy"] >= target)
     return next((float(line["participations"]) for line in reached), None)
 
 
-def _evaluations(folder: Path, *, last: bool = False) -> Iterator[dict[str, Any]]:
-    """The evaluations in order, or the last one alone."""
+def _lines(folder: Path, kind: str, *, last: bool = False) -> Iterator[dict[str, Any]]:
+    """The evaluations, or the rounds, in order, or the last one alone."""
     try:
         lines = (folder / "metrics.jsonl").read_text().splitlines()
     except OSError:
         return
-    found = (row for row in map(json.loads, reversed(lines) if last else lines) if row["kind"] == "evaluation")
+    found = (row for row in map(json.loads, reversed(lines) if last else lines) if row["kind"] == kind)
     for row in found:
         yield row
         if last:

@@ -129,7 +129,7 @@ def test_what_is_memorised_is_in_its_column() -> None:
         if side == "global":
             assert column.key == f"memorization_{what}"
         elif side == "local":
-            assert column.missing
+            assert column.key == f"local_memorization_{what}"
         else:
             assert column.key == "last"
 
