@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench import figure, report, round_cost
@@ -55,9 +56,12 @@ def _shortened(workload: Workload) -> Workload:
     return replace(workload, turn=min(workload.turn, 3), samples=samples)
 
 
-def _selected(asked: Sequence[str] | None) -> dict[str, Way]:
+def _selected(asked: Sequence[str] | None, tell: Tell) -> dict[str, Way]:
     there = ways()
     if asked is None:
+        if find_spec("ray") is None:
+            tell("Ray is not installed here: executor=ray is left out")
+            del there["ray"]
         return there
     return {HAND.name: HAND, **{name: way for name, way in there.items() if name in asked}}
 
@@ -80,7 +84,7 @@ def main(words: Sequence[str] = sys.argv[1:]) -> None:
         print(f"[{seconds // 60}:{seconds % 60:02}] {line}", file=sys.stderr, flush=True)
 
     asked = _arguments(words)
-    chosen = _selected(asked.ways)
+    chosen = _selected(asked.ways, tell)
     _install_peers(chosen, tell)
     began = time.monotonic()
     names = asked.workloads or (QUICK if asked.quick else (*WORKLOADS, *EXTRA))

@@ -146,10 +146,17 @@ def run(question: Asked) -> int:
 
 
 def render(question: Asked) -> None:
-    """Write the tables and the report."""
+    """Write the tables and the report.
+
+    Raises:
+        UserError: if there is nothing to write, rather than writing that over what another has run.
+    """
     from src.tables.render import render as write
 
-    for file in write(question.plan.filled(), question.out):
+    filled = question.plan.filled()
+    if not Count.of(filled).run:
+        raise UserError(f"nothing of these tables has run at scale={question.scale} yet: python -m src.tables run")
+    for file in write(filled, question.out):
         print(file)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench import __main__ as command
 from bench import figure, hand, ours, report
 from bench.machine import Machine
 from bench.measure import Measured, Spread, alternate, prepared, ratios
@@ -43,6 +44,15 @@ def test_all_executors_and_frameworks_are_found(tmp_path: Path) -> None:
     for name in ("stacked", "sequential"):
         (tmp_path / f"{name}.yaml").touch()
     assert list(ways(tmp_path)) == ["hand", "sequential", "stacked", "flower", "pfl", "fluke"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_ray_is_left_out_with_a_line_where_it_is_not(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: object() if there else None)
+    said: list[str] = []
+    assert ("ray" in command._selected(None, said.append)) == there
+    assert len(said) == (not there)
+    assert "ray" in command._selected(["ray"], said.append)  # who asks for it is told that it fails
 
 
 # --------------------------------------------------------------------------------------------------------- arithmetic

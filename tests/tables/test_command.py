@@ -68,6 +68,10 @@ def test_a_copy_runs_and_a_second_time_there_is_nothing_to_do(command: Tables, t
     planned = command("plan", "mine", "scale=small")
     assert "2 of 2 cells can run, 0 have run, 0 failed" in planned.out
     assert "no estimate" in planned.out
+    early = command("render", "mine", "scale=small")
+    assert early.code == 2
+    assert "nothing of these tables has run at scale=small yet" in early.err
+    assert not (tmp_path / "results").exists()  # what somebody else has run is not written over
     said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
     assert (said.code, said.out.splitlines()[-1]) == (0, "2 of 2 cells can run, 2 have run, 0 failed"), said.err
     folders = sorted((tmp_path / "multirun" / "tables" / "small").glob("*/result.json"))
@@ -81,6 +85,9 @@ def test_a_copy_runs_and_a_second_time_there_is_nothing_to_do(command: Tables, t
     assert again.out.splitlines()[-1] == said.out.splitlines()[-1]
     assert [file.read_bytes() for file in folders] == before
     assert "0 are missing" in command("plan", "mine", "scale=small").out
+    written = command("render", "mine", "scale=small").out.split()
+    assert {"results/small/mine.md", "results/small/report.html"} <= set(written)
+    assert f"{100 * record['metrics']['best']:.2f}" in (tmp_path / "results/small/mine.md").read_text()
 
 
 def test_a_failed_run_costs_its_cell_and_the_exit_code(command: Tables, tmp_path: Path) -> None:
