@@ -193,7 +193,15 @@ class Session:
         return record
 
     def _selection(self) -> list[dict[str, Any]]:
-        """What the batch rule would make of the first clients' samples now."""
+        """What the batch rule would make of the first clients' samples now; what fails costs a warning."""
+        try:
+            return self._selected()
+        except Exception as error:  # a batch rule is anybody's
+            reason = (str(error).splitlines() or [""])[0]
+            log.warning("what the clients select could not be recorded (%s: %s)", type(error).__name__, reason)
+            return []
+
+    def _selected(self) -> list[dict[str, Any]]:
         method, federation, executor, evaluator, state, settings = self.federated()
         rule = method.at(max(state.round - 1, 0), len(federation.with_data))[0].batch
         first = federation.with_data[: evaluate.FIRST_CLIENTS]

@@ -32,7 +32,7 @@ THREE_STAGES = (
     "noise.rho=0.8",
     "fraction=0.4",
 )
-FADING = ("train.lr_decay=0.9", "method.server.evaluate=cohort")
+FADING = ("train.lr_decay=0.9", "method.server.evaluate=server")
 NORMED = ("model=resnet8", "model.width=4", "model.blocks=[1]", "~model.hidden")
 
 

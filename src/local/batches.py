@@ -43,7 +43,7 @@ class Mixup(BatchRule):
         """Mixed inputs [B, C, H, W] and soft targets [B, K]."""
         if draw is None:
             return inputs, labels
-        share, partner = draw.share, draw.partner.to(inputs.device)
+        share, partner = draw.share, draw.partner.to(inputs.device, non_blocking=True)
         soft = F.one_hot(labels, num_classes).to(inputs.dtype)
         return torch.lerp(inputs[partner], inputs, share), torch.lerp(soft[partner], soft, share)
 
@@ -51,4 +51,4 @@ class Mixup(BatchRule):
         """``λ w_i + (1-λ) w_j``."""
         if draw is None:
             return weight
-        return torch.lerp(weight[draw.partner.to(weight.device)], weight, draw.share)
+        return torch.lerp(weight[draw.partner.to(weight.device, non_blocking=True)], weight, draw.share)

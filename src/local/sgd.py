@@ -28,7 +28,7 @@ from src.core import (
 )
 from src.local.lightning import ClientModule, Objective, backward, mean_over_steps
 from src.local.observation import observe
-from src.local.plan import Draws, batch_sizes, chunks
+from src.local.plan import Draws, batch_sizes, chunks, inherits
 from src.network import Network
 from src.streams import torch_seeded
 
@@ -58,7 +58,7 @@ class LocalTraining:
     @property
     def reads_models(self) -> bool:
         """Whether ``report`` looks at the trained model, so that the network has to hold it."""
-        return self.observed or bool(self.exchanges)
+        return self.observed or bool(self.exchanges) or not inherits(self.batch, BatchRule, "relabels")
 
     def __call__(self, network: Network, task: ClientTask) -> ClientResult:
         """Train on ``task`` and report; the network is left holding the client's parameters."""

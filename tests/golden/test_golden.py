@@ -51,7 +51,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "fedavg": ("method=fedavg", "rounds=6"),
     "fedprox": ("method=fedprox", "method.mu=0.1", "rounds=6"),
     "feddyn": ("method=feddyn", "rounds=6"),
-    "feddyn_cohort": ("method=feddyn", "method.server.evaluate=cohort", "train.lr_decay=0.9", "rounds=6"),
+    "feddyn_server": ("method=feddyn", "method.server.evaluate=server", "train.lr_decay=0.9", "rounds=6"),
     "median": ("method=median", "fraction=1.0", "rounds=6"),
     "power_of_choice": ("method=power_of_choice", "method.candidates=3", "rounds=6"),
     "fedcorr": ("method=fedcorr", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),

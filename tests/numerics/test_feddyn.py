@@ -296,7 +296,7 @@ def test_the_papers_values_are_the_defaults(protocol: str):
     assert found["method"]["local"]["feddyn"]["alpha"] == 0.01
     assert found["train"]["lr"] == 0.1
     assert found["train"]["lr_decay"] == 0.998
-    assert found["method"]["server"]["evaluate"] == "server"
+    assert found["method"]["server"]["evaluate"] == "cohort"
     assert config.resolved(config.load(["method=fedcorr", f"protocol={protocol}"]))["train"]["lr_decay"] == 1
     assert found["method"]["aggregator"]["weights"] == "uniform"
     other = config.resolved(config.load(["method=feddyn", "method.feddyn_alpha=0.2"]))
