@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from src.disk import DiskFullError, writing
-from src.figures import accuracy, clients, confusion, features, lid, memorization, noise_levels, stability
+from src.figures import accuracy, clients, confusion, lid, memorization, noise_levels, stability
 from src.figures.record import RunRecord, read
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ def save(folder: Path, *, tsne: bool = False) -> list[Path]:
     record, files = read(folder), []
     asked = dict(FIGURES)
     if tsne:
+        from src.figures import features  # torch takes seconds to import
+
         asked["features"] = lambda run: features.draw(run, folder)
     for name, draw in asked.items():
         file = folder / FOLDER / f"{name}.png"

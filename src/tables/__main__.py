@@ -133,16 +133,16 @@ def _time(seconds: float) -> str:
 
 
 def run(question: Asked) -> int:
-    """Run what is missing and count the cells; gives the exit code: 1 where a cell has failed."""
-    plan = question.plan
+    """Run what is missing and count the cells; gives the exit code: 1 where a cell or the launcher has failed."""
+    plan, whole = question.plan, True
     if missing := plan.missing:
         print(f"{len(missing)} of {len(plan.runs)} runs are missing; {_cost(plan)}", file=sys.stderr, flush=True)
         from src.tables.launch import launch
 
-        launch(plan, question.overrides)
+        whole = launch(plan, question.overrides)
     found = Count.of(question.plan.filled())
     print(found)
-    return 1 if found.failed else 0
+    return 1 if found.failed or not whole else 0
 
 
 def render(question: Asked) -> None:

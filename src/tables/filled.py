@@ -55,6 +55,7 @@ class Scale:
     title: str
     changes: tuple[str, ...]  # one sentence each, printed under every table made at this scale
     seeds: tuple[int, ...]
+    papers: bool = False  # whether its conditions are the paper's own
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ def _called(run: Wanted) -> str:
     return f"{run.cells[0]}{f' and {others} more' if others else ''}"
 
 
-def launch(plan: Plan, words: Sequence[str]) -> None:
-    """Run what is missing.
+def launch(plan: Plan, words: Sequence[str]) -> bool:
+    """Run what is missing; gives whether the launcher came to its end, whatever became of the runs.
 
     Args:
         plan: the tables.
@@ -76,7 +76,7 @@ def launch(plan: Plan, words: Sequence[str]) -> None:
             )
     runs = plan.missing
     if not runs:
-        return
+        return True
     if not any(word.startswith(f"{LAUNCHER}=") for word in ours):
         ours.insert(0, f"{LAUNCHER}=joblib")
     setbase("1.3")
@@ -104,6 +104,7 @@ def launch(plan: Plan, words: Sequence[str]) -> None:
             failure = error
         with suppress(SystemExit):  # failed jobs are failed cells, which the caller counts
             sweep.end(failure)
+        return failure is None
     finally:
         GlobalHydra.instance().clear()
 

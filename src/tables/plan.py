@@ -108,20 +108,21 @@ class Plan:
     def records(self) -> Mapping[str, dict[str, Any]]:
         """What is written down of the runs, by key; runs that have not begun have no record."""
         found = {key: read_record(self.at(run)) for key, run in self.runs.items()}
-        return {key: record for key, record in found.items() if record is not None}
+        return {key: record for key, record in found.items() if record is not None and record["key"] == key}
 
     @cached_property
-    def _refused(self) -> set[str]:
-        """Folders of jobs that came to no run when they were last tried."""
-        return {Path(job.folder).name for job in Ledger(self.folder).jobs() if job.folder and job.status == "refused"}
+    def _fruitless(self) -> set[str]:
+        """Folders of jobs that ended, when they were last tried, without having to go on."""
+        ended = ("refused", "failed")
+        return {Path(job.folder).name for job in Ledger(self.folder).jobs() if job.folder and job.status in ended}
 
     def state(self, run: Wanted) -> Literal["finished", "failed", "absent"]:
         """What became of a run; one that was interrupted or killed is absent, and goes on when it is run again."""
         status = self.records.get(run.identity.key, {}).get("status")
         if status == "finished":
             return "finished"
-        refused = status is None and run.identity.folder in self._refused
-        return "failed" if status == "failed" or refused else "absent"
+        fruitless = status is None and run.identity.folder in self._fruitless
+        return "failed" if status == "failed" or fruitless else "absent"
 
     @property
     def missing(self) -> list[Wanted]:

@@ -77,6 +77,7 @@ class _Scale:
     overrides: Words = ()
     instead: Mapping[str, Words] = field(default_factory=dict)
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    papers: bool = False
 
 
 def names() -> list[str]:
@@ -159,7 +160,9 @@ def scaling(name: str) -> Scaling:
     """
     said = _read(SCALES / f"{known(name, scales(), 'scale')}.yaml", _Scale)
     seeds = None if said.seeds == "trials" else said.seeds
-    return Scaling(name, said.title, said.changes, seeds, said.overrides, dict(said.instead), dict(said.unavailable))
+    return Scaling(
+        name, said.title, said.changes, seeds, said.overrides, dict(said.instead), dict(said.unavailable), said.papers
+    )
 
 
 def _read(path: Path, kind: type[Written]) -> Written:

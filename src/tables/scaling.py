@@ -29,13 +29,14 @@ class Scaling:
     overrides: tuple[str, ...]
     instead: Mapping[str, tuple[str, ...]]  # a word of a table -> what it becomes
     unavailable: Mapping[str, str]  # a word, or a pattern of words -> why there is no such thing here
+    papers: bool = False  # whether its conditions are the papers' own
 
     def of(self, table: Table, seeds: int | None = None) -> Scale:
         """The scale as readers of ``table`` see it, with the first ``seeds`` seeds where that is given."""
         chosen = self.seeds or tuple(range(1, (table.trials or 1) + 1))
         if seeds is not None:
             chosen = tuple(range(chosen[0], chosen[0] + seeds))
-        return Scale(self.name, self.title, self.changes, chosen)
+        return Scale(self.name, self.title, self.changes, chosen, self.papers)
 
     def not_available(self, row: Row, column: Column) -> str | None:
         """Why the cell cannot be had at this scale; None where it can."""

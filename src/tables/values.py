@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,10 @@ def _lines(folder: Path, kind: str, *, last: bool = False) -> Iterator[dict[str,
         lines = (folder / "metrics.jsonl").read_text().splitlines()
     except OSError:
         return
-    found = (row for row in map(json.loads, reversed(lines) if last else lines) if row["kind"] == kind)
-    for row in found:
-        yield row
-        if last:
-            return
+    for line in reversed(lines) if last else lines:
+        with suppress(ValueError):  # a damaged line
+            row = json.loads(line)
+            if row["kind"] == kind:
+                yield row
+                if last:
+                    return

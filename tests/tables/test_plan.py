@@ -103,13 +103,32 @@ def test_states_and_counts(tmp_path: Path) -> None:
     assert len(found.missing) == 6
 
 
-def test_a_job_that_was_refused_is_a_failed_cell(tmp_path: Path) -> None:
-    """It came to no run, so nothing but the sweep's ledger knows of it."""
+@pytest.mark.parametrize(("status", "state"), [("refused", "failed"), ("failed", "failed"), ("interrupted", "absent")])
+def test_a_job_that_came_to_no_run_is_a_failed_cell(status: Any, state: str, tmp_path: Path) -> None:
+    """Nothing but the sweep's ledger knows of it."""
     found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)))
     (run,) = found.runs.values()
     Ledger(found.folder).plan([run.words], [])
-    Ledger(found.folder).write(Job(0, run.words, "refused", str(found.at(run)), error="no images"))
-    assert plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,))).filled()[0].cells[0][0].state == "failed"
+    Ledger(found.folder).write(Job(0, run.words, status, str(found.at(run)), error="no images"))
+    assert plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,))).filled()[0].cells[0][0].state == state
+
+
+def test_the_record_of_another_run_is_none(tmp_path: Path) -> None:
+    found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)))
+    (run,) = found.runs.values()
+    finish(found, run, metrics={"best": 0.99})
+    record = found.at(run) / "result.json"
+    record.write_text(record.read_text().replace(run.identity.key, "0" * 64))
+    assert plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,))).filled()[0].cells[0][0].state == "absent"
+
+
+def test_a_damaged_line_costs_itself(tmp_path: Path) -> None:
+    found = plan(tmp_path, table(noisy(0.4, key="participations_to_80"), rows=(FEDAVG,)))
+    (run,) = found.runs.values()
+    finish(found, run, evaluations=REACHED, metrics={})
+    with (found.at(run) / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "evalu')
+    assert found.filled()[0].cells[0][0].mean == 20.0
 
 
 REACHED = [

@@ -154,7 +154,7 @@ class Sheet:
     def scale(self) -> str:
         """Under which scale the numbers came about, to be printed prominently."""
         scale = self.filled.scale
-        small = ": these are not the paper's conditions" if scale.changes else ""
+        small = ": these are not the paper's conditions" if not scale.papers else ""
         return f"Made at scale “{scale.name}” ({scale.title}){small}."
 
     @property

@@ -12,7 +12,7 @@ from src.tables.table import Column, Metric, Number, Row, Table
 
 ACCURACY = Metric("best test accuracy", "%", True, "best")
 SMALL = Scale("small", "digits", ("Images are digits.", "Budgets are 5 % of the paper's."), (1, 2))
-PAPER = Scale("paper", "the paper's own setting", (), (1, 2))
+PAPER = Scale("paper", "the paper's own setting", (), (1, 2), papers=True)
 Given = Mapping[str, Sequence[Sequence[float | None] | str | None]]
 
 

@@ -268,7 +268,7 @@ def test_on_a_page_a_figure_has_its_colours_and_no_ids_of_others() -> None:
 
 
 def test_the_page_of_the_papers_own_setting_claims_nothing_else(filled: list[Filled], out: Path) -> None:
-    own = replace(SMALL, name="paper", title="the paper's setting", changes=())
+    own = replace(SMALL, name="paper", title="the paper's setting", changes=(), papers=True)
     render([replace(one, scale=own) for one in filled], out)
     text = (out / "report.html").read_text()
     assert "not the paper&#39;s conditions" not in text
