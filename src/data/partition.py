@@ -190,6 +190,7 @@ class Dirichlet:
                 if self.balance:
                     room = counts.sum(axis=1) < n / self.num_clients
                     p = np.where(room, p, 0.0)
+                    room = room if room.any() else ~room  # all are dealt: classes without samples follow
                     p = p / p.sum() if p.sum() > 0 else room / room.sum()
                 counts[:, c] = cut(int(size), p)
             return counts

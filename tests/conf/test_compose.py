@@ -41,6 +41,7 @@ def choice(path: Path) -> list[str]:
 QUALITY = ["method/exchange=[lid,quality]"]
 NEEDED = {
     "noise/matrix": ["noise.path=T.npy"],
+    "method/server/feddyn": ["method/local=[cross_entropy,feddyn]"],
     "method/stages/fedcorr_flr": ["method/local=[flr]"],
     "method/local/fedpeer": ["method/exchange=[lid,label_sharing]"],
     "method/batch/reselection": ["method/exchange=[lid,noise_filter]"],

@@ -232,6 +232,15 @@ def test_dirichlet_gives_up_and_says_why():
         drawn(P.Dirichlet(50, 1.0, True, 30, "truth"), balanced(100))
 
 
+@pytest.mark.parametrize("clients", [1, 2])
+def test_dirichlet_has_nothing_left_for_classes_without_samples(clients: int):
+    """When all clients hold their part nobody has room."""
+    samples = Pool(np.zeros(20, np.int64), 3)
+    split = drawn(P.Dirichlet(clients, 0.5, True, 1, "truth"), samples)
+    keeps_contract(split, 20)
+    assert sum(map(len, split.clients)) == 20
+
+
 def test_all_shares_zero_falls_back_to_clients_with_room():
     """At an alpha this small all of a class is offered to one client, often one that is full already."""
     samples = balanced(100)

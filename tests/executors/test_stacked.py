@@ -126,7 +126,7 @@ def agree(
 # -------------------------------------------------------------------------------------------------- whole methods
 
 
-ALONE = ("dropout", "feddiv", "reselection", "half_the_samples", "fedprox_and_quality")
+ALONE = ("dropout", "feddiv", "reselection", "half_the_samples")
 """Entries with dropout, a choice of samples by the client's own model, or a say in the optimiser's step, throughout."""
 
 

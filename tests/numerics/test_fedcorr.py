@@ -807,7 +807,8 @@ def corrector(made: Method) -> Any:
 def test_hyperparameters_of_the_paper(dataset: str, lr: float, theta: float, pi: float, batch_size: int):
     """Table 7 and Appendix B."""
     made, cfg = told(f"dataset={dataset}", "method=fedcorr")
-    assert cfg["train"] == {"lr": lr, "momentum": 0.5, "weight_decay": 0.0, "batch_size": batch_size, "epochs": 5}
+    always = {"lr_decay": 1.0, "momentum": 0.5, "weight_decay": 0.0, "epochs": 5}
+    assert cfg["train"] == {**always, "lr": lr, "batch_size": batch_size}
     assert correcting(made) == [("top_losses", "pass"), ("all_confident", "end")]
     assert corrector(made) == replace(CORRECTOR, theta=theta, pi=pi)
     assert made.exchange["lid"] == Lid(k=20, guard=True, loss="ce", inference_augment=False)
