@@ -86,9 +86,15 @@ class Sheet:
 
     def _best(self, i: int, j: int) -> bool:
         higher = self.filled.table.metric.higher_is_better
-        means = [mean for row in self.filled.cells if (mean := row[j].mean) is not None]
-        own = self.filled.cells[i][j].mean
+        means = [mean for k in self._competing if (mean := self.filled.cells[k][j].mean) is not None]
+        own = self.filled.cells[i][j].mean if i in self._competing else None
         return higher is not None and own is not None and len(means) > 1 and own == (max if higher else min)(means)
+
+    @cached_property
+    def _competing(self) -> list[int]:
+        """The rows that are methods, not references in another setting; all of them where none is a method."""
+        rows = self.filled.table.rows
+        return [i for i, row in enumerate(rows) if row.method] or list(range(len(rows)))
 
     # -------------------------------------------------------------------------------------------------------- numbers
 

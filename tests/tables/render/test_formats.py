@@ -239,3 +239,16 @@ def test_a_paper_has_the_digits_that_it_prints() -> None:
     found = Sheet(replace(filled, table=own, cells=(cells,))).entries[0]
     assert [entry.paper for entry in found] == ["0.07", "0.10"]
     assert [entry.ours for entry in found] == ["0.0712", "0.0911"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"),
+    [
+        ({"CE (centralized)": ""}, [False, True, False]),  # a reference in another setting does not compete
+        ({"CE (centralized)": "", "FLR": "", "FedAvg": ""}, [True, False, False]),  # nothing here is a method
+    ],
+)
+def test_the_best_is_sought_among_methods(methods: dict[str, str], expected: list[bool]) -> None:
+    ours: Given = {"CE (centralized)": [[99.0]], "FLR": [[90.0]], "FedAvg": [[80.0]]}
+    filled = table(ours, {label: [50.0] for label in ours}, ["ρ=0.6"], methods=methods)
+    assert [row[0].best for row in Sheet(filled).entries] == expected
