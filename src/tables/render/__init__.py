@@ -58,7 +58,7 @@ def _files(filled: Sequence[Filled], out: Path) -> Iterator[tuple[str, str]]:
             yield f"{table.name}.tex", latex.table(table.sheet, table.agreements)
             yield f"{table.name}.csv", long.table(table.filled)
         if paper.ranking is not None and not paper.ranking.too_few:
-            yield index.figure(paper.name), drawings.svg(drawings.critical(paper.ranking))
+            yield index.figure(paper.name), drawings.svg(drawings.critical(paper.ranking, filled[0].scale))
     provenance = evidence.provenance(filled)
     yield INDEX, index.page(papers, provenance)
     yield REPORT, report.page(filled[0].scale, papers, provenance)

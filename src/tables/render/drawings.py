@@ -23,6 +23,7 @@ from src.figures import FIGURES
 from src.figures.curves import Curve, band
 from src.figures.record import read
 from src.figures.style import DASHES, EIGHT, GREY, INK, bare
+from src.tables.filled import Scale
 from src.tables.render.ranking import Ranking
 
 PANEL = (3.1, 2.1)
@@ -75,8 +76,11 @@ def look(place: int) -> tuple[str, str]:
     return EIGHT[place % len(EIGHT)], DASHES[place // len(EIGHT) % len(DASHES)]
 
 
-def critical(found: Ranking) -> Figure:
-    """The methods at their mean ranks, the best on the left, and a bar over those that are not told apart."""
+def critical(found: Ranking, made: Scale) -> Figure:
+    """The methods at their mean ranks, the best on the left, and a bar over those that are not told apart.
+
+    The scale is named in the figure, which may be taken out of its page.
+    """
     import scikit_posthocs
 
     ranks = found.mean_ranks
@@ -84,8 +88,8 @@ def critical(found: Ranking) -> Figure:
     same.index = same.columns = list(found.methods)
     if not found.significant:
         same.loc[:, :] = 1.0
-    figure = Figure(figsize=(7.5, 1.5 + 0.22 * len(ranks)))
-    axes = figure.add_axes((0.22, 0.04, 0.56, 0.78))
+    figure = Figure(figsize=(7.5, 1.8 + 0.22 * len(ranks)))
+    axes = figure.add_axes((0.22, 0.14, 0.56, 0.68))
     scikit_posthocs.critical_difference_diagram(
         ranks,
         same,
@@ -109,6 +113,8 @@ def critical(found: Ranking) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda rank, _: f"{rank:.0f}"))
     axes.tick_params(colors=INK, labelsize=9)
     axes.spines["top"].set_color(INK)
+    said = f"{len(found.settings)} settings at scale “{made.name}”: {made.title}"
+    figure.text(0.5, 0.03, said, ha="center", fontsize=8, color=INK)
     return figure
 
 

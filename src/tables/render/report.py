@@ -166,7 +166,9 @@ class Paper:
         if self.ranking is None or self.ranking.too_few:
             return None
         said = f"Critical-difference diagram of {len(self.ranking.methods)} methods"
-        return Markup(drawings.inline(drawings.critical(self.ranking), f"{self.anchor}-cd", said))
+        return Markup(
+            drawings.inline(drawings.critical(self.ranking, self.tables[0].filled.scale), f"{self.anchor}-cd", said)
+        )
 
     @cached_property
     def example(self) -> tuple[Shown, int, int, Run] | None:

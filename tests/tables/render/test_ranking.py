@@ -11,7 +11,7 @@ from scipy.stats import chi2
 from src.tables.filled import Filled
 from src.tables.render import drawings, words
 from src.tables.render.ranking import Ranking, critical_difference, ranking
-from tests.tables.render.made import ACCURACY, Given, table
+from tests.tables.render.made import ACCURACY, SMALL, Given, table
 
 METHODS = ("a", "b", "c", "d")
 NUMBERS = np.array(  # [settings, methods]; two ties
@@ -130,9 +130,10 @@ def test_of_variants_of_a_method_the_plain_one_competes() -> None:
 
 
 def test_the_diagram_names_each_method_with_its_rank_and_joins_those_that_are_not_apart() -> None:
-    text = drawings.svg(drawings.critical(ranked(filled())))
+    text = drawings.svg(drawings.critical(ranked(filled()), SMALL))
     texts = ["".join(node.itertext()).strip() for node in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
     for said in ("a  1.17", "b  2.08", "2.83  c", "3.92  d", "CD = 1.91"):
         assert said in texts
+    assert any(said.endswith("settings at scale “small”: digits") for said in texts)
     assert text.count("stroke-width: 2.5") == 2, "a bar over a, b, c and one over b, c, d"
-    assert text == drawings.svg(drawings.critical(ranked(filled())))
+    assert text == drawings.svg(drawings.critical(ranked(filled()), SMALL))
