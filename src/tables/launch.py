@@ -99,7 +99,8 @@ def launch(plan: Plan, words: Sequence[str]) -> bool:
         failure: BaseException | None = None
         try:
             jobs = zip(runs, lists, strict=True)
-            launcher.launch([[*own, f"hydra.sweep.subdir={run.identity.folder}"] for run, own in jobs], 0)
+            # quoted, or 1e5... were a number
+            launcher.launch([[*own, f"hydra.sweep.subdir='{run.identity.folder}'"] for run, own in jobs], 0)
         except BaseException as error:
             failure = error
         with suppress(SystemExit):  # failed jobs are failed cells, which the caller counts

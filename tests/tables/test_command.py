@@ -14,6 +14,7 @@ import pytest
 
 from src.tables import __main__ as tables
 from src.tables import read
+from src.tables.identity import Identity
 from tests.cli.conftest import ROOT, Said
 from tests.registry import TINY
 
@@ -184,3 +185,14 @@ def test_a_launcher_that_breaks_down_is_no_success(
     assert said.out.splitlines()[-1] == "2 of 2 cells can run, 1 have run, 0 failed"
     assert said.code == 1
     assert "the launcher ended with" in said.err
+
+
+def test_a_key_that_reads_as_a_number_names_its_folder(
+    command: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hydra would read 19845228033e2323 as infinity."""
+    monkeypatch.setattr(Identity, "folder", property(lambda self: f"{int(self.key[:3], 16)}e2323"))
+    copied(tmp_path)
+    said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
+    assert said.out.splitlines()[-1] == "2 of 2 cells can run, 2 have run, 0 failed"
+    assert not (tmp_path / "multirun" / "tables" / "small" / "inf").exists()
