@@ -23,6 +23,15 @@ def test_the_table_of_methods_is_the_one_that_is_made() -> None:
     assert made.group(2) == listing.markdown(group), f"put the output of src.list {flag} {group} there"
 
 
+def test_the_rendered_table_is_one_that_was_rendered() -> None:
+    shown = re.search(r"<!-- from (.*?) -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+    assert shown is not None
+    assert f"\n\n{shown.group(2)}\n\n" in (ROOT / shown.group(1)).read_text()
+    figures = re.findall(r"!\[.*?\]\((results/.*?)\)", README)
+    assert figures
+    assert all((ROOT / figure).is_file() for figure in figures)
+
+
 def test_the_method_that_is_added_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its three files as they stand, the module under a name of its own."""
     section = README[README.index("## Adding a method") :]
