@@ -128,7 +128,7 @@ class Shown:
 
     @cached_property
     def panels(self) -> list[Panel]:
-        """One a column that has curves, all with the same axes."""
+        """One a column that has curves, or several of the same runs, all with the same axes."""
         every = [curve for column in self._curves for found in column.values() for curve in found]
         if not every:
             return []
@@ -136,13 +136,19 @@ class Shown:
         high = max(100 * float(curve.accuracy.max()) for curve in every)
         limits = max(0.0, low - HEADROOM), min(100.0, high + HEADROOM)
         furthest = max(1.0, *(float(curve.x["participations"][-1]) for curve in every))
-        found = []
+        same: dict[tuple[Path, ...], list[int]] = {}  # columns by the runs behind them
         for j, column in enumerate(self._curves):
             if column:
-                label = self.filled.columns[j].label
-                figure = drawings.curves({self._places[i]: of for i, of in column.items()}, limits, furthest)
-                said = f"Test accuracy over participations of {len(column)} methods, {label}"
-                found.append(Panel(label, Markup(drawings.inline(figure, f"{self.name}-c{j + 1}", said))))
+                runs = tuple(run.folder for row in self.filled.cells for run in row[j].runs)
+                same.setdefault(runs, []).append(j)
+        found = []
+        for j, *others in same.values():
+            column, label = self._curves[j], self.filled.columns[j].label
+            if others:
+                label += f" and {counted(len(others), 'other column')} of the same runs"
+            figure = drawings.curves({self._places[i]: of for i, of in column.items()}, limits, furthest)
+            said = f"Test accuracy over participations of {len(column)} methods, {label}"
+            found.append(Panel(label, Markup(drawings.inline(figure, f"{self.name}-c{j + 1}", said))))
         return found
 
 

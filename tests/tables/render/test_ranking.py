@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -135,5 +136,8 @@ def test_the_diagram_names_each_method_with_its_rank_and_joins_those_that_are_no
     for said in ("a  1.17", "b  2.08", "2.83  c", "3.92  d", "CD = 1.91"):
         assert said in texts
     assert any(said.endswith("settings at scale “small”: digits") for said in texts)
+    for bar in re.findall(r'd="([^"]*)"[^>]*stroke-width: 2.5', text):
+        xs = [float(point.split()[0]) for point in re.split(r"[ML]", bar)[1:]]
+        assert xs == sorted(xs), "the same in every process"
     assert text.count("stroke-width: 2.5") == 2, "a bar over a, b, c and one over b, c, d"
     assert text == drawings.svg(drawings.critical(ranked(filled()), SMALL))
