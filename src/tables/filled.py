@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Literal
 
-from src.tables.table import Column, Number, Table
+from src.tables.table import NEVER, Column, Number, Table
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Run:
     seed: int
     folder: Path  # holds result.json, metrics.jsonl, figures/
     command: str  # the command line that makes it again
-    value: float | None  # in the metric's unit (accuracy in %); None where there is none yet, or the run cannot say
+    value: float | None  # in the metric's unit (accuracy in %); None: none yet, or the run cannot say; or NEVER
     state: Literal["finished", "failed", "absent"]
     log: Path | None  # of a failed run
 
@@ -38,13 +38,29 @@ class Cell:
 
     @property
     def mean(self) -> float | None:
-        """Over seeds; None where no run has a number."""
+        """Over seeds; None where no run has a number, NEVER where one did not reach its target."""
         return fmean(self.values) if self.values else None
 
     @property
     def std(self) -> float | None:
-        """The sample deviation (ddof=1) over seeds; None for fewer than two."""
-        return stdev(self.values) if len(self.values) > 1 else None
+        """The sample deviation (ddof=1) over seeds; None for fewer than two, or where one is NEVER."""
+        return stdev(self.values) if len(self.values) > 1 and NEVER not in self.values else None
+
+    @property
+    def reached(self) -> tuple[float, ...]:
+        """The numbers but those that are NEVER."""
+        return tuple(value for value in self.values if value != NEVER)
+
+    @property
+    def standing(self) -> tuple[int, float] | None:
+        """What the cells of a column are ordered by; None where not every seed has a number.
+
+        How many seeds never reached the target, then the mean of those that did: a method that never does is behind
+        one that sometimes does.
+        """
+        if not self.runs or len(self.values) < len(self.runs):
+            return None
+        return len(self.values) - len(self.reached), fmean(self.reached) if self.reached else 0.0
 
 
 @dataclass(frozen=True)

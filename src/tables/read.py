@@ -18,13 +18,13 @@ from src.config import CONF
 from src.errors import UserError
 from src.ranges import PositiveCount, Seed
 from src.tables.scaling import Scaling
-from src.tables.table import Column, Metric, Number, Row, Table
+from src.tables.table import NEVER, Column, Metric, Number, Row, Table
 
 TABLES, SCALES = CONF / "table", CONF / "scale"
 PAPERS = ("FedCorr", "FedDiv", "FLR", "FedPeer", "FedES")
 """The order of papers; tables of one's own follow."""
 
-Printed = float | tuple[float, float | None] | None
+Printed = float | tuple[float, float | None] | Literal["never"] | None
 Words = tuple[str, ...]
 Written = TypeVar("Written")
 STRICT = ConfigDict(extra="forbid")
@@ -123,6 +123,10 @@ def table(name: str) -> Table:
     for row in said.rows:
         if row.cells is not None and len(row.cells) != len(said.columns):
             raise UserError(f"{_shown(path)}: {row.label} has {len(row.cells)} cells for {len(said.columns)} columns")
+        if "never" in (row.cells or ()) and said.metric.higher_is_better is not False:
+            raise UserError(
+                f"{_shown(path)}: {row.label} has a cell “never”, which is of a metric where lower is better"
+            )
     return Table(
         name=name,
         paper=said.paper,
@@ -149,6 +153,8 @@ def table(name: str) -> Table:
 def _number(printed: Printed) -> Number | None:
     if printed is None:
         return None
+    if printed == "never":
+        return Number(NEVER, None)
     return Number(*printed) if isinstance(printed, tuple) else Number(printed, None)
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+NEVER = math.inf
+"""What it takes to reach a target that is never reached."""
 
 
 @dataclass(frozen=True)
 class Number:
     """What a paper prints in a cell, in the unit of the table's metric."""
 
-    mean: float
+    mean: float  # NEVER where the paper says so of a target
     std: float | None  # None: none printed
+
+    @property
+    def standing(self) -> tuple[int, float]:
+        """As that of our cells, which ``src.tables.filled`` describes."""
+        return (1, 0.0) if self.mean == NEVER else (0, self.mean)
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from src.tables.table import Column, Metric
+from src.tables.table import NEVER, Column, Metric
 
 TO_REACH = re.compile(r"participations_to_(\d+)")
 """Client participations until the test accuracy is first so many percent (FedCorr, Tables 11 to 13)."""
 
 
 def value(record: Mapping[str, Any], folder: Path, metric: Metric, column: Column) -> float | None:
-    """The number of a finished run in the metric's unit; None where the run has none.
+    """The number of a finished run in the metric's unit; None where the run has none, NEVER for a target not reached.
 
     Looked for among the record's metrics, then in the last evaluation and the last round of ``metrics.jsonl``. Shares
     become percent where that is the unit.
@@ -36,14 +36,13 @@ def value(record: Mapping[str, Any], folder: Path, metric: Metric, column: Colum
 def without(metric: Metric, column: Column) -> str:
     """Why a finished run may have no number for the cell."""
     key = column.key or metric.key
-    if found := TO_REACH.fullmatch(key):
-        return f"no evaluation reached {found[1]} %"
     return f"the run wrote down no {key}; if it was made for another table, remove its folder and run this one"
 
 
 def _participations(folder: Path, target: float) -> float | None:
-    reached = (line for line in _lines(folder, "evaluation") if line["accuracy"] >= target)
-    return next((float(line["participations"]) for line in reached), None)
+    evaluations = list(_lines(folder, "evaluation"))
+    reached = (float(line["participations"]) for line in evaluations if line["accuracy"] >= target)
+    return next(reached, NEVER if evaluations else None)
 
 
 def _lines(folder: Path, kind: str, *, last: bool = False) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from src.sweep.ledger import Job, Ledger
 from src.tables.cost import estimate
 from src.tables.plan import Count, Plan, Wanted
 from src.tables.scaling import Scaling
-from src.tables.table import Column, Metric, Number, Row, Table
+from src.tables.table import NEVER, Column, Metric, Number, Row, Table
 
 BEST = Metric("best test accuracy", "%", True, "best")
 SCALING = Scaling("tiny", "tiny", (), (1,), ("dataset=digits", "protocol=digits", "model=mlp"), {}, {"seed=9": "no"})
@@ -145,7 +145,7 @@ REACHED = [
         ("", "quality_error", 0.015),
         ("client participations", "participations_to_80", 20.0),  # at the target, not above it
         ("client participations", "participations_to_25", 10.0),
-        ("client participations", "participations_to_81", None),
+        ("client participations", "participations_to_81", NEVER),
         ("%", "memorization_noisy_correct", 25.0),  # of the last evaluation
         ("%", "local_memorization_clean_wrong", 4.0),  # of the last round
         ("%", "memorization_unheard_of", None),

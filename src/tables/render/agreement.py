@@ -22,7 +22,7 @@ class Agreement:
 
     column: str
     of: str  # the paper's column
-    methods: tuple[str, ...]  # those with both numbers
+    methods: tuple[str, ...]  # those with both numbers, ours of every seed
     coefficient: float | None  # Spearman's, in [-1, 1]; None for too few methods, or where one order is a single tie
     reversed: tuple[tuple[str, str], ...]  # pairs of opposite order, the one that the paper has ahead first
 
@@ -33,7 +33,10 @@ class Agreement:
 
 
 def agreements(filled: Filled) -> list[Agreement]:
-    """One for each column of the paper in which two methods have both numbers; none of a metric that is not ranked."""
+    """One for each column of the paper in which two methods have both numbers; none of a metric that is not ranked.
+
+    What never reaches a target is behind whatever does, in the paper as here.
+    """
     metric = filled.table.metric
     if metric.higher_is_better is None:
         return []
@@ -42,12 +45,13 @@ def agreements(filled: Filled) -> list[Agreement]:
     for j, which in enumerate(filled.of_paper):
         for k in which:
             both = [
-                (name, mean, number.mean)
+                (name, own, number.standing)
                 for i, name in names.items()
-                if (mean := filled.cells[i][j].mean) is not None and (number := filled.table.cells[i][k]) is not None
+                if (own := filled.cells[i][j].standing) is not None and (number := filled.table.cells[i][k]) is not None
             ]
             if len(both) > 1:
-                methods, ours, papers = zip(*both, strict=True)
+                methods, *standings = zip(*both, strict=True)
+                ours, papers = map(_places, standings)
                 found.append(
                     Agreement(
                         filled.columns[j].label,
@@ -64,6 +68,12 @@ def competitors(rows: Sequence[Row]) -> dict[int, str]:
     """By the index of each row that is a method, its name: the row's label where several rows are the same method."""
     times = Counter(row.method for row in rows)
     return {i: row.method if times[row.method] == 1 else row.label for i, row in enumerate(rows) if row.method}
+
+
+def _places(standings: Sequence[tuple[int, float]]) -> list[float]:
+    """Numbers of the same order."""
+    order = sorted(set(standings))
+    return [float(order.index(standing)) for standing in standings]
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:

@@ -24,7 +24,10 @@ two settings have a critical difference that is larger than any difference of th
 
 @dataclass(frozen=True)
 class Setting:
-    """A column of a table of accuracies: the numbers of the methods in it, and the runs that they are of."""
+    """A column of a table of accuracies: the numbers of the methods in it, and the runs that they are of.
+
+    A method has a number where all seeds that were asked for have run.
+    """
 
     table: str  # "Table 2"
     column: str  # "ρ=0.6 τ=0.5"
@@ -170,7 +173,8 @@ def _settings(filled: Filled) -> list[Setting]:
     found = []
     for j, column in enumerate(filled.columns):
         cells = {name: filled.cells[i][j] for i, name in names.items()}
-        ours = {name: mean for name, cell in cells.items() if (mean := cell.mean) is not None}
+        whole = {name: cell for name, cell in cells.items() if cell.standing is not None}
+        ours = {name: mean for name, cell in whole.items() if (mean := cell.mean) is not None}
         printed = {name: papers(filled, i, j) for i, name in names.items()}
         found.append(
             Setting(

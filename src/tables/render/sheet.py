@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from src.compare.runs import shown
-from src.tables.filled import Cell, Filled
-from src.tables.table import Number
+from src.tables.filled import Cell, Filled, Run
+from src.tables.table import NEVER, Number
 
 DASH = "–"
 WORDS = {"run": DASH, "partly": DASH, "absent": "not run", "failed": "failed", "missing": "missing", "na": "n/a"}
@@ -20,6 +20,7 @@ MEANINGS = {
     "mean_last_10": "the mean of a run's last 10 evaluations",
 }
 """By the name of the metric in a run's record."""
+NOT_REACHED = "not reached"
 PERCENT_DIGITS, MOST_DIGITS = 2, 6
 
 
@@ -31,7 +32,7 @@ class Entry:
     count: str  # "2 of 3 seeds", where some have no number yet
     paper: str  # "94.15 ± 0.18"; a range where the column stands for several of the paper's
     difference: str  # ours - paper; empty where one of them has no number
-    best: bool  # no other row of ours is better in this column
+    best: bool  # no other row of ours is better in this column, of those whose seeds have all run
     mark: int | None  # the number of its footnote, from 1
 
 
@@ -66,13 +67,20 @@ class Sheet:
         cell = self.filled.cells[i][j]
         note = _footnote(cell)
         return Entry(
-            ours=WORDS[cell.state] if cell.mean is None else self.number(cell.mean, cell.std),
+            ours=self._ours(cell),
             count=_count(cell),
             paper=self._paper(i, j),
             difference="" if (found := difference(cell)) is None else self.number(found, sign="+"),
             best=self._best(i, j),
             mark=self.footnotes.index(note) + 1 if note else None,
         )
+
+    def _ours(self, cell: Cell) -> str:
+        if cell.mean is None:
+            return WORDS[cell.state]
+        if cell.mean == NEVER and cell.reached:
+            return f"{len(cell.reached)} of {len(cell.values)} reached"
+        return self.number(cell.mean, cell.std)
 
     def _paper(self, i: int, j: int) -> str:
         cell = self.filled.cells[i][j]
@@ -86,9 +94,12 @@ class Sheet:
 
     def _best(self, i: int, j: int) -> bool:
         higher = self.filled.table.metric.higher_is_better
-        means = [mean for k in self._competing if (mean := self.filled.cells[k][j].mean) is not None]
-        own = self.filled.cells[i][j].mean if i in self._competing else None
-        return higher is not None and own is not None and len(means) > 1 and own == (max if higher else min)(means)
+        cells = [self.filled.cells[k][j] for k in self._competing]
+        every = [standing for cell in cells if (standing := cell.standing) is not None]
+        own = self.filled.cells[i][j].standing if i in self._competing else None
+        if higher is None or own is None or len(every) < 2 or own[0] == len(self.filled.cells[i][j].runs):
+            return False
+        return own == (max if higher else min)(every)
 
     @cached_property
     def _competing(self) -> list[int]:
@@ -105,9 +116,7 @@ class Sheet:
     @cached_property
     def printed(self) -> int:
         """Decimals that the paper prints, no more than those of ours."""
-        found = [
-            x for row in self.filled.table.cells for number in row if number for x in (number.mean, number.std or 0)
-        ]
+        found = [x for number in self._papers for x in (number.mean, number.std or 0)]
         return max((min(_decimals(x), self.digits) for x in found), default=0)
 
     @cached_property
@@ -115,13 +124,18 @@ class Sheet:
         """Decimals of ours: two of percentages, none of counts, else as many as give the typical one three digits."""
         if self.filled.table.metric.unit == "%":
             return PERCENT_DIGITS
-        printed = [number.mean for row in self.filled.table.cells for number in row if number is not None]
-        ours = [value for row in self.filled.cells for cell in row for value in cell.values]
+        printed = [number.mean for number in self._papers]
+        ours = [value for row in self.filled.cells for cell in row for value in cell.reached]
         if all(float(value).is_integer() for value in [*printed, *ours]):
             return 0
         sizes = sorted(abs(value) for value in [*printed, *ours] if value)
         typical = sizes[len(sizes) // 2]
         return min(MOST_DIGITS, max(0, 2 - math.floor(math.log10(typical))))
+
+    @property
+    def _papers(self) -> list[Number]:
+        """What the paper prints in digits."""
+        return [number for row in self.filled.table.cells for number in row if number and number.mean != NEVER]
 
     # ---------------------------------------------------------------------------------------------------------- lines
 
@@ -154,7 +168,11 @@ class Sheet:
         metric = self.filled.table.metric
         points = {"%": " in percentage points"}.get(metric.unit, "")
         bold = "" if metric.higher_is_better is None else " The best of ours in a column is bold."
-        return f"The difference is ours − the paper's{points}.{bold}"
+        last = f" What is {NOT_REACHED} ranks last." if self._somewhere(NOT_REACHED) else ""
+        return f"The difference is ours − the paper's{points}.{bold}{last}"
+
+    def _somewhere(self, word: str) -> bool:
+        return any(word in (entry.ours, entry.paper) for row in self.entries for entry in row)
 
     @property
     def scale(self) -> str:
@@ -176,13 +194,23 @@ class Sheet:
         return [f"{head} {'; '.join(told)}."] if told else []
 
     @property
+    def partly(self) -> list[str]:
+        """How many cells are not compared because seeds are lacking: one line, or none."""
+        cells = [cell for row in self.filled.cells for cell in row]
+        number = sum(cell.mean is not None and cell.standing is None for cell in cells)
+        head = "Cells that have run with some of the seeds alone are in no order, rank or bold"
+        return [f"{head}: {number}."] if number else []
+
+    @property
     def notes(self) -> list[str]:
         """What is to be known of this table, here and in the paper."""
-        return [*self.merged, *self.filled.notes, *self.filled.table.notes]
+        return [*self.merged, *self.partly, *self.filled.notes, *self.filled.table.notes]
 
 
 def text(mean: float, std: float | None = None, *, digits: int, sign: str = "-") -> str:
     """``−1.50 ± 0.25``; with ``sign="+"`` what is positive has one, too."""
+    if mean == NEVER:
+        return NOT_REACHED
     said = f"{mean:{sign}.{digits}f}".replace("-", "−")
     return said if std is None else f"{said} ± {std:.{digits}f}"
 
@@ -193,8 +221,10 @@ def papers(filled: Filled, i: int, j: int) -> list[Number | None]:
 
 
 def difference(cell: Cell) -> float | None:
-    """Ours - paper; None where one of them has no number."""
-    return None if cell.mean is None or cell.paper is None else cell.mean - cell.paper.mean
+    """Ours - paper; None where one of them has no number or is NEVER."""
+    if cell.mean is None or cell.paper is None or NEVER in (cell.mean, cell.paper.mean):
+        return None
+    return cell.mean - cell.paper.mean
 
 
 def counted(number: int, thing: str) -> str:
@@ -220,6 +250,12 @@ def _footnote(cell: Cell) -> str:
 def _said(cell: Cell) -> Iterator[str]:
     if cell.note:
         yield cell.note
+    if cell.mean == NEVER and cell.reached:
+        yield "reached " + ", ".join(f"at {run.value:g} by seed {run.seed}" for run in cell.runs if _reached(run))
     for run in cell.runs:
         if run.state == "failed":
             yield f"seed {run.seed} failed" + (f", see {shown(run.log)}" if run.log else "")
+
+
+def _reached(run: Run) -> bool:
+    return run.value not in (None, NEVER)

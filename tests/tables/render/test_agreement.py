@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from src.tables.render.agreement import agreements, competitors, spearman
-from src.tables.table import Row
-from tests.tables.render.made import ACCURACY, table
+from src.tables.table import NEVER, Metric, Number, Row
+from tests.tables.render.made import ACCURACY, Given, table
 
 
 def test_without_ties_it_is_the_sum_of_squared_differences_of_ranks() -> None:
@@ -61,3 +61,29 @@ def test_only_methods_with_both_numbers_count_and_three_are_needed() -> None:
 def test_rows_that_are_no_methods_do_not_compete_and_variants_bear_their_labels() -> None:
     rows = [Row(label, method, (), None) for label, method in (("A", "A"), ("A alone", "A"), ("B", "B"), ("mean", ""))]
     assert competitors(rows) == {0: "A", 1: "A alone", 2: "B"}
+
+
+def test_what_never_reaches_the_target_is_last_and_sometimes_before_never() -> None:
+    """Ours a (20) > b (10 and never) > c, d (never); the paper's a > c = d (never) > none, with b between."""
+    reach = Metric("participations", "", False, "participations_to_80")
+    ours: Given = {"a": [[20.0, 20.0]], "b": [[10.0, NEVER]], "c": [[NEVER, NEVER]], "d": [[NEVER, NEVER]]}
+    papers: dict[str, list[float | None]] = {"a": [300.0], "b": [200.0], "c": [NEVER], "d": [900.0]}
+    (found,) = agreements(table(ours, papers, ["x"], metric=reach))
+    assert found.methods == ("a", "b", "c", "d")
+    assert found.reversed == (("b", "a"),)
+    own, theirs = np.array([1, 2, 3.5, 3.5]) - 2.5, np.array([2, 1, 4, 3]) - 2.5
+    assert found.coefficient == pytest.approx(own @ theirs / np.sqrt((own @ own) * (theirs @ theirs)))
+
+
+def test_a_cell_that_lacks_a_seed_is_in_no_order() -> None:
+    papers: dict[str, list[float | None]] = {"a": [1.0], "b": [2.0], "c": [3.0]}
+    (found,) = agreements(table({"a": [[1.0, 1.0]], "b": [[2.0, None]], "c": [[3.0, 3.0]]}, papers, ["x"]))
+    assert found.methods == ("a", "c")
+
+
+def test_the_papers_numbers_stand_as_ours_do() -> None:
+    assert sorted([Number(NEVER, None), Number(3.0, None), Number(2.0, 0.1)], key=lambda n: n.standing) == [
+        Number(2.0, 0.1),
+        Number(3.0, None),
+        Number(NEVER, None),
+    ]

@@ -15,7 +15,7 @@ from src.tables.filled import Filled
 from src.tables.render import latex, long, markdown
 from src.tables.render.agreement import agreements
 from src.tables.render.sheet import Sheet
-from src.tables.table import Metric, Number
+from src.tables.table import NEVER, Metric, Number
 from tests.tables.render.made import PAPER, Given, cell, run, table
 
 COLUMNS = ["ρ=0.6", "CIFAR-10", "CIFAR-100"]
@@ -72,7 +72,7 @@ The difference is ours − the paper's in percentage points. The best of ours in
 | FedAvg | ours | 81.00 ± 1.41 | **70.00 ± 0.00** |
 |  | paper | 81.50 ± 0.50 | 30.25 to 60.00 |
 |  | difference | −0.50 |  |
-| FedCorr | ours | **90.00** (1 of 2 seeds) | 60.50 ± 0.71 |
+| FedCorr | ours | 90.00 (1 of 2 seeds) | 60.50 ± 0.71 |
 |  | paper | 92.00 ± 0.50 | 40.00 to 70.00 |
 |  | difference | −2.00 |  |
 | RoFL | ours | missing<sup>1</sup> | missing<sup>1</sup> |
@@ -95,12 +95,12 @@ Notes:
 
 - Columns of the paper that this scale cannot tell apart are one, and the paper's numbers a range: \
 “all” is “CIFAR-10” and “CIFAR-100”.
+- Cells that have run with some of the seeds alone are in no order, rank or bold: 1.
 
 Our order of the methods beside the paper's:
 
 | column | Spearman | methods | pairs of opposite order (the paper has the first ahead) |
 | --- | ---: | ---: | --- |
-| ρ=0.6 | fewer than 3 methods | 2 | none of 1 |
 | all, the paper's CIFAR-10 | fewer than 3 methods | 2 | 1 of 1: FedCorr / FedAvg |
 | all, the paper's CIFAR-100 | fewer than 3 methods | 2 | 1 of 1: FedCorr / FedAvg |
 
@@ -252,3 +252,23 @@ def test_the_best_is_sought_among_methods(methods: dict[str, str], expected: lis
     ours: Given = {"CE (centralized)": [[99.0]], "FLR": [[90.0]], "FedAvg": [[80.0]]}
     filled = table(ours, {label: [50.0] for label in ours}, ["ρ=0.6"], methods=methods)
     assert [row[0].best for row in Sheet(filled).entries] == expected
+
+
+def test_a_target_that_is_not_reached_says_so() -> None:
+    reach = Metric("participations to reach 80 %", "", False, "participations_to_80")
+    ours: Given = {"a": [[10.0, NEVER, 20.0]], "b": [[NEVER] * 3], "c": [[30.0, 40.0, 50.0]]}
+    filled = table(ours, {"a": [NEVER], "b": [7.0], "c": [50.0]}, ["x"], metric=reach)
+    rows = {line.split(" | ")[0].strip("| "): line for line in md(filled).splitlines() if "| ours |" in line}
+    assert "2 of 3 reached<sup>1</sup>" in rows["a"]
+    assert "not reached" in rows["b"]
+    assert "**40 ± 10**" in rows["c"]
+    assert "1. reached at 10 by seed 1, at 20 by seed 3" in md(filled)
+    assert "|  | paper | not reached |" in md(filled)
+    assert "not reached ranks last" in md(filled)
+    assert [row["difference"] for row in csv_rows(filled)] == ["", "", "-10"]
+    assert [row["ours_mean"] for row in csv_rows(filled)] == ["inf", "inf", "40"]
+    assert "2 of 3 reached" in tex(filled)
+    none: Given = {"a": [[NEVER]], "b": [[NEVER]]}
+    assert (
+        "**" not in md(table(none, {"a": [1.0], "b": [2.0]}, ["x"], metric=reach)).split("| --- |")[1].split("\n\n")[0]
+    )
