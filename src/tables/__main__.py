@@ -56,7 +56,9 @@ class Asked:
     @property
     def plan(self) -> Plan:
         """The tables at the scale."""
-        return Plan(self.tables, read.scaling(self.scale), self.seeds)
+        return Plan(
+            self.tables, read.scaling(self.scale), self.seeds, every=[read.table(name) for name in read.names()]
+        )
 
 
 def asked(words: Sequence[str]) -> Asked:

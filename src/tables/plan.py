@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from src.sweep.ledger import Ledger
 from src.tables import values
 from src.tables.filled import Cell, Filled, Run
 from src.tables.identity import Identities, Identity
-from src.tables.scaling import Scaling, merged
+from src.tables.scaling import Scaling, merged, said
 from src.tables.table import Column, Row, Table
 
 ROOT = SWEEPS / "tables"
@@ -35,6 +36,10 @@ class Wanted:
     seed: int
     words: list[str]  # that make it
     cells: list[str] = field(default_factory=list)  # "fedcorr_2 FedAvg ρ=0.6 τ=0.5"
+
+    def record(self, words: Sequence[str]) -> None:
+        """Record also what ``words`` ask for."""
+        self.words += [word for word in RECORDED if word in words and word not in self.words]
 
     @property
     def command(self) -> str:
@@ -54,8 +59,18 @@ class Place:
 class Plan:
     """Some tables at a scale, with the runs they need and the folder where these are."""
 
-    def __init__(self, tables: Sequence[Table], scaling: Scaling, seeds: int | None, root: Path = ROOT) -> None:
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        scaling: Scaling,
+        seeds: int | None,
+        root: Path = ROOT,
+        every: Sequence[Table] = (),
+    ) -> None:
         """Find every cell's runs.
+
+        ``every`` are the tables that there are: a run that one of them shares with ``tables`` records what it needs, so
+        that the run need not be made again when that table is.
 
         Raises:
             UserError: if the words of a cell make no run.
@@ -66,6 +81,7 @@ class Plan:
         identities = Identities(root)
         try:
             self._layouts = [self._layout(table, identities) for table in tables]
+            self._record_for([table for table in every if table not in tables], identities)
         finally:
             identities.save()
 
@@ -94,9 +110,21 @@ class Plan:
 
     def _wanted(self, identity: Identity, seed: int, words: Sequence[str], label: str) -> Wanted:
         run = self.runs.setdefault(identity.key, Wanted(identity, seed, [*words, f"seed={seed}"]))
-        run.words += [word for word in RECORDED if word in words and word not in run.words]
+        run.record(words)
         run.cells.append(label)
         return run
+
+    def _record_for(self, others: Sequence[Table], identities: Identities) -> None:
+        """Let the runs record what cells of ``others`` need of them."""
+        for table in others:
+            for row, column in product(table.rows, table.columns):
+                words = [word for word in said(row, column) if word in RECORDED]
+                if not words or row.missing or column.missing or self.scaling.not_available(row, column):
+                    continue
+                for seed in self.scaling.of(table, self.seeds).seeds:
+                    key = identities.of((*self.scaling.words(row, column), f"seed={seed}")).key
+                    if key in self.runs:
+                        self.runs[key].record(words)
 
     # ------------------------------------------------------------------------------------------------- what there is
 

@@ -127,6 +127,10 @@ def table(name: str) -> Table:
             raise UserError(
                 f"{_shown(path)}: {row.label} has a cell “never”, which is of a metric where lower is better"
             )
+        if idle := [
+            word for word in row.where if not any(word in (*said.overrides, *c.overrides) for c in said.columns)
+        ]:
+            raise UserError(f"{_shown(path)}: {row.label} speaks of columns with {idle[0]}, and there are none")
     return Table(
         name=name,
         paper=said.paper,
@@ -162,13 +166,18 @@ def scaling(name: str) -> Scaling:
     """The scale in ``conf/scale/NAME.yaml``.
 
     Raises:
-        UserError: if there is none, or it says what a scale cannot.
+        UserError: if there is none, it says what a scale cannot, or it speaks of a word that no table says: after a
+            slip there the paper's own word would be run.
     """
-    said = _read(SCALES / f"{known(name, scales(), 'scale')}.yaml", _Scale)
+    path = SCALES / f"{known(name, scales(), 'scale')}.yaml"
+    said = _read(path, _Scale)
     seeds = None if said.seeds == "trials" else said.seeds
-    return Scaling(
+    found = Scaling(
         name, said.title, said.changes, seeds, said.overrides, dict(said.instead), dict(said.unavailable), said.papers
     )
+    if (found.instead or found.unavailable) and (idle := found.unmatched(map(table, names()))):
+        raise UserError(f"{_shown(path)}: no table says {' or '.join(idle)}; mend the word, or remove its line")
+    return found
 
 
 def _read(path: Path, kind: type[Written]) -> Written:

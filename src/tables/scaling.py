@@ -38,9 +38,16 @@ class Scaling:
             chosen = tuple(range(chosen[0], chosen[0] + seeds))
         return Scale(self.name, self.title, self.changes, chosen, self.papers)
 
+    def unmatched(self, tables: Iterable[Table]) -> list[str]:
+        """The words and patterns of ``instead`` and ``unavailable`` that no cell of ``tables`` says."""
+        words = {word for t in tables for row in t.rows for column in t.columns for word in said(row, column)}
+        return [word for word in self.instead if word not in words] + [
+            pattern for pattern in self.unavailable if not any(fnmatchcase(word, pattern) for word in words)
+        ]
+
     def not_available(self, row: Row, column: Column) -> str | None:
         """Why the cell cannot be had at this scale; None where it can."""
-        for word in _said(row, column):
+        for word in said(row, column):
             for pattern, reason in self.unavailable.items():
                 if fnmatchcase(word, pattern):
                     return reason
@@ -54,12 +61,13 @@ class Scaling:
         >>> scaling.words(Row("r", "r", ("method=fedavg", "model=cnn", "lr=3"), None), column)
         ('experiment=x', 'dataset=digits', 'model=cnn', 'noise.rho=0.6', 'method=fedavg')
         """
-        said = [w for word in _said(row, column) for w in self.instead.get(word, (word,))]
-        first = [word for word in said if _key(word) in FIRST]
-        return _last(first + list(self.overrides) + [word for word in said if word not in first])
+        found = [w for word in said(row, column) for w in self.instead.get(word, (word,))]
+        first = [word for word in found if _key(word) in FIRST]
+        return _last(first + list(self.overrides) + [word for word in found if word not in first])
 
 
-def _said(row: Row, column: Column) -> list[str]:
+def said(row: Row, column: Column) -> list[str]:
+    """The words of a cell at no scale."""
     further = [word for trigger, words in row.where if trigger in column.overrides for word in words]
     return [*column.overrides, *row.overrides, *further]
 

@@ -54,6 +54,14 @@ def test_a_run_that_two_tables_need_is_one_and_records_what_either_wants(tmp_pat
     assert first.command.startswith("python -m src.main dataset=digits protocol=digits model=mlp noise.rho=0.4")
 
 
+def test_a_run_records_what_tables_need_that_are_not_asked_for(tmp_path: Path) -> None:
+    """A run of one table that lacked what another needs would have to be made a second time."""
+    plain, other = table(noisy(0.4), noisy(0.6)), table(noisy(0.6, "eval.memorization=true"), noisy(0.8))
+    found = Plan([plain], SCALING, None, tmp_path, [plain, other])
+    said = {run.cells[0]: run.words.count("eval.memorization=true") for run in found.runs.values()}
+    assert said == {"t FedAvg ρ=0.4": 0, "t FedProx ρ=0.4": 0, "t FedAvg ρ=0.6": 1, "t FedProx ρ=0.6": 1}
+
+
 def test_every_seed_is_a_run(tmp_path: Path) -> None:
     found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)), seeds=3)
     assert [run.seed for run in found.runs.values()] == [1, 2, 3]

@@ -53,6 +53,12 @@ def test_a_table_is_read_as_it_stands(own: Path) -> None:
         ("title: mine\n", "", "title"),
         ("unit:", "units:", "metric.units"),
         ("[dataset=digits]", "[dataset=digits", "is no YAML"),
+        ("cells: [[1.5, 0.5], 2]", "cells: [1.5, never]", "FedAvg has a cell “never”"),
+        (
+            "[method=fedprox]",
+            "[method=fedprox], where: {noise.rho=0.1: [a=1]}",
+            "columns with noise.rho=0.1, and there",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(own: Path, before: str, after: str, said: str) -> None:
@@ -87,3 +93,21 @@ def test_seeds_are_the_scales_or_the_papers_trials_or_as_many_as_asked() -> None
     assert read.scaling("paper").of(table).seeds == tuple(range(1, 11))
     assert read.scaling("paper").of(read.table("fedcorr_11")).seeds == (1,)
     assert read.scaling("small").of(table, 3).seeds == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "idle"),
+    [
+        ("instead: {method=fedprox: [], method=fedporx: []}", "method=fedporx"),
+        ("unavailable: {noise.rho=*: why, experiment=*/clothing2m: why}", r"experiment=\*/clothing2m"),
+    ],
+)
+def test_a_scale_that_speaks_of_what_no_table_says_is_refused(
+    own: Path, monkeypatch: pytest.MonkeyPatch, more: str, idle: str
+) -> None:
+    monkeypatch.setattr(read, "SCALES", own.parent / "scale")
+    (own.parent / "scale").mkdir()
+    file = own.parent / "scale" / "tiny.yaml"
+    file.write_text(f"title: t\nchanges: []\nseeds: [1]\n{more}\n")
+    with pytest.raises(UserError, match=rf"tiny.yaml: no table says {idle};"):
+        read.scaling("tiny")
