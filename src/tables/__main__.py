@@ -16,7 +16,7 @@ from pathlib import Path
 from src import cli
 from src.errors import UserError
 from src.tables import read
-from src.tables.cost import estimate
+from src.tables.cost import Estimate, estimate
 from src.tables.plan import Count, Plan
 from src.tables.table import Table
 
@@ -118,16 +118,22 @@ def planned(plan: Plan) -> None:
 
 
 def _cost(plan: Plan) -> str:
-    found = estimate(plan)
-    if found is None:
-        return "no run of this scale has been measured here yet, so there is no estimate of the time"
+    """A line for CPUs and one for GPUs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    gpu = f", {found.gpu_seconds / HOUR:.1f} GPU hours" if found.gpu_seconds else ", no GPU hours"
-    guessed = f"; {found.guessed} runs are of a kind that has not been measured" if found.guessed else ""
-    return (
-        f"about {_time(found.seconds)} one after the other, {_time(found.seconds / cores)} on {cores} cores{gpu}, "
-        f"by the rounds of {found.measured} runs{guessed}"
-    )
+    cpu, gpu = estimate(plan, gpu=False), estimate(plan, gpu=True)
+    on_cpu = f"about {_time(cpu.seconds)} one after the other, {_time(cpu.seconds / cores)} on {cores} cores"
+    return f"on a CPU: {_known(cpu, on_cpu)}\non a GPU: {_known(gpu, f'about {gpu.seconds / HOUR:.1f} GPU hours')}"
+
+
+def _known(found: Estimate, said: str) -> str:
+    """What is ``said``, with what it rests on."""
+    if not found.measured:
+        return "no estimate: nothing measured"
+    if not found.runs:
+        return "no estimate: nothing measured with their data set and network"
+    guessed = f"; {found.guessed} of them go by other methods or batch sizes" if found.guessed else ""
+    unknown = f"; no estimate for {found.unknown}: nothing measured with their data set and network"
+    return f"{said} for {found.runs} runs, by the rounds of {found.measured}{guessed}{unknown if found.unknown else ''}"
 
 
 def _time(seconds: float) -> str:
@@ -138,7 +144,7 @@ def run(question: Asked) -> int:
     """Run what is missing and count the cells; gives the exit code: 1 where a cell or the launcher has failed."""
     plan, whole = question.plan, True
     if missing := plan.missing:
-        print(f"{len(missing)} of {len(plan.runs)} runs are missing; {_cost(plan)}", file=sys.stderr, flush=True)
+        print(f"{len(missing)} of {len(plan.runs)} runs are missing\n{_cost(plan)}", file=sys.stderr, flush=True)
         from src.tables.launch import launch
 
         whole = launch(plan, question.overrides)

@@ -1,4 +1,9 @@
-"""What runs that are missing may cost, from those that have been measured."""
+"""What runs that are missing may cost, from those that have been measured.
+
+What a run costs is counted in passes over the training data: its local trainings, their epochs, and the share of the
+data that a client holds on average. What a pass costs is known for a data set in its size and a network with its
+arguments alone; from one of them to another nothing is concluded, nor from one kind of device to another.
+"""
 
 from __future__ import annotations
 
@@ -9,46 +14,52 @@ from statistics import median
 from src.tables.identity import Identity
 from src.tables.plan import Plan, Wanted
 
+Kind = tuple[str | int, ...]
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of work of the missing runs one after the other, and how well that is known."""
+    """Seconds of work of missing runs one after the other on one kind of device, and how well that is known."""
 
     seconds: float
-    gpu_seconds: float
-    guessed: int  # runs of a method that has not been measured in this setting
-    measured: int  # runs behind the numbers
+    runs: int  # missing runs that it is of
+    guessed: int  # of these, runs of a method or batch size that has not been measured in this setting
+    unknown: int  # missing runs of a data set or network that has not been measured: no part of it
+    measured: int  # runs that were measured on such a device
 
 
-def estimate(plan: Plan) -> Estimate | None:
-    """From the rounds that runs of this plan have measured; None where there are none.
+def estimate(plan: Plan, *, gpu: bool) -> Estimate:
+    """From the rounds that runs of this plan have measured on a GPU, or on a CPU.
 
-    A run takes what a local training took in the runs nearest to it (their median): of its method, data set and
-    network; else of its data set and network; else of all. What it has behind it counts.
+    A pass takes what it took in the runs nearest to this one (their median): of its method, data set, network and batch
+    size; else of other methods; else of other batch sizes, too. What a run has behind it counts.
     """
-    paces: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    on_gpu = 0
+    paces: dict[Kind, list[float]] = defaultdict(list)
+    measured = 0
     for key, record in plan.records.items():
         seconds, done = record.get("wall_time_s") or 0.0, record.get("participations") or 0
-        if done:
-            on_gpu += "cuda" in str(record.get("device"))
-            for kind in _kinds(plan.runs[key].identity):
-                paces[kind].append(seconds / done)
-    if not paces:
-        return None
-    total, guessed = 0.0, 0
+        if seconds and done and ("cuda" in str(record.get("device"))) == gpu:
+            measured += 1
+            identity = plan.runs[key].identity
+            for kind in _kinds(identity):
+                paces[kind].append(seconds / identity.passes(done))
+    total, runs, guessed, unknown = 0.0, 0, 0, 0
     for run in plan.missing:
         kinds = _kinds(run.identity)
-        nearest = next(kind for kind in kinds if kind in paces)
+        nearest = next((kind for kind in kinds if kind in paces), None)
+        if nearest is None:
+            unknown += 1
+            continue
+        runs += 1
         guessed += nearest != kinds[0]
-        total += median(paces[nearest]) * _left(plan, run)
-    measured = len(paces[()])
-    return Estimate(total, total * on_gpu / measured, guessed, measured)
+        total += median(paces[nearest]) * run.identity.passes(_left(plan, run))
+    return Estimate(total, runs, guessed, unknown, measured)
 
 
-def _kinds(run: Identity) -> list[tuple[str, ...]]:
-    """From what is most like the run to everything."""
-    return [(run.method, run.dataset, run.model), (run.dataset, run.model), ()]
+def _kinds(run: Identity) -> list[Kind]:
+    """From what is most like the run to all that says something of it."""
+    setting = (run.dataset, run.model)
+    return [(run.method, *setting, run.batch), (*setting, run.batch), setting]
 
 
 def _left(plan: Plan, run: Wanted) -> int:

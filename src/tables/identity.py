@@ -10,6 +10,7 @@ import copy
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ from src.atomic import write_atomically
 from src.errors import UserError
 
 NAME = "identities.json"
+SETTING = re.compile(r"method\.\w+|method\.local\.\w+\.(?!_)\w+|(?:train|partition)\.(?!_)\w+")
 MANY = 50
 """New settings from which on it is said that they are read."""
 
@@ -37,14 +39,22 @@ class Identity:
 
     key: str  # 64 hex digits
     method: str
-    dataset: str
-    model: str  # its class
+    dataset: str  # with its size, where not all of it is used
+    model: str  # its class and arguments
     trainings: int  # local trainings until its end
+    epochs: int  # of a local training
+    batch: int
+    clients: int
+    settings: Mapping[str, Any]  # what readers of a table are told of: constants, training, partition; by dotted key
 
     @property
     def folder(self) -> str:
         """The name of its folder."""
         return self.key[:16]
+
+    def passes(self, trainings: int) -> float:
+        """Passes over the training data that so many local trainings are, each over a client's share of it."""
+        return trainings * self.epochs / self.clients
 
 
 class Identities:
@@ -96,9 +106,17 @@ class Identities:
             plain = config.resolved(self._set(words))
         except (UserError, HydraException, OmegaConfBaseException) as error:
             raise UserError(cli.explain(error, words)) from None
-        name = str(plain["method"]["name"])
-        kind = str(plain["model"]["_target_"]).rpartition(".")[-1]
-        return Identity(config.run_key(plain), name, str(plain["dataset"]["name"]), kind, trainings(plain))
+        return Identity(
+            key=config.run_key(plain),
+            method=str(plain["method"]["name"]),
+            dataset=_sized(plain["dataset"]),
+            model=_called(plain["model"]),
+            trainings=trainings(plain),
+            epochs=int(plain["train"]["epochs"]),
+            batch=int(plain["train"]["batch_size"]),
+            clients=int(plain["partition"].get("num_clients") or 1),
+            settings={key: value for key, value in config.flatten(plain) if SETTING.fullmatch(key)},
+        )
 
     def _set(self, words: Sequence[str]) -> DictConfig:
         """The composed configuration of ``words``, as ``config.load`` gives it."""
@@ -114,6 +132,16 @@ class Identities:
 def _chooses(word: str) -> bool:
     """Whether a word chooses a file of a group."""
     return (config.CONF / word.lstrip("+~").split("=")[0].split("@")[0]).is_dir()
+
+
+def _sized(dataset: Mapping[str, Any]) -> str:
+    sizes = [f"{name}={dataset[name]}" for name in ("train_size", "test_size") if dataset.get(name) is not None]
+    return " ".join([str(dataset["name"]), *sizes])
+
+
+def _called(model: Mapping[str, Any]) -> str:
+    arguments = ", ".join(f"{name}={value}" for name, value in sorted(model.items()) if not name.startswith("_"))
+    return f"{str(model['_target_']).rpartition('.')[-1]}({arguments})"
 
 
 def trainings(plain: Mapping[str, Any]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from src.sweep.ledger import Job, Ledger
-from src.tables.cost import estimate
+from src.tables.cost import Estimate, estimate
 from src.tables.plan import Count, Plan, Wanted
 from src.tables.scaling import Scaling
 from src.tables.table import NEVER, Column, Metric, Number, Row, Table
@@ -169,20 +169,44 @@ def test_numbers_of_a_run(tmp_path: Path, unit: str, key: str, expected: float |
     assert (cell.note is None) == (expected is not None)
 
 
-def test_an_estimate_goes_by_the_nearest_runs_that_were_measured(tmp_path: Path) -> None:
-    """FedAvg took 2 s a training where it finished and has 560 to do; of FedProx nothing is known but that network."""
-    found = plan(tmp_path, table(noisy(0.4), noisy(0.8), rows=(FEDAVG, FEDPROX)))
-    assert estimate(found) is None
+def test_an_estimate_counts_passes_and_goes_by_the_nearest_runs_that_were_measured(tmp_path: Path) -> None:
+    """FedAvg took 1,120 s for 560 trainings of 5 epochs over a twentieth of the data each: 140 passes of 8 s."""
+    tables = table(noisy(0.4), noisy(0.8), noisy(0.6, "train.epochs=1"), rows=(FEDAVG, FEDPROX))
+    found = plan(tmp_path, tables)
+    assert estimate(found, gpu=False) == Estimate(0.0, 0, 0, 6, 0)
     runs = list(found.runs.values())
+    assert [run.cells[0] for run in runs[:4]] == [
+        "t FedAvg ρ=0.4",
+        "t FedAvg ρ=0.8",
+        "t FedAvg ρ=0.6",
+        "t FedProx ρ=0.4",
+    ]
     finish(found, runs[0], wall_time_s=1120.0, participations=560, metrics={"best": 0.5})
-    found = plan(tmp_path, table(noisy(0.4), noisy(0.8), rows=(FEDAVG, FEDPROX)))
-    guess = estimate(found)
-    assert guess is not None
-    assert (guess.seconds, guess.guessed, guess.measured, guess.gpu_seconds) == (3 * 1120.0, 2, 1, 0.0)
-    finish(
-        found, runs[2], "interrupted", wall_time_s=60.0, participations=60, device="cuda:0"
-    )  # FedProx: 1 s, 500 left
-    guess = estimate(plan(tmp_path, table(noisy(0.4), noisy(0.8), rows=(FEDAVG, FEDPROX))))
-    assert guess is not None
-    assert (guess.seconds, guess.guessed) == (1120.0 + 500.0 + 560.0, 0)
-    assert guess.gpu_seconds == guess.seconds / 2
+    whole, fifth = 140 * 8.0, 28 * 8.0
+    guess = estimate(plan(tmp_path, tables), gpu=False)
+    assert guess == Estimate(pytest.approx(3 * whole + 2 * fifth), 5, 3, 0, 1)  # type: ignore[arg-type]
+    assert estimate(plan(tmp_path, tables), gpu=True) == Estimate(0.0, 0, 0, 5, 0)
+    # FedProx: 60 trainings, or 15 passes, took 60 s on a GPU; 500 trainings, or 125 passes, are left.
+    finish(found, runs[3], "interrupted", wall_time_s=60.0, participations=60, device="cuda:0")
+    guess = estimate(plan(tmp_path, tables), gpu=True)
+    assert guess == Estimate(pytest.approx(4 * (125 + 140 + 28 + 140 + 28)), 5, 2, 0, 1)  # type: ignore[arg-type]
+    assert estimate(plan(tmp_path, tables), gpu=False).measured == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "runs", "guessed"),
+    [
+        ("train.batch_size=20", 1, 1),  # another number of steps: by what there is
+        ("model.hidden=[128]", 0, 0),  # another network
+        ("dataset.train_size=500", 0, 0),  # other data
+        ("noise.tau=0.3", 1, 0),
+    ],
+)
+def test_of_another_network_or_data_set_nothing_is_concluded(
+    tmp_path: Path, word: str, runs: int, guessed: int
+) -> None:
+    tables = table(noisy(0.4), noisy(0.4, word), rows=(FEDAVG,))
+    found = plan(tmp_path, tables)
+    finish(found, next(iter(found.runs.values())), wall_time_s=1120.0, participations=560, metrics={"best": 0.5})
+    guess = estimate(plan(tmp_path, tables), gpu=False)
+    assert (guess.runs, guess.guessed, guess.unknown) == (runs, guessed, 1 - runs)
