@@ -131,12 +131,15 @@ def _known(found: Estimate, said: str) -> str:
         return "no estimate: nothing measured"
     if not found.runs:
         return "no estimate: nothing measured with their data set and network"
+    covered = f"{said} for {found.runs} of {found.runs + found.unknown} runs, by the rounds of {found.measured}"
     guessed = f"; {found.guessed} of them go by other methods or batch sizes" if found.guessed else ""
     unknown = f"; no estimate for {found.unknown}: nothing measured with their data set and network"
-    return f"{said} for {found.runs} runs, by the rounds of {found.measured}{guessed}{unknown if found.unknown else ''}"
+    return covered + guessed + (unknown if found.unknown else "")
 
 
 def _time(seconds: float) -> str:
+    if seconds < MINUTE:
+        return f"{seconds:.0f} s"
     return f"{seconds / HOUR:.1f} h" if seconds >= HOUR else f"{seconds / MINUTE:.0f} min"
 
 
@@ -159,12 +162,13 @@ def render(question: Asked) -> None:
     Raises:
         UserError: if there is nothing to write, rather than writing that over what another has run.
     """
+    from src.tables.notes import noted
     from src.tables.render import render as write
 
-    filled = question.plan.filled()
-    if not Count.of(filled).run:
+    plan = question.plan
+    if not Count.of(plan.filled()).run:
         raise UserError(f"nothing of these tables has run at scale={question.scale} yet: python -m src.tables run")
-    for file in write(filled, question.out):
+    for file in write(noted(plan), question.out):
         print(file)
 
 

@@ -76,11 +76,11 @@ class Plan:
             UserError: if the words of a cell make no run.
         """
         self.tables, self.scaling, self.seeds = tables, scaling, seeds
-        self.folder = root / scaling.name
+        self.root, self.folder = root, root / scaling.name
         self.runs: dict[str, Wanted] = {}  # by key, in the order of tables
         identities = Identities(root)
         try:
-            self._layouts = [self._layout(table, identities) for table in tables]
+            self.layouts = [self._layout(table, identities) for table in tables]
             self._record_for([table for table in every if table not in tables], identities)
         finally:
             identities.save()
@@ -161,7 +161,7 @@ class Plan:
 
     def filled(self) -> list[Filled]:
         """Every table with its runs."""
-        return [self._filled(table, layout) for table, layout in zip(self.tables, self._layouts, strict=True)]
+        return [self._filled(table, layout) for table, layout in zip(self.tables, self.layouts, strict=True)]
 
     def _filled(self, table: Table, layout: list[list[Place]]) -> Filled:
         groups = list(_alike(table, layout))

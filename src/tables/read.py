@@ -67,6 +67,7 @@ class _Table:
     trials: PositiveCount | None = None
     overrides: Words = ()
     notes: tuple[str, ...] = ()
+    unstated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -151,6 +152,7 @@ def table(name: str) -> Table:
         columns=tuple(Column(c.label, (*said.overrides, *c.overrides), c.key, c.missing) for c in said.columns),
         cells=tuple(tuple(map(_number, row.cells or [None] * len(said.columns))) for row in said.rows),
         notes=said.notes,
+        unstated=said.unstated,
     )
 
 

@@ -67,3 +67,4 @@ class Table:
     columns: tuple[Column, ...]
     cells: tuple[tuple[Number | None, ...], ...]  # [row][column]; None: nothing printed
     notes: tuple[str, ...]
+    unstated: tuple[str, ...] = ()  # settings, by dotted key, on which the paper is silent
