@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ def value(record: Mapping[str, Any], folder: Path, metric: Metric, column: Colum
     """
     key = column.key or metric.key
     if found := TO_REACH.fullmatch(key):
-        return _participations(folder, int(found[1]) / 100)
+        return reaching(evaluations(folder), int(found[1]) / 100)
     number = record.get("metrics", {}).get(key)
     if number is None:
-        last = (next(_lines(folder, kind, last=True), {}) for kind in ("evaluation", "round"))
-        number = next((line[key] for line in last if line.get(key) is not None), None)
+        lines = (last(folder, kind) for kind in ("evaluation", "round"))
+        number = next((line[key] for line in lines if line.get(key) is not None), None)
     if not isinstance(number, int | float):
         return None
     return float(number) * (100.0 if metric.unit == "%" else 1.0)
@@ -39,10 +39,20 @@ def without(metric: Metric, column: Column) -> str:
     return f"the run wrote down no {key}; if it was made for another table, remove its folder and run this one"
 
 
-def _participations(folder: Path, target: float) -> float | None:
-    evaluations = list(_lines(folder, "evaluation"))
-    reached = (float(line["participations"]) for line in evaluations if line["accuracy"] >= target)
-    return next(reached, NEVER if evaluations else None)
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    """A run's evaluations in order."""
+    return list(_lines(folder, "evaluation"))
+
+
+def reaching(lines: Sequence[Mapping[str, Any]], target: float) -> float | None:
+    """Client participations until the first evaluation with this accuracy in [0, 1]; None where there are none."""
+    reached = (float(line["participations"]) for line in lines if line["accuracy"] >= target)
+    return next(reached, NEVER if lines else None)
+
+
+def last(folder: Path, kind: str) -> dict[str, Any]:
+    """The last ``evaluation`` or ``round`` of a run; empty where there is none."""
+    return next(_lines(folder, kind, last=True), {})
 
 
 def _lines(folder: Path, kind: str, *, last: bool = False) -> Iterator[dict[str, Any]]:

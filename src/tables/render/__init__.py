@@ -17,6 +17,7 @@ NEEDED = ("jinja2", "scikit_posthocs")
 def render(filled: Sequence[Filled], out: Path) -> list[Path]:
     """Write each table as ``.md``, ``.tex`` and ``.csv`` into ``out``, all of them as ``report.html``; gives the files.
 
+    ``runs/`` has the record of every finished run, so that the numbers can be traced where its folder is not.
     ``README.md`` names the tables and has the methods over all settings of each paper, with ``ranks_<paper>.svg`` where
     there is a test. Equal tables and runs give equal bytes. All tables are of one scale.
 
@@ -31,7 +32,8 @@ def render(filled: Sequence[Filled], out: Path) -> list[Path]:
     found = []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in _files(filled, out):
+        for name, text in _files(filled):
+            (out / name).parent.mkdir(exist_ok=True)
             write_atomically(out / name, text.encode())
             found.append(out / name)
     except OSError as error:
@@ -39,14 +41,14 @@ def render(filled: Sequence[Filled], out: Path) -> list[Path]:
     return found
 
 
-def _files(filled: Sequence[Filled], out: Path) -> Iterator[tuple[str, str]]:
-    from src.tables.render import drawings, index, latex, long, markdown, report
+def _files(filled: Sequence[Filled]) -> Iterator[tuple[str, str]]:
+    from src.tables.render import drawings, index, latex, long, markdown, records, report
     from src.tables.render.agreement import agreements
     from src.tables.render.evidence import Evidence
     from src.tables.render.ranking import ranking
     from src.tables.render.sheet import Sheet
 
-    evidence, papers = Evidence(out), []
+    evidence, papers = Evidence(), []
     for name in dict.fromkeys(one.table.paper for one in filled):
         own = [one for one in filled if one.table.paper == name]
         tables = [report.Shown(Sheet(one), agreements(one), evidence) for one in own]
@@ -56,9 +58,10 @@ def _files(filled: Sequence[Filled], out: Path) -> Iterator[tuple[str, str]]:
             origin = evidence.origin([table.filled])
             yield f"{table.name}.md", markdown.table(table.sheet, table.agreements, origin)
             yield f"{table.name}.tex", latex.table(table.sheet, table.agreements)
-            yield f"{table.name}.csv", long.table(table.filled)
+            yield f"{table.name}.csv", long.table(table.filled, evidence)
         if paper.ranking is not None and not paper.ranking.too_few:
             yield index.figure(paper.name), drawings.svg(drawings.critical(paper.ranking, filled[0].scale))
+    yield from records.files(filled, evidence).items()
     provenance = evidence.provenance(filled)
     yield INDEX, index.page(papers, provenance)
     yield REPORT, report.page(filled[0].scale, papers, provenance)

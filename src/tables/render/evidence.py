@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,19 +9,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from src.figures import FOLDER, curves
+from src.figures import curves
 from src.folder import read_record
-from src.tables.filled import Cell, Filled
+from src.tables.filled import Cell, Filled, Run
 
 ACCURACIES = {"best": "best", "last": "last", "mean_last_10": "mean of the last 10"}
 """Of test accuracy, by their names in a run's record: papers differ in which they mean."""
+RECORDS = "runs"
+"""The folder of runs' records."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The folders, as rendering into ``out`` shows and links to them."""
+    """The folders, each read once. Nothing rendered links to them: a clone of the project has none."""
 
-    out: Path
     _records: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
     _curves: dict[Path, tuple[curves.Curve, ...]] = field(default_factory=dict)
 
@@ -43,19 +43,15 @@ class Evidence:
                 found += self._curves[run.folder]
         return found
 
-    def figures(self, folder: Path) -> list[Path]:
-        """The figures that were drawn of a run, by name."""
-        return sorted((folder / FOLDER).glob("*.png"))
+    def recorded(self, run: Run) -> str | None:
+        """The file with the record of a finished run, beside the rendered tables; None where it has left none."""
+        return f"{RECORDS}/{run.folder.name}.json" if run.state == "finished" and self.record(run.folder) else None
 
     def accuracies(self, folder: Path) -> str:
         """A run's accuracies, each named; empty where none is recorded."""
         metrics = self.record(folder).get("metrics") or {}
         known = ((name, metrics.get(key)) for key, name in ACCURACIES.items())
         return ", ".join(f"{name} {100 * value:.2f} %" for name, value in known if isinstance(value, float))
-
-    def link(self, path: Path) -> str:
-        """``path`` as the rendered files refer to it."""
-        return Path(os.path.relpath(path, self.out)).as_posix()
 
     def provenance(self, tables: Iterable[Filled]) -> dict[str, str]:
         """Of all finished runs behind ``tables``: how many, when, of which commits, with what and in what time."""

@@ -8,6 +8,7 @@ import json
 
 from src.compare.runs import shown
 from src.tables.filled import Filled
+from src.tables.render.evidence import Evidence
 from src.tables.render.sheet import difference
 
 FIELDS = (
@@ -26,14 +27,16 @@ FIELDS = (
     "state",
     "note",
     "paper_columns",
+    "records",
     "folders",
     "commands",
 )
 
 
-def table(filled: Filled) -> str:
-    """The whole file; ``seeds`` counts those with a number, and the last three fields are lists in JSON.
+def table(filled: Filled, evidence: Evidence) -> str:
+    """The whole file; ``seeds`` counts those with a number, and the last four fields are lists in JSON.
 
+    A target that some run did not reach is ``inf``; ``records`` are files beside this one, of finished runs alone.
     Where a column stands for several of the paper's, ``paper_columns`` has them all and the paper's number is empty.
     """
     text = io.StringIO(newline="")
@@ -59,6 +62,7 @@ def table(filled: Filled) -> str:
                     "state": cell.state,
                     "note": cell.note or "",
                     "paper_columns": _list([labels[k] for k in which]),
+                    "records": _list([name for run in cell.runs if (name := evidence.recorded(run))]),
                     "folders": _list([shown(run.folder) for run in cell.runs]),
                     "commands": _list([run.command for run in cell.runs]),
                 }

@@ -14,6 +14,7 @@ import pytest
 from src.tables.filled import Filled
 from src.tables.render import latex, long, markdown
 from src.tables.render.agreement import agreements
+from src.tables.render.evidence import Evidence
 from src.tables.render.sheet import Sheet
 from src.tables.table import NEVER, Metric, Number
 from tests.tables.render.made import PAPER, Given, cell, run, table
@@ -55,7 +56,7 @@ def tex(filled: Filled) -> str:
 
 
 def csv_rows(filled: Filled) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(long.table(filled))))
+    return list(csv.DictReader(io.StringIO(long.table(filled, Evidence()))))
 
 
 EXPECTED = """\
@@ -104,7 +105,8 @@ Our order of the methods beside the paper's:
 | all, the paper's CIFAR-10 | fewer than 3 methods | 2 | 1 of 1: FedCorr / FedAvg |
 | all, the paper's CIFAR-100 | fewer than 3 methods | 2 | 1 of 1: FedCorr / FedAvg |
 
-Made of 4 runs. The runs and the commands behind every number are in [p_1.csv](p_1.csv) and [report.html](report.html).
+Made of 4 runs. The runs and the commands behind every number are in [p_1.csv](p_1.csv) and \
+[report.html](report.html), their records in [runs](runs).
 """
 
 

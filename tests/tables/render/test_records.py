@@ -1,0 +1,42 @@
+"""A record is small, and has every number that a cell can be made of."""
+
+import json
+from pathlib import Path
+
+from src.tables import values
+from src.tables.render import records
+from src.tables.render.evidence import Evidence
+from src.tables.table import Column, Metric
+from tests.tables.render.made import recorded, run, table
+
+
+def test_the_record_has_what_cells_are_made_of(tmp_path: Path) -> None:
+    one = run(1, 50.0, str(tmp_path / "r"))
+    recorded(one.folder, [0.1, 0.25, 0.5, 0.45], key="k", participations=40)
+    with (one.folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "round", "round": 4, "local_memorization": 0.125, "cohort": [1, 2]}) + "\n")
+    evidence = Evidence()
+    found = json.loads(records.text(one, evidence.record(one.folder)))
+    assert found["reached"] == {"5": 10, "10": 10, "15": 20, "20": 20, "25": 20} | {
+        str(percent): 30 for percent in range(30, 51, 5)
+    }
+    assert found["evaluation"] == {"round": 4, "participations": 40, "accuracy": 0.45}
+    assert found["round"] == {"round": 4, "local_memorization": 0.125}
+    assert found["command"] == one.command
+    assert found["metrics"]["best"] == 0.5
+    for key, where in (("best", "metrics"), ("local_memorization", "round"), ("accuracy", "evaluation")):
+        metric = Metric("m", "", None, key)
+        value = values.value(evidence.record(one.folder), one.folder, metric, Column("c", ()))
+        assert value == found[where][key]
+
+
+def test_only_finished_runs_have_one_and_each_once(tmp_path: Path) -> None:
+    filled = table({"A": [[1.0, None]]}, {"A": [1.0]}, ["x"])
+    assert records.files([filled], Evidence()) == {}, "a folder that is gone"
+    top = tmp_path / "runs"
+    runs = tuple(run(seed, value, str(top / "a")) for seed, value in ((1, 1.0), (2, None)))
+    recorded(runs[0].folder, [0.5])
+    recorded(runs[1].folder, [0.5])
+    cell = type(filled.cells[0][0])(None, runs, "partly", None)
+    both = type(filled)(**{**vars(filled), "cells": ((cell,),)})
+    assert list(records.files([both, both], Evidence())) == ["runs/a-1.json"]
