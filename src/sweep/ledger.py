@@ -106,6 +106,10 @@ class Ledger:
         """Ask jobs that have not begun not to."""
         (self.folder / STOP).touch()
 
+    def go(self) -> None:
+        """Withdraw what a job of an earlier sweep asked when its process was left behind."""
+        (self.folder / STOP).unlink(missing_ok=True)
+
 
 def _read(file: Path) -> dict[str, Any]:
     try:

@@ -9,8 +9,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
@@ -24,7 +26,7 @@ from src import config
 from src.errors import UserError
 from src.sweep import job
 from src.sweep.account import Sweep
-from src.sweep.ledger import DONE, Job
+from src.sweep.ledger import DONE, Job, Ledger
 from src.tables.plan import Plan, Wanted
 
 LAUNCHER = "hydra/launcher"
@@ -98,6 +100,8 @@ def launch(plan: Plan, words: Sequence[str]) -> bool:
         sweep = Listed(composed, runs, lists)
         failure: BaseException | None = None
         try:
+            _let_go([plan.at(run) for run in runs])
+            Ledger(plan.folder).go()
             jobs = zip(runs, lists, strict=True)
             # quoted, or 1e5... were a number
             launcher.launch([[*own, f"hydra.sweep.subdir='{run.identity.folder}'"] for run, own in jobs], 0)
@@ -108,6 +112,20 @@ def launch(plan: Plan, words: Sequence[str]) -> bool:
         return failure is None
     finally:
         GlobalHydra.instance().clear()
+
+
+def _let_go(folders: Sequence[Path]) -> None:
+    """Wait for runs that a killed command's workers have not put down yet: they do at the end of their round."""
+    for folder in folders:
+        lock = FileLock(folder / ".lock", timeout=0)
+        if not (folder / ".lock").exists():
+            continue
+        try:
+            lock.acquire()
+        except Timeout:
+            print(f"waiting for {folder}, where another process ends its round", file=sys.stderr, flush=True)
+            lock.acquire(timeout=-1)
+        lock.release()
 
 
 def _changes_no_key(word: str) -> bool:

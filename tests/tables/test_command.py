@@ -6,11 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from src.tables import __main__ as tables
 from src.tables import read
@@ -196,3 +199,27 @@ def test_a_key_that_reads_as_a_number_names_its_folder(
     said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
     assert said.out.splitlines()[-1] == "2 of 2 cells can run, 2 have run, 0 failed"
     assert not (tmp_path / "multirun" / "tables" / "small" / "inf").exists()
+
+
+def test_a_run_that_a_killed_command_has_left_behind_is_waited_for(command: Tables, tmp_path: Path) -> None:
+    """Its worker puts it down at the end of its round, having asked what has not begun not to begin."""
+    copied(tmp_path)
+    command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
+    folder = sorted((tmp_path / "multirun" / "tables" / "small").glob("*/result.json"))[0].parent
+    record = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**record, "status": "interrupted"}))
+    holds = threading.Event()
+
+    def another() -> None:
+        with FileLock(folder / ".lock"):
+            holds.set()
+            time.sleep(3.0)
+            (folder.parent / ".stop").touch()
+
+    other = threading.Thread(target=another)
+    other.start()
+    assert holds.wait(10.0)
+    said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
+    other.join()
+    assert "waiting for" in said.err
+    assert said.out.splitlines()[-1] == "2 of 2 cells can run, 2 have run, 0 failed"

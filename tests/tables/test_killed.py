@@ -48,7 +48,6 @@ class Place:
             (top / folder).write_text(text)
         self.top = top
         self.started: list[subprocess.Popen[str]] = []
-        self.seen: set[Path] = set()
         self.runs = top / "multirun" / "tables" / "small"
 
     def start(self, *words: str) -> subprocess.Popen[str]:
@@ -74,13 +73,18 @@ class Place:
     def finished(self) -> int:
         return sum('"status": "finished"' in file.read_text() for file in self.runs.glob("*/result.json"))
 
-    def amid(self) -> None:
-        """Wait until a run has left a checkpoint that was not there the last time."""
+    def amid(self, command: int) -> int:
+        """Wait until a run of this command has left a checkpoint; gives the worker's process."""
         end = time.monotonic() + PATIENCE
-        while not (fresh := set(self.runs.glob("*/checkpoints/*.pt")) - self.seen):
-            assert time.monotonic() < end, (self.top / "said").read_text()
+        while time.monotonic() < end:
+            for worker in workers(command):
+                for job in self.runs.glob("jobs/*.json"):
+                    with suppress(ValueError):
+                        said = json.loads(job.read_text())
+                        if said.get("pid") == worker and list(Path(said["folder"]).glob("checkpoints/*.pt")):
+                            return worker
             time.sleep(0.005)
-        self.seen |= fresh
+        raise AssertionError((self.top / "said").read_text())
 
 
 WORKERS = ("--", "hydra.launcher.n_jobs=2")
@@ -97,12 +101,14 @@ def places(tmp_path: Path) -> Iterator[tuple[Place, Place]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def worker(parent: int) -> int:
-    """One of joblib's processes that run jobs."""
+def workers(parent: int) -> list[int]:
+    """The processes that run jobs for a command."""
+    found = []
     for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-        if "popen_loky" in Path(f"/proc/{child}/cmdline").read_text():
-            return int(child)
-    raise AssertionError("no worker")
+        with suppress(OSError):
+            if "popen_loky" in Path(f"/proc/{child}/cmdline").read_text():
+                found.append(int(child))
+    return found
 
 
 @pytest.mark.slow
@@ -114,8 +120,8 @@ def test_killed_and_run_again_it_ends_with_the_same_tables(places: tuple[Place, 
     undisturbed.run("run", "mine", "--", "hydra/launcher=basic")
     for whom in ("command", "worker"):
         running = place.start("run", "mine", *WORKERS)
-        place.amid()
-        os.kill(running.pid if whom == "command" else worker(running.pid), signal.SIGKILL)
+        worker = place.amid(running.pid)
+        os.kill(running.pid if whom == "command" else worker, signal.SIGKILL)
         assert running.wait(PATIENCE) != 0
         assert place.finished() < 4, "killed too late to show anything"
     place.run("run", "mine", *WORKERS)
