@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -115,6 +115,7 @@ class Eval:
 
     every: PositiveCount | None
     validation: Annotated[float, Interval(ge=0, lt=1)]
+    benchmark: Annotated[float, Interval(ge=0, lt=1)]
     memorization: bool
     cohort: bool
 
@@ -271,13 +272,15 @@ def _faults(prefix: str, node: Mapping[str, Any], schema: type, *, partial: bool
     for key, value in node.items():
         if key not in hints:
             yield f"{prefix}{key}", f" is not a key{_nearest(key, list(hints))}"
+        elif isinstance(value, Mapping) and "_target_" in value:
+            continue  # a part of its own
         elif is_dataclass(hints[key]):
             if isinstance(value, Mapping):
                 yield from _faults(f"{prefix}{key}.", value, hints[key])
             else:
                 names = ", ".join(f"{prefix}{key}.{name}" for name in _hints(hints[key]))
                 yield f"{prefix}{key}", f"={'null' if value is None else value}: set one of {names}"
-        elif not (isinstance(value, Mapping) and "_target_" in value):
+        else:
             yield from _wrong(f"{prefix}{key}", value, hints[key])
     yield from ((f"{prefix}{key}", " is missing") for key in hints if key not in node and not partial)
 
@@ -336,13 +339,27 @@ NOT_OF_THE_KEY = (
 A protocol's values count where they are used, so a section for one more method changes no other's key.
 """
 
+READ_WHERE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "eval.benchmark": ("eval.benchmark", bool),
+    "method.exchange.quality.benchmark": (
+        "method.exchange.quality.indicator",
+        ("sfedavg_phi", "fair_qhat").__contains__,
+    ),
+}
+"""Keys that came after runs had been made, and the key whose value says whether they are read.
+
+Where they are not, a run is what it was without them and keeps its key.
+"""
+
 
 def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved configuration that makes a run what it is, as dotted keys and values."""
+    values = dict(flatten(plain))
+    unread = [key for key, (by, is_read) in READ_WHERE.items() if not is_read(values.get(by))]
     return {
         key: _one_form(value)
-        for key, value in flatten(plain)
-        if not any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY)
+        for key, value in values.items()
+        if not any(key == out or key.startswith(f"{out}.") for out in (*NOT_OF_THE_KEY, *unread))
     }
 
 

@@ -201,6 +201,31 @@ class ClientResult:
 
 
 @dataclass(frozen=True)
+class Benchmark:
+    """Aid: clean samples that the server holds. ``score`` gives a model's accuracy and mean cross-entropy on them."""
+
+    score: Callable[[Params], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Aid that nobody has: the truth. What is given it is an upper bound and no method, and its run says so."""
+
+    quality: Mapping[int, float]  # the share of right labels that each client was given
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A round as the server has it before it lets go of the clients' models."""
+
+    broadcast: Broadcast  # what went down, without what single clients were sent
+    results: Sequence[ClientResult]  # finite, with their models, in order of client
+    combined: Params
+    aid: Payload  # what exchanges ask for in ``Exchange.asks``
+    seed: int  # the run's
+
+
+@dataclass(frozen=True)
 class Correction:
     """What a corrector found on one client. ``reports`` travel; the rest stays with the client."""
 
@@ -496,10 +521,12 @@ class Exchange(Part, Protocol):
         """Whether ``fold_models`` is to see every client's model of this round."""
         return False
 
-    def fold_models(
-        self, state: Any, received: Params, combined: Params, models: Mapping[int, Params], steps: Mapping[int, int]
-    ) -> Any:
-        """The state after a round of which it wanted the clients' models, of so many steps; computed on the server."""
+    def asks(self) -> tuple[type, ...]:
+        """Types of aid, ``Benchmark`` or ``Oracle``, that ``fold_models`` takes beyond what clients send."""
+        return ()
+
+    def fold_models(self, state: Any, gathered: Gathered) -> Any:
+        """The state after a round of which it wanted the clients' models; computed on the server."""
         return state
 
     def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:

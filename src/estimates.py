@@ -21,7 +21,7 @@ def by_client(federation: Federation, state: FederatedState) -> dict[str, list[A
 
     ``true_quality`` is the share of right labels as given. ``filter_accuracy`` (FedDiv, Figs. 3, 5) is of the flags at
     the client's last visit, NaN of one that was not visited; ``flagged`` is the share of its samples taken for wrong.
-    ``quality`` is ρ (FedES, Fig. 2), ``indicator`` what it was scaled from.
+    ``quality`` is ρ (FedES, Fig. 2), ``indicator`` what it was scaled from, ``steps`` how many local steps that took.
     """
     assert federation.truth is not None, "for whoever has the truth"
     clients, quality, flags = list(federation.with_data), _quality(state), _flags(federation, state)
@@ -41,7 +41,8 @@ def by_client(federation: Federation, state: FederatedState) -> dict[str, list[A
             filter_accuracy(clean[c], given[c].labels.numpy(), truth[c]) if c in clean else nan for c in clients
         ]
     if quality is not None:
-        rows["quality"], rows["indicator"] = quality.rho[clients].tolist(), quality.indicator[clients].tolist()
+        for name, values in (("quality", quality.rho), ("indicator", quality.indicator), ("steps", quality.steps)):
+            rows[name] = values[clients].tolist()
     return rows
 
 

@@ -1,8 +1,11 @@
-"""The evaluator: the only part that is given the truth. It measures and never changes anything."""
+"""The evaluator: the only part that is given the truth. It measures and never changes anything.
+
+What it gives away of it, it gives in ``Evaluator.aid``, to methods that are upper bounds and are called so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,17 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from src import estimates
-from src.core import BatchRule, ClientTask, FederatedState, Observation, Params, Samples
+from src.core import BatchRule, Benchmark, ClientTask, FederatedState, Observation, Oracle, Params, Payload, Samples
 from src.correctors.fedcorr import Suspects
-from src.data.dataset import Labels
+from src.data.dataset import Indices, Labels
 from src.data.federation import Federation
 from src.diagnostics import Mask, detection, mean_memorization, memorization, training_stability
+from src.errors import UserError
 from src.exchanges.label_sharing import SharedLabels
 from src.exchanges.lid import LidState
 from src.exchanges.noise_filter import FilterFlags
 from src.label_privacy import l1_error, label_shares
 from src.label_table import LabelTable
 from src.network import Network
+from src.quality import true_quality
 
 _Labels = tuple[Labels, Labels, Labels, Mask, bool]
 
@@ -63,11 +68,9 @@ class Evaluator:
 
         With ``memorization`` also what the model predicts of samples with right and with wrong labels, as shares.
         """
-        self.network.load(params)
         data = self.federation.dataset
-        everything = torch.arange(len(data.test))
-        scores = accuracy_and_loss(self.network.outputs(data.test, everything), torch.from_numpy(data.test_labels))
-        found = {"accuracy": scores[0], "test_loss": scores[1]}
+        accuracy, loss = self._tested(params, self.federation.tested)
+        found = {"accuracy": accuracy, "test_loss": loss}
         if len(self.federation.validation):
             held_out = torch.as_tensor(self.federation.validation)
             labels = torch.as_tensor(self.federation.given)[held_out]
@@ -76,6 +79,39 @@ class Evaluator:
         if self.memorization and self.federation.truth is not None:
             found |= self._memorized(self.federation.truth)
         return found
+
+    def _tested(self, params: Params, index: Indices) -> tuple[float, float]:
+        """Accuracy and loss of ``params``, which stay loaded, on the test samples at ``index``."""
+        self.network.load(params)
+        data = self.federation.dataset
+        outputs = self.network.outputs(data.test, torch.from_numpy(index))
+        return accuracy_and_loss(outputs, torch.from_numpy(data.test_labels[index]))
+
+    def aid(self, kinds: Collection[type]) -> Payload:
+        """What a method is given beyond its federation, of these kinds: the one way by which truth can reach it.
+
+        Raises:
+            UserError: for what there is not.
+        """
+        given: list[Benchmark | Oracle] = []
+        if Benchmark in kinds:
+            held = self.federation.benchmark
+            if not len(held):
+                raise UserError(
+                    "the method scores models on clean samples that the server holds, and it holds none: set "
+                    "eval.benchmark=0.2, which takes a fifth of the test set for that"
+                )
+            given.append(Benchmark(lambda params: self._tested(params, held)))
+        if Oracle in kinds:
+            truth = self.federation.truth
+            if truth is None:
+                raise UserError(
+                    f"method.quality=oracle is given the true labels, and those of {self.federation.dataset.name} are "
+                    "not known: set method.quality=emd_sign"
+                )
+            own = {client: self.federation.samples(client) for client in self.federation.with_data}
+            given.append(Oracle({c: true_quality(truth[s.index].numpy(), s.labels.numpy()) for c, s in own.items()}))
+        return Payload(*given)
 
     def _memorized(self, truth: Tensor) -> dict[str, float]:
         """Server-side memorization (FLR, Table 1) of the loaded model, on what the clients hold, labels as given."""

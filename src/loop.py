@@ -5,7 +5,7 @@ value can go on from it.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -20,6 +20,7 @@ from src.core import (
     Correction,
     Executor,
     FederatedState,
+    Gathered,
     LabelCorrector,
     Observation,
     Params,
@@ -57,6 +58,10 @@ class Evaluate(Protocol):
 
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> Mapping[str, Any]:
         """What a correction did, as far as the truth is known."""
+        ...
+
+    def aid(self, kinds: Collection[type]) -> Payload:
+        """What a method is given beyond its federation, of these kinds: the one way by which truth can reach it."""
         ...
 
 
@@ -126,7 +131,7 @@ def next_tasks(
 ) -> list[ClientTask]:
     """What these clients would be given to do after ``state``, in the stage of its last round."""
     stage = method.at(max(state.round - 1, 0), len(federation.with_data))[0]
-    server = _Server(method, federation, executor, settings, federation.with_data)
+    server = _Server(method, federation, executor, settings, federation.with_data, Payload())
     return [server.task(state, client, stage, stage.exchange) for client in clients]
 
 
@@ -146,7 +151,7 @@ def run(
     clients = federation.with_data
     last = method.stages[-1]
     every = settings.eval_every or last.sampler.size(len(clients))
-    server = _Server(method, federation, executor, settings, clients)
+    server = _Server(method, federation, executor, settings, clients, evaluate.aid(method.asks))
     end = method.length(len(clients))
     while state.round < end:
         before = state
@@ -180,6 +185,7 @@ class _Server:
     executor: Executor
     settings: Settings
     clients: tuple[int, ...]
+    aid: Payload
 
     # ----------------------------------------------------------------------------------------------------- training
 
@@ -215,10 +221,9 @@ class _Server:
         if finite:
             combined = stage.aggregator.combine(received, values)
             for name in watching:
-                models = {r.client: r.params for r in finite if r.params is not None}
-                steps = {r.client: r.steps for r in finite}
-                own = stage.exchange[name].fold_models(self._slot(state, name), received, combined, models, steps)
-                parts[f"exchange {name}"] = own
+                sent = replace(tasks[0].broadcast, extras=Payload())
+                gathered = Gathered(sent, finite, combined, self.aid, self.settings.seed)
+                parts[f"exchange {name}"] = stage.exchange[name].fold_models(self._slot(state, name), gathered)
             slot = _slot_of(stage.server)
             own = parts[slot] if slot in parts else stage.server.init(received)
             cohort = [r.client for r in finite]

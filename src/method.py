@@ -18,6 +18,7 @@ from src.core import (
     GradientTransform,
     LabelCorrector,
     LossTerm,
+    Oracle,
     Part,
     ServerUpdate,
     When,
@@ -102,6 +103,21 @@ class Method:
     def length(self, clients: int) -> int:
         """Rounds in all."""
         return sum(stage.length(clients) for stage in self.stages)
+
+    @property
+    def title(self) -> str:
+        """Its name, and whether it is none."""
+        return f"{self.name} (upper bound)" if self.upper_bound else self.name
+
+    @property
+    def asks(self) -> tuple[type, ...]:
+        """What it is given beyond its federation."""
+        return tuple(dict.fromkeys(kind for exchange in self.exchange.values() for kind in exchange.asks()))
+
+    @property
+    def upper_bound(self) -> bool:
+        """Whether it is given the truth: its runs are an upper bound, and every record of them says so."""
+        return Oracle in self.asks
 
     def at(self, round: int, clients: int) -> tuple[Stage, int]:
         """The stage that ``round`` (from 0) belongs to, and its number within the stage (from 0).

@@ -88,7 +88,7 @@ def opening(lines: Sequence[str]) -> None:
 def stages(method: Method) -> None:
     """The active parts of every stage, side by side."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(method.name, style="dim")
+    table.add_column(method.title, style="dim")
     for stage in method.stages:
         table.add_column(stage.name, overflow="fold")
     parts = [stage.parts() for stage in method.stages]

@@ -92,18 +92,6 @@ def quality_of_relevance(phi: Sequence[float] | Array, *, temperature: Positive 
     return quality(odds / odds.sum())
 
 
-def forgetful_mean(drops: Sequence[float] | Array, rounds: Sequence[int], now: int, *, memory: Share = 0.5) -> float:
-    """FAIR's ``q̂ = Σ_r ρ^(t-r) q_r / Σ_r ρ^(t-r)`` over the ``rounds`` r in which a client trained, at round t = now.
-
-    q_r is how far its training lowered the loss on the benchmark set. 0 for a client that never trained.
-    """
-    if len(rounds) == 0:
-        return 0.0
-    weight = np.array([memory ** (max(rounds) - r) for r in rounds], np.float64)  # as with t, which cancels
-    assert now >= max(rounds)
-    return float(weight @ np.asarray(drops, np.float64) / weight.sum())
-
-
 # -------------------------------------------------------------------------------------------------------------- use
 
 

@@ -39,6 +39,8 @@ GIB = 2**30
 GROWS = ("rounds", *(f.name for f in fields(Counters)), "bytes", "wall_time_s")
 """What a record has beside its metrics that grows with the run; W&B's summary shows it."""
 
+UPPER_BOUND = "upper bound, no method: it is given the truth about its clients' labels"
+
 OF_A_PROCESS = ("rounds", "overrides", "commit", "versions", "threads", "memory_format", "device", "executor")
 """What a record says of each process that had a part in a run."""
 
@@ -93,7 +95,7 @@ class Session:
             about["config"],
             group=wandb.group or scenario,
             job_type=self.method.name,
-            name=f"{self.method.name} {scenario} seed {self.cfg.seed}",
+            name=f"{self.method.title} {scenario} seed {self.cfg.seed}",
             tags=wandb.tags,
         )
         return self
@@ -343,6 +345,8 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     params = {
         name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
     }
+    evaluator = evaluate.Evaluator(federation, network, cfg.eval.memorization)
+    evaluator.aid(method.asks)  # what there is not is said now, not after rounds
     found = None if folder.earlier is None else checkpoint.newest(folder.path / "checkpoints", network.device)
     began = (found.executor if found is not None else {}) or (folder.earlier or {}).get("executor")
     state, seconds = loop.initial_state(params), 0.0
@@ -364,6 +368,8 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         "started": time.time(),
         **loggers.environment(),
     }
+    if method.upper_bound:
+        about["upper_bound"] = UPPER_BOUND
     if folder.earlier is not None:
         about["started"] = folder.earlier.get("started", about["started"])
         about["earlier"] = [*folder.earlier.get("earlier", []), {k: folder.earlier.get(k) for k in OF_A_PROCESS}]
@@ -373,11 +379,11 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     shelf, limit = checkpoint.client_shelf(folder.path), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
+    progress.opening([UPPER_BOUND] if method.upper_bound else [])
     progress.stages(method)
     sizes = {client: federation.sizes[client] for client in federation.with_data}
     progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
-    evaluator = evaluate.Evaluator(federation, network, cfg.eval.memorization)
     return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params)
 
 

@@ -351,6 +351,19 @@ REGISTRY: tuple[Entry, ...] = (
         _fedes("SelectiveDecay, QualityMean(samples), Replace, quality", "OfQuality"),
         ASSESSED,
     ),
+    Entry(
+        "fedes_of_relevances",
+        ("method=fedes", "method.quality=sfedavg_phi", "eval.benchmark=0.2", *PRETRAINED),
+        _fedes(),
+        ASSESSED,
+    ),
+    Entry(
+        "fedes_of_drops",
+        ("method=fedes", "method.quality=fair_qhat", "eval.benchmark=0.2", *NORMED, *PRETRAINED),
+        _fedes(),
+        ASSESSED,
+    ),
+    Entry("fedes_of_an_oracle", ("method=fedes", "method.quality=oracle", *PRETRAINED), _fedes(), ASSESSED),
     Entry("fedes_with_batch_norm", ("method=fedes", *NORMED, *PRETRAINED), _fedes(), ASSESSED),
     Entry(
         "fedprox_and_quality",

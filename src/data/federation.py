@@ -12,7 +12,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from src import streams
 from src.core import Samples
+from src.data.benchmark import held_by_server
 from src.data.dataset import Dataset, Indices, Labels
 from src.data.noise import ClientNoise, Noise, corrupt
 from src.data.noise.flips import whole
@@ -52,6 +53,7 @@ class Federation:
     truth: Tensor | None  # int64 [N], for the evaluator alone
     nominal: tuple[float, ...] | None  # [K], the rate the noise model gave each client; see the model for its meaning
     fingerprint: str  # sha256 of all of the above
+    benchmark: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test set, held by the server
 
     @property
     def num_clients(self) -> int:
@@ -62,6 +64,11 @@ class Federation:
     def num_classes(self) -> int:
         """The number of classes C."""
         return self.dataset.num_classes
+
+    @cached_property
+    def tested(self) -> Indices:
+        """Positions in the test set that models are scored on: those that the server does not hold."""
+        return np.setdiff1d(np.arange(len(self.dataset.test_labels)), self.benchmark)
 
     @cached_property
     def sizes(self) -> dict[int, int]:
@@ -114,11 +121,13 @@ def build(
     seed: int,
     validation: float = 0.0,
     cache: Path | None = None,
+    benchmark: float = 0.0,
 ) -> Federation:
     """Deal a data set to clients and let labels go wrong.
 
     The order follows from the noise: that of the whole set is drawn first, that inside clients after the partition.
     ``validation`` is the share of every client's samples that is held out, rounded down, so that none loses its last.
+    ``benchmark`` is the share of the test set that the server holds, on which no model is scored.
     ``cache`` is a folder where draws are kept; one that does not match its checksum is drawn again.
 
     Raises:
@@ -140,6 +149,7 @@ def build(
         truth=None if dataset.truth is None else torch.from_numpy(dataset.truth),
         nominal=None if drawn.nominal is None else tuple(drawn.nominal.tolist()),
         fingerprint=hashlib.sha256(f"{dataset.fingerprint}{drawn.digest()}".encode()).hexdigest(),
+        benchmark=held_by_server(dataset.test_labels, benchmark),
     )
 
 
@@ -186,7 +196,8 @@ def from_config(cfg: DictConfig, cache: Path | None = None) -> Federation:
 
     parts = construct(cfg.partition), construct(cfg.noise)  # first: their faults cost nothing to find
     dataset = construct(cfg.dataset)
-    return build(dataset() if callable(dataset) else dataset, *parts, cfg.data_seed, cfg.eval.validation, cache)
+    made = dataset() if callable(dataset) else dataset
+    return build(made, *parts, cfg.data_seed, cfg.eval.validation, cache, cfg.eval.benchmark)
 
 
 def _pool(dataset: Dataset, labels: Labels) -> Pool:

@@ -1,21 +1,32 @@
 """FedES's first stage: from how a client's parameters moved to how good its labels are.
 
-Nothing more travels up: the server compares the models that it receives anyway. For the one round in which it does so,
-it holds the models of all clients of that round.
+Nothing more travels up: the server compares the models that it receives anyway. For a round in which it does so, it
+holds the models of all clients of that round.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from src.core import Broadcast, ClientTask, Exchange, Params, Payload
+from src.contribution import RECORDS, Drops, OnBenchmark, Relevance
+from src.core import Benchmark, Broadcast, ClientTask, Exchange, Gathered, Oracle, Params, Payload
 from src.criticality import Distance, Scope, criticalities, emd, flattened, profile, shared_subset
 from src.network import Network
-from src.quality import SignStatistic, quality, quality_of_confidence, sign_statistic, signed, unsure_share
+from src.quality import (
+    Indicator,
+    SignStatistic,
+    quality,
+    quality_of_confidence,
+    quality_of_relevance,
+    sign_statistic,
+    signed,
+    unsure_share,
+)
 from src.ranges import PositiveCount, Share
 from src.selective_decay import ranks
 from src.streams import stream
@@ -54,8 +65,10 @@ class QualityState:
     """The server's record, all [N]: ρ, what it was made of, and whom it was made for."""
 
     rho: Tensor  # float64
-    indicator: Tensor  # float64, d_n; NaN of those without a model
+    indicator: Tensor  # float64, d_n or what stands in its place; NaN of those without a model
     assessed: Tensor  # bool
+    steps: Tensor  # float64, local steps in the round of comparison; NaN of those without a model
+    record: Relevance | Drops | None = None  # of indicators on clean samples, round by round
 
     @property
     def known(self) -> bool:
@@ -72,6 +85,10 @@ class Quality(Exchange):
     program's, from shares of unsure predictions under the client's trained model. ρ is d scaled to [0, 1] over the
     clients, at least ``floor``. A client that has no model in that round gets the mean ρ of the others, and no ranks.
 
+    Two indicators of other methods (Table 4) are gathered over all rounds of the stage, from scores on clean samples
+    that the server holds: ``sfedavg_phi`` has S-FedAvg's odds of selection, ``fair_qhat`` FAIR's q̂, in the place of d.
+    ``oracle`` is given the truth: ρ is the share of right labels, unscaled, and the run an upper bound.
+
     ``emd`` says how g is compared: all entries sorted, 10 000 quantiles, or 100 000 entries drawn once. Under
     ``norm=per_step`` g is divided by the client's local steps, and g_s by their mean over the clients.
     """
@@ -79,13 +96,14 @@ class Quality(Exchange):
     sends: ClassVar[tuple[type, ...]] = (ClientQuality,)
     keeps: ClassVar[tuple[type, ...]] = (CriticalityRanks,)
     knows: ClassVar[tuple[type, ...]] = (ClientQualities,)
-    indicator: Literal["emd_sign", "emd", "mean", "confidence"]
+    indicator: Indicator
     sign: SignStatistic
     scope: Scope
     emd: Distance
     norm: Literal["none", "per_step"]
     floor: Share
     confidence: Share
+    benchmark: OnBenchmark
     stage: PositiveCount
 
     def first_stage(self) -> int:
@@ -95,51 +113,82 @@ class Quality(Exchange):
     def init(self, clients: int) -> QualityState:
         """Nothing is known, and all are good."""
         nan, none = torch.full((clients,), torch.nan, dtype=torch.float64), torch.zeros(clients, dtype=torch.bool)
-        return QualityState(torch.ones(clients, dtype=torch.float64), nan, none)
+        record = RECORDS[self.indicator](clients) if self.indicator in RECORDS else None
+        return QualityState(torch.ones(clients, dtype=torch.float64), nan, none, nan, record)
+
+    def asks(self) -> tuple[type, ...]:
+        """The truth for the oracle, clean samples for the indicators that score models."""
+        if self.indicator == "oracle":
+            return (Oracle,)
+        return (Benchmark,) if self.indicator in RECORDS else ()
 
     def _now(self, broadcast: Broadcast) -> bool:
         return broadcast.stage == self.stage and broadcast.last_of_stage
 
     def wants_models(self, broadcast: Broadcast) -> bool:
-        """In the last round of the stage, unless confidence is asked for."""
+        """In the last round of the stage; in all of them where models are scored; never for confidence."""
+        if self.indicator in RECORDS:
+            return broadcast.stage == self.stage
         return self.indicator != "confidence" and self._now(broadcast)
 
-    def fold_models(
-        self,
-        state: QualityState,
-        received: Params,
-        combined: Params,
-        models: Mapping[int, Params],
-        steps: Mapping[int, int],
-    ) -> QualityState:
-        """Compare every client with the combined model; one at a time is flattened."""
-        taken = {c: max(steps[c], 1) if self.norm == "per_step" else 1 for c in models}
-        of_server = self._of(received, combined, sum(taken.values()) / max(len(taken), 1))
+    def fold_models(self, state: QualityState, gathered: Gathered) -> QualityState:
+        """Score the clients' models; in the last round say what that makes of their labels."""
+        if state.record is not None:
+            state = replace(state, record=self.benchmark.after(state.record, gathered))
+        if not self._now(gathered.broadcast):
+            return state
+        clients = [r.client for r in gathered.results]
+        steps = torch.full_like(state.steps, torch.nan)
+        steps[clients] = torch.tensor([r.steps for r in gathered.results], dtype=torch.float64)
+        return self._scaled(replace(state, steps=steps), self._found(state, gathered, clients))
+
+    def _found(self, state: QualityState, gathered: Gathered, clients: Sequence[int]) -> Mapping[int, float]:
+        if self.indicator == "oracle":
+            true = gathered.aid.one(Oracle).quality
+            return {client: true[client] for client in clients}
+        if state.record is None:
+            return self._distances(gathered)
+        worth = state.record.phi.numpy() if isinstance(state.record, Relevance) else state.record.mean
+        return {client: float(worth[client]) for client in clients}
+
+    def _distances(self, gathered: Gathered) -> dict[int, float]:
+        """How far each client is from the combined model; one at a time is flattened."""
+        received, results = gathered.broadcast.params, gathered.results
+        taken = {r.client: max(r.steps, 1) if self.norm == "per_step" else 1 for r in results}
+        mean = sum(taken.values()) / len(taken)
+        of_server = self._of(received, gathered.combined, mean)
         subset = shared_subset(len(of_server), stream(0, "criticality subset")) if self.emd == "subset" else None
         whole, middle = profile(of_server, how=self.emd, subset=subset), sign_statistic(of_server, self.sign)
         found = {}
-        for client, model in models.items():
-            g = self._of(received, model, taken[client])
+        for r in results:
+            assert r.params is not None, "the exchange wanted the models"
+            g = self._of(received, r.params, taken[r.client])
             if self.indicator == "mean":
-                found[client] = sign_statistic(g)
+                found[r.client] = sign_statistic(g)
                 continue
             distance = emd(profile(g, how=self.emd, subset=subset), whole)
             signs = self.indicator == "emd_sign"
-            found[client] = signed(distance, sign_statistic(g, self.sign), middle, self.sign) if signs else distance
-        return self._scaled(state, found)
+            found[r.client] = signed(distance, sign_statistic(g, self.sign), middle, self.sign) if signs else distance
+        return found
 
     def _of(self, received: Params, trained: Params, steps: float) -> Tensor:
         return flattened(received, trained, scope=self.scope, steps=steps).cpu()
 
     def _scaled(self, state: QualityState, found: Mapping[int, float]) -> QualityState:
         clients, d = list(found), np.array(list(found.values()))
-        rho = quality_of_confidence(d) if self.indicator == "confidence" else quality(d)
-        rho = np.maximum(rho, self.floor)
+        rho = np.maximum(self._rho(d), self.floor)
         value = torch.full_like(state.rho, float(rho.mean()))
         value[clients] = torch.from_numpy(rho)
         indicator, assessed = torch.full_like(state.indicator, torch.nan), torch.zeros_like(state.assessed)
         indicator[clients], assessed[clients] = torch.from_numpy(d), True
-        return QualityState(value, indicator, assessed)
+        return replace(state, rho=value, indicator=indicator, assessed=assessed)
+
+    def _rho(self, d: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.indicator == "confidence":
+            return quality_of_confidence(d)
+        if self.indicator == "sfedavg_phi":
+            return quality_of_relevance(d, temperature=self.benchmark.temperature)
+        return d if self.indicator == "oracle" else quality(d)
 
     def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """In that round: the ranks that stay, and the share of unsure samples where that is the indicator."""

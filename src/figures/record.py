@@ -31,6 +31,7 @@ class RunRecord:
         """Method, data set and seed; and the status of a run that did not come to its end."""
         config = self.result.get("config", {})
         method, dataset = (config.get(group, {}).get("name", "?") for group in ("method", "dataset"))
+        method += " (upper bound)" if self.result.get("upper_bound") else ""
         status = self.result.get("status", "finished")
         return f"{method} on {dataset}, seed {config.get('seed', '?')}" + (
             "" if status == "finished" else f" ({status})"

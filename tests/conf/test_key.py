@@ -1,5 +1,6 @@
 """The run's key: what makes a run what it is, and nothing of how it is run or where it writes."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -56,6 +57,7 @@ SAME = (
 )
 """The defaults, said aloud or written in another way."""
 INCLUDED = (
+    "eval.benchmark=0.2",
     "seed=2",
     "data_seed=2",
     "noise.rho=0.5",
@@ -146,6 +148,28 @@ def test_the_folder_of_the_federations_is_not_in_the_key(monkeypatch: pytest.Mon
 def test_differences_name_the_keys_that_differ(one: Sequence[str], other: Sequence[str], named: set[str]) -> None:
     ours, theirs = (config.resolved(config.load(words)) for words in (one, other))
     assert set(config.differences(ours, theirs)) == named
+
+
+def test_keys_that_came_later_count_only_where_they_are_read() -> None:
+    """So runs made before them are still found: their keys are those of a configuration without them."""
+
+    def without(*words: str) -> tuple[str, str]:
+        plain = config.resolved(config.load(words))
+        older = copy.deepcopy(plain)
+        del older["eval"]["benchmark"]
+        for exchange in older["method"]["exchange"].values():
+            exchange.pop("benchmark", None)
+        return config.run_key(plain), config.run_key(older)
+
+    for words in ((), ("method=fedes",), ("method=fedes", "method.quality=mean")):
+        assert len(set(without(*words))) == 1
+    unread = ("method=fedes", "method.exchange.quality.benchmark.memory=0.9")
+    assert key(*unread) == key("method=fedes")
+    for indicator in ("fair_qhat", "sfedavg_phi"):
+        read = ("method=fedes", f"method.quality={indicator}", "eval.benchmark=0.2")
+        assert len(set(without(*read))) == 2
+        assert key(*read) != key(*read, "method.exchange.quality.benchmark.memory=0.9")
+    assert key("eval.benchmark=0.2") != key("eval.benchmark=0.3")
 
 
 def test_a_key_that_one_side_lacks_is_a_difference() -> None:

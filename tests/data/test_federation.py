@@ -183,6 +183,26 @@ def test_validation_of_a_client_does_not_depend_on_the_others():
     assert indices(first)[0] == indices(second)[0]
 
 
+# ---------------------------------------------------------------------------------------------------- clean samples
+
+
+def test_the_server_holds_a_share_of_each_class_of_the_test_set_whatever_the_seed():
+    data = replace(
+        balanced(40), test_labels=np.repeat([0, 3, 7], [50, 7, 30])[np.random.default_rng(0).permutation(87)]
+    )
+    one, other, none = (build(data, IID, FEDCORR, s, benchmark=b) for s, b in ((1, 0.2), (2, 0.2), (1, 0.0)))
+    assert np.bincount(data.test_labels[one.benchmark]).tolist() == [10, 0, 0, 1, 0, 0, 0, 6]
+    assert one.benchmark.tolist() == other.benchmark.tolist() == sorted(set(one.benchmark.tolist()))
+    assert sorted([*one.benchmark, *one.tested]) == list(range(87))
+    assert none.tested.tolist() == list(range(87))
+    firsts = [
+        index for c, count in ((0, 10), (3, 1), (7, 6)) for index in np.flatnonzero(data.test_labels == c)[:count]
+    ]
+    assert set(one.benchmark.tolist()) != set(firsts)
+    assert one.fingerprint == none.fingerprint
+    assert torch.equal(one.given, none.given)
+
+
 # -------------------------------------------------------------------------------------------------------- cache
 
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from src.criticality import criticalities, emd, emd_weighted, flattened, profile, shared_subset
 from src.quality import (
     aggregation_weights,
-    forgetful_mean,
     of_quality,
     quality,
     quality_of_confidence,
@@ -247,13 +246,6 @@ def test_other_indicators():
     sharper = np.exp([1, 5, 3])
     np.testing.assert_allclose(quality_of_relevance([0.1, 0.5, 0.3], temperature=0.1), quality(sharper))
     assert np.isfinite(quality_of_relevance([1e4, 0.0])).all()
-
-
-def test_forgetful_mean_by_hand():
-    expected = (0.5**4 * 1.0 + 0.5**1 * 3.0) / (0.5**4 + 0.5**1)
-    assert forgetful_mean([1.0, 3.0], [1, 4], 5) == pytest.approx(expected)
-    assert forgetful_mean([], [], 5) == 0
-    assert forgetful_mean([2.0], [3], 10_000) == 2
 
 
 def test_aggregation_weights():

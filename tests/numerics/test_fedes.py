@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from torch.nn import functional as F
 
 from src.aggregators import QualityMean
 from src.config import Training
-from src.core import Broadcast, ClientResult, ClientState, Params, Payload, Sampling
+from src.contribution import OnBenchmark
+from src.core import Benchmark, Broadcast, ClientResult, ClientState, Gathered, Oracle, Params, Payload, Sampling
+from src.errors import UserError
 from src.estimates import by_client, summary
+from src.evaluate import Evaluator
 from src.exchanges.quality import (
     ClientQualities,
     ClientQuality,
@@ -25,6 +29,7 @@ from src.exchanges.quality import (
     UnsureShare,
 )
 from src.executors.sequential import Sequential
+from src.figures.record import read
 from src.gradients.selective import SelectiveDecay
 from src.local.batches import Plain
 from src.local.sgd import LocalTraining
@@ -32,15 +37,25 @@ from src.local.terms.cross_entropy import CrossEntropy
 from src.samplers import OfQuality
 from src.selective_decay import ranked_masks, ranks, static_masks
 from tests.numerics.toys import composed, equal, mlp, network, random_federation, task
-from tests.properties.runs import assembled
+from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME
 
+BENCHMARK = OnBenchmark(memory=0.5, keep=0.75, gain=0.25, temperature=1.0, permutations=10, tolerance=0.005)
 EXCHANGE = Quality(
-    indicator="emd_sign", sign="mean", scope="dims_2_4", emd="exact", norm="none", floor=0.0, confidence=0.7, stage=1
+    indicator="emd_sign",
+    sign="mean",
+    scope="dims_2_4",
+    emd="exact",
+    norm="none",
+    floor=0.0,
+    confidence=0.7,
+    benchmark=BENCHMARK,
+    stage=1,
 )
 
 
 STEPS = {1: 3, 4: 5, 7: 12}
+SIZES = {1: 30, 4: 10, 7: 60}
 
 
 def models(rng: np.random.Generator, *moves: float) -> tuple[Params, dict[int, Params]]:
@@ -50,6 +65,23 @@ def models(rng: np.random.Generator, *moves: float) -> tuple[Params, dict[int, P
         3 * i + 1: {name: p + m * torch.from_numpy(rng.normal(size=p.shape)) for name, p in received.items()}
         for i, m in enumerate(moves)
     }
+
+
+def gathered(
+    received: Params,
+    combined: Params,
+    sent: Mapping[int, Params],
+    *aid: Any,
+    steps: Mapping[int, int] = STEPS,
+    sizes: Mapping[int, int] = SIZES,
+    round: int = 0,
+    lengths: tuple[int, ...] = (1, 3),
+) -> Gathered:
+    """The last round of stage 1, unless it is longer."""
+    results = [
+        ClientResult(c, sizes[c], model, ClientState(), Payload(), 0.0, steps[c], True) for c, model in sent.items()
+    ]
+    return Gathered(Broadcast(round, 1, received, Payload(), lengths), results, combined, Payload(*aid), 1)
 
 
 def by_hand(received: Params, model: Params) -> list[float]:
@@ -64,7 +96,7 @@ def test_quality_is_that_of_a_loop_over_entries(indicator: Any) -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     combined = next(iter(models(np.random.default_rng(5), 0.5)[1].values()))
     combined = {name: received[name] + combined[name] * 0.2 for name in received}
-    state = replace(EXCHANGE, indicator=indicator).fold_models(EXCHANGE.init(9), received, combined, sent, STEPS)
+    state = replace(EXCHANGE, indicator=indicator).fold_models(EXCHANGE.init(9), gathered(received, combined, sent))
     server, d = by_hand(received, combined), {}
     for client, model in sent.items():
         g = by_hand(received, model)
@@ -86,21 +118,140 @@ def test_per_step_divides_by_the_steps_of_each_client_and_by_their_mean() -> Non
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     combined = next(iter(models(np.random.default_rng(5), 0.5)[1].values()))
     start = EXCHANGE.init(9)
-    found = replace(EXCHANGE, norm="per_step").fold_models(start, received, combined, sent, STEPS)
-    server = [g / (20 / 3) for g in by_hand(received, combined)]
+    found = replace(EXCHANGE, norm="per_step").fold_models(start, gathered(received, combined, sent))
+    mean = 20 / 3
+    server = [g / mean for g in by_hand(received, combined)]
     for client, model in sent.items():
         g = [entry / STEPS[client] for entry in by_hand(received, model)]
         distance = sum(abs(a - b) for a, b in zip(g, server, strict=True)) / len(g)
         expected = distance if sum(g) > sum(server) else -distance
         assert float(found.indicator[client]) == pytest.approx(expected)
-    alike = replace(EXCHANGE, norm="per_step").fold_models(start, received, combined, sent, dict.fromkeys(STEPS, 4))
-    plain = EXCHANGE.fold_models(start, received, combined, sent, STEPS)
+    alike = replace(EXCHANGE, norm="per_step").fold_models(
+        start, gathered(received, combined, sent, steps=dict.fromkeys(STEPS, 4))
+    )
+    plain = EXCHANGE.fold_models(start, gathered(received, combined, sent))
     assert torch.allclose(alike.rho, plain.rho)
     assert not torch.allclose(found.rho, plain.rho, atol=0.01)
     idle = {**STEPS, 4: 0}  # trained on nothing: it did not move, and nothing is divided by 0
-    assert torch.isfinite(
-        replace(EXCHANGE, norm="per_step").fold_models(start, received, combined, sent, idle).rho
-    ).all()
+    rested = replace(EXCHANGE, norm="per_step").fold_models(start, gathered(received, combined, sent, steps=idle))
+    assert torch.isfinite(rested.rho).all()
+
+
+def test_steps_of_the_comparison_are_kept() -> None:
+    received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
+    state = EXCHANGE.fold_models(EXCHANGE.init(9), gathered(received, received, sent))
+    assert state.steps[[1, 4, 7]].tolist() == [3, 5, 12]
+    assert torch.isnan(state.steps[[0, 2, 3, 5, 6, 8]]).all()
+
+
+# ----------------------------------------------------------------------------------------- indicators that are helped
+
+
+def by_norm(params: Params) -> tuple[float, float]:
+    """Accuracy and loss of a model on samples that only this function knows."""
+    size = float(params["w"].square().sum())
+    return 1 / (1 + size), size
+
+
+@pytest.mark.parametrize("indicator", ["sfedavg_phi", "fair_qhat"])
+def test_models_are_scored_in_every_round_of_the_stage_and_clients_judged_in_the_last(indicator: Any) -> None:
+    exchange = replace(EXCHANGE, indicator=indicator)
+    assert exchange.asks() == (Benchmark,)
+    received, first = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
+    _, second = models(np.random.default_rng(1), 0.5, 0.3, 0.8)
+    sent = [
+        gathered(received, received, m, Benchmark(by_norm), round=r, lengths=(2, 3))
+        for r, m in enumerate((first, second))
+    ]
+    assert [exchange.wants_models(each.broadcast) for each in sent] == [True, True]
+    assert not exchange.wants_models(Broadcast(2, 2, received, Payload(), (2, 3)))
+    once = exchange.fold_models(exchange.init(9), sent[0])
+    assert not once.known
+    assert once.rho.tolist() == [1.0] * 9
+    twice = exchange.fold_models(once, sent[1])
+    if indicator == "fair_qhat":
+        drops = [{c: by_norm(received)[1] - by_norm(m)[1] for c, m in each.items()} for each in (first, second)]
+        worth = {c: (0.5 * drops[0][c] + drops[1][c]) / 1.5 for c in first}
+        scaled = worth
+    else:
+
+        def value(each: Mapping[int, Params], *members: int) -> float:
+            mean = {"w": torch.stack([each[c]["w"] for c in members]).mean(0)} if members else received
+            return by_norm(mean)[0]
+
+        worth = dict.fromkeys(first, 1 / 9)
+        for each in (first, second):
+            for c in each:
+                added = [
+                    value(each, *order[: order.index(c) + 1]) - value(each, *order[: order.index(c)])
+                    for order in permutations(each)
+                ]
+                worth[c] = 0.75 * worth[c] + 0.25 * sum(added) / 6
+        scaled = {c: float(np.exp(v)) for c, v in worth.items()}
+    low, high = min(scaled.values()), max(scaled.values())
+    for c, v in worth.items():
+        assert float(twice.indicator[c]) == pytest.approx(v)
+        assert float(twice.rho[c]) == pytest.approx((scaled[c] - low) / (high - low))
+    assert twice.assessed.nonzero()[:, 0].tolist() == [1, 4, 7]
+
+
+def test_an_oracle_tells_the_truth_unscaled() -> None:
+    exchange = replace(EXCHANGE, indicator="oracle")
+    assert exchange.asks() == (Oracle,)
+    assert EXCHANGE.asks() == ()
+    received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
+    of = gathered(received, received, sent, Oracle({1: 0.5, 4: 0.9, 7: 0.6}))
+    state = exchange.fold_models(exchange.init(8), of)
+    assert state.rho[[1, 4, 7]].tolist() == [0.5, 0.9, 0.6]
+    assert state.rho[0].item() == pytest.approx(2 / 3)
+    floored = replace(exchange, floor=0.7).fold_models(exchange.init(8), of)
+    assert floored.rho[[1, 4, 7]].tolist() == [0.7, 0.9, 0.7]
+
+
+def test_an_oracle_makes_a_run_an_upper_bound_that_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*BY_NAME["fedes_of_an_oracle"].words, "executor=sequential"]
+    ran = run(words, tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "upper bound, no method" in said
+    assert "fedes (upper bound)" in said
+    assert "truth" in ran.record["upper_bound"]
+    assert read(ran.folder).title.startswith("fedes (upper bound) on digits")
+    assert ran.record["clients"]["quality"] == pytest.approx(ran.record["clients"]["true_quality"])
+    assert ran.record["metrics"]["quality_error"] == pytest.approx(0)
+    plain = run(BY_NAME["fedes"].words, tmp_path / "plain")
+    assert "upper_bound" not in plain.record
+    assert "upper bound" not in capsys.readouterr().err
+    assert read(plain.folder).title.startswith("fedes on digits")
+    assert all(s > 0 for s in plain.record["clients"]["steps"])
+
+
+def test_what_an_indicator_needs_and_there_is_not_is_said_before_any_round(tmp_path: Path) -> None:
+    words = BY_NAME["fedes_of_drops"].words
+    with (
+        pytest.raises(UserError, match=r"set eval\.benchmark=0\.2"),
+        assembled(words, tmp_path / "run", "eval.benchmark=0"),
+    ):
+        pass
+    with assembled(BY_NAME["fedes_of_an_oracle"].words, tmp_path / "other") as parts:
+        unknown = replace(parts.federation, truth=None)
+        with pytest.raises(UserError, match="true labels"):
+            Evaluator(unknown, parts.evaluator.network).aid(parts.method.asks)
+
+
+def test_models_are_scored_on_what_the_server_holds_and_tested_on_the_rest() -> None:
+    net = network(mlp(4, 3))
+    data = random_federation([9, 8])
+    held = np.array([0, 3, 4, 11])
+    evaluator = Evaluator(replace(data, benchmark=held), net)
+    params = {name: p + 0.3 for name, p in net.params().items()}
+    scores, accuracies = evaluator.aid((Benchmark,)).one(Benchmark).score(params), evaluator.model(params)
+    net.load(params)
+    images, labels = data.dataset.test.read(torch.arange(17)), torch.from_numpy(data.dataset.test_labels)
+    logits, rest = net.scored(images.double()), np.setdiff1d(np.arange(17), held)
+    for where, (accuracy, loss) in ((held, scores), (rest, (accuracies["accuracy"], accuracies["test_loss"]))):
+        assert accuracy == pytest.approx(float((logits[where].argmax(1) == labels[where]).double().mean()))
+        assert loss == pytest.approx(float(F.cross_entropy(logits[where], labels[where])))
+    assert scores[1] != pytest.approx(accuracies["test_loss"])
 
 
 @dataclass(frozen=True)
@@ -133,7 +284,7 @@ def test_a_restart_begins_with_the_initial_model_and_what_was_found(restart: boo
 def test_cheaper_distances_come_near_the_exact_one() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     exact, *others = (
-        replace(EXCHANGE, emd=how).fold_models(EXCHANGE.init(9), received, received, sent, STEPS).rho
+        replace(EXCHANGE, emd=how).fold_models(EXCHANGE.init(9), gathered(received, received, sent)).rho
         for how in ("exact", "quantiles", "subset")
     )
     for rho in others:
@@ -142,7 +293,7 @@ def test_cheaper_distances_come_near_the_exact_one() -> None:
 
 def test_a_floor_holds_and_confidence_needs_no_model() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
-    low = replace(EXCHANGE, floor=0.3).fold_models(EXCHANGE.init(9), received, received, sent, STEPS)
+    low = replace(EXCHANGE, floor=0.3).fold_models(EXCHANGE.init(9), gathered(received, received, sent))
     assert float(low.rho.min()) == pytest.approx(0.3)
     unsure = replace(EXCHANGE, indicator="confidence")
     last = Broadcast(1, 1, received, Payload(), (2, 3))
@@ -161,7 +312,7 @@ def test_nothing_is_sent_before_it_is_known() -> None:
     assert EXCHANGE.send(state, 0) == ()
     assert EXCHANGE.known(state)[0].value.tolist() == [1, 1]
     known = replace(state, rho=torch.tensor([0.2, 1.0]), assessed=torch.tensor([True, True]))
-    assert EXCHANGE.send(known, 0)[0].value == pytest.approx(0.2)
+    assert [EXCHANGE.send(known, c)[0].value for c in (0, 1)] == pytest.approx([0.2, 1.0])  # to each its own
 
 
 def test_ranks_give_the_masks_that_sorting_gives() -> None:

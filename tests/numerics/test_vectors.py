@@ -23,3 +23,8 @@ def test_every_vector_of_its_parts_among_the_baselines_is_asserted():
     ours = [e["id"] for e in json.loads(VECTORS.read_text())["vectors"] if e["id"].startswith(prefixes)]
     assert len(ours) == 16
     assert [name for name in ours if f'"{name}"' not in TEXT] == []
+
+
+@pytest.mark.parametrize("name", ["sfedavg.shapley", "fair.quality"])
+def test_vectors_of_indicators_of_quality_are_asserted(name: str):
+    assert f'"{name}"' in TEXT

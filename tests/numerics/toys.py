@@ -4,7 +4,7 @@ Nothing here computes what a test is about: tests bring their own arithmetic.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -259,6 +259,10 @@ class NoEvaluation:
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> Mapping[str, Any]:
         """Who was asked."""
         return {"asked": list(asked)}
+
+    def aid(self, kinds: Collection[type]) -> Payload:
+        """None."""
+        return Payload()
 
 
 ONE_STEP = Training(lr=0.5, momentum=0.0, weight_decay=0.0, batch_size=100, epochs=1)
