@@ -90,7 +90,8 @@ class Quality(Exchange):
     ``oracle`` is given the truth: ρ is the share of right labels, unscaled, and the run an upper bound.
 
     ``emd`` says how g is compared: all entries sorted, 10 000 quantiles, or 100 000 entries drawn once. Under
-    ``norm=per_step`` g is divided by the client's local steps, and g_s by their mean over the clients.
+    ``norm=per_step`` g is divided by the client's local steps τ_n, and g_s by ``Σ n τ_n / Σ n``: clients that move
+    alike a step are at distance 0 of the server, whatever their steps and sizes.
     """
 
     sends: ClassVar[tuple[type, ...]] = (ClientQuality,)
@@ -155,7 +156,7 @@ class Quality(Exchange):
         """How far each client is from the combined model; one at a time is flattened."""
         received, results = gathered.broadcast.params, gathered.results
         taken = {r.client: max(r.steps, 1) if self.norm == "per_step" else 1 for r in results}
-        mean = sum(taken.values()) / len(taken)
+        mean = sum(r.num_samples * taken[r.client] for r in results) / sum(r.num_samples for r in results)
         of_server = self._of(received, gathered.combined, mean)
         subset = shared_subset(len(of_server), stream(0, "criticality subset")) if self.emd == "subset" else None
         whole, middle = profile(of_server, how=self.emd, subset=subset), sign_statistic(of_server, self.sign)

@@ -114,12 +114,12 @@ def test_quality_is_that_of_a_loop_over_entries(indicator: Any) -> None:
     assert others == pytest.approx([np.mean([float(state.rho[c]) for c in d])] * 6)
 
 
-def test_per_step_divides_by_the_steps_of_each_client_and_by_their_mean() -> None:
+def test_per_step_divides_by_the_steps_of_each_client_and_by_their_mean_over_samples() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     combined = next(iter(models(np.random.default_rng(5), 0.5)[1].values()))
     start = EXCHANGE.init(9)
     found = replace(EXCHANGE, norm="per_step").fold_models(start, gathered(received, combined, sent))
-    mean = 20 / 3
+    mean = (30 * 3 + 10 * 5 + 60 * 12) / 100
     server = [g / mean for g in by_hand(received, combined)]
     for client, model in sent.items():
         g = [entry / STEPS[client] for entry in by_hand(received, model)]
@@ -135,6 +135,20 @@ def test_per_step_divides_by_the_steps_of_each_client_and_by_their_mean() -> Non
     idle = {**STEPS, 4: 0}  # trained on nothing: it did not move, and nothing is divided by 0
     rested = replace(EXCHANGE, norm="per_step").fold_models(start, gathered(received, combined, sent, steps=idle))
     assert torch.isfinite(rested.rho).all()
+
+
+def test_clients_that_move_alike_a_step_are_at_no_distance_of_the_server() -> None:
+    """Whatever their steps and sizes: each moves by τ u, and their mean by ``Σ n τ / Σ n`` u."""
+    rng = np.random.default_rng(2)
+    received, u = ({"w": torch.from_numpy(rng.normal(size=(4, 5)))} for _ in range(2))
+    sent = {c: {"w": received["w"] + steps * u["w"]} for c, steps in STEPS.items()}
+    count = sum(SIZES.values())
+    combined = {"w": sum((SIZES[c] / count * model["w"] for c, model in sent.items()), torch.zeros(4, 5))}
+    of = gathered(received, combined, sent)
+    found = replace(EXCHANGE, indicator="emd", norm="per_step").fold_models(EXCHANGE.init(9), of)
+    assert found.indicator[list(STEPS)].tolist() == pytest.approx([0, 0, 0], abs=1e-12)
+    plain = replace(EXCHANGE, indicator="emd").fold_models(EXCHANGE.init(9), of)
+    assert plain.indicator[list(STEPS)].min() > 0.1
 
 
 def test_steps_of_the_comparison_are_kept() -> None:
