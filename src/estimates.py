@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from src.core import FederatedState
+from src.data.dataset import Labels
 from src.data.federation import Federation
 from src.diagnostics import detection_auc, filter_accuracy
 from src.exchanges.noise_filter import FilterFlags, FilterState
@@ -20,8 +21,9 @@ def by_client(federation: Federation, state: FederatedState) -> dict[str, list[A
     """A column a quantity, a row a client that holds data; nothing where the method estimates nothing.
 
     ``true_quality`` is the share of right labels as given. ``filter_accuracy`` (FedDiv, Figs. 3, 5) is of the flags at
-    the client's last visit, NaN of one that was not visited; ``flagged`` is the share of its samples taken for wrong.
-    ``quality`` is ρ (FedES, Fig. 2), ``indicator`` what it was scaled from, ``steps`` how many local steps that took.
+    the client's last visit and the labels held then, NaN of one that was not visited; ``flagged`` is the share of its
+    samples taken for wrong. ``quality`` is ρ (FedES, Fig. 2), ``indicator`` what it was scaled from, ``steps`` how many
+    local steps the client took in the round of comparison.
     """
     assert federation.truth is not None, "for whoever has the truth"
     clients, quality, flags = list(federation.with_data), _quality(state), _flags(federation, state)
@@ -38,7 +40,8 @@ def by_client(federation: Federation, state: FederatedState) -> dict[str, list[A
         nan = float("nan")
         rows["flagged"] = [float((~clean[c]).mean()) if c in clean else nan for c in clients]
         rows["filter_accuracy"] = [
-            filter_accuracy(clean[c], given[c].labels.numpy(), truth[c]) if c in clean else nan for c in clients
+            filter_accuracy(clean[c], _judged(federation, c, flags[c]), truth[c]) if c in clean else nan
+            for c in clients
         ]
     if quality is not None:
         for name, values in (("quality", quality.rho), ("indicator", quality.indicator), ("steps", quality.steps)):
@@ -71,10 +74,15 @@ def _auc(federation: Federation, state: FederatedState) -> float:
     assert federation.truth is not None
     wrong, doubt = [], []
     for client, flags in _flags(federation, state).items():
-        samples = federation.samples(client)
-        wrong.append((samples.labels != federation.truth[samples.index]).numpy())
+        truth = federation.truth[federation.samples(client).index].numpy()
+        wrong.append(_judged(federation, client, flags) != truth)
         doubt.append(1 - flags.probability.numpy())
     return detection_auc(np.concatenate(doubt), np.concatenate(wrong))
+
+
+def _judged(federation: Federation, client: int, flags: FilterFlags) -> Labels:
+    """The labels [n] that the flags are of: those that the client held at that visit."""
+    return (federation.samples(client).labels if flags.labels is None else flags.labels).numpy()
 
 
 def _flags(federation: Federation, state: FederatedState) -> dict[int, FilterFlags]:

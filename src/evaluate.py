@@ -226,12 +226,15 @@ class Evaluator:
     def selection(self, rule: BatchRule, tasks: Sequence[ClientTask]) -> list[dict[str, Any]]:
         """True class against label, of what each step of ``rule`` leaves to train on, a row a client (FedDiv, Fig. 7).
 
+        It begins with the labels as given, and as they are held now where some client's have changed since.
         Nothing where the truth is not known, classes are many, or the rule takes samples as they are.
         """
         C, rows = self.federation.num_classes, []
+        changed = any(task.state.labels is not None for task in tasks)
         for task in tasks if self.federation.truth is not None and C <= FEW_CLASSES else ():
             assert self.federation.truth is not None, "checked above"
             true, held = self.federation.truth[task.samples.index], task.samples.labels
+            begun = {"as given": self.federation.samples(task.client).labels, **({"as held": held} if changed else {})}
             self.network.load(task.broadcast.params)
             row: dict[str, Any] = {}
             for name, found in rule.told(self.network, task).items():
@@ -239,7 +242,8 @@ class Evaluator:
                 kept = torch.arange(len(held)) if found is None else found.positions
                 row[name] = confusion(true[kept].numpy(), labels[kept].numpy(), C)
             if row:
-                rows.append({"client": task.client, "as given": confusion(true.numpy(), held.numpy(), C), **row})
+                row = {name: confusion(true.numpy(), labels.numpy(), C) for name, labels in begun.items()} | row
+                rows.append({"client": task.client, **row})
         return rows
 
     def table(self, state: FederatedState) -> LabelTable:

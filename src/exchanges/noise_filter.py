@@ -4,7 +4,7 @@ A filter is fitted to losses under the local model and used on losses under the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -60,6 +60,7 @@ class FilterFlags:
 
     clean: Tensor
     probability: Tensor  # float64
+    labels: Tensor | None  # int64 [n], those that it judged; None where they were as given
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class FilterState:
     counts: Mapping[int, int] = field(default_factory=dict)
     reported: tuple[int, ...] = ()  # clients whose filters came last, all at once
     start: Filter | None = None  # for those of whom nothing is known, under ``init=blobs``
+    shared: Filter | None = None  # that all are sent alike, made when filters came; none where each is sent its own
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ class NoiseFilter(Exchange):
         by = task.broadcast.extras.one(Filter)
         losses = filter_losses(logits, task.samples.labels, loss=self.loss, norm=self.norm)
         clean = clean_flags(losses, by, threshold=self.threshold, guard=self.guard)
-        return FilterFlags(torch.from_numpy(clean), torch.from_numpy(posterior_of_clean(losses, by)))
+        probability = torch.from_numpy(posterior_of_clean(losses, by))
+        return FilterFlags(torch.from_numpy(clean), probability, task.state.labels)
 
     def fold(self, state: FilterState, reports: Mapping[int, Payload], seed: int) -> FilterState:
         """Filters that came replace those that were cached (Eq. 4)."""
@@ -161,18 +164,17 @@ class NoiseFilter(Exchange):
         if start is None and self.init_from == "blobs":
             start = blobs(stream(seed, "filter blobs"))
         if not found:
-            return FilterState(state.cached, state.counts, state.reported, start)
-        return FilterState(
-            {**state.cached, **{c: f.filter for c, f in found.items()}},
-            {**state.counts, **{c: f.count for c, f in found.items()}},
-            tuple(sorted(found)),
-            start,
-        )
+            return replace(state, start=start)
+        cached = {**state.cached, **{c: f.filter for c, f in found.items()}}
+        counts = {**state.counts, **{c: f.count for c, f in found.items()}}
+        reported = tuple(sorted(found))
+        shared = None
+        if self.reach != "local":
+            shared = filter_of(reported[0], cached, counts, reported, reach=self.reach, variance=self.variance)
+        return FilterState(cached, counts, reported, start, shared)
 
     def send(self, state: FilterState, client: int) -> tuple[Any, ...]:
         """The filter that this client is to use; nothing while there is none."""
-        if client in state.cached if self.reach == "local" else state.cached:
-            return (
-                filter_of(client, state.cached, state.counts, state.reported, reach=self.reach, variance=self.variance),
-            )
-        return () if state.start is None else (state.start,)
+        found = state.cached.get(client) if self.reach == "local" else state.shared
+        found = found or state.start
+        return () if found is None else (found,)

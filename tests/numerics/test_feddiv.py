@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from src import loop
 from src.config import Training
 from src.core import ClientState, ClientTask, Payload
+from src.estimates import by_client
 from src.exchanges.noise_filter import (
     ClassBias,
     FilterFlags,
@@ -269,19 +271,24 @@ def of(value: float, count: int) -> Payload:
 
 
 def test_the_server_keeps_the_last_filter_of_everybody() -> None:
-    state = EXCHANGE.fold(EXCHANGE.init(4), {0: of(0.1, 10), 1: of(0.2, 30), 2: of(0.3, 60)}, 1)
-    state = EXCHANGE.fold(state, {1: of(0.4, 30)}, 1)
-    state = EXCHANGE.fold(state, {3: Payload()}, 1)  # one that had nothing to say
+    def folded(exchange: NoiseFilter) -> FilterState:
+        state = exchange.fold(exchange.init(4), {0: of(0.1, 10), 1: of(0.2, 30), 2: of(0.3, 60)}, 1)
+        state = exchange.fold(state, {1: of(0.4, 30)}, 1)
+        return exchange.fold(state, {3: Payload()}, 1)  # one that had nothing to say
+
     for reach, means in {
         "federated": (0.01 + 0.12 + 0.18,) * 4,
         "degraded": (0.4,) * 4,
         "local": (0.1, 0.4, 0.3, None),
     }.items():
         exchange = replace(EXCHANGE, reach=reach)  # type: ignore[arg-type]
-        for number, mean in enumerate(means):
-            sent = exchange.send(state, number)
-            assert (sent[0].mean[0] if sent else None) == (None if mean is None else pytest.approx(mean))
-    (squared,) = replace(EXCHANGE, variance="squared_share").send(state, 0)
+        state = folded(exchange)
+        sent = [exchange.send(state, number) for number in range(4)]
+        for found, mean in zip(sent, means, strict=True):
+            assert (found[0].mean[0] if found else None) == (None if mean is None else pytest.approx(mean))
+        assert (sent[0][0] is sent[1][0]) == (reach != "local")  # made once, not for every client
+    squaring = replace(EXCHANGE, variance="squared_share")
+    (squared,) = squaring.send(folded(squaring), 0)
     assert squared.variance[0] == pytest.approx(0.1**2 * 0.1 + 0.3**2 * 0.4 + 0.6**2 * 0.3)
 
 
@@ -342,6 +349,42 @@ def test_before_the_second_stage_everybody_fits_once_and_no_label_changes() -> N
         assert sum(found.share) == pytest.approx(1)
         assert min(found.variance) > 0
         assert found.mean[0] < found.mean[1]
+
+
+def test_flags_are_held_against_the_labels_that_they_judged() -> None:
+    """Under ``relabel_persist`` those of the last visit, which are neither as given nor as they are held afterwards."""
+    ran = composed(*WHOLE, "method.relabel_persist=true", "method.T=6", "train.epochs=4", "train.lr=0.1")
+    truth, told_apart = ran.federation.truth, 0
+    assert truth is not None
+    for before, found in pairwise(ran.rounds[4:]):
+        told = by_client(ran.federation, found.state)
+        for client in found.cohort:
+            flags, samples = found.state.client(client).extras.one(FilterFlags), ran.federation.samples(client)
+            held = before.state.client(client).labels
+            judged = samples.labels if held is None else held
+            clean, right = flags.clean.tolist(), (judged == truth[samples.index]).tolist()
+            accuracy = sum(c == r for c, r in zip(clean, right, strict=True)) / len(clean)
+            assert told["filter_accuracy"][told["client"].index(client)] == pytest.approx(accuracy)
+            told_apart += not torch.equal(judged, samples.labels)
+    assert told_apart
+
+
+def test_the_record_begins_with_the_labels_as_given_and_then_as_held(tmp_path: Path) -> None:
+    ran = run([*BY_NAME["feddiv"].words, "method.relabel_persist=true"], tmp_path / "run")
+    rows = ran.record["selection"]
+    moved = 0
+    with assembled(BY_NAME["feddiv"].words, tmp_path / "again") as parts:
+        truth = parts.federation.truth
+        assert truth is not None
+        for row in rows:
+            assert list(row)[:3] == ["client", "as given", "as held"]
+            samples, held = parts.federation.samples(row["client"]), ran.state.client(row["client"]).labels
+            for name, labels in (("as given", samples.labels), ("as held", samples.labels if held is None else held)):
+                counts = np.zeros((10, 10), int)
+                np.add.at(counts, (truth[samples.index].numpy(), labels.numpy()), 1)
+                assert row[name] == counts.tolist()
+            moved += row["as given"] != row["as held"]
+    assert moved
 
 
 def test_the_record_says_what_each_step_leaves_of_the_first_clients(tmp_path: Path) -> None:
