@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from src.config import CONF, Root, flatten, load
-from src.errors import UserError
+from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted
 
 TRACEBACKS = "HYDRA_FULL_ERROR"
@@ -56,13 +56,8 @@ def guarded(entry: Callable[[], object], *, overrides: bool = True) -> None:
     except Exception as error:
         if wanted:
             raise
-        print(f"error: the run failed: {described(error)}; {TRACEBACKS}=1 shows where", file=sys.stderr)
+        print(f"error: the run failed: {in_one_line(error)}; {TRACEBACKS}=1 shows where", file=sys.stderr)
         sys.exit(1)
-
-
-def described(error: BaseException) -> str:
-    """An unforeseen error in one line."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 def explain(error: BaseException, words: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What the user can mend: one exception whose message names the key, what was wrong and what would be right."""
+"""What goes wrong, in one line: what the user can mend, and what nobody foresaw."""
 
 
 class UserError(Exception):
@@ -6,3 +6,8 @@ class UserError(Exception):
 
     The message names the key a person would type (``noise.rho``), the value found and what would be accepted.
     """
+
+
+def in_one_line(error: BaseException) -> str:
+    """An unforeseen error: its kind, and the first line of what it says."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

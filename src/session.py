@@ -26,6 +26,7 @@ from src.disk import DiskFullError
 from src.errors import UserError
 from src.executors import auto
 from src.folder import RunFolder, open_folder
+from src.forgiving import forgiven
 from src.label_table import LabelTable
 from src.method import Method, assemble
 from src.model_file import ModelFile
@@ -196,18 +197,13 @@ class Session:
 
     def _selection(self) -> list[dict[str, Any]]:
         """What the batch rule would make of the first clients' samples now; what fails costs a warning."""
-        try:
-            return self._selected()
-        except Exception as error:  # a batch rule is anybody's
-            reason = (str(error).splitlines() or [""])[0]
-            log.warning("what the clients select could not be recorded (%s: %s)", type(error).__name__, reason)
-            return []
-
-    def _selected(self) -> list[dict[str, Any]]:
-        method, federation, executor, evaluator, state, settings = self.federated()
-        rule = method.at(max(state.round - 1, 0), len(federation.with_data))[0].batch
-        first = federation.with_data[: evaluate.FIRST_CLIENTS]
-        return evaluator.selection(rule, loop.next_tasks(method, federation, executor, state, settings, first))
+        rows: list[dict[str, Any]] = []
+        with forgiven(log, "what the clients select could not be recorded"):
+            method, federation, executor, evaluator, state, settings = self.federated()
+            rule = method.at(max(state.round - 1, 0), len(federation.with_data))[0].batch
+            first = federation.with_data[: evaluate.FIRST_CLIENTS]
+            rows += evaluator.selection(rule, loop.next_tasks(method, federation, executor, state, settings, first))
+        return rows
 
     def _products(self) -> None:
         """Write ``model.pt`` and ``labels.csv``; what fails is said in one line and hides no run.
@@ -220,13 +216,8 @@ class Session:
             label_table.NAME: lambda: self.evaluator.table(self.shown),
         }
         for name, make in products.items():
-            try:
+            with forgiven(log, f"{self.folder.path / name} could not be written"):
                 make().save(self.folder.path / name)
-            except DiskFullError:
-                raise
-            except Exception as error:
-                reason = (str(error).splitlines() or [""])[0]
-                log.warning("%s could not be written (%s: %s)", self.folder.path / name, type(error).__name__, reason)
 
     @property
     def shown(self) -> FederatedState:
@@ -254,16 +245,12 @@ class Session:
         Raises:
             DiskFullError: if there is no space for them.
         """
-        try:
+        files: list[Path] = []
+        with forgiven(log, f"the figures of {self.folder.path} could not be drawn"):
             from src import figures
 
             files = figures.save(self.folder.path)
-        except DiskFullError:
-            raise
-        except Exception as error:
-            log.warning("the figures of %s could not be drawn (%s: %s)", self.folder.path, type(error).__name__, error)
-            return
-        if self._mirror is not None:
+        if self._mirror is not None and files:
             self._mirror.images(files, self.state.round)
 
     def fail(self, error: BaseException, trace: str) -> None:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from src.disk import DiskFullError, writing
 from src.figures import accuracy, clients, confusion, lid, memorization, noise_levels, stability
 from src.figures.record import RunRecord, read
+from src.forgiving import forgiven
 
 log = logging.getLogger(__name__)
 
@@ -49,18 +50,17 @@ def save(folder: Path, *, tsne: bool = False) -> list[Path]:
         asked["features"] = lambda run: features.draw(run, folder)
     for name, draw in asked.items():
         file = folder / FOLDER / f"{name}.png"
-        try:
+        with forgiven(log, f"the figure {file} could not be drawn"):
             figure = draw(record)
             if figure is not None:
                 file.parent.mkdir(exist_ok=True)
-                with writing(file):
-                    _write(figure, file)
+                try:
+                    with writing(file):
+                        _write(figure, file)
+                except DiskFullError:
+                    file.unlink(missing_ok=True)
+                    raise
                 files.append(file)
-        except DiskFullError:
-            file.unlink(missing_ok=True)
-            raise
-        except Exception as error:
-            log.warning("the figure %s could not be drawn (%s: %s)", file, type(error).__name__, error)
     return files
 
 

@@ -21,7 +21,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict
 
 from src import cli, config
-from src.errors import UserError
+from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted
 from src.sweep.job import shares_a_process
 from src.sweep.ledger import DONE, Job, Ledger
@@ -124,7 +124,7 @@ class Sweep:
             raise failure
         self.tell(jobs)
         if isinstance(failure, Exception):
-            print(f"the launcher ended with {cli.described(failure)}", file=sys.stderr)
+            print(f"the launcher ended with {in_one_line(failure)}", file=sys.stderr)
         if failure is not None and not isinstance(failure, Exception):
             raise failure
         if self._signal is not None:

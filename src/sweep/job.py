@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from src import cli
-from src.errors import UserError
+from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted, Interruption
 from src.sweep.ledger import Job, Ledger
 
@@ -117,7 +116,7 @@ def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | N
             print(trace, file=sys.stderr, flush=True)  # into the job's log
         with contextlib.suppress(OSError):
             (folder / ERROR_LOG).write_text(trace)
-        job = replace(job, status="failed", error=cli.described(error))
+        job = replace(job, status="failed", error=in_one_line(error))
     if session is not None:
         job = replace(job, unsynchronised=session.unsynchronised)
     job = replace(job, seconds=round(time.time() - (job.started or 0.0), 3))
