@@ -102,10 +102,14 @@ class Training:
     weight_decay: NonNegative
     batch_size: PositiveCount
     epochs: PositiveCount
-    lr_decay: PositiveShare = 1.0
+    lr_decay: PositiveShare
 
     def at(self, round: int) -> Training:
-        """What holds in ``round`` (from 0, over all stages): the rate is ``lr · lr_decay^round``."""
+        """What holds in ``round`` (from 0, over all stages): the rate is ``lr · lr_decay^round``.
+
+        A round is one aggregation, as "communication round" is in FedCorr (Sec. 3.2), whose iterations over the clients
+        are made of many: each of a chain of single clients counts.
+        """
         return replace(self, lr=self.lr * self.lr_decay**round)
 
 

@@ -51,7 +51,7 @@ from tests.properties.runs import assembled, difference, run
 from tests.registry import BY_NAME, REGISTRY, Entry
 
 EXACT = 1e-9
-TRAINING = Training(lr=0.1, momentum=0.9, weight_decay=0.01, batch_size=4, epochs=3)
+TRAINING = Training(lr=0.1, momentum=0.9, weight_decay=0.01, batch_size=4, epochs=3, lr_decay=1.0)
 CROPPED = Transform(size=(2, 2), mean=(0.1,), std=(0.7,), scale=1.0, padding=1, flip=True)
 SIZES = (9, 8, 1, 4, 23, 5, 3, 40, 13, 2, 6, 17)
 """Smaller than a batch, whole batches, one over a whole number of batches, and everything between."""

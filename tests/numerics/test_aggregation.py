@@ -223,7 +223,7 @@ def test_a_round_with_uniform_weights():
 def test_full_batch_rounds_are_gradient_descent_on_the_union():
     """One full-batch step a client: FedAvg is one step on all data together."""
     dealt = random_federation([7, 2, 11])
-    training = Training(lr=0.3, momentum=0.0, weight_decay=0.0, batch_size=100, epochs=1)
+    training = Training(lr=0.3, momentum=0.0, weight_decay=0.0, batch_size=100, epochs=1, lr_decay=1.0)
     found = rounds(method(stage(rounds=2)), dealt, mlp(4, 3).double(), training)[-1].state.server.params
     together = mlp(4, 3).double()
     pixels, labels = dealt.dataset.train.read(torch.arange(20)).double(), dealt.given

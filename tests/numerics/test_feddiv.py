@@ -198,7 +198,7 @@ def test_a_client_without_a_filter_or_without_noise_uses_all_it_has() -> None:
 def test_new_labels_stay_where_they_are_to_persist() -> None:
     """Those of every doubted sample that the received model is sure of, whether or not it was trained on."""
     net, work = client(state=known())
-    training = Training(lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=10, epochs=2)
+    training = Training(lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=10, epochs=2, lr_decay=1.0)
 
     def after(rule: Reselection) -> torch.Tensor | None:
         return LocalTraining(training, rule, {"cross_entropy": CrossEntropy()}, None, {})(net, work).state.labels
@@ -223,7 +223,7 @@ def test_a_noisy_client_that_keeps_too_little_trains_on_nothing() -> None:
         assert found is not None
         assert len(found.positions) == left
     rule = replace(RULE, at_least=60)
-    training = Training(lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=10, epochs=2)
+    training = Training(lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=10, epochs=2, lr_decay=1.0)
     result = LocalTraining(training, rule, {"cross_entropy": CrossEntropy()}, None, {})(net, work)
     assert (result.steps, result.finite, result.num_samples) == (0, True, 60)
     assert result.params is not None

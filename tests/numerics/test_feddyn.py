@@ -22,7 +22,7 @@ from src.local.terms.cross_entropy import CrossEntropy
 from src.local.terms.feddyn import FedDyn
 from src.model_file import ModelFile
 from src.models.layers import is_running_statistic
-from src.samplers import Uniform
+from src.samplers import OnePass, Uniform
 from src.servers import FedDyn as FedDynServer
 from tests.numerics.toys import ONE_STEP, Point, Toward, federation, method, mlp, random_federation, rounds, stage, step
 from tests.numerics.vectors import federated
@@ -194,7 +194,7 @@ def test_rounds_with_a_cohort_of_some():
         stage(local=TERMS, rounds=7, sampler=Uniform(0.5), aggregator=Mean("uniform"), server=FedDynServer("server"))
     )
     judged = replace(toy, stages=(replace(toy.stages[0], server=FedDynServer("cohort")),))
-    training = Training(lr=0.5, momentum=0.0, weight_decay=0.0, batch_size=100, epochs=2)
+    training = Training(lr=0.5, momentum=0.0, weight_decay=0.0, batch_size=100, epochs=2, lr_decay=1.0)
     cloud, h = 2.0, [0.0] * 4
     assert loop.shown(judged, loop.initial_state({"w": torch.tensor(2.0)}), 4)["w"] == 2.0
     for found in rounds(toy, targets(values), Point(2.0), training):
@@ -288,6 +288,17 @@ def test_the_rate_falls_by_its_factor_from_round_to_round_over_all_stages():
         assert found.state.server.params["w"].item() == pytest.approx(w, rel=1e-12)
     assert t == 6
     assert training.at(0) == training
+
+
+def test_every_round_of_a_chain_of_single_clients_counts_for_the_rate():
+    """FedCorr calls each a communication round: three in a pass over three clients, before the next stage's first."""
+    chain = stage(sampler=OnePass(None, "chain"), rounds=None, passes=1, local={"toward": Toward()})
+    toy = method(chain, stage(local={"toward": Toward()}, name="second"))
+    w, found = 2.0, rounds(toy, targets([5.0, 5.0, 5.0]), Point(2.0), replace(ONE_STEP, lr=0.4, lr_decay=0.7))
+    assert [len(r.cohort) for r in found] == [1, 1, 1, 3]
+    for t, each in enumerate(found):
+        w -= 0.4 * 0.7**t * (w - 5.0)
+        assert each.state.server.params["w"].item() == pytest.approx(w, rel=1e-12)
 
 
 @pytest.mark.parametrize("protocol", ["cifar10", "cifar100", "clothing1m"])

@@ -343,7 +343,7 @@ def test_ranks_give_the_masks_that_sorting_gives() -> None:
 
 RHO = 0.3
 SEGD = SelectiveDecay(mask="static", target="update", scope="dims_2_4", enabled=True)
-TRAINING = Training(lr=0.1, momentum=0.9, weight_decay=0.05, batch_size=100, epochs=4)
+TRAINING = Training(lr=0.1, momentum=0.9, weight_decay=0.05, batch_size=100, epochs=4, lr_decay=1.0)
 
 
 @pytest.mark.parametrize("target", ["update", "grad"])

@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 CLASSES = 3
 TERM = Peer("sample", 1.0, 1e-5, "subtracted", ramp=False, ramp_start=10, ramp_length=30, first_stage=1)
 SHARING = LabelSharing(epsilon=1.5, peer_dist="global_dp", projection="simplex", stage=1)
-TRAINING = Training(lr=0.2, momentum=0.0, weight_decay=0.0, batch_size=2, epochs=2)
+TRAINING = Training(lr=0.2, momentum=0.0, weight_decay=0.0, batch_size=2, epochs=2, lr_decay=1.0)
 LABELS = ([0, 2, 1, 1, 0], [2, 2, 0, 1], [1, 0, 2])
 
 

@@ -44,7 +44,7 @@ TERM = FLR(
     clamp="inner",
     inner_max=0.9999,
 )
-TRAINING = Training(lr=0.3, momentum=0.0, weight_decay=0.0, batch_size=2, epochs=2)
+TRAINING = Training(lr=0.3, momentum=0.0, weight_decay=0.0, batch_size=2, epochs=2, lr_decay=1.0)
 CLASSES = 3
 
 

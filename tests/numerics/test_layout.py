@@ -20,7 +20,7 @@ from src.models.cnn import CNN
 from src.network import Layout, Network, fabric_for
 from tests.numerics.toys import mlp, random_federation, task
 
-TRAINING = Training(lr=0.1, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2)
+TRAINING = Training(lr=0.1, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2, lr_decay=1.0)
 COLOUR = Transform(size=(4, 4), mean=(0.5, 0.4, 0.3), std=(1.0, 0.9, 0.8), scale=1.0, padding=1, flip=True)
 
 

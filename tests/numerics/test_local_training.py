@@ -35,7 +35,7 @@ from src.local.terms.cross_entropy import CrossEntropy
 from src.network import Network
 from tests.numerics.toys import equal, mlp, network, random_federation, task
 
-TRAINING = Training(lr=0.2, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2)
+TRAINING = Training(lr=0.2, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2, lr_decay=1.0)
 CROSS_ENTROPY: dict[str, LossTerm] = {"cross_entropy": CrossEntropy()}
 CROPPED = Transform(size=(2, 2), mean=(0.0,), std=(1.0,), scale=1.0, padding=1, flip=True)
 
@@ -136,7 +136,7 @@ def test_every_fit_starts_anew():
 
 
 def test_reported_loss_is_the_mean_over_steps():
-    training = Training(lr=1e-12, momentum=0.0, weight_decay=0.0, batch_size=4, epochs=3)
+    training = Training(lr=1e-12, momentum=0.0, weight_decay=0.0, batch_size=4, epochs=3, lr_decay=1.0)
     net = network(mlp(4, 3))
     work = task(net.module, random_federation([8]).samples(0))
     expected = F.cross_entropy(mlp(4, 3).double()(work.samples.read().double()), work.samples.labels)
@@ -297,7 +297,7 @@ def test_gradients_that_a_transform_does_not_return_stay():
 
 def test_weight_decay_is_applied_after_the_transform():
     """What is masked are gradients; the optimiser's decay is its own."""
-    training = Training(lr=0.1, momentum=0.0, weight_decay=0.5, batch_size=10, epochs=2)
+    training = Training(lr=0.1, momentum=0.0, weight_decay=0.5, batch_size=10, epochs=2, lr_decay=1.0)
     net = network(mlp(4, 3))
     work = task(net.module, random_federation([7]).samples(0))
     found = params(trained(work, net, training, gradient=Scaled(0.0)))
@@ -506,7 +506,7 @@ def test_dropout_differs_by_client_round_and_seed():
     """One full batch, so that only the masks differ."""
     net = network(mlp(4, 3, dropout=0.5, hidden=40))
     samples = random_federation([7]).samples(0)
-    training = Training(lr=0.2, momentum=0.0, weight_decay=0.0, batch_size=7, epochs=1)
+    training = Training(lr=0.2, momentum=0.0, weight_decay=0.0, batch_size=7, epochs=1, lr_decay=1.0)
     found = [params(trained(work, net, training)) for work in four_tasks(net, samples)]
     assert not any(torch.allclose(a["1.weight"], b["1.weight"]) for i, a in enumerate(found) for b in found[:i])
 

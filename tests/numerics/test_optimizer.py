@@ -30,7 +30,9 @@ CASES = [(0.0, 0.0), (0.9, 0.0), (0.5, 0.01), (0.0, 0.01)]
 @pytest.mark.parametrize(("momentum", "weight_decay"), CASES)
 def test_steps_are_torchs(momentum: float, weight_decay: float, memory_format: torch.memory_format, dtype: torch.dtype):
     ours, theirs = start(memory_format, dtype), start(memory_format, dtype)
-    sgd = Sgd(ours, Training(lr=0.3, momentum=momentum, weight_decay=weight_decay, batch_size=1, epochs=1))
+    sgd = Sgd(
+        ours, Training(lr=0.3, momentum=momentum, weight_decay=weight_decay, batch_size=1, epochs=1, lr_decay=1.0)
+    )
     reference = torch.optim.SGD(theirs, 0.3, momentum, weight_decay=weight_decay, fused=True)
     for step in range(4):
         gradients(ours, step, None)
@@ -47,7 +49,9 @@ def test_steps_are_torchs(momentum: float, weight_decay: float, memory_format: t
 def test_a_gradient_may_come_late(momentum: float, weight_decay: float, missing: int):
     """Torch's fused form would let all momenta start anew then; its plain form does not."""
     ours, theirs = (start(torch.contiguous_format, torch.float64) for _ in range(2))
-    sgd = Sgd(ours, Training(lr=0.3, momentum=momentum, weight_decay=weight_decay, batch_size=1, epochs=1))
+    sgd = Sgd(
+        ours, Training(lr=0.3, momentum=momentum, weight_decay=weight_decay, batch_size=1, epochs=1, lr_decay=1.0)
+    )
     reference = torch.optim.SGD(theirs, 0.3, momentum, weight_decay=weight_decay, fused=False, foreach=False)
     for step in range(4):
         late = missing if step < 2 else None
@@ -62,7 +66,7 @@ def test_a_gradient_may_come_late(momentum: float, weight_decay: float, missing:
 def test_without_any_gradient_nothing_moves():
     parameters = start(torch.contiguous_format, torch.float32)
     before = [p.detach().clone() for p in parameters]
-    Sgd(parameters, Training(lr=0.3, momentum=0.9, weight_decay=0.1, batch_size=1, epochs=1)).step()
+    Sgd(parameters, Training(lr=0.3, momentum=0.9, weight_decay=0.1, batch_size=1, epochs=1, lr_decay=1.0)).step()
     assert all(torch.equal(p, b) for p, b in zip(parameters, before, strict=True))
 
 
@@ -70,7 +74,9 @@ def test_momenta_are_kept_where_they_were_given():
     parameter = nn.Parameter(torch.zeros(3))
     momentum = torch.tensor([1.0, 0.0, -1.0])
     given: dict[Tensor, Tensor] = {parameter: momentum}
-    sgd = Sgd([parameter], Training(lr=1.0, momentum=0.5, weight_decay=0.0, batch_size=1, epochs=1), given)
+    sgd = Sgd(
+        [parameter], Training(lr=1.0, momentum=0.5, weight_decay=0.0, batch_size=1, epochs=1, lr_decay=1.0), given
+    )
     parameter.grad = torch.tensor([0.0, 2.0, 0.0])
     sgd.step()
     assert momentum.tolist() == [0.5, 2.0, -0.5]

@@ -17,7 +17,7 @@ from src.local.terms.cross_entropy import CrossEntropy
 from src.resident import Resident
 from tests.numerics.toys import equal, mlp, network, random_federation, task
 
-TRAINING = Training(lr=0.2, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2)
+TRAINING = Training(lr=0.2, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2, lr_decay=1.0)
 CROPPED = Transform(size=(2, 2), mean=(0.0,), std=(1.0,), scale=1.0, padding=1, flip=True)
 PLAIN = Transform(size=(2, 2), mean=(0.0,), std=(1.0,), scale=1.0)
 FAR = torch.device("meta")

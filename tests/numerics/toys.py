@@ -265,7 +265,7 @@ class NoEvaluation:
         return Payload()
 
 
-ONE_STEP = Training(lr=0.5, momentum=0.0, weight_decay=0.0, batch_size=100, epochs=1)
+ONE_STEP = Training(lr=0.5, momentum=0.0, weight_decay=0.0, batch_size=100, epochs=1, lr_decay=1.0)
 
 
 def stage(**parts: Any) -> Stage:
