@@ -432,15 +432,15 @@ class BatchRule(Part, Protocol):
 class GradientTransform(Part, Protocol):
     """Masks or scales gradients between backward and the optimiser's step, or the step itself."""
 
-    of_updates: ClassVar[bool] = False
-    """Whether it may have something to say of the step, for which the parameters before it are copied."""
-
     def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
         """New gradients by parameter name."""
         return gradients
 
     def update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
-        """What the parameters shall be, given what they were before the optimiser's step and are after it."""
+        """What the parameters shall be, given what they were before the optimiser's step and are after it.
+
+        The parameters before the step are copied for a transform that has this method of its own.
+        """
         return after
 
 

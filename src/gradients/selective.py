@@ -23,7 +23,6 @@ class SelectiveDecay(GradientTransform):
     """
 
     reads: ClassVar[tuple[type, ...]] = (ClientQuality, CriticalityRanks)
-    of_updates: ClassVar[bool] = True
     mask: Literal["static", "per_step"]
     target: MaskTarget
     scope: Scope

@@ -20,14 +20,15 @@ from src.core import (
     Exchange,
     GradientTransform,
     LossTerm,
+    Observation,
     Params,
     Payload,
     Samples,
     Step,
     all_finite,
 )
+from src.diagnostics import squared_move
 from src.local.lightning import ClientModule, Objective, backward, mean_over_steps
-from src.local.observation import observe
 from src.local.plan import Draws, batch_sizes, chunks, inherits
 from src.network import Network
 from src.streams import torch_seeded
@@ -95,8 +96,16 @@ class LocalTraining:
             sent, kept = sent.including(*up), kept.including(*keep)
         labels = self.batch.relabels(network, task)
         state = ClientState(task.state.labels if labels is None else labels, task.state.weight, terms, kept)
-        seen = observe(network, task, fit.params) if self.observed else None
-        return ClientResult(task.client, len(task.samples), fit.params, state, sent, *ran, seen)
+        return ClientResult(
+            task.client, len(task.samples), fit.params, state, sent, *ran, self._seen(network, task, fit.params)
+        )
+
+    def _seen(self, network: Network, task: ClientTask, params: Params) -> Observation | None:
+        """What is noted of ``params``, which the network holds, where they ran: no model travels for it."""
+        if not self.observed:
+            return None
+        moved = squared_move(task.broadcast.params, params, network.trainable())
+        return Observation(moved, network.logits(task.samples).argmax(1))
 
     def _train(self, network: Network, task: ClientTask) -> tuple[Mapping[str, Any], float, int]:
         """Every step on the loaded network: the terms' states, the mean loss and the number of steps."""
@@ -107,7 +116,7 @@ class LocalTraining:
         live = list(trainable.values())
         objective = Objective(self.terms, self.states(task, network.num_classes))
         losses: list[Tensor] = []
-        scaled = self.gradient is not None and self.gradient.of_updates
+        scaled = self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
         module.train()
         for step in self._steps(network, task, trainable):
             if network.has_batch_norm:  # a batch of one has no statistics; the running ones serve

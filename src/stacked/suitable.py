@@ -1,6 +1,6 @@
 """What can be stacked, and how many clients at once."""
 
-from src.core import BLOCK, BatchRule
+from src.core import BLOCK, BatchRule, GradientTransform
 from src.local.plan import inherits
 from src.local.sgd import LocalTraining
 from src.network import Network
@@ -15,7 +15,7 @@ def why_not(job: LocalTraining, network: Network) -> str | None:
     """
     if not inherits(job.batch, BatchRule, "select"):
         return f"{type(job.batch).__name__} chooses samples by the client's own model"
-    if job.gradient is not None and job.gradient.of_updates:
+    if job.gradient is not None and not inherits(job.gradient, GradientTransform, "update"):
         return f"{type(job.gradient).__name__} acts on the optimiser's step"
     try:
         stacked(network)
