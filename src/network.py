@@ -128,20 +128,24 @@ class Network:
 
         There is one at a time: what this gave before is another model once the next has been called.
         """
-        of = (broadcast.round, id(broadcast.params))
 
         def forward(inputs: Tensor) -> Tensor:
-            if self._frozen is None:
-                self._frozen = copy.deepcopy(self.module)
-                for parameter in self._frozen.parameters():
-                    parameter.requires_grad = False  # its method of this name is refused under vmap
-            if self._frozen_of != of:
-                self._frozen.load_state_dict(broadcast.params)
-                self._frozen_of = of
-            logits: Tensor = self._frozen.eval()(inputs)
+            logits: Tensor = self.receive(broadcast)(inputs)
             return logits
 
         return forward
+
+    def receive(self, broadcast: Broadcast) -> nn.Module:
+        """The module behind ``frozen``, in eval mode, with the received parameters in it: always in the same memory."""
+        of = (broadcast.round, id(broadcast.params))
+        if self._frozen is None:
+            self._frozen = copy.deepcopy(self.module)
+            for parameter in self._frozen.parameters():
+                parameter.requires_grad = False  # its method of this name is refused under vmap
+        if self._frozen_of != of:
+            self._frozen.load_state_dict(broadcast.params)
+            self._frozen_of = of
+        return self._frozen.eval()
 
     # ------------------------------------------------------------------------------------------------------- inputs
 

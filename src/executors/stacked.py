@@ -3,14 +3,18 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar, cast
+from functools import cached_property
+from itertools import islice
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from annotated_types import Ge, MultipleOf
+from annotated_types import Ge, Interval, MultipleOf
 
 from src.core import BLOCK, Block, ClientJob, ClientResult, ClientTask, Executor
+from src.errors import UserError
 from src.local.sgd import LocalTraining
 from src.network import Network
 from src.ranges import Positive
+from src.stacked.graph import CudaGraph, Graphs
 from src.stacked.network import stacked
 from src.stacked.refusal import NotStackable
 from src.stacked.suitable import clients_in, why_not
@@ -22,8 +26,12 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 GIB = 2**30
+MEMORY = {"cpu": 1.0, "cuda": 16.0}
+"""GiB that a stack may take on each kind of device, where nobody says."""
 POOLED = 0.25
 """The share of the memory that a stack's images may take."""
+Few = Annotated[int, Interval(ge=1, lt=BLOCK)]
+Blocks = Annotated[int, Ge(BLOCK), MultipleOf(BLOCK)]
 
 
 @dataclass(frozen=True)
@@ -34,27 +42,31 @@ class Stacked(Executor):
     """
 
     network: Network
-    stack: Annotated[int, Ge(BLOCK), MultipleOf(BLOCK)]  # clients at once, at most
-    memory: Positive  # GiB that a stack may take
+    stack: Few | Blocks  # clients at once, at most
+    memory: Positive | None  # GiB that a stack may take; None for what ``MEMORY`` says
+    graphs: Literal["auto"] | bool = (
+        "auto"  # whether steps are CUDA graphs; a record from before there were any is silent
+    )
     _said: set[str] = field(default_factory=set, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what the device cannot do.
+
+        Raises:
+            UserError: if graphs are asked for on a CPU.
+        """
+        if self.graphs is True and self.network.device.type != "cuda":
+            raise UserError(
+                "executor.graphs=true, but this run is on a CPU, and CUDA graphs are a GPU's: use executor.graphs=auto"
+            )
 
     def map(
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
     ) -> Iterator[Block[V, T]]:
         """Reduced blocks of ``BLOCK`` tasks, in order."""
-        asked: Any = job
-        training = asked if isinstance(asked, LocalTraining) else None
-        at_once = 0 if training is None else self._at_once(training, tasks)
-        for first in range(0, len(tasks), at_once or BLOCK):
-            together = tasks[first : first + (at_once or BLOCK)]
-            results: list[T] | None = None
-            if training is not None and at_once and len(together) > 1:
-                results = cast("list[T] | None", self._trained(training, together))
-            for start in range(0, len(together), BLOCK):
-                block = slice(start, start + BLOCK)
-                yield reduce(
-                    [job(self.network, task) for task in together[block]] if results is None else results[block]
-                )
+        results = self._results(job, tasks)
+        while block := list(islice(results, BLOCK)):
+            yield reduce(block)
 
     def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
         """The stacks; single clients where they run one by one."""
@@ -62,19 +74,45 @@ class Stacked(Executor):
         return [list(range(first, min(first + at_once, len(tasks)))) for first in range(0, len(tasks), at_once)]
 
     def settings(self) -> dict[str, Any]:
-        """How a cohort is cut."""
-        return {"stack": self.stack, "memory": self.memory}
+        """How a cohort is cut, and how its steps are made."""
+        return {"stack": self.stack, "memory": self._memory, "graphs": self.graphs}
+
+    @property
+    def _memory(self) -> float:
+        return MEMORY[self.network.device.type] if self.memory is None else self.memory
+
+    @cached_property
+    def _graphs(self) -> Graphs:
+        """Those of this network, kept from round to round."""
+        wanted = self.network.device.type == "cuda" and self.graphs is not False
+        return Graphs(CudaGraph if wanted else None, self._say_eager)
+
+    def _results(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> Iterator[T]:
+        """The result of each task, in order: a stack's at once, or one by one as they are asked for."""
+        asked: Any = job
+        at_once = self._at_once(asked, tasks) if isinstance(asked, LocalTraining) else 0
+        for first in range(0, len(tasks), at_once or 1):
+            together = tasks[first : first + (at_once or 1)]
+            found = self._trained(asked, together) if at_once and len(together) >= self._fewest else None
+            yield from (job(self.network, task) for task in together) if found is None else cast("list[T]", found)
+
+    @property
+    def _fewest(self) -> int:
+        """Clients that make a stack: one is worth it where its steps become graphs."""
+        return 1 if self._graphs else 2
 
     def _at_once(self, job: LocalTraining, tasks: Sequence[ClientTask]) -> int:
         """Clients to a stack; 0 where they run one by one."""
-        if len(tasks) < 2:
+        if len(tasks) < self._fewest:
             return 0
         reason = why_not(job, self.network)
         if reason is None:
-            found = clients_in(job, self.network, self.stack, int(self.memory * GIB * (1 - POOLED)))
+            limit = int(self._memory * GIB * (1 - POOLED))
+            found = clients_in(job, self.network, self.stack, limit, graphs=bool(self._graphs))
             if found:
                 return found
-            reason = f"{BLOCK} clients at once would take more than executor.memory={self.memory:g} GiB"
+            few = 1 if self._graphs else min(self.stack, BLOCK)
+            reason = f"{few} at once would take more than executor.memory={self._memory:g} GiB"
         self._say(reason)
         return 0
 
@@ -82,7 +120,7 @@ class Stacked(Executor):
         """The clients' results; None where they turn out not to be stackable."""
         network = self.network
         try:
-            fits = train(job, network, stacked(network).network, tasks, self._pooled())
+            fits = train(job, network, stacked(network).network, tasks, self._pooled(), self._graphs)
         except NotStackable as refusal:
             self._say(str(refusal))
             return None
@@ -97,9 +135,15 @@ class Stacked(Executor):
         """How many images a stack holds."""
         transform, width = self.network.transform, self.network.dtype.itemsize
         each = len(transform.mean) * transform.size[0] * transform.size[1] * width
-        return int(self.memory * GIB * POOLED / each)
+        return int(self._memory * GIB * POOLED / each)
 
     def _say(self, reason: str) -> None:
-        if reason not in self._said:
-            self._said.add(reason)
-            log.warning("executor=stacked: clients run one by one, because %s; this is said once", reason)
+        self._once(f"clients run one by one, because {reason}")
+
+    def _say_eager(self, reason: str) -> None:
+        self._once(f"some steps run without a CUDA graph, because {reason}")
+
+    def _once(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            log.warning("executor=stacked: %s; this is said once", sentence)

@@ -59,6 +59,7 @@ class StackedNetwork:
                 self.slots[f"{path}.{name}" if path else name] = Slot(stacked, name, stacked.forms[name])
         self.names = list(module.state_dict())
         self.trainable = [name for name, p in module.named_parameters() if p.requires_grad]
+        self._bound: Mapping[str, Tensor] | None = None
 
     def store(self, params: Sequence[Params]) -> dict[str, Tensor]:
         """Received parameters and buffers of all clients as they are kept, [K, ...] each, by name."""
@@ -72,12 +73,16 @@ class StackedNetwork:
 
     def bind(self, tensors: Mapping[str, Tensor]) -> None:
         """Compute with these from now on: by name, in the layers' form."""
+        if tensors is self._bound:
+            return
+        self._bound = tensors
         for name, tensor in tensors.items():
             slot = self.slots[name]
             setattr(slot.layer, slot.attribute, tensor)
 
     def release(self) -> None:
         """Hold no tensors any more."""
+        self._bound = None
         for slot in self.slots.values():
             setattr(slot.layer, slot.attribute, None)
 

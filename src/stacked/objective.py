@@ -5,20 +5,21 @@ Terms whose losses depend on their row alone are evaluated once, on the rows of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from src.core import Broadcast, ClientTask, GradientTransform, LossTerm, Mixing, Params, Payload, Step
+from src.core import Broadcast, ClientTask, GradientTransform, LossTerm, Params, Payload, Step
 from src.local.lightning import average
 from src.local.plan import inherits
 from src.network import Network
 from src.stacked.network import StackedNetwork
 from src.stacked.refusal import NotStackable, line
-from src.stacked.values import Joined, filled, flattened, join
+from src.stacked.values import Joined, filled, flattened, join, mapped
+from src.stacked.watch import WatchedBroadcast, WatchedStep
 
 T = TypeVar("T")
 
@@ -32,10 +33,18 @@ class Batch:
     targets: Tensor  # int64 [K, B], or float [K, B, classes]
     positions: Tensor  # int64 [K, B]
     weight: Tensor | None  # [K, B]
-    draws: Sequence[Mapping[str, Any]] | None  # of each client's terms; None where no term draws
+    draws: Joined | None  # of each client's terms, by name; None where no term draws
     number: int
     unmixed: Tensor | None  # [K, B, C, H, W]; None where nothing was mixed
-    mixing: Sequence[Mixing] | None  # of each client's batch
+    mixing: Joined | None  # how each client's batch was mixed; None where it was not, or nobody asks
+
+    def each(self, of: Callable[[Tensor], Tensor]) -> Self:
+        """The same batch with ``of(tensor)`` in the place of each tensor."""
+        return mapped(self, of)  # type: ignore[no-any-return]
+
+    def held(self) -> list[Tensor]:
+        """Every tensor, in an order that is the same for all batches of one form."""
+        return flattened(self)[1]
 
 
 @dataclass
@@ -48,6 +57,7 @@ class Objective:
     gradient: GradientTransform | None
     tasks: Sequence[ClientTask]
     states: list[dict[str, Any]]
+    asked: set[str] | None = None  # where what steps ask for is to be noted, see ``src.stacked.watch``
     _held: tuple[tuple[int, ...], Joined] | None = None
     _received: dict[tuple[int, ...], Joined] = field(default_factory=dict)
     _kept: dict[tuple[int, ...], Joined] = field(default_factory=dict)
@@ -62,6 +72,10 @@ class Objective:
     def sees_steps(self) -> bool:
         """Whether anything asks for more than rows."""
         return bool(self.others) or self.gradient is not None
+
+    def join(self, values: Sequence[Any], members: tuple[int, ...]) -> Joined:
+        """One value of each of the members as one."""
+        return join(values, self.network.dtype, self.network.device, [self.counts[k] for k in members])
 
     def _by_row(self, name: str, term: LossTerm) -> bool:
         return term.rowwise and inherits(term, LossTerm, "draw") and all(own[name] is None for own in self.states)
@@ -109,7 +123,7 @@ class Objective:
 
     def _of_rows(self, logits: Tensor, batch: Batch) -> Tensor:
         clients, size = logits.shape[:2]
-        rows = Step(
+        rows = self.step(
             module=_no_module,
             params={},
             broadcast=Broadcast(self.tasks[0].broadcast.round, self.tasks[0].broadcast.stage, {}),
@@ -140,7 +154,7 @@ class Objective:
 
     def _of_steps(self, members: tuple[int, ...], tensors: Params, logits: Tensor, batch: Batch) -> Tensor:
         step = _Stepped(self, members, tensors, logits, batch)
-        held = self._hold(members)
+        held = self.held(members)
         forms: list[Any] = []
 
         def one(*given: Tensor) -> tuple[Tensor, ...]:
@@ -161,13 +175,18 @@ class Objective:
         self._held = members, held.next(forms[0], after)
         return total
 
-    def _hold(self, members: tuple[int, ...]) -> Joined:
+    def held(self, members: tuple[int, ...]) -> Joined:
         """The members' states as one; kept so until other clients step."""
         if self._held is None or self._held[0] != members:
             self._release()
-            own = [{name: self.states[k][name] for name in self.others} for k in members]
-            self._held = members, join(own, self.network.dtype, self.network.device, [self.counts[k] for k in members])
+            self._held = members, self.join([{n: self.states[k][n] for n in self.others} for k in members], members)
         return self._held[1]
+
+    def hold(self, members: tuple[int, ...], states: Joined) -> None:
+        """The members' states are these now."""
+        if self._held is not None and self._held[0] != members:
+            self._release()
+        self._held = members, states
 
     def _release(self) -> None:
         if self._held is not None:
@@ -181,7 +200,7 @@ class Objective:
         if members not in self._kept:
             own = [self.tasks[k].state.extras for k in members]
             try:
-                found = join(own, self.network.dtype, self.network.device, [self.counts[k] for k in members])
+                found = self.join(own, members).each(self._here)
             except NotStackable as refusal:
                 found = Joined(Unlike(str(refusal)), ())
             self._kept[members] = found
@@ -190,10 +209,25 @@ class Objective:
     def received(self, members: tuple[int, ...]) -> Joined:
         """What the members were sent as one; a model that all were sent stays one."""
         if members not in self._received:
-            sent = [self.tasks[k].broadcast for k in members]
-            own = [self.counts[k] for k in members]
-            self._received[members] = join(sent, self.network.dtype, self.network.device, own)
+            found = self.join([self.tasks[k].broadcast for k in members], members)
+            self._received[members] = found.each(self._here)
         return self._received[members]
+
+    def _here(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.network.device, non_blocking=True)
+
+    def given(self, members: tuple[int, ...], received: Joined, kept: Joined, held: Joined | None) -> "Objective":
+        """The same for the members, which were sent, keep and hold what is given here."""
+        own = None if held is None else (members, held)
+        return replace(self, _held=own, _received={members: received}, _kept={members: kept})
+
+    def step(self, **values: Any) -> Step:
+        """The step of these values, watched if anybody wants to know what it asks for."""
+        if self.asked is None:
+            return Step(**values)
+        step = WatchedStep(**{**values, "broadcast": WatchedBroadcast.of(values["broadcast"], self.asked)})
+        step.asked = self.asked
+        return step
 
 
 class _Stepped:
@@ -209,14 +243,11 @@ class _Stepped:
         data = [logits, inputs, batch.labels, batch.targets, batch.positions]
         data += [] if batch.weight is None else [batch.weight]
         data += [] if batch.unmixed is None else [batch.unmixed]
-        own = [objective.counts[k] for k in members]
-        network = objective.network
-        drawn = None if batch.draws is None else join(batch.draws, network.dtype, network.device, own)
-        mixing = None if batch.mixing is None else join(batch.mixing, network.dtype, network.device, own)
+        network, drawn, mixing = objective.network, batch.draws, batch.mixing
         sent, kept = objective.received(members), objective.kept(members)
         self._mixed, self._mixing, self._kept = batch.unmixed is not None, mixing, kept
         self._frozen = network.frozen(objective.tasks[members[0]].broadcast)
-        self._network, self._trainable = network, many.trainable
+        self._network, self._trainable, self._step = network, many.trainable, objective.step
         self._names, self._weighted, self._number = list(named), batch.weight is not None, batch.number
         self._drawn, self._sent = drawn, sent
         more = [joined.tensors for joined in (sent, kept, drawn, mixing) if joined is not None]
@@ -239,7 +270,7 @@ class _Stepped:
             self._fill(joined, [] if joined is None else take(len(joined.tensors)))
             for joined in (self._sent, self._kept, self._drawn, self._mixing)
         )
-        step = Step(
+        step = self._step(
             module=lambda x: self._forward(tensors, x),
             params={name: tensors[name] for name in self._trainable},
             broadcast=sent,
@@ -306,6 +337,12 @@ class Unlike(Payload):
     def __init__(self, reason: str) -> None:
         super().__init__()
         self._reason = reason
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unlike) and other._reason == self._reason
+
+    def __hash__(self) -> int:
+        return hash(self._reason)
 
     def get(self, kind: type[T]) -> T | None:
         """Refused."""

@@ -24,12 +24,17 @@ def why_not(job: LocalTraining, network: Network) -> str | None:
     return None
 
 
-def clients_in(job: LocalTraining, network: Network, most: int, limit: int) -> int:
-    """How many clients to train at once in ``limit`` bytes: whole blocks, at most ``most``; 0 if not even one fits.
+def clients_in(job: LocalTraining, network: Network, most: int, limit: int, *, graphs: bool = False) -> int:
+    """How many clients to train at once in ``limit`` bytes, at most ``most``: 0 if too few fit.
 
-    A client takes its model four times (weights, gradients, momentum, result), and what one batch leaves for the
-    backward pass. The rule knows no load and no machine, so that a run is cut alike wherever it goes on.
+    They are whole blocks, unless ``most`` is less than one, or a few are worth a stack because steps are ``graphs``.
+    A client takes its model four times (weights, gradients, momentum, result), seven times with a graph (weights and
+    momentum of the graph's own, the received model), and what one batch leaves for the backward pass. The rule knows no
+    load and no machine, so that a run is cut alike wherever it goes on.
     """
     parameters = sum(t.numel() * t.element_size() for t in network.params().values())
     activations = job.training.batch_size * stacked(network).activations
-    return min(most, int(limit // (4 * parameters + activations)) // BLOCK * BLOCK)
+    fit = min(most, int(limit // ((7 if graphs else 4) * parameters + activations)))
+    if fit < BLOCK:
+        return fit if graphs or most < BLOCK else 0
+    return fit - fit % BLOCK

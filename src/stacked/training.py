@@ -10,22 +10,36 @@ from torch.func import vmap
 
 from src.core import BatchRule, ClientTask, Params
 from src.data.transforms import Augmentation
-from src.local.optimizer import Sgd
 from src.local.plan import Draws, batch_sizes, chunks, inherits
 from src.local.sgd import Fit, LocalTraining
 from src.network import Network
+from src.stacked.graph import EAGER, Graphs
 from src.stacked.network import StackedNetwork
 from src.stacked.objective import Batch, Objective
 from src.stacked.pool import Pool
 from src.stacked.refusal import NotStackable, line
 from src.stacked.schedule import Run, ranked, runs
-from src.stacked.values import filled, join
+from src.stacked.step import Stepper, View, summed
+from src.stacked.values import Joined, filled, join
 
 
 def train(
-    job: LocalTraining, network: Network, many: StackedNetwork, tasks: Sequence[ClientTask], pooled: int
+    job: LocalTraining,
+    network: Network,
+    many: StackedNetwork,
+    tasks: Sequence[ClientTask],
+    pooled: int,
+    graphs: Graphs = EAGER,
 ) -> list[Fit]:
-    """What each client's training comes to, in the order of ``tasks``; ``pooled`` images are held at most.
+    """What each client's training comes to, in the order of ``tasks``.
+
+    Args:
+        job: what each of them does.
+        network: the plain network, on whose device they are trained.
+        many: its stacked form.
+        tasks: one for each client.
+        pooled: how many images are held at most.
+        graphs: where steps are recorded, to be replayed in this stack and in later ones.
 
     Raises:
         NotStackable: if something in the job or its data cannot be run for many clients at once.
@@ -33,7 +47,8 @@ def train(
     size = job.training.batch_size
     sizes = [batch_sizes(len(t.samples), size, join_last_of_one=network.has_batch_norm) for t in tasks]
     order = ranked(sizes, size)
-    stack = _Stack(job, network, many, [tasks[k] for k in order], [sizes[k] for k in order], pooled)
+    stack = _Stack(job, network, many, [tasks[k] for k in order], [sizes[k] for k in order], pooled, graphs)
+    graphs.begin()
     try:
         stack.train()
         fits = stack.fits()
@@ -41,18 +56,6 @@ def train(
         many.release()
         network.module.eval()
     return [fits[order.index(k)] for k in range(len(tasks))]
-
-
-@dataclass(frozen=True)
-class View:
-    """Some clients' part of what is kept: tensors in the layers' form, and an optimiser on them."""
-
-    members: tuple[int, ...]
-    tensors: Params
-    live: dict[str, Tensor]  # those of ``tensors`` that are trained
-    optimizer: Sgd
-    index: Tensor | None  # int64 [K], where the tensors are copies that must go back
-    kept: dict[str, Tensor]  # as they are kept, momenta included
 
 
 @dataclass(frozen=True)
@@ -77,13 +80,16 @@ class _Stack:
         tasks: Sequence[ClientTask],
         sizes: Sequence[Sequence[int]],
         pooled: int,
+        graphs: Graphs,
     ) -> None:
         self.job, self.network, self.many, self.tasks, self.sizes = job, network, many, tasks, sizes
+        self.graphs = graphs
         device = network.device
         self.kept = many.store([task.broadcast.params for task in tasks])
         self.momenta = {n: torch.zeros_like(self.kept[n]) for n in many.trainable if job.training.momentum != 0}
         states = [job.states(task, network.num_classes) for task in tasks]
         self.objective = Objective(network, many, job.terms, job.gradient, tasks, states)
+        self.step = Stepper(job, network, many, self.objective)
         self.pool = Pool(network, tasks, pooled)
         self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
         counts = [len(task.samples) for task in tasks]
@@ -91,9 +97,11 @@ class _Stack:
         self.offsets = torch.tensor(self.starts).repeat_interleave(torch.tensor(counts))
         self.labels = torch.cat([task.samples.labels for task in tasks]).to(device)
         self.weight = self._weights().to(device, network.dtype) if self._weighted() else None
+        by_row = self.weight is None or inherits(job.batch, BatchRule, "weigh")
+        self.rule_mixes = not (by_row and inherits(job.batch, BatchRule, "mix"))
         self.losses = torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.views: dict[tuple[int, ...], View] = {}
-        self.bound: View | None = None
+        self.ranks: dict[tuple[int, ...], Tensor | None] = {}
 
     def _weighted(self) -> bool:
         having = {task.state.weight is not None for task in self.tasks}
@@ -109,22 +117,25 @@ class _Stack:
     def train(self) -> None:
         """Every step of every epoch."""
         size = self.job.training.batch_size
-        steps = runs(self.sizes, size, same_number=self.objective.sees_steps)
-        places = [run.where(self.starts) for run in steps]
+        pieces = [
+            (run, run.where(self.starts).split(max(1, self.network.chunk(1) // (len(run.members) * run.size))))
+            for run in runs(self.sizes, size, same_number=self.objective.sees_steps)
+        ]
         self._mode(True)
         for _ in range(self.job.training.epochs):
             epoch = self._epoch()
-            for run, where in zip(steps, places, strict=True):
-                self._run(run, where, epoch)
+            inputs = self._inputs([part for _, parts in pieces for part in parts], epoch)
+            for run, parts in pieces:
+                self._run(run, parts, epoch, inputs)
 
     def _epoch(self) -> Epoch:
         """Draw the next epoch, each client from its own streams."""
         device = self.network.device
         positions = torch.cat([draws.order(None) for draws in self.draws])
         rows = positions + self.offsets
-        there = rows.to(device)
+        there = rows.to(device, non_blocking=True)
         return Epoch(
-            positions.to(device),
+            positions.to(device, non_blocking=True),
             rows,
             self.labels[there],
             None if self.weight is None else self.weight[there],
@@ -142,44 +153,25 @@ class _Stack:
         found = [crops for crops in drawn if crops is not None]
         return Augmentation(torch.cat([c.offset for c in found]), torch.cat([c.flip for c in found]))
 
-    def _run(self, run: Run, where: Tensor, epoch: Epoch) -> None:
-        """Train the members of ``run``; ``where`` int64 [steps, K, B] are the places of their samples in ``epoch``."""
+    def _run(self, run: Run, parts: Sequence[Tensor], epoch: Epoch, inputs: Iterator[Tensor]) -> None:
+        """Train the members of ``run`` on the next of ``inputs``.
+
+        Each of ``parts``, int64 [steps, K, B], are the places of samples in ``epoch`` whose inputs come together.
+        """
         if self.network.has_batch_norm:  # a batch of one has no statistics; the running ones serve
             self._mode(run.size > 1)
-        view = self._view(run.members)
-        at_once = max(1, self.network.chunk(1) // (len(run.members) * run.size))
+        view, index = self._view(run.members)
         number = run.number
         losses: list[Tensor] = []
-        for part in where.split(at_once):
-            losses += [self._step(view, batch) for batch in self._batches(run, part, epoch, number)]
-            number += len(part)
-        together = torch.stack(losses)
-        self.losses[list(run.members)] += (together if together.dim() == 2 else together.mean(2)).double().sum(0)
-        self._back(view)
-
-    def _step(self, view: View, batch: Batch) -> Tensor:
-        """One forward, one backward, one step of the optimiser; the losses before it, as the objective gives them."""
-        if self.bound is not view:
-            self.many.bind(view.tensors)
-            self.bound = view
-        clients = len(view.members)
-        for parameter in view.live.values():
-            parameter.grad = None
-        with self.network.autocast():
-            logits = self.many(batch.inputs, clients)
-            loss = self.objective.loss(view.members, view.tensors, logits, batch)
-        loss.backward(torch.full_like(loss, 1 / loss.shape[1] if loss.dim() == 2 else 1.0))
-        if self.job.gradient is not None:
-            self._transform(view, logits.detach(), batch)
-        view.optimizer.step()
-        return loss.detach()
-
-    def _transform(self, view: View, logits: Tensor, batch: Batch) -> None:
-        clients = len(view.members)
-        found = {n: self.many.client(n, p.grad, clients) for n, p in view.live.items() if p.grad is not None}
-        tensors = {name: t.detach() for name, t in view.tensors.items()}
-        for name, new in self.objective.transformed(view.members, tensors, logits, batch, found).items():
-            view.live[name].grad = self.many.leaf(name, self.many.kept(name, new))
+        with self.graphs.of(self.step, view, run.steps, run.size) as step:
+            for part in parts:
+                losses += [step(view, batch) for batch in self._batches(run, part, next(inputs), epoch, number)]
+                number += len(part)
+        if index is None:
+            self.losses[run.members[0] : run.members[-1] + 1] += summed(losses)
+        else:
+            self.losses.index_add_(0, index, summed(losses))
+            self._back(view, index)
 
     def _mode(self, training: bool) -> None:
         for module in (self.many.module, self.network.module):
@@ -188,22 +180,27 @@ class _Stack:
 
     # ------------------------------------------------------------------------------------------------------- batches
 
-    def _batches(self, run: Run, where: Tensor, epoch: Epoch, number: int) -> Iterator[Batch]:
-        """The steps at ``where``, inputs prepared together."""
-        rule, steps, size = self.job.batch, len(where), run.size
-        there = where.to(epoch.positions.device)
+    def _batches(self, run: Run, where: Tensor, prepared: Tensor, epoch: Epoch, number: int) -> Iterator[Batch]:
+        """The steps at ``where``, whose inputs are ``prepared``: [steps, B, K, ...], or [steps, K, B, ...] to mix."""
+        steps, size = len(where), run.size
+        there = where.to(epoch.positions.device, non_blocking=True)
         labels, positions = epoch.labels[there], epoch.positions[there]
         targets, weight = labels, None if epoch.weight is None else epoch.weight[there]
         unmixed: Tensor | None = None
         drawn: list[Any] = []
-        if inherits(rule, BatchRule, "mix") and (weight is None or inherits(rule, BatchRule, "weigh")):
-            inputs = self._inputs(where.transpose(1, 2), epoch).flatten(2, 3)
+        if not self.rule_mixes:
+            inputs = prepared.flatten(2, 3)
         else:
-            unmixed = self._inputs(where, epoch)
+            unmixed = prepared
             drawn = [self.draws[k].mixing(size) for _ in range(steps) for k in run.members]
             mixed, targets, weight = self._mixed(drawn, unmixed, labels, weight)
             inputs = mixed.transpose(1, 2).flatten(2, 3)
         clients, mixes = len(run.members), any(draw is not None for draw in drawn)
+        asked = self.objective.sees_steps
+
+        def of_all(values: Sequence[Any]) -> Joined:
+            return self.objective.join(values, run.members)
+
         for step in range(steps):
             yield Batch(
                 inputs=inputs[step],
@@ -211,18 +208,22 @@ class _Stack:
                 targets=targets[step],
                 positions=positions[step],
                 weight=None if weight is None else weight[step],
-                draws=[self.draws[k].of_terms(size) for k in run.members] if self.objective.draws else None,
+                draws=of_all([self.draws[k].of_terms(size) for k in run.members]) if self.objective.draws else None,
                 number=number + step,
                 unmixed=unmixed[step] if mixes and unmixed is not None else None,
-                mixing=drawn[step * clients : (step + 1) * clients] if mixes else None,
+                mixing=of_all(drawn[step * clients : (step + 1) * clients]) if mixes and asked else None,
             )
 
-    def _inputs(self, places: Tensor, epoch: Epoch) -> Tensor:
-        """Inputs of the samples at ``places`` of the epoch, with its shape before [C, H, W]."""
-        flat = places.reshape(-1)
-        crops = None if epoch.crops is None else Augmentation(epoch.crops.offset[flat], epoch.crops.flip[flat])
-        found: Tensor = self.pool.inputs(epoch.rows[flat], crops).unflatten(0, places.shape)
-        return found
+    def _inputs(self, parts: Sequence[Tensor], epoch: Epoch) -> Iterator[Tensor]:
+        """Inputs of the samples at each of ``parts``, as ``_batches`` takes them."""
+        places = parts if self.rule_mixes else [part.transpose(1, 2) for part in parts]
+        flat = [part.reshape(-1) for part in places]
+        crops = (
+            None if epoch.crops is None else Augmentation(epoch.crops.offset[part], epoch.crops.flip[part])
+            for part in flat
+        )
+        found = self.pool.inputs([epoch.rows[part] for part in flat], crops)
+        return (inputs.unflatten(0, part.shape) for inputs, part in zip(found, places, strict=True))
 
     def _mixed(
         self, drawn: Sequence[Any], inputs: Tensor, labels: Tensor, weight: Tensor | None
@@ -249,36 +250,34 @@ class _Stack:
 
     # --------------------------------------------------------------------------------------------------------- views
 
-    def _view(self, members: tuple[int, ...]) -> View:
-        """The members' part: a view where they follow each other by rank, else copies that ``_back`` returns."""
+    def _view(self, members: tuple[int, ...]) -> tuple[View, Tensor | None]:
+        """The members' part: the tensors themselves where they follow each other by rank, else copies.
+
+        Copies come with their clients' ranks, int64 [K], to which ``_back`` returns them.
+        """
         if members in self.views:
-            return self.views[members]
-        follow = members == tuple(range(members[0], members[-1] + 1))
-        device = self.network.device
-        index = None if follow else torch.tensor(members, device=device)
+            return self.views[members], self.ranks[members]
+        first, last = members[0], members[-1] + 1
+        follow = members == tuple(range(first, last))
+        if members not in self.ranks:
+            there = None if follow else torch.tensor(members).to(self.network.device, non_blocking=True)
+            self.ranks[members] = there
+        index = self.ranks[members]
 
-        def part(tensor: Tensor) -> Tensor:
-            return tensor[members[0] : members[-1] + 1] if index is None else tensor.index_select(0, index)
+        def part(tensors: Params) -> Params:
+            if index is None:
+                return {name: t[first:last] for name, t in tensors.items()}
+            return {name: t.index_select(0, index) for name, t in tensors.items()}
 
-        kept = {name: part(t) for name, t in self.kept.items()}
-        momenta = {name: part(t) for name, t in self.momenta.items()}
-        tensors = {name: self.many.leaf(name, t).detach() for name, t in kept.items()}
-        live = {name: tensors[name].requires_grad_() for name in self.many.trainable}
-        own = {live[name]: self.many.leaf(name, momentum) for name, momentum in momenta.items()}
-        optimizer = Sgd(live.values(), self.job.training, own)
-        copies = {} if follow else {**kept, **{f"{name} momentum": t for name, t in momenta.items()}}
-        view = View(members, tensors, live, optimizer, index, copies)
-        if follow:
+        view = View.of(self.many, self.job.training, members, part(self.kept), part(self.momenta))
+        if index is None:
             self.views[members] = view
-        return view
+        return view, index
 
-    def _back(self, view: View) -> None:
-        if view.index is None:
-            return
-        for name, tensor in self.kept.items():
-            tensor.index_copy_(0, view.index, view.kept[name])
-        for name, tensor in self.momenta.items():
-            tensor.index_copy_(0, view.index, view.kept[f"{name} momentum"])
+    def _back(self, view: View, index: Tensor) -> None:
+        for own, moved in ((self.kept, view.kept), (self.momenta, view.momenta)):
+            for name, tensor in own.items():
+                tensor.index_copy_(0, index, moved[name])
 
     # ------------------------------------------------------------------------------------------------------- results
 

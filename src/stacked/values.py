@@ -39,6 +39,14 @@ class Joined:
         """The same clients' values after a step."""
         return replace(self, form=form, tensors=tuple(tensors))
 
+    def each(self, of: Callable[[Tensor], Tensor]) -> "Joined":
+        """The same values with ``of(tensor)`` in the place of each tensor."""
+        return mapped(self, of)  # type: ignore[no-any-return]
+
+    def held(self) -> list[Tensor]:
+        """Every tensor, those that are one for all included, in an order that is the same for all alike."""
+        return flattened(self)[1]
+
     def of(self, k: int, count: int) -> Any:
         """Client ``k``'s value, which has ``count`` samples; its tensors are its own."""
 
@@ -52,7 +60,9 @@ class Joined:
 
 
 def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts: Sequence[int]) -> Joined:
-    """Values of clients with ``counts`` samples as one; numbers that differ become tensors of ``dtype``.
+    """Values of clients with ``counts`` samples as one, on ``device``; numbers that differ become tensors of ``dtype``.
+
+    Of a client that is alone every float does, since it may differ from step to step.
 
     Raises:
         NotStackable: if they differ in anything but numbers and tensors.
@@ -75,13 +85,14 @@ def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts
                 leaves = [F.pad(t, [0, 0] * (t.dim() - 1) + [0, most - len(t)]) for t in leaves]
             if len({leaf.shape for leaf in leaves}) > 1:
                 raise NotStackable(f"tensors of a client differ in shape ({_named(path)})")
-            return put(torch.stack(list(leaves)), path)
+            return put(torch.stack(list(leaves)).to(device, non_blocking=True), path)
         if isinstance(first, bool | int | float) and all(type(leaf) is type(first) for leaf in leaves):
-            if all(leaf == first for leaf in leaves):
+            alone = len(leaves) == 1 and isinstance(first, float)
+            if not alone and all(leaf == first for leaf in leaves):
                 return first
             numbers.add(path)
             kind = dtype if isinstance(first, float) else torch.bool if isinstance(first, bool) else torch.int64
-            return put(torch.tensor(leaves, dtype=kind, device=device), path)
+            return put(torch.tensor(leaves, dtype=kind).to(device, non_blocking=True), path)
         if not isinstance(first, np.ndarray) and all(leaf == first for leaf in leaves):
             return first
         raise NotStackable(f"clients differ in something that is neither tensor nor number ({_named(path)})")
@@ -108,6 +119,35 @@ def filled(form: Any, fill: Callable[[Hole], Any]) -> Any:
     return _walk([form], lambda _, leaves: fill(leaves[0]) if isinstance(leaves[0], Hole) else leaves[0], ())
 
 
+def mapped(value: Any, of: Callable[[Tensor], Tensor]) -> Any:
+    """The value with ``of(tensor)`` in the place of each tensor."""
+    return _walk([value], lambda _, leaves: of(leaves[0]) if isinstance(leaves[0], Tensor) else leaves[0], ())
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two values differ in the numbers of their tensors alone."""
+    found = True
+
+    def compare(_: Path, leaves: Sequence[Any]) -> Any:
+        nonlocal found
+        first, second = leaves
+        if isinstance(first, Tensor) and isinstance(second, Tensor):
+            found = found and (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
+        else:
+            found = found and type(first) is type(second) and _equal(first, second)
+        return first
+
+    _walk([one, other], compare, ())
+    return found
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # arrays, and whatever else has no answer
+        return False
+
+
 def _walk(values: Sequence[Any], leaf: Callable[[Path, Sequence[Any]], Any], path: Path) -> Any:
     """``leaf`` of every place at which the values hold something that is no container; one object for all stays."""
     first = values[0]
@@ -115,7 +155,7 @@ def _walk(values: Sequence[Any], leaf: Callable[[Path, Sequence[Any]], Any], pat
         return first
     if any(type(value) is not type(first) for value in values):
         return leaf(path, values)
-    if isinstance(first, Payload):
+    if type(first) is Payload:
         kinds = [type(value) for value in first]
         if any([type(value) for value in payload] != kinds for payload in values):
             return leaf(path, values)

@@ -1,7 +1,7 @@
 """Clients trained as one come out as those trained one by one: exactly in float64, up to rounding in float32."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,6 +28,7 @@ from src.core import (
     as_list,
 )
 from src.data.federation import Federation
+from src.data.images import TensorImages
 from src.data.transforms import Transform
 from src.exchanges.lid import NoiseDirective
 from src.executors.sequential import Sequential
@@ -283,6 +284,34 @@ def test_crops_are_drawn_in_the_portions_of_one_client(caplog: pytest.LogCapture
     agree(net, job(), tasks(net), caplog)
     net = network(mlp(4, 3))
     agree(net, job(batch=Mixup(1.0, True, None)), tasks(net), caplog)
+
+
+@dataclass(frozen=True, eq=False)
+class Portions(TensorImages):
+    """Images that say in which portions they are asked for."""
+
+    asked: list[list[int]] = field(default_factory=list)
+
+    def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
+        assert augmented
+        self.asked.append([len(part) for part in parts])
+        return super().read_each(parts, augmented=augmented)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_store_is_told_what_comes_next(held: bool, monkeypatch: pytest.MonkeyPatch):
+    """So that it may decode ahead: an epoch's portions at once, or all clients' where a stack holds its images."""
+    monkeypatch.setattr("src.network.CHUNK_BYTES", 8 * 4 * 16)  # 16 images
+    if not held:
+        monkeypatch.setattr("src.executors.stacked.POOLED", 1e-9)
+    net = network(mlp(4, 3))
+    dealt = random_federation((8, 8, 5))
+    first = dealt.samples(0).images
+    assert isinstance(first, TensorImages)
+    store = Portions(first.pixels)
+    given = [replace(t, samples=replace(t.samples, images=store)) for t in tasks(net, (8, 8, 5), dealt=dealt)]
+    results(Stacked(net, 5, 1.0), job(), given)
+    assert store.asked == ([[8, 8, 5]] if held else [[12, 8, 1]] * TRAINING.epochs)
 
 
 # ----------------------------------------------------------------------------------------------------------- terms
@@ -616,9 +645,9 @@ def trained_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many clients each stack has, from now on."""
     sizes: list[int] = []
 
-    def counted(work: Any, net: Any, many: Any, together: Any, pooled: int) -> Any:
+    def counted(work: Any, net: Any, many: Any, together: Any, *more: Any) -> Any:
         sizes.append(len(together))
-        return train(work, net, many, together, pooled)
+        return train(work, net, many, together, *more)
 
     monkeypatch.setattr("src.executors.stacked.train", counted)
     return sizes

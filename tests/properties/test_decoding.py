@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from src import network
+from src.executors import stacked
 from tests.properties.runs import Ran, difference, run
 
 WORDS = (
@@ -43,11 +44,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-@pytest.mark.parametrize("executor", ["sequential", "processes"])
+@pytest.mark.parametrize("executor", ["sequential", "processes", "stacked"])
 def test_a_run_is_the_same_to_the_bit(
     executor: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "CHUNK_BYTES", 4 * 3 * 12 * 12 * 4)  # four images: clients are read in two parts
+    monkeypatch.setattr(stacked, "POOLED", 1e-9)  # a stack holds no images
 
     def ran(name: str, *more: str) -> Ran:
         return run([*WORDS, f"dataset.root={root}"], tmp_path / name, f"executor={executor}", *more)
