@@ -72,7 +72,8 @@ class TensorImages:
     def read(self, index: Tensor, *, augmented: bool = False) -> Tensor:
         """The images at ``index`` [b]: a copy, on the device of ``pixels``."""
         source = self.larger if augmented and self.larger is not None else self.pixels
-        return source.index_select(0, index.to(source.device))
+        waits = source.device.type == "cpu"  # only a copy to the host has to
+        return source.index_select(0, index.to(source.device, non_blocking=not waits))
 
     def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
         """The images at each of ``parts`` [b], when they are asked for: there is nothing to wait for."""

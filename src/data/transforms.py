@@ -106,9 +106,9 @@ def _crop_by_gather(images: Tensor, draws: Augmentation, size: tuple[int, int]) 
     b, c = images.shape[:2]
     h, w = size
     device = images.device
-    rows = draws.offset[:, :1].to(device) + torch.arange(h, device=device)  # [b, h]
-    columns = draws.offset[:, 1:].to(device) + torch.arange(w, device=device)
-    columns = torch.where(draws.flip.to(device)[:, None], columns.flip(1), columns)
+    rows = draws.offset[:, :1].to(device, non_blocking=True) + torch.arange(h, device=device)  # [b, h]
+    columns = draws.offset[:, 1:].to(device, non_blocking=True) + torch.arange(w, device=device)
+    columns = torch.where(draws.flip.to(device, non_blocking=True)[:, None], columns.flip(1), columns)
     picture = torch.arange(b, device=device)[:, None, None, None]
     channel = torch.arange(c, device=device)[None, :, None, None]
     return images[picture, channel, rows[:, None, :, None], columns[:, None, None, :]]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from src.core import BatchRule, Mixing
@@ -44,7 +43,8 @@ class Mixup(BatchRule):
         if draw is None:
             return inputs, labels
         share, partner = draw.share, draw.partner.to(inputs.device, non_blocking=True)
-        soft = F.one_hot(labels, num_classes).to(inputs.dtype)
+        # one_hot would look at the labels' values
+        soft = (labels[:, None] == torch.arange(num_classes, device=labels.device)).to(inputs.dtype)
         return torch.lerp(inputs[partner], inputs, share), torch.lerp(soft[partner], soft, share)
 
     def weigh(self, weight: Tensor, draw: Mixing | None) -> Tensor:

@@ -168,7 +168,7 @@ class LocalTraining:
             number = 0
             prepared = self._inputs(network, samples, parts, stored, fixed, draws)
             for chunk, where, inputs in zip(together, parts, prepared, strict=True):
-                there = where.to(network.device)
+                there = where.to(network.device, non_blocking=True)
                 given = labels[there]
                 for batch, own, positions in zip(
                     inputs.split(chunk), given.split(chunk), there.split(chunk), strict=True
@@ -205,7 +205,7 @@ class LocalTraining:
     ) -> Iterator[Tensor]:
         """Inputs of the samples at each of ``parts``, augmented where the data set is."""
         if fixed is not None:
-            yield from (fixed[part.to(network.device)] for part in parts)
+            yield from (fixed[part.to(network.device, non_blocking=True)] for part in parts)
             return
         held = samples.read_each(parts, augmented=True) if stored is None else (stored[part] for part in parts)
         for images in held:

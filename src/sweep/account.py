@@ -23,6 +23,7 @@ from omegaconf import DictConfig, open_dict
 from src import cli, config
 from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted
+from src.sweep import workers
 from src.sweep.job import shares_a_process
 from src.sweep.ledger import DONE, Job, Ledger
 from src.sweep.table import labels, show
@@ -44,6 +45,8 @@ class Opening(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Open the account."""
+        if str(config.hydra.launcher._target_).endswith(".JoblibLauncher"):
+            workers.install()
         try:
             _open.append(Sweep(config))
         except UserError as error:

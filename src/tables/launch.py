@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 
 from src import config
 from src.errors import UserError
-from src.sweep import job
+from src.sweep import job, workers
 from src.sweep.account import Sweep
 from src.sweep.ledger import DONE, Job, Ledger
 from src.tables.plan import Plan, Wanted
@@ -91,6 +91,7 @@ def launch(plan: Plan, words: Sequence[str]) -> bool:
             run_mode=RunMode.MULTIRUN,
             with_log_configuration=False,
         )
+        workers.install()
         context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(composed))
         launcher: Any = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=job.task, config=composed

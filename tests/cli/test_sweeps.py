@@ -255,6 +255,24 @@ def test_a_stop_reaches_jobs_in_parallel_which_save_and_go_on(command: Command, 
     assert f"going on after round {reached}" in said.err
 
 
+def test_a_killed_worker_costs_its_own_job_alone_which_goes_on_later(command: Command, tmp_path: Path) -> None:
+    """Out of memory, say; the jobs beside it and after it come to their end."""
+    words = [*FEDAVG, "seed=1,2,3", "rounds=60", "checkpoint.every=1"]
+    running = start(tmp_path, *words, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    until(lambda: [s for s in sweeps(tmp_path) if lines_of(s / "1") > 1 and lines_of(s / "0")])
+    (sweep,) = sweeps(tmp_path)
+    os.kill(Ledger(sweep).jobs()[1].pid, signal.SIGKILL)
+    out, err = running.communicate(timeout=240)
+    assert (running.returncode, statuses(sweep)) == (1, ["finished", "killed", "finished"]), err
+    assert "3 jobs: 2 finished, 1 killed" in out
+    assert "Traceback" not in out + err
+    assert "resume=true" in err
+    again = command(*words, "resume=true")
+    assert again.code == 0
+    assert "going on after round" in again.err
+    assert record(sweep / "1")["status"] == "finished"
+
+
 def test_jobs_whose_sweep_was_killed_save_and_end(tmp_path: Path) -> None:
     running = start(tmp_path, *FEDAVG, "seed=1,2,3", "rounds=100000", "hydra/launcher=joblib")
     until(lambda: [s for s in sweeps(tmp_path) if lines_of(s / "0")])

@@ -112,7 +112,9 @@ class FLR(LossTerm):
             else next(iter(averages.values()))
         )
         if step.mixing is not None:
-            target = mixed_pair(target, target[step.mixing.partner.to(target.device)], step.mixing.share)
+            target = mixed_pair(
+                target, target[step.mixing.partner.to(target.device, non_blocking=True)], step.mixing.share
+            )
         loss = regulariser(step.logits, target, inner_max=self.inner_max, clamp=self.clamp)
         return self.lam * loss, after
 

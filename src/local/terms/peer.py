@@ -119,10 +119,12 @@ class Peer(LossTerm):
         if beta == 0:
             return F.cross_entropy(step.logits, step.targets, reduction="none"), state
         own = step.kept.get(OwnDistribution)
-        q = (step.broadcast.extras.one(LabelDistribution) if own is None else own).shares.to(step.logits.device)
+        q = (step.broadcast.extras.one(LabelDistribution) if own is None else own).shares.to(
+            step.logits.device, non_blocking=True
+        )
         floor, terms = self.prob_floor, self.floor_terms
         if self.peer == "sample":
-            peers = peer_labels(q, step.draws["fedpeer"].to(q.device))
+            peers = peer_labels(q, step.draws["fedpeer"].to(q.device, non_blocking=True))
             return peer_loss(step.logits, step.targets, peers, beta=beta, prob_floor=floor, floor_terms=terms), state
         return cores_loss(step.logits, step.targets, q, beta=beta, prob_floor=floor, floor_terms=terms), state
 

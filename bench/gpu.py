@@ -1,0 +1,261 @@
+"""How fast local training is on a GPU: FedCorr's setting on CIFAR-10-shaped images, each way in turn.
+
+``python -m bench.gpu [--repeats 5] [--ways A,B] [--device cpu --tiny]``
+
+All ways are in one process, on images that the device holds, and take turns. A round is the local training of a cohort;
+evaluation, aggregation and logging are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.hand import local_sgd
+from bench.machine import machine
+from bench.report import conditions, table, time_of
+from bench.ways import ROOT
+from bench.workloads import SEED, Workload, model, normalise, orders
+from src.config import Training
+from src.core import Broadcast, ClientState, ClientTask, Samples, as_list
+from src.data.images import TensorImages
+from src.data.transforms import Transform
+from src.executors.sequential import Sequential
+from src.executors.stacked import Stacked
+from src.local.batches import Plain
+from src.local.sgd import LocalTraining
+from src.local.terms.cross_entropy import CrossEntropy
+from src.network import Layout, Network, fabric_for
+
+FEDCORR = Workload("gpu", "ResNet-18, 3x32x32", "resnet18", "pixels", cohort=10, turn=1, clients=10, samples=500)
+TINY = replace(FEDCORR, title="LeNet-5, 3x32x32, tiny", model="lenet5", cohort=2, clients=2, samples=40, epochs=1)
+ALONE, TOGETHER = 500, 9500
+"""Trainings of FedCorr on CIFAR-10 (Table 7): 5 x 100 one at a time, then 500 + 450 rounds of 10."""
+MEMORY = 64.0
+"""GiB that a stack may take here, so that every size fits."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train a cohort."""
+
+    kind: str  # hand, sequential, stack or graphs
+    precision: str  # fp32, tf32 (fp32 with torch's own default of TF32 in convolutions) or bf16
+    layout: Layout
+    stack: int | None = None  # clients at once; None for one after another without a stack
+
+    @property
+    def graphs(self) -> bool:
+        """Whether its steps are CUDA graphs."""
+        return self.kind == "graphs"
+
+    @property
+    def alone(self) -> str:
+        """The way that trains single clients with the same settings."""
+        if self.stack is None:
+            return self.title
+        return (replace(self, stack=1) if self.graphs else Way("sequential", self.precision, self.layout)).title
+
+    @property
+    def title(self) -> str:
+        """A name of its own."""
+        stack = "" if self.stack is None else f" of {self.stack}"
+        return f"{self.kind}{stack}, {self.precision}, {self.layout}"
+
+
+def ways(clients: int) -> dict[str, Way]:
+    """All of them, by name; the first is the floor."""
+    floor = [Way("hand", precision, layout) for precision, layout in PLAIN]
+    single = [Way("sequential", precision, layout) for precision, layout in PLAIN if precision != "tf32"]
+    stacks = sorted({size for size in (1, 2, 5, 10) if size <= clients})
+    stacked = [Way("stack", p, "contiguous", k) for p in ("fp32", "bf16") for k in stacks if k > 1]
+    graphed = [Way("graphs", p, "contiguous", k) for p in ("fp32", "bf16") for k in stacks]
+    return {way.title: way for way in (*floor, *single, *stacked, *graphed)}
+
+
+PLAIN: tuple[tuple[str, Layout], ...] = (
+    ("fp32", "contiguous"),
+    ("tf32", "contiguous"),
+    ("fp32", "channels_last"),
+    ("bf16", "contiguous"),
+    ("bf16", "channels_last"),
+)
+
+
+@contextmanager
+def allowed(way: Way, device: torch.device) -> Iterator[None]:
+    """TF32 and nondeterministic kernels while a way is at work that has torch's defaults."""
+    if device.type != "cuda":
+        yield
+        return
+    default = way.precision == "tf32"
+    torch.use_deterministic_algorithms(not default, warn_only=True)
+    torch.backends.cudnn.allow_tf32 = default
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.allow_tf32 = False
+
+
+Round = Callable[[int], float]
+"""Trains the cohort in round ``n`` from the initial model; the mean loss, NaN where nobody asks for it."""
+
+
+def by_hand(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: torch.device) -> Round:
+    """The plain loop, its inputs normalised before the clock starts."""
+    memory_format = torch.channels_last if way.layout == "channels_last" else torch.contiguous_format
+    network = model(workload).to(device).to(memory_format=memory_format)  # type: ignore[call-overload]
+    initial = {name: t.clone() for name, t in network.state_dict().items()}
+    inputs = normalise(images.to(device)).contiguous(memory_format=memory_format).split(workload.samples)
+    held = labels.to(device).split(workload.samples)
+
+    def round(number: int) -> float:
+        for client in range(workload.cohort):
+            network.load_state_dict(initial)
+            epochs = [order.to(device) for order in orders(workload, number, client)]
+            with torch.autocast(device.type, torch.bfloat16) if way.precision == "bf16" else nullcontext():
+                local_sgd(network, workload, inputs[client], held[client], epochs)
+        return float("nan")
+
+    return round
+
+
+def ours(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: torch.device) -> Round:
+    """Our executors, on what a run gives them."""
+    fabric = fabric_for(device.type, "bf16" if way.precision == "bf16" else 32)
+    transform = Transform(size=workload.shape[1:], mean=(0.5,) * 3, std=(0.5,) * 3)
+    network = Network(model(workload), transform, 10, fabric, way.layout)
+    training = Training(workload.lr, workload.momentum, 0.0, workload.batch, workload.epochs)
+    job = LocalTraining(training, Plain(), {"cross_entropy": CrossEntropy()}, None, {})
+    executor: Any = Sequential(network)
+    if way.stack is not None:
+        executor = Stacked(network, way.stack, MEMORY, way.graphs)
+    store, params = TensorImages(images), network.params()
+    index = torch.arange(len(images)).split(workload.samples)
+
+    def round(number: int) -> float:
+        sent = Broadcast(number, 1, params)
+        tasks = [
+            ClientTask(k, Samples(store, index[k], labels[index[k]]), sent, ClientState(), SEED)
+            for k in range(workload.cohort)
+        ]
+        losses = [result.loss for block in executor.map(job, tasks, as_list) for result in block.results]
+        return statistics.fmean(losses)
+
+    return round
+
+
+def measure(
+    chosen: dict[str, Way], workload: Workload, device: torch.device, repeats: int, tell: Callable[[str], object]
+) -> dict[str, tuple[list[float], float]]:
+    """Seconds of every repeat, and the last mean loss, by way: all run a round to warm up, and then take turns."""
+    draw = torch.Generator().manual_seed(0)
+    shape = (workload.clients * workload.samples, *workload.shape)
+    images = torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8)
+    labels = torch.randint(0, 10, shape[:1], generator=draw)
+    rounds: dict[str, Round] = {}
+    found: dict[str, tuple[list[float], float]] = {}
+    for name, way in chosen.items():
+        with allowed(way, device):
+            rounds[name] = (by_hand if way.kind == "hand" else ours)(way, workload, images, labels, device)
+            tell(f"{name}: {time_of(_timed(rounds[name], 0, device)[0])} to warm up")
+    for number in range(1, repeats + 1):
+        for name, way in chosen.items():
+            with allowed(way, device):
+                seconds, loss = _timed(rounds[name], number, device)
+            found[name] = [*found.get(name, ([], loss))[0], seconds], loss
+        tell(f"{number} of {repeats}")
+    return found
+
+
+def _timed(round: Round, number: int, device: torch.device) -> tuple[float, float]:
+    began = time.perf_counter()
+    loss = round(number)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began, loss
+
+
+READING = """\
+A round is the local training of {cohort} clients of {samples} samples on batches of {batch} for {epochs} epochs, with
+{steps} steps in all, from images that lie on the device as bytes; no evaluation. *hand* is the plain loop, *sequential*
+our loop of one client after another, *stack of K* one network of K clients, *graphs of K* its steps as CUDA graphs.
+Stacks lay out their weights in their own way, so there is no second layout of them. Ratios are repeat by repeat to the
+first line; tf32 is fp32 with torch's defaults (TF32 in convolutions, kernels that need not repeat their bits), which no
+run of ours has. *FedCorr* is its 10,000 trainings on CIFAR-10: 500 one at a time, 9,500 ten at a time. Several graphs
+at once on several streams are not measured: one thread drives one stack here.
+"""
+HEAD = ("way", "a round, median", "rounds/s", "times as fast as hand", "FedCorr, hours", "last mean loss")
+
+
+def markdown(
+    found: dict[str, tuple[list[float], float]], chosen: dict[str, Way], workload: Workload, about: str
+) -> str:
+    """The report."""
+    floor = next(iter(found.values()))[0]
+    medians = {name: statistics.median(seconds) for name, (seconds, _) in found.items()}
+    rows = []
+    for name, (seconds, loss) in found.items():
+        ratio = statistics.median(slow / fast for slow, fast in zip(floor, seconds, strict=True))
+        alone = medians.get(chosen[name].alone, medians[name])
+        hours = (ALONE * alone + TOGETHER * medians[name]) / workload.cohort / 3600
+        shown = "-" if loss != loss else f"{loss:.4f}"
+        rows.append((name, time_of(medians[name]), f"{1 / medians[name]:.3g}", f"{ratio:.2f}", f"{hours:.2f}", shown))
+    sizes = {name: getattr(workload, name) for name in ("cohort", "samples", "batch", "epochs", "steps")}
+    return "\n\n".join([f"# {workload.title}", about, READING.format(**sizes).strip(), table(HEAD, rows)]) + "\n"
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("bench.gpu", description="How fast local training is on a GPU.")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a small model and little data, to try this command out")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--ways", metavar="A,B", help="beginnings of names, as in 'hand,graphs of 10'; the first is kept"
+    )
+    parser.add_argument("--name", help="of the file in bench/results (gpu, or part where not everything is measured)")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] = sys.argv[1:]) -> None:
+    """Measure, and write the report."""
+    asked = _arguments(words)
+    if asked.device == "cuda" and not torch.cuda.is_available():
+        print("bench.gpu: torch finds no GPU here; try the command out with --device cpu --tiny", file=sys.stderr)
+        sys.exit(2)
+    device, workload = torch.device(asked.device), TINY if asked.tiny else FEDCORR
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        print(f"[{time.monotonic() - began:4.0f} s] {line}", file=sys.stderr, flush=True)
+
+    here, there = machine(), ways(workload.cohort)
+    starts = tuple(asked.ways.split(",")) if asked.ways else ("",)
+    first = next(iter(there))
+    chosen = {name: way for name, way in there.items() if name == first or name.startswith(starts)}
+    if device.type == "cpu":
+        chosen = {name: way for name, way in chosen.items() if not way.graphs}
+        tell("graphs are left out: they are a GPU's")
+    found = measure(chosen, workload, device, asked.repeats, tell)
+    gpu = torch.cuda.get_device_name() if device.type == "cuda" else "none: the CPU stands in"
+    about = conditions(here, shlex.join(["python", "-m", "bench.gpu", *words]), time.monotonic() - began, ("GPU", gpu))
+    text = markdown(found, chosen, workload, about)
+    whole = asked.ways is None and not asked.tiny and device.type == "cuda"
+    name = asked.name or ("gpu" if whole else "part")
+    (ROOT / "bench/results" / f"{name}.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

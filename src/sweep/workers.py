@@ -1,0 +1,112 @@
+"""Hydra's joblib launcher, so that a worker that dies costs its own job alone.
+
+joblib's pool is one for all workers: where one is killed, it kills the others and ends. Here every worker is a pool of
+its own, which lives for the sweep, imports torch once, and is replaced where it dies.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
+from hydra_plugins.hydra_joblib_launcher.joblib_launcher import JoblibLauncher
+
+log = logging.getLogger(__name__)
+
+Job = tuple[int, Sequence[str]]
+"""A job's number and its overrides."""
+
+
+class Workers(JoblibLauncher):  # type: ignore[misc]  # Hydra's plugin is untyped
+    """What ``hydra/launcher=joblib`` stands for; of joblib's settings ``n_jobs`` counts."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Run the jobs, ``n_jobs`` at once, each in whichever worker is free; what each came to, in order."""
+        from joblib import effective_n_jobs
+
+        assert self.config is not None
+        setup_globals()
+        configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
+        Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
+        given = (self.hydra_context, self.config, self.task_function, Singleton.get_state())
+        jobs = list(enumerate(job_overrides, initial_job_idx))
+        crew = Crew(iter(jobs), given)
+        count = min(effective_n_jobs(self.joblib.get("n_jobs", -1)), len(jobs))
+        with ThreadPoolExecutor(count, thread_name_prefix="worker") as threads:
+            try:
+                for done in [threads.submit(crew.work) for _ in range(count)]:
+                    done.result()
+            except BaseException:
+                crew.kill()
+                raise
+        return [crew.found[number] for number, _ in jobs]
+
+
+@dataclass
+class Crew:
+    """The workers of one sweep, each behind a thread that hands it jobs until none is left."""
+
+    jobs: Iterator[Job]
+    given: tuple[Any, ...]  # what Hydra's plugin gives to a job besides its number and overrides
+    found: dict[int, JobReturn] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pools: set[Any] = field(default_factory=set)
+
+    def work(self) -> None:
+        """Hand out jobs to one worker, and to another where it dies."""
+        pool: Any = None
+        while (job := self._next()) is not None:
+            pool = pool or self._pool()
+            try:
+                self.found[job[0]] = _submitted(pool, job, self.given).result()
+            except BrokenProcessPool:
+                log.debug("the worker of job %d is gone", job[0])
+                self.found[job[0]] = JobReturn(overrides=job[1], status=JobStatus.COMPLETED)
+                self.found[job[0]].return_value = math.nan  # as every job says that has not come to its end
+                self._pools.discard(pool)
+                pool.shutdown(wait=False, kill_workers=True)
+                pool = None
+        if pool is not None:
+            pool.shutdown()
+            self._pools.discard(pool)
+
+    def kill(self) -> None:
+        """Leave every job where it is; its worker ends."""
+        with self._lock:
+            self.jobs = iter(())
+        for pool in list(self._pools):
+            pool.shutdown(wait=False, kill_workers=True)
+
+    def _next(self) -> Job | None:
+        with self._lock:
+            return next(self.jobs, None)
+
+    def _pool(self) -> Any:
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        pool = ProcessPoolExecutor(max_workers=1)
+        self._pools.add(pool)
+        return pool
+
+
+def _submitted(pool: Any, job: Job, given: tuple[Any, ...]) -> Future[JobReturn]:
+    from hydra_plugins.hydra_joblib_launcher._core import execute_job
+
+    submitted: Future[JobReturn] = pool.submit(execute_job, *job, *given)
+    return submitted
+
+
+def install() -> None:
+    """Have Hydra make ``Workers`` wherever its joblib launcher is asked for."""
+    name = f"{JoblibLauncher.__module__}.{JoblibLauncher.__qualname__}"
+    Plugins.instance().class_name_to_class[name] = Workers

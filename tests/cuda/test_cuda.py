@@ -1,0 +1,228 @@
+"""On a real GPU: what the CPU's tests cannot see. Everything here is skipped where torch finds none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from src.config import Training
+from src.core import Broadcast, ClientResult, ClientState, ClientTask, LossTerm, Samples, Step, as_list
+from src.data.images import TensorImages
+from src.data.transforms import Transform
+from src.executors.sequential import Sequential
+from src.executors.stacked import Stacked
+from src.local.batches import Mixup, Plain
+from src.local.sgd import LocalTraining
+from src.local.terms.cross_entropy import CrossEntropy
+from src.local.terms.proximal import Proximal
+from src.models.resnet import ResNet
+from src.network import Network, fabric_for
+from tests.properties.runs import assembled, difference, run
+from tests.registry import BY_NAME, REGISTRY, Entry
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
+
+TRAINING = Training(lr=0.05, momentum=0.5, weight_decay=0.001, batch_size=5, epochs=2)
+SIZES = (40, 37, 40, 31, 44)
+ON_GPU = ("device=cuda",)
+TERMS: dict[str, LossTerm] = {"cross_entropy": CrossEntropy()}
+CROPPED = Transform(size=(12, 12), mean=(0.4,) * 3, std=(0.2,) * 3, padding=2, flip=True)
+
+
+def network(device: str, precision: int | str = 32, layout: Any = "auto") -> Network:
+    torch.manual_seed(0)
+    module: nn.Module = ResNet(8, [1, 1])((3, 12, 12), 3)
+    return Network(module, CROPPED, 3, fabric_for(device, precision), layout)
+
+
+def tasks(net: Network, sizes: Sequence[int] = SIZES, round: int = 0) -> list[ClientTask]:
+    draw = torch.Generator().manual_seed(1)
+    store = TensorImages(torch.randint(0, 256, (sum(sizes), 3, 12, 12), dtype=torch.uint8, generator=draw))
+    labels = torch.randint(0, 3, (sum(sizes),), generator=draw)
+    index = torch.arange(sum(sizes)).split(list(sizes))
+    sent = Broadcast(round, 1, net.params())
+    return [ClientTask(k, Samples(store, at, labels[at]), sent, ClientState(), 5) for k, at in enumerate(index)]
+
+
+def job(**parts: Any) -> LocalTraining:
+    own: dict[str, Any] = {"batch": Plain(), "terms": TERMS, "gradient": None, "exchanges": {}}
+    return LocalTraining(parts.pop("training", TRAINING), **{**own, **parts})
+
+
+def results(executor: Any, work: LocalTraining, given: Sequence[ClientTask]) -> list[ClientResult]:
+    return [result for block in executor.map(work, given, as_list) for result in block.results]
+
+
+def close(one: Sequence[ClientResult], other: Sequence[ClientResult], tolerance: float) -> None:
+    for first, second in zip(one, other, strict=True):
+        for name, tensor in (first.params or {}).items():
+            torch.testing.assert_close(
+                tensor.cpu().double(), (second.params or {})[name].cpu().double(), rtol=tolerance, atol=tolerance
+            )
+
+
+# --------------------------------------------------------------------------------------------------- as on the CPU
+
+
+@pytest.mark.parametrize("stack", [0, 5])
+def test_the_device_computes_what_the_cpu_computes(stack: int) -> None:
+    """In float64, so that a wrong layout, crop or draw is not taken for rounding."""
+    found = []
+    for device in ("cpu", "cuda"):
+        net = network(device, 64)
+        executor: Any = Stacked(net, stack, 1.0, False) if stack else Sequential(net)
+        found.append(results(executor, job(batch=Mixup(1.0, True, None)), tasks(net)))
+        assert next(iter((found[-1][0].params or {}).values())).device.type == device
+    close(found[0], found[1], 1e-8)
+
+
+@pytest.mark.parametrize("entry", [e for e in REGISTRY if "dropout" not in e.name], ids=str)
+def test_a_method_is_the_same_run_to_rounding(entry: Entry, tmp_path: Path) -> None:
+    """Whole runs in double precision; dropout draws from the device's own generator."""
+    found = []
+    for device in ("cpu", "cuda"):
+        words = [*entry.words, f"device={device}", "precision=64", "executor=auto", "executor.stacked.graphs=auto"]
+        with assembled([w for w in words if w != "executor=sequential"], tmp_path / device) as parts:
+            found.append(parts.results())
+    for one, other in zip(*found, strict=True):
+        assert one.cohort == other.cohort
+        for name, tensor in one.state.server.params.items():
+            torch.testing.assert_close(other.state.server.params[name].cpu(), tensor.cpu(), rtol=1e-6, atol=1e-8)
+
+
+# ---------------------------------------------------------------------------------------------- inside of the step
+
+
+@dataclass(frozen=True)
+class Looking(LossTerm):
+    """Notes what a step sees: type and layout of its logits and inputs."""
+
+    seen: list[tuple[torch.dtype, torch.device, bool]]
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        last = step.inputs.is_contiguous(memory_format=torch.channels_last)
+        self.seen.append((step.logits.dtype, step.inputs.device, last))
+        return 0 * step.logits.float().sum(), state
+
+
+@pytest.mark.parametrize(("precision", "dtype", "last"), [("bf16", torch.bfloat16, True), (32, torch.float32, False)])
+def test_precision_and_layout_reach_the_step(precision: int | str, dtype: torch.dtype, last: bool) -> None:
+    """Channels last is auto's layout in bf16 alone; parameters stay in float32."""
+    net, seen = network("cuda", precision), list[Any]()
+    found = results(Sequential(net), job(terms={**TERMS, "looking": Looking(seen)}), tasks(net)[:1])
+    assert {(kind, device.type, way) for kind, device, way in seen} == {(dtype, "cuda", last)}
+    assert all(p.dtype in (torch.float32, torch.int64) for p in (found[0].params or {}).values())
+
+
+def test_images_lie_on_the_device_as_bytes() -> None:
+    net, given = network("cuda"), None
+    given = tasks(net)
+    results(Sequential(net), job(), given)
+    held = net.here(given[0].samples.images)
+    assert isinstance(held, TensorImages)
+    assert (held.pixels.dtype, held.pixels.device.type) == (torch.uint8, "cuda")
+    before = torch.cuda.memory_allocated()
+    assert net.here(given[0].samples.images) is held
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_evaluation_is_computed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, devices = network("cuda"), set[str]()
+    net.module.register_forward_pre_hook(lambda _, given: devices.add(given[0].device.type))
+    logits = net.logits(tasks(net)[0].samples)
+    assert (devices, logits.device.type) == ({"cuda"}, "cpu")
+
+
+@pytest.mark.parametrize("stack", [0, 5])
+def test_an_epoch_waits_for_nothing(stack: int) -> None:
+    """Torch's own watch: from the second visit on, when all is in place, no step synchronises."""
+    net = network("cuda")
+    executor: Any = Stacked(net, stack, 1.0, False) if stack else Sequential(net)
+    results(executor, job(), tasks(net))
+    torch.cuda.synchronize()
+    original = net.autocast
+    modes: list[int] = []
+
+    def watching() -> Any:  # the forward pass of every step begins here
+        modes.append(torch.cuda.get_sync_debug_mode())
+        torch.cuda.set_sync_debug_mode("error")
+        return original()
+
+    net.autocast = watching
+    try:
+        with pytest.raises(RuntimeError, match="synchroniz"):  # what comes after the last step waits for it
+            results(executor, job(training=replace(TRAINING, epochs=1)), tasks(net)[:1] if not stack else tasks(net))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    steps = len(modes)
+    assert steps >= (8 if not stack else 6)
+
+
+# ---------------------------------------------------------------------------------------------------------- graphs
+
+
+@pytest.mark.parametrize("precision", [32, "bf16"])
+@pytest.mark.parametrize("sizes", [(40,) * 5, SIZES, (40,)], ids=["equal", "unequal", "one"])
+@pytest.mark.parametrize("parts", [{}, {"batch": Mixup(1.0, True, None)}, {"terms": {**TERMS, "near": Proximal(0.1)}}])
+def test_graphs_give_the_bits_of_the_steps_that_they_record(
+    precision: int | str, sizes: tuple[int, ...], parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over three rounds, the first of which records and the others replay."""
+    found, replays = [], [0]
+    replay = torch.cuda.CUDAGraph.replay
+
+    def counted(graph: Any) -> None:
+        replays[0] += 1
+        replay(graph)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
+    for least in (1000, 4):
+        monkeypatch.setattr("src.stacked.graph.LEAST", least)
+        net = network("cuda", precision)
+        executor, own = Stacked(net, 5, 1.0, True), []
+        for number in range(3):
+            own.append([r.params for r in results(executor, job(**parts), tasks(net, sizes, number))])
+            net.load(own[-1][0] or {})
+        found.append(own)
+    assert difference(found[0], found[1]) is None
+    assert replays[0] > 20
+
+
+def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """It is seen before anything is recorded; the device works on."""
+
+    @dataclass(frozen=True)
+    class Copies(LossTerm):
+        def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+            return step.logits.square().mean() * torch.ones(3).to(step.logits.device).mean(), state
+
+    net = network("cuda")
+    work = job(terms={**TERMS, "copies": Copies()})
+    many = results(Stacked(net, 5, 1.0, True), work, tasks(net))
+    assert "without a CUDA graph" in caplog.text
+    close(many, results(Stacked(net, 5, 1.0, False), work, tasks(net)), 0.0)
+
+
+# ------------------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedcorr", "flr"])
+def test_a_run_repeats_its_bits(name: str, tmp_path: Path) -> None:
+    words = [w for w in BY_NAME[name].words if not w.startswith("executor=")]
+    one, other = (run(words, tmp_path / folder, *ON_GPU) for folder in ("one", "other"))
+    assert difference(one.state, other.state) is None
+    assert one.lines == other.lines
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedcorr", "flr"])
+def test_a_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
+    """Graphs are recorded anew, and steps come out as they would have."""
+    words = [w for w in BY_NAME[name].words if not w.startswith("executor=")]
+    whole = run(words, tmp_path / "whole", *ON_GPU)
+    run(words, tmp_path / "cut", *ON_GPU, "max_rounds=2")
+    again = run(words, tmp_path / "cut", *ON_GPU, f"resume={tmp_path / 'cut'}")
+    assert difference(again.state, whole.state) is None

@@ -1,0 +1,104 @@
+"""Inside local training nothing waits for the device: no value is looked at, no shape depends on one.
+
+On a CPU such an operation costs nothing, so it is looked for; what copies between a GPU and the host is seen in
+``tests/cuda`` alone.
+"""
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from src.executors.sequential import Sequential
+from src.executors.stacked import Stacked
+from src.local import sgd
+from src.local.lightning import mean_over_steps
+from src.stacked import training
+from src.stacked.watch import Waits
+from tests.properties.runs import assembled
+from tests.registry import REGISTRY, Entry
+
+EXCEPTIONS: Mapping[str, str] = {
+    "select": "a rule that chooses an epoch's samples by the client's own model looks at its outputs before the epoch",
+}
+"""Functions that may wait, and why."""
+
+
+@contextmanager
+def watched(found: set[str]) -> Iterator[None]:
+    """``found`` gets every place that waits."""
+
+    def tell(reason: str) -> None:
+        stack = traceback.extract_stack()
+        frames = [f for f in stack if "/src/" in f.filename and "watch.py" not in f.filename]
+        if not any(f.name in EXCEPTIONS for f in stack):
+            last = frames[-1] if frames else None
+            found.add(f"{reason} in {Path(last.filename).name}:{last.lineno} {last.name}" if last else reason)
+
+    with Waits(tell):
+        yield
+
+
+def unwatched(call: Callable[..., Any]) -> Callable[..., Any]:
+    """What comes after the last step may wait for it."""
+
+    def after(*args: Any) -> Any:
+        with _disable_current_modes():
+            return call(*args)
+
+    return after
+
+
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_nothing_waits_inside_an_epoch(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: set[str] = set()
+    alone, together = sgd.LocalTraining._train, training._Stack.train
+
+    def one(*args: Any) -> Any:
+        with watched(found):
+            return alone(*args)
+
+    def many(*args: Any) -> Any:
+        with watched(found):
+            return together(*args)
+
+    monkeypatch.setattr(sgd.LocalTraining, "_train", one)
+    monkeypatch.setattr(sgd, "mean_over_steps", unwatched(mean_over_steps))
+    monkeypatch.setattr(training._Stack, "train", many)
+    with assembled(entry.words, tmp_path / "run") as parts:
+        net = parts.evaluator.network
+        parts.results(executor=Sequential(net))
+        parts.results(executor=Stacked(net, 5, 1.0))
+    assert not found
+
+
+def test_what_waits_is_found() -> None:
+    """An operation of each kind, and none of a step's usual ones."""
+    tensor, found = torch.arange(6.0), list[str]()
+    mask, places = tensor > 2, torch.tensor([1, 4])
+    for waits in (
+        lambda: tensor.sum().item(),
+        lambda: bool(mask.any()),
+        lambda: float(tensor[0]),
+        lambda: mask.nonzero(),
+        lambda: tensor[mask],
+        lambda: tensor.masked_select(mask),
+        lambda: tensor.unique(),
+        lambda: tensor.equal(tensor),
+    ):
+        found.clear()
+        with Waits(found.append):
+            waits()
+        assert found
+    found.clear()
+    with Waits(found.append):
+        weight = torch.ones(6, 2, requires_grad=True)
+        loss = torch.where(mask, tensor, 0.0)[places].sum() * weight.softmax(1).square().sum()
+        loss.backward()
+        tensor.index_copy(0, places, tensor[places]).to("meta")
+    assert found == ["copies between the host and the device (_to_copy)"]
