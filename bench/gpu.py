@@ -1,6 +1,6 @@
 """How fast local training is on a GPU: FedCorr's setting on CIFAR-10-shaped images, each way in turn.
 
-``python -m bench.gpu [--repeats 5] [--ways A,B] [--device cpu --tiny]``
+``python -m bench.gpu [--repeats 5] [--ways A;B] [--device cpu --tiny]``
 
 All ways are in one process, on images that the device holds, and take turns. A round is the local training of a cohort;
 evaluation, aggregation and logging are left out.
@@ -222,7 +222,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="a small model and little data, to try this command out")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
-        "--ways", metavar="A,B", help="beginnings of names, as in 'hand,graphs of 10'; the first is kept"
+        "--ways", metavar="A;B", help="beginnings of names, as in 'hand;graphs of 10'; the first is kept"
     )
     parser.add_argument("--name", help="of the file in bench/results (gpu, or part where not everything is measured)")
     return parser.parse_args(words)
@@ -241,7 +241,7 @@ def main(words: Sequence[str] = sys.argv[1:]) -> None:
         print(f"[{time.monotonic() - began:4.0f} s] {line}", file=sys.stderr, flush=True)
 
     here, there = machine(), ways(workload.cohort)
-    starts = tuple(asked.ways.split(",")) if asked.ways else ("",)
+    starts = tuple(asked.ways.split(";")) if asked.ways else ("",)
     first = next(iter(there))
     chosen = {name: way for name, way in there.items() if name == first or name.startswith(starts)}
     if device.type == "cpu":
