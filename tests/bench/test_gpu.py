@@ -1,5 +1,6 @@
 """The bench for a GPU: what can be tried out without one, and its arithmetic."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def test_without_a_gpu_one_sentence_says_so(capsys: pytest.CaptureFixture[str]) 
 def test_it_can_be_tried_out_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bench/results").mkdir(parents=True)
     monkeypatch.setattr(gpu, "ROOT", tmp_path)
-    monkeypatch.setattr(gpu, "TINY", gpu.replace(gpu.TINY, samples=10, model="mlp"))
+    monkeypatch.setattr(gpu, "TINY", replace(gpu.TINY, samples=10, model="mlp"))
     ways = "sequential, fp32, channels_last;stack of 2, fp32;graphs of 2"
     gpu.main(["--device", "cpu", "--tiny", "--repeats", "1", "--ways", ways])
     lines = (tmp_path / "bench/results/part.md").read_text().splitlines()
