@@ -1,5 +1,6 @@
 """Ray's actors: the same bits, deaths, and what can never be had. Without Ray, the refusal alone."""
 
+import json
 import logging
 import os
 import subprocess
@@ -19,7 +20,7 @@ from src.network import Network
 from tests.executors import jobs
 from tests.executors.test_processes import IMAGES, same
 from tests.numerics.toys import mlp, network
-from tests.properties.runs import assembled
+from tests.properties.runs import assembled, run, without_times
 from tests.registry import BY_NAME, REGISTRY, Entry
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
@@ -146,6 +147,27 @@ def test_what_can_never_be_had_is_refused(asked: dict[str, Any], said: str, clus
 def test_workers_are_as_many_as_there_is_room_for(cluster: str) -> None:
     assert on_ray(network(mlp(4, 3)), None).count == 2
     assert on_ray(network(mlp(4, 3)), None, cpus=2).count == 1
+
+
+@pytest.mark.slow
+def test_a_sweep_runs_on_one_cluster(tmp_path: Path, cluster: str) -> None:
+    """As ``docs/executors.md`` has it: two jobs at once, each with an actor on the cluster that is there."""
+    import ray
+
+    address, words = ray.get_runtime_context().gcs_address, [w for w in BY_NAME["fedavg"].words if "executor=" not in w]
+    words = [*words, "max_rounds=2", "dataset.test_size=20"]
+    sweep = ["seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    ours = ["executor=ray", f"executor.address='{address}'", "executor.workers=1", "checkpoint.every=1"]
+    command = [sys.executable, "-m", "src.main", "-m", *words, *sweep, *ours]
+    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=200)
+    assert found.returncode == 0, found.stdout + found.stderr
+    for number, seed in enumerate((1, 2)):
+        folder = tmp_path / "sweep" / str(number)
+        record = json.loads((folder / "result.json").read_text())
+        assert (record["status"], record["executor"]["name"]) == ("stopped", "ray")
+        alone = run([*words, f"seed={seed}", "executor=sequential"], tmp_path / f"alone{seed}")
+        assert without_times(folder / "metrics.jsonl") == alone.lines
 
 
 ALONE = """
