@@ -136,7 +136,7 @@ def ours(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: t
     fabric = fabric_for(device.type, "bf16" if way.precision == "bf16" else 32)
     transform = Transform(size=workload.shape[1:], mean=(0.5,) * 3, std=(0.5,) * 3)
     network = Network(model(workload), transform, 10, fabric, way.layout)
-    training = Training(workload.lr, workload.momentum, 0.0, workload.batch, workload.epochs)
+    training = Training(workload.lr, workload.momentum, 0.0, workload.batch, workload.epochs, lr_decay=1.0)
     job = LocalTraining(training, Plain(), {"cross_entropy": CrossEntropy()}, None, {})
     executor: Any = Sequential(network)
     if way.stack is not None:

@@ -26,7 +26,7 @@ from tests.registry import BY_NAME, REGISTRY, Entry
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
 
-TRAINING = Training(lr=0.05, momentum=0.5, weight_decay=0.001, batch_size=5, epochs=2)
+TRAINING = Training(lr=0.05, momentum=0.5, weight_decay=0.001, batch_size=5, epochs=2, lr_decay=1.0)
 SIZES = (40, 37, 40, 31, 44)
 ON_GPU = ("device=cuda",)
 TERMS: dict[str, LossTerm] = {"cross_entropy": CrossEntropy()}
