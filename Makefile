@@ -27,7 +27,7 @@ run: $(STAMP) ## train: make run ARGS="method=fedavg noise.rho=0.4"
 	@$(RUN) -m src.main $(if $(ARGS),$(ARGS),method=fedcorr noise.rho=0.6)
 
 reproduce-tables: $(STAMP) ## the papers' tables, ours beside theirs: make reproduce-tables SCALE=small TABLES="fedcorr_2"
-	@$(RUN) -m src.tables run $(TABLES) scale=$(SCALE) $(if $(ARGS),-- $(ARGS)); code=$$?; \
+	@$(RUN) -m src.tables run $(TABLES) scale=$(SCALE) $(if $(ARGS),-- $(ARGS)); code=$$?; [ $$code -le 1 ] || exit $$code; \
 	$(RUN) -m src.tables render $(TABLES) scale=$(SCALE) && exit $$code
 
 card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"

@@ -78,10 +78,13 @@ def accounted() -> Iterator[None]:
 class Sweep:
     """A sweep from its plan to its account. Its jobs are what Hydra makes of the command, or those of a list."""
 
+    in_use = "hydra.sweep.dir={folder} is in use by another sweep; choose another folder"
+    """What is said where another sweep is at work in ``folder``."""
+
     def __init__(self, config: DictConfig, jobs: Sequence[Sequence[str]] | None = None) -> None:
         chosen = config.hydra
         self.folder = Path(str(chosen.sweep.dir))
-        self._lock = _locked(self.folder)
+        self._lock = _locked(self.folder, self.in_use)
         if jobs is None:
             jobs = _expanded(config)
             _check(config, jobs)
@@ -154,13 +157,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise Interrupted(number)
 
 
-def _locked(folder: Path) -> FileLock:
+def _locked(folder: Path, in_use: str) -> FileLock:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock", timeout=0)
         lock.acquire()
     except Timeout:
-        raise UserError(f"hydra.sweep.dir={folder} is in use by another sweep; choose another folder") from None
+        raise UserError(in_use.format(folder=folder)) from None
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"hydra.sweep.dir={folder}: {reason}; choose a folder you can write to") from None

@@ -32,7 +32,8 @@ The papers' tables, ours beside theirs. Without a TABLE: all of them.
   list    name the tables
   plan    say which runs are missing, and what they may cost by those that have been measured
   run     run what is missing; what was stopped or killed goes on where it left off
-  render  write the tables and a report into results/SCALE, or the folder out; runs nothing
+  render  write the tables and a report into results/SCALE, or the folder out; runs nothing. Index and report are of
+          all tables that the folder holds
 
   scale   {scales}; what it changes is in conf/scale/
   seeds   so many, instead of the scale's
@@ -56,9 +57,17 @@ class Asked:
     @property
     def plan(self) -> Plan:
         """The tables at the scale."""
-        return Plan(
-            self.tables, read.scaling(self.scale), self.seeds, every=[read.table(name) for name in read.names()]
-        )
+        return self.plan_of(self.tables)
+
+    @property
+    def held(self) -> tuple[Table, ...]:
+        """The tables, and the others that the folder of results holds."""
+        asked = {table.name for table in self.tables}
+        return tuple(read.table(name) for name in read.names() if name in asked or (self.out / f"{name}.md").exists())
+
+    def plan_of(self, tables: Sequence[Table]) -> Plan:
+        """These tables at the scale."""
+        return Plan(tables, read.scaling(self.scale), self.seeds, every=[read.table(name) for name in read.names()])
 
 
 def asked(words: Sequence[str]) -> Asked:
@@ -157,19 +166,28 @@ def run(question: Asked) -> int:
 
 
 def render(question: Asked) -> None:
-    """Write the tables and the report.
+    """Write the tables, and an index and a report over all tables that the folder holds.
 
     Raises:
-        UserError: if there is nothing to write, rather than writing that over what another has run.
+        UserError: if nothing that can run has run, rather than writing that over what another has run.
     """
     from src.tables.notes import noted
     from src.tables.render import render as write
 
-    plan = question.plan
-    if not Count.of(plan.filled()).run:
+    count = Count.of(question.plan.filled())
+    if count.possible and not count.run:
         raise UserError(f"nothing of these tables has run at scale={question.scale} yet: python -m src.tables run")
-    for file in write(noted(plan), question.out):
+    names = {table.name for table in question.tables}
+    filled = noted(question.plan_of(question.held))
+    foreign = [one.table.name for one in filled if one.table.name not in names and not Count.of([one]).run]
+    for file in write(filled, question.out, names, together=not foreign):
         print(file)
+    if foreign:
+        print(
+            f"note: index and report of {question.out} are as they were: they are over tables that have not run here "
+            f"({', '.join(foreign)}); out=FOLDER writes others",
+            file=sys.stderr,
+        )
 
 
 def command(words: Sequence[str]) -> None:

@@ -35,6 +35,8 @@ LAUNCHER = "hydra/launcher"
 class Listed(Sweep):
     """A sweep over the runs of tables, each called by the first cell that needs it."""
 
+    in_use = "another command runs tables in {folder}; wait for its end, or take another scale"
+
     def __init__(self, config: DictConfig, runs: Sequence[Wanted], jobs: Sequence[Sequence[str]]) -> None:
         self._called = {number: _called(run) for number, run in enumerate(runs)}
         super().__init__(config, jobs)

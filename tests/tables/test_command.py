@@ -94,6 +94,57 @@ def test_a_copy_runs_and_a_second_time_there_is_nothing_to_do(command: Tables, t
     assert f"{100 * record['metrics']['best']:.2f}" in (tmp_path / "results/small/mine.md").read_text()
 
 
+def test_one_table_is_rendered_beside_those_that_the_folder_holds(command: Tables, tmp_path: Path) -> None:
+    mine = copied(tmp_path)
+    (tmp_path / "table" / "other.yaml").write_text(mine.read_text().replace("partition.p=0.7", "partition.p=0.6"))
+    command("run", "mine", "other", "scale=small", "--", "hydra/launcher=basic")
+    command("render", "mine", "scale=small")
+    out = tmp_path / "results" / "small"
+    index = (out / "README.md").read_text()
+    assert "(mine.md)" in index
+    assert "(other.md)" not in index
+    command("render", "other", "scale=small")
+    assert all(f"({name}.md)" in (out / "README.md").read_text() for name in ("mine", "other"))
+    before = {file: file.read_bytes() for file in (out / "README.md", out / "report.html", out / "mine.md")}
+    shutil.rmtree(tmp_path / "multirun")  # what the folder holds came from elsewhere
+    command("run", "other", "scale=small", "--", "hydra/launcher=basic")
+    (out / "other.md").unlink()
+    found = command("render", "other", "scale=small")
+    assert "they are over tables that have not run here (mine)" in found.err
+    assert (out / "other.md").exists()
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_what_can_never_run_is_rendered_all_the_same(command: Tables, tmp_path: Path) -> None:
+    file = copied(tmp_path)
+    file.write_text(re.sub(r"overrides: \[method=\w+\]", "missing: Nobody", file.read_text()))
+    assert command("run", "mine", "scale=small").out.splitlines()[-1] == "0 of 2 cells can run, 0 have run, 0 failed"
+    assert command("render", "mine", "scale=small").code == 0
+    assert "there is no Nobody yet" in (tmp_path / "results/small/mine.md").read_text()
+
+
+@pytest.mark.parametrize("out", ["", "."])
+def test_a_folder_of_something_else_is_not_written_over(command: Tables, tmp_path: Path, out: str) -> None:
+    file = copied(tmp_path)
+    file.write_text(re.sub(r"overrides: \[method=\w+\]", "missing: Nobody", file.read_text()))
+    (tmp_path / "README.md").write_text("# A project of somebody's")
+    said = command("render", "mine", "scale=small", f"out={out}")
+    assert said.code == 2
+    assert "README.md is not an index of tables" in said.err
+    assert (tmp_path / "README.md").read_text() == "# A project of somebody's"
+    assert not (tmp_path / "mine.md").exists()
+
+
+def test_two_commands_at_once_on_one_scale(command: Tables, tmp_path: Path) -> None:
+    copied(tmp_path)
+    folder = tmp_path / "multirun" / "tables" / "small"
+    folder.mkdir(parents=True)
+    with FileLock(folder / ".lock"):
+        said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
+    assert said.code == 2
+    assert "another command runs tables in multirun/tables/small; wait for its end" in said.err
+
+
 def test_a_failed_run_costs_its_cell_and_the_exit_code(command: Tables, tmp_path: Path) -> None:
     file = copied(tmp_path)
     file.write_text(

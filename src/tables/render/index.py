@@ -8,6 +8,9 @@ from src.tables.render.markdown import bullets, escaped, grid, ranks, scale
 from src.tables.render.report import OWN, STATES, Paper
 from src.tables.render.words import left_out, rests_on, verdict
 
+TITLE = "# Tables at scale"
+"""How the page begins, and how it is told from anybody else's."""
+
 
 def figure(paper: str) -> str:
     """The file of a paper's critical-difference diagram."""
@@ -26,7 +29,7 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
             counts = [str(table.counts[state]) for state in used]
             rows.append([link, escaped(table.filled.table.metric.name), str(table.total), *counts])
     parts = [
-        f"# Tables at scale “{escaped(sheet.filled.scale.name)}”, ours beside the papers'",
+        f"{TITLE} “{escaped(sheet.filled.scale.name)}”, ours beside the papers'",
         scale(sheet),
         "[report.html](report.html) has all of them on one page, with curves, figures, and the runs and commands "
         "behind every number; each table is here as `.md`, `.tex` and `.csv`. [runs](runs) has a "
