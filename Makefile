@@ -33,7 +33,7 @@ reproduce-tables: $(STAMP) ## the papers' tables, ours beside theirs: make repro
 card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"
 	@$(RUN) -m src.data.federation $(ARGS)
 
-test: $(STAMP) ## the tests, in a quarter of an hour on two cores
+test: $(STAMP) ## the tests, in some twenty minutes on two cores
 	@$(RUN) -m pytest -n 2 -m "not slow"
 
 test-all: $(STAMP) ## every test, in under an hour
