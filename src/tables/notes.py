@@ -1,4 +1,4 @@
-"""What a reader of a table must know of its runs that its numbers do not say: generated from settings and records."""
+"""What a reader of a table must know that its numbers do not say: generated from settings, then from records."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from src.errors import UserError
 from src.tables.filled import Filled
 from src.tables.identity import Identities, Identity
+from src.tables.observed import observed
 from src.tables.plan import Place, Plan
 from src.tables.scaling import Scaling
 from src.tables.table import Row, Table
@@ -18,8 +19,6 @@ from src.tables.table import Row, Table
 UNSCALED = Scaling("", "", (), None, (), {}, {})
 """The words of a table as they stand."""
 NO_CONSTANTS = ("method.name", "method.like")
-FOLDER = "ImageFolder"
-"""The class of data sets that are a user's own files."""
 
 Settings = Mapping[str, Any]
 Difference = tuple[tuple[str, ...], tuple[str, ...]]  # values here, and values in the paper's setting
@@ -33,7 +32,7 @@ def noted(plan: Plan) -> list[Filled]:
     identities = Identities(plan.root)
     try:
         return [
-            replace(filled, notes=tuple(_notes(plan, filled.table, layout, identities)))
+            replace(filled, notes=(*_notes(plan, filled.table, layout, identities), *observed(plan, filled, layout)))
             for filled, layout in zip(plan.filled(), plan.layouts, strict=True)
         ]
     finally:
@@ -50,8 +49,6 @@ def _notes(plan: Plan, table: Table, layout: Sequence[Sequence[Place]], identiti
     yield from unstated(table.unstated, rows)
     yield from constants(rows)
     yield from passes(rows)
-    keys = {run.identity.key for places in layout for place in places for run in place.runs}
-    yield from sources([plan.records[key] for key in sorted(keys) if key in plan.records])
 
 
 def _pairs(
@@ -118,7 +115,7 @@ def _top(key: str) -> str:
 
 
 def passes(rows: Rows) -> list[str]:
-    """How often each row goes over the training data, where rows differ."""
+    """How often local training goes over the data by each row's budget, where rows differ."""
     of = {
         label: " to ".join(sorted({f"{one.passes(one.trainings):.4g}" for one, _ in pairs}, key=float))
         for label, pairs in rows.items()
@@ -131,20 +128,8 @@ def passes(rows: Rows) -> list[str]:
         if number != usual:
             groups.setdefault(number, []).append(label)
     told = "; ".join(f"{number} in {', '.join(labels)}" for number, labels in groups.items())
-    return [f"Rows differ in how often local training goes over the data: {told}; {usual} in the others."]
-
-
-def sources(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which runs did not learn from the published files, as far as their records tell."""
-    data = [record.get("config", {}).get("dataset", {}) for record in records]
-    unverified = Counter(str(one.get("name")) for one in data if one.get("verify") is False)
-    folders = Counter(str(one.get("name")) for one in data if str(one.get("_target_")).endswith(f".{FOLDER}"))
-    files = "files that were not compared with the published ones (dataset.verify=false)"
     return [
-        f"{number} of {len(records)} runs took {name} from {origin}: images that went through JPEG, for one, are not "
-        "the published ones."
-        for times, origin in ((unverified, files), (folders, "a folder of images"))
-        for name, number in sorted(times.items())
+        f"By their budgets rows differ in how often local training goes over the data: {told}; {usual} in the others."
     ]
 
 

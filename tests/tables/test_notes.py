@@ -41,7 +41,7 @@ def test_rows_that_go_over_the_data_less_often_are_named() -> None:
     one = identity(trainings=56, epochs=1, clients=1)
     rows = {"A": [(identity(), None)], "central": [(one, None)], "B": [(identity(), None)]}
     assert notes.passes(rows) == [
-        "Rows differ in how often local training goes over the data: 56 in central; 140 in the others."
+        "By their budgets rows differ in how often local training goes over the data: 56 in central; 140 in the others."
     ]
     assert notes.passes({"A": rows["A"], "B": rows["B"]}) == []
 
@@ -57,17 +57,6 @@ def test_what_the_paper_leaves_open_has_its_value() -> None:
     ]
     assert notes.unstated(keys, {"A": [(there, None)]}) == ["The paper does not state partition.num_clients (100)."]
     assert notes.unstated((), {"A": [(here, there)]}) == []
-
-
-def test_images_that_are_not_the_published_files_are_told() -> None:
-    """As far as records tell: whose checksums were not looked at, and a user's own folders."""
-    cifar = {"_target_": "src.data.datasets.torchvision.Cifar", "name": "cifar10"}
-    folder = {"_target_": "src.data.datasets.image_folder.ImageFolder", "name": "clothes"}
-    every = [cifar | {"verify": True}, cifar | {"verify": False}, folder, {"name": "digits"}]
-    first, second = notes.sources([{"config": {"dataset": one}} for one in every])
-    assert first.startswith("1 of 4 runs took cifar10 from files that were not compared")
-    assert second.startswith("1 of 4 runs took clothes from a folder of images")
-    assert notes.sources([{"config": {"dataset": every[0]}}]) == []
 
 
 @pytest.mark.parametrize("name", ["fedpeer_1", "flr_3"])
