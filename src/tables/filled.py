@@ -19,17 +19,18 @@ class Run:
     command: str  # the command line that makes it again
     value: float | None  # in the metric's unit (accuracy in %); None: none yet, or the run cannot say; or NEVER
     state: Literal["finished", "failed", "absent"]
-    log: Path | None  # of a failed run
+    log: Path | None  # of a failed run, where it has written one
+    error: str | None  # why a run failed, on one line; None where that is not known
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The paper's number and the runs that ours is made of."""
+    """The paper's numbers and the runs that ours is made of."""
 
-    paper: Number | None  # None also where one rendered column stands for several of the paper's
+    papers: tuple[Number | None, ...]  # one for each of its columns that the rendered one stands for, in their order
     runs: tuple[Run, ...]  # one a seed; empty where it cannot run
     state: Literal["run", "partly", "absent", "failed", "missing", "na"]
-    note: str | None  # for a footnote: why n/a, what is missing, what failed
+    note: str | None  # for a footnote: why n/a, what is missing
 
     @property
     def values(self) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ from src.tables import values
 from src.tables.filled import Cell, Filled, Run
 from src.tables.identity import Identities, Identity
 from src.tables.scaling import Scaling, merged, said
-from src.tables.table import Column, Row, Table
+from src.tables.table import Column, Number, Row, Table
 
 ROOT = SWEEPS / "tables"
 LOGS = ("error.log", "job.log")
@@ -139,10 +139,11 @@ class Plan:
         return {key: record for key, record in found.items() if record is not None and record["key"] == key}
 
     @cached_property
-    def _fruitless(self) -> set[str]:
-        """Folders of jobs that ended, when they were last tried, without having to go on."""
+    def _fruitless(self) -> Mapping[str, str | None]:
+        """Folders of jobs that ended, when they were last tried, without having to go on; and why."""
         ended = ("refused", "failed")
-        return {Path(job.folder).name for job in Ledger(self.folder).jobs() if job.folder and job.status in ended}
+        jobs = Ledger(self.folder).jobs()
+        return {Path(job.folder).name: job.error for job in jobs if job.folder and job.status in ended}
 
     def state(self, run: Wanted) -> Literal["finished", "failed", "absent"]:
         """What became of a run; one that was interrupted or killed is absent, and goes on when it is run again."""
@@ -151,6 +152,13 @@ class Plan:
             return "finished"
         fruitless = status is None and run.identity.folder in self._fruitless
         return "failed" if status == "failed" or fruitless else "absent"
+
+    def _why(self, run: Wanted) -> str | None:
+        """What a run failed of, on one line: as its record says, or else the ledger, where it came to no record."""
+        if self.state(run) != "failed":
+            return None
+        said = self.records.get(run.identity.key, {}).get("error") or self._fruitless.get(run.identity.folder)
+        return " ".join(str(said).split()) if said else None
 
     @property
     def missing(self) -> list[Wanted]:
@@ -175,25 +183,24 @@ class Plan:
         )
         cells = tuple(
             tuple(
-                self._cell(table, places[group[0]], table.columns[group[0]], None if len(group) > 1 else row[group[0]])
+                self._cell(table, places[group[0]], table.columns[group[0]], tuple(row[k] for k in group))
                 for group in groups
             )
             for places, row in zip(layout, table.cells, strict=True)
         )
         return Filled(table, self.scaling.of(table, self.seeds), columns, tuple(groups), cells, ())
 
-    def _cell(self, table: Table, place: Place, column: Column, paper: Any) -> Cell:
+    def _cell(self, table: Table, place: Place, column: Column, papers: tuple[Number | None, ...]) -> Cell:
         if place.state != "run":
-            return Cell(paper, (), place.state, place.note)
+            return Cell(papers, (), place.state, place.note)
         runs = tuple(self._run(table, wanted, column) for wanted in place.runs)
         states = [run.state for run in runs]
         if "failed" in states:
-            logs = ", ".join(str(run.log) for run in runs if run.log is not None)
-            return Cell(paper, runs, "failed", f"a run failed: {logs}")
+            return Cell(papers, runs, "failed", None)
         if "absent" in states:
-            return Cell(paper, runs, "partly" if "finished" in states else "absent", None)
+            return Cell(papers, runs, "partly" if "finished" in states else "absent", None)
         lacking = values.without(table.metric, column) if any(run.value is None for run in runs) else None
-        return Cell(paper, runs, "run", lacking)
+        return Cell(papers, runs, "run", lacking)
 
     def _run(self, table: Table, wanted: Wanted, column: Column) -> Run:
         folder, state = self.at(wanted), self.state(wanted)
@@ -201,8 +208,8 @@ class Plan:
         if state == "finished":
             number = values.value(self.records[wanted.identity.key], folder, table.metric, column)
         logs = [folder / name for name in LOGS if (folder / name).exists()]
-        log = (logs[0] if logs else folder) if state == "failed" else None
-        return Run(wanted.seed, folder, wanted.command, number, state, log)
+        log = logs[0] if logs and state == "failed" else None
+        return Run(wanted.seed, folder, wanted.command, number, state, log, self._why(wanted))
 
 
 def _alike(table: Table, layout: list[list[Place]]) -> Iterator[tuple[int, ...]]:

@@ -68,12 +68,12 @@ def test_every_seed_is_a_run(tmp_path: Path) -> None:
     assert len({run.identity.folder for run in found.runs.values()}) == 3
 
 
-def test_columns_with_the_same_runs_become_one_without_the_papers_numbers(tmp_path: Path) -> None:
+def test_columns_with_the_same_runs_become_one_with_each_of_the_papers_numbers(tmp_path: Path) -> None:
     a, b = noisy(0.4, "dataset=cifar10", label="A · x"), noisy(0.4, "dataset=cifar10", label="B · x")
     (filled,) = plan(tmp_path, table(a, noisy(0.8), b)).filled()
     assert filled.of_paper == ((0, 2), (1,))
     assert [c.label for c in filled.columns] == ["A/B · x", "ρ=0.8"]
-    assert [cell.paper for cell in filled.cells[0]] == [None, Number(1.0, None)]
+    assert [cell.papers for cell in filled.cells[0]] == [(Number(0.0, None), Number(2.0, None)), (Number(1.0, None),)]
 
 
 def test_columns_that_measure_other_things_in_the_same_runs_stay_apart(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_states_and_counts(tmp_path: Path) -> None:
         runs[run.cells[0]].append(run)
     finish(found, runs["t FedAvg ρ=0.4"][0], metrics={"best": 0.5})
     finish(found, runs["t FedProx ρ=0.4"][0], metrics={"best": 0.6})
-    finish(found, runs["t FedProx ρ=0.4"][1], "failed")
+    finish(found, runs["t FedProx ρ=0.4"][1], "failed", error="ValueError: the loss\nis no number")
     (found.at(runs["t FedProx ρ=0.4"][1]) / "error.log").touch()
     finish(found, runs["t FedAvg ρ=0.8"][0], "interrupted")
     (filled,) = found.filled()
@@ -105,8 +105,8 @@ def test_states_and_counts(tmp_path: Path) -> None:
     half, failed = filled.cells[0][0], filled.cells[2][0]
     assert (half.values, half.mean, half.std) == ((50.0,), 50.0, None)
     assert str(failed.runs[1].log).endswith("error.log")
-    assert failed.note is not None
-    assert "error.log" in failed.note
+    assert failed.note is None, "the footnote tells it from the runs"
+    assert [run.error for run in failed.runs] == [None, "ValueError: the loss is no number"]
     assert str(Count.of([filled])) == "4 of 9 cells can run, 0 have run, 1 failed"
     assert len(found.missing) == 6
 
@@ -118,7 +118,10 @@ def test_a_job_that_came_to_no_run_is_a_failed_cell(status: Any, state: str, tmp
     (run,) = found.runs.values()
     Ledger(found.folder).plan([run.words], [])
     Ledger(found.folder).write(Job(0, run.words, status, str(found.at(run)), error="no images"))
-    assert plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,))).filled()[0].cells[0][0].state == state
+    cell = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,))).filled()[0].cells[0][0]
+    assert cell.state == state
+    assert cell.runs[0].error == ("no images" if state == "failed" else None)
+    assert cell.runs[0].log is None, "it has written nothing"
 
 
 def test_the_record_of_another_run_is_none(tmp_path: Path) -> None:

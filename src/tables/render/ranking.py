@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from src.tables.filled import Filled
-from src.tables.render.sheet import counted, papers
+from src.tables.render.sheet import counted
 from src.tables.table import Row
 
 LEVEL = 0.05
@@ -175,13 +175,12 @@ def _settings(filled: Filled) -> list[Setting]:
         cells = {name: filled.cells[i][j] for i, name in names.items()}
         whole = {name: cell for name, cell in cells.items() if cell.standing is not None}
         ours = {name: mean for name, cell in whole.items() if (mean := cell.mean) is not None}
-        printed = {name: papers(filled, i, j) for i, name in names.items()}
         found.append(
             Setting(
                 f"Table {filled.table.number}",
                 column.label,
                 ours,
-                {m: [float("nan") if number is None else number.mean for number in printed[m]] for m in ours},
+                {m: [float("nan") if number is None else number.mean for number in cells[m].papers] for m in ours},
                 {m: tuple(str(run.folder) for run in cells[m].runs) for m in ours},
             )
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,8 +30,8 @@ class Entry:
 
     ours: str  # "95.10 ± 0.30", or the word for its state
     count: str  # "2 of 3 seeds", where some have no number yet
-    paper: str  # "94.15 ± 0.18"; a range where the column stands for several of the paper's
-    difference: str  # ours - paper; empty where one of them has no number
+    paper: str  # "94.15 ± 0.18"; where the column stands for several of the paper's, each in their order
+    difference: str  # ours - paper, as many; empty where there is none
     best: bool  # no other row of ours is better in this column, of those whose seeds have all run
     mark: int | None  # the number of its footnote, from 1
 
@@ -60,17 +60,19 @@ class Sheet:
     @cached_property
     def footnotes(self) -> list[str]:
         """Each once, in the order in which cells ask for them."""
-        found = (_footnote(cell) for row in self.filled.cells for cell in row)
+        found = (footnote(cell) for row in self.filled.cells for cell in row)
         return list(dict.fromkeys(note for note in found if note))
 
     def _entry(self, i: int, j: int) -> Entry:
         cell = self.filled.cells[i][j]
-        note = _footnote(cell)
+        note = footnote(cell)
+        theirs = [None if one is None else text(one.mean, one.std, digits=self.printed) for one in cell.papers]
+        apart = [None if one is None else self.number(one, sign="+") for one in differences(cell)]
         return Entry(
             ours=self._ours(cell),
             count=_count(cell),
-            paper=self._paper(i, j),
-            difference="" if (found := difference(cell)) is None else self.number(found, sign="+"),
+            paper=_beside(theirs) or DASH,
+            difference=_beside(apart),
             best=self._best(i, j),
             mark=self.footnotes.index(note) + 1 if note else None,
         )
@@ -81,16 +83,6 @@ class Sheet:
         if cell.mean == NEVER and cell.reached:
             return f"{len(cell.reached)} of {len(cell.values)} reached"
         return self.number(cell.mean, cell.std)
-
-    def _paper(self, i: int, j: int) -> str:
-        cell = self.filled.cells[i][j]
-        if cell.paper is not None:
-            return text(cell.paper.mean, cell.paper.std, digits=self.printed)
-        means = [number.mean for number in papers(self.filled, i, j) if number is not None]
-        if not means:
-            return DASH
-        low, high = (text(mean, digits=self.printed) for mean in (min(means), max(means)))
-        return low if low == high else f"{low} to {high}"
 
     def _best(self, i: int, j: int) -> bool:
         higher = self.filled.table.metric.higher_is_better
@@ -172,7 +164,7 @@ class Sheet:
         return f"The difference is ours − the paper's{points}.{bold}{last}"
 
     def _somewhere(self, word: str) -> bool:
-        return any(word in (entry.ours, entry.paper) for row in self.entries for entry in row)
+        return any(word in entry.ours or word in entry.paper for row in self.entries for entry in row)
 
     @property
     def scale(self) -> str:
@@ -190,8 +182,9 @@ class Sheet:
             for column, which in zip(self.filled.columns, self.filled.of_paper, strict=True)
             if len(which) > 1
         ]
-        head = "Columns of the paper that this scale cannot tell apart are one, and the paper's numbers a range:"
-        return [f"{head} {'; '.join(told)}."] if told else []
+        head = "Columns of the paper that this scale cannot tell apart are one"
+        order = "with the paper's numbers, and the differences from them, in this order"
+        return [f"{head}, {order}: {'; '.join(told)}."] if told else []
 
     @property
     def partly(self) -> list[str]:
@@ -215,16 +208,13 @@ def text(mean: float, std: float | None = None, *, digits: int, sign: str = "-")
     return said if std is None else f"{said} ± {std:.{digits}f}"
 
 
-def papers(filled: Filled, i: int, j: int) -> list[Number | None]:
-    """The paper's numbers that a rendered cell stands for."""
-    return [filled.table.cells[i][k] for k in filled.of_paper[j]]
-
-
-def difference(cell: Cell) -> float | None:
-    """Ours - paper; None where one of them has no number or is NEVER."""
-    if cell.mean is None or cell.paper is None or NEVER in (cell.mean, cell.paper.mean):
-        return None
-    return cell.mean - cell.paper.mean
+def differences(cell: Cell) -> list[float | None]:
+    """Ours - paper, for each of the paper's numbers; None where one of the two has no number or is NEVER."""
+    ours = cell.mean
+    return [
+        None if ours is None or paper is None or NEVER in (ours, paper.mean) else ours - paper.mean
+        for paper in cell.papers
+    ]
 
 
 def counted(number: int, thing: str) -> str:
@@ -242,7 +232,12 @@ def _count(cell: Cell) -> str:
     return f"{done} of {asked} seeds" if cell.mean is not None and done < asked else ""
 
 
-def _footnote(cell: Cell) -> str:
+def _beside(numbers: Sequence[str | None]) -> str:
+    """Numbers that share a cell, a dash for each that lacks; empty where all do."""
+    return " / ".join(number or DASH for number in numbers) if any(numbers) else ""
+
+
+def footnote(cell: Cell) -> str:
     """Why there is no number, or not all of it; empty where there is nothing to say."""
     return "; ".join(_said(cell))
 
@@ -252,9 +247,15 @@ def _said(cell: Cell) -> Iterator[str]:
         yield cell.note
     if cell.mean == NEVER and cell.reached:
         yield "reached " + ", ".join(f"at {run.value:g} by seed {run.seed}" for run in cell.runs if _reached(run))
+    reasons: dict[str | None, list[Run]] = {}
     for run in cell.runs:
         if run.state == "failed":
-            yield f"seed {run.seed} failed" + (f", see {shown(run.log)}" if run.log else "")
+            reasons.setdefault(run.error, []).append(run)
+    for reason, runs in reasons.items():
+        seeds = f"seed{'' if len(runs) == 1 else 's'} {', '.join(str(run.seed) for run in runs)}"
+        logs = [run.log or run.folder for run in runs if run.log or not reason]
+        why = f" ({reason})" if reason else ""
+        yield f"{seeds} failed{why}" + (f", see {', '.join(map(shown, logs))}" if logs else "")
 
 
 def _reached(run: Run) -> bool:

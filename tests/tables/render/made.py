@@ -22,21 +22,22 @@ def run(seed: int, value: float | None, folder: str = "runs/r", **more: Any) -> 
     said: dict[str, Any] = {
         "state": state,
         "log": None,
+        "error": None,
         "command": f"python -m src.main 'x={folder}' seed={seed}",
     } | more
     return Run(seed=seed, folder=Path(f"{folder}-{seed}"), value=value, **said)
 
 
-def cell(paper: float | None, values: Sequence[float | None] | str | None, folder: str = "runs/r") -> Cell:
+def cell(papers: Sequence[float | None], values: Sequence[float | None] | str | None, folder: str = "runs/r") -> Cell:
     """A cell of one run a value; a word for what is missing; None for what is not at this scale."""
-    number = None if paper is None else Number(paper, 0.5)
+    numbers = tuple(None if paper is None else Number(paper, 0.5) for paper in papers)
     if isinstance(values, str):
-        return Cell(number, (), "missing", values)
+        return Cell(numbers, (), "missing", values)
     if values is None:
-        return Cell(number, (), "na", "needs images")
+        return Cell(numbers, (), "na", "needs images")
     runs = tuple(run(seed, value, folder) for seed, value in enumerate(values, 1))
     there = sum(value is not None for value in values)
-    return Cell(number, runs, "run" if there == len(values) else "partly" if there else "absent", None)
+    return Cell(numbers, runs, "run" if there == len(values) else "partly" if there else "absent", None)
 
 
 def table(
@@ -59,7 +60,7 @@ def table(
     )
     cells = tuple(
         tuple(
-            cell(papers[label][k[0]] if len(k) == 1 else None, value, f"runs/{number}-{label}-{j}")
+            cell([papers[label][one] for one in k], value, f"runs/{number}-{label}-{j}")
             for j, (k, value) in enumerate(zip(which, values, strict=True))
         )
         for label, values in ours.items()

@@ -40,8 +40,8 @@ def small() -> Filled:
         COLUMNS,
         [[0], [1, 2]],
     )
-    broken = replace(cell(1.0, [None, None]), state="failed", note="it diverged")
-    broken = replace(broken, runs=(replace(run(1, None), state="failed", log=Path("runs/r-1/error.log")), run(2, None)))
+    dead = run(1, None, state="failed", error="it diverged", log=Path("runs/r-1/error.log"))
+    broken = replace(cell([1.0], [None, None]), state="failed", runs=(dead, run(2, None)))
     rows = list(filled.cells)
     rows[3] = (broken, rows[3][1])
     return replace(filled, cells=tuple(rows))
@@ -71,18 +71,18 @@ The difference is ours − the paper's in percentage points. The best of ours in
 |  |  | ρ=0.6, % | all, % |
 | --- | --- | ---: | ---: |
 | FedAvg | ours | 81.00 ± 1.41 | **70.00 ± 0.00** |
-|  | paper | 81.50 ± 0.50 | 30.25 to 60.00 |
-|  | difference | −0.50 |  |
+|  | paper | 81.50 ± 0.50 | 60.00 ± 0.50 / 30.25 ± 0.50 |
+|  | difference | −0.50 | +10.00 / +39.75 |
 | FedCorr | ours | 90.00 (1 of 2 seeds) | 60.50 ± 0.71 |
-|  | paper | 92.00 ± 0.50 | 40.00 to 70.00 |
-|  | difference | −2.00 |  |
+|  | paper | 92.00 ± 0.50 | 70.00 ± 0.50 / 40.00 ± 0.50 |
+|  | difference | −2.00 | −9.50 / +20.50 |
 | RoFL | ours | missing<sup>1</sup> | missing<sup>1</sup> |
-|  | paper | 85.00 ± 0.50 | 20.00 to 50.00 |
+|  | paper | 85.00 ± 0.50 | 50.00 ± 0.50 / 20.00 ± 0.50 |
 | FedX | ours | failed<sup>2</sup> | n/a<sup>3</sup> |
-|  | paper | 1.00 ± 0.50 | 2.00 |
+|  | paper | 1.00 ± 0.50 | – / 2.00 ± 0.50 |
 
 1. RoFL does not exist here
-2. it diverged; seed 1 failed, see runs/r-1/error.log
+2. seed 1 failed (it diverged), see runs/r-1/error.log
 3. needs images
 
 > **Made at scale “small” (digits): these are not the paper's conditions.**
@@ -94,8 +94,8 @@ The difference is ours − the paper's in percentage points. The best of ours in
 
 Notes:
 
-- Columns of the paper that this scale cannot tell apart are one, and the paper's numbers a range: \
-“all” is “CIFAR-10” and “CIFAR-100”.
+- Columns of the paper that this scale cannot tell apart are one, with the paper's numbers, and the differences from \
+them, in this order: “all” is “CIFAR-10” and “CIFAR-100”.
 - Cells that have run with some of the seeds alone are in no order, rank or bold: 1.
 
 Our order of the methods beside the paper's:
@@ -118,7 +118,7 @@ def test_latex_has_the_same_cells() -> None:
     """What is between ``\\midrule`` and ``\\bottomrule``, against Markdown's."""
     body = tex(small()).split("\\midrule\n")[1].split("\\bottomrule")[0]
     rows = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines() if line != r"\addlinespace"]
-    plain = {r"$\pm$": "±", "$-$": "−", r"\textsuperscript": "<sup>", r"\%": "%"}
+    plain = {r"$\pm$": "±", "$-$": "−", "--": "–", r"\textsuperscript": "<sup>", r"\%": "%"}
     shown = []
     for row in rows:
         text = " | ".join(row)
@@ -164,10 +164,10 @@ def test_what_formats_would_take_for_their_own_is_escaped() -> None:
     assert next(iter(csv_rows(filled)))["row"] == SPECIAL
 
 
-def test_csv_is_a_line_a_cell_with_its_runs() -> None:
+def test_csv_is_a_line_a_number_of_the_papers_with_our_runs() -> None:
     rows = csv_rows(small())
-    assert len(rows) == 8
-    first, merged = rows[0], rows[1]
+    assert len(rows) == 12
+    first = rows[0]
     assert (first["row"], first["column"], first["scale"], first["unit"]) == ("FedAvg", "ρ=0.6", "small", "%")
     assert float(first["ours_mean"]) == 81
     assert float(first["ours_std"]) == pytest.approx(2**0.5, rel=1e-9)
@@ -179,12 +179,18 @@ def test_csv_is_a_line_a_cell_with_its_runs() -> None:
     )
     assert json.loads(first["folders"]) == ["runs/1-FedAvg-0-1", "runs/1-FedAvg-0-2"]
     assert json.loads(first["commands"])[1] == "python -m src.main 'x=runs/1-FedAvg-0' seed=2"
-    assert (merged["paper_mean"], merged["difference"]) == ("", "")
-    assert json.loads(merged["paper_columns"]) == ["CIFAR-10", "CIFAR-100"]
-    partly, missing, failed = rows[2], rows[4], rows[6]
+    keys = ("column", "paper_column", "ours_mean", "paper_mean", "paper_std", "difference")
+    assert [tuple(row[key] for key in keys) for row in rows[:3]] == [
+        ("ρ=0.6", "ρ=0.6", "81", "81.5", "0.5", "-0.5"),
+        ("all", "CIFAR-10", "70", "60", "0.5", "10"),
+        ("all", "CIFAR-100", "70", "30.25", "0.5", "39.75"),
+    ]
+    assert rows[1]["folders"] == rows[2]["folders"]
+    assert [row["paper_mean"] for row in rows[10:]] == ["", "2"]
+    partly, missing, failed = rows[3], rows[6], rows[9]
     assert (partly["state"], partly["seeds"], partly["ours_std"]) == ("partly", "1", "")
     assert (missing["state"], missing["ours_mean"], missing["note"]) == ("missing", "", "RoFL does not exist here")
-    assert (failed["state"], failed["note"]) == ("failed", "it diverged")
+    assert (failed["state"], failed["note"]) == ("failed", "seed 1 failed (it diverged), see runs/r-1/error.log")
 
 
 def test_the_best_is_the_smallest_where_lower_is_better_and_ties_share_it() -> None:
@@ -228,7 +234,7 @@ def test_a_run_that_came_to_its_end_without_a_number_is_a_dash() -> None:
 
 def test_a_paper_that_prints_no_deviation() -> None:
     filled = table({"a": [[4.0]]}, {"a": [5.0]}, ["x"])
-    alone = replace(filled.cells[0][0], paper=Number(5.0, None))
+    alone = replace(filled.cells[0][0], papers=(Number(5.0, None),))
     assert Sheet(replace(filled, cells=((alone,),))).entries[0][0].paper == "5.0"
 
 
@@ -236,11 +242,31 @@ def test_a_paper_has_the_digits_that_it_prints() -> None:
     """0.07 and 0.1 were printed as 0.07 and 0.10: ours have two digits more."""
     metric = Metric("error", "", False, "error")
     filled = table({"a": [[0.0712], [0.0911]]}, {"a": [0.07, 0.1]}, ["x", "y"], metric=metric)
-    cells = tuple(replace(cell, paper=replace(cell.paper or Number(0, 0), std=None)) for cell in filled.cells[0])
-    own = replace(filled.table, cells=((Number(0.07, None), Number(0.1, None)),))
+    printed = (Number(0.07, None), Number(0.1, None))
+    cells = tuple(replace(cell, papers=(one,)) for cell, one in zip(filled.cells[0], printed, strict=True))
+    own = replace(filled.table, cells=(printed,))
     found = Sheet(replace(filled, table=own, cells=(cells,))).entries[0]
     assert [entry.paper for entry in found] == ["0.07", "0.10"]
     assert [entry.ours for entry in found] == ["0.0712", "0.0911"]
+
+
+def test_failed_runs_are_told_once_with_their_reasons() -> None:
+    """Seeds that failed of the same are told together; where nothing is known, the folder is all there is."""
+    dead = [run(seed, None, state="failed", error="no images") for seed in (1, 2)]
+    dead += [run(3, None, state="failed", error=None, log=Path("x/job.log")), run(4, None, state="failed")]
+    filled = table({"a": [[None]]}, {"a": [5.0]}, ["x"])
+    sheet = Sheet(replace(filled, cells=((replace(filled.cells[0][0], state="failed", runs=tuple(dead)),),)))
+    assert sheet.footnotes == ["seeds 1, 2 failed (no images); seeds 3, 4 failed, see x/job.log, runs/r-4"]
+
+
+def test_a_target_that_one_of_the_papers_columns_does_not_reach_is_told() -> None:
+    reach = Metric("participations to reach 80 %", "", False, "participations_to_80")
+    sheet = Sheet(table({"a": [[10.0]]}, {"a": [12.5, NEVER]}, ["x", "y"], [[0, 1]], metric=reach))
+    ((entry,),) = sheet.entries
+    assert (entry.paper, entry.difference) == ("12.5 ± 0.5 / not reached", "−2.5 / –")
+    assert "not reached ranks last" in sheet.reading
+    own = Sheet(table({"a": [[10.0]]}, {"a": [None, None]}, ["x", "y"], [[0, 1]], metric=reach))
+    assert (own.entries[0][0].paper, own.entries[0][0].difference) == ("–", ""), "a table of one's own"
 
 
 @pytest.mark.parametrize(

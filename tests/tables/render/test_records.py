@@ -37,6 +37,6 @@ def test_only_finished_runs_have_one_and_each_once(tmp_path: Path) -> None:
     runs = tuple(run(seed, value, str(top / "a")) for seed, value in ((1, 1.0), (2, None)))
     recorded(runs[0].folder, [0.5])
     recorded(runs[1].folder, [0.5])
-    cell = type(filled.cells[0][0])(None, runs, "partly", None)
+    cell = type(filled.cells[0][0])((None,), runs, "partly", None)
     both = type(filled)(**{**vars(filled), "cells": ((cell,),)})
     assert list(records.files([both, both], Evidence())) == ["runs/a-1.json"]
