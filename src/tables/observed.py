@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from src.tables import values
 from src.tables.filled import Filled
 from src.tables.plan import Place, Plan
 
@@ -61,9 +60,8 @@ def observed(plan: Plan, filled: Filled, layout: Sequence[Sequence[Place]]) -> I
 
 def _ended(plan: Plan, place: Place) -> Iterator[Ended]:
     for run in place.runs:
-        if plan.state(run) == "finished":
-            record, last = plan.records[run.identity.key], values.last(plan.at(run), "evaluation")
-            yield Ended(run.identity.key, run.identity.trainings, record, last)
+        if plan.state(run) == "finished" and not isinstance(found := plan._written(run), str):
+            yield Ended(run.identity.key, run.identity.trainings, found.record, found.last("evaluation"))
 
 
 def endings(rows: Rows) -> list[str]:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from src.errors import UserError
-from src.folder import SWEEPS, read_record
+from src.folder import SWEEPS
 from src.sweep.ledger import Ledger
-from src.tables import values
+from src.tables import values, written
 from src.tables.filled import Cell, Filled, Run
 from src.tables.identity import Identities, Identity
 from src.tables.scaling import Scaling, merged, said
 from src.tables.table import Column, Number, Row, Table
+from src.tables.written import Written
 
 ROOT = SWEEPS / "tables"
 LOGS = ("error.log", "job.log")
@@ -78,6 +79,7 @@ class Plan:
         self.tables, self.scaling, self.seeds = tables, scaling, seeds
         self.root, self.folder = root, root / scaling.name
         self.runs: dict[str, Wanted] = {}  # by key, in the order of tables
+        self._read: dict[str, Written | str] = {}  # by key
         identities = Identities(root)
         try:
             self.layouts = [self._layout(table, identities) for table in tables]
@@ -135,8 +137,17 @@ class Plan:
     @cached_property
     def records(self) -> Mapping[str, dict[str, Any]]:
         """What is written down of the runs, by key; runs that have not begun have no record."""
-        found = {key: read_record(self.at(run)) for key, run in self.runs.items()}
+        found = {key: written.record(self.at(run)) for key, run in self.runs.items()}
         return {key: record for key, record in found.items() if record is not None and record["key"] == key}
+
+    def _written(self, run: Wanted) -> Written | str:
+        """All that a finished run has written down, or what of it is damaged; read once."""
+        if run.identity.key not in self._read:
+            try:
+                self._read[run.identity.key] = written.read(self.at(run))
+            except UserError as error:
+                self._read[run.identity.key] = str(error)
+        return self._read[run.identity.key]
 
     @cached_property
     def _fruitless(self) -> Mapping[str, str | None]:
@@ -197,16 +208,22 @@ class Plan:
         states = [run.state for run in runs]
         if "failed" in states:
             return Cell(papers, runs, "failed", None)
+        note = "; ".join(self._lacking(table, column, place, runs)) or None
         if "absent" in states:
-            return Cell(papers, runs, "partly" if "finished" in states else "absent", None)
-        lacking = values.without(table.metric, column) if any(run.value is None for run in runs) else None
-        return Cell(papers, runs, "run", lacking)
+            return Cell(papers, runs, "partly" if "finished" in states else "absent", note)
+        return Cell(papers, runs, "run", note)
+
+    def _lacking(self, table: Table, column: Column, place: Place, runs: Sequence[Run]) -> dict[str, None]:
+        """Why finished runs have no number: each reason once."""
+        lacking = [w for w, run in zip(place.runs, runs, strict=True) if run.state == "finished" and run.value is None]
+        found = [self._written(run) for run in lacking]
+        return {one if isinstance(one, str) else values.without(table.metric, column): None for one in found}
 
     def _run(self, table: Table, wanted: Wanted, column: Column) -> Run:
         folder, state = self.at(wanted), self.state(wanted)
         number = None
-        if state == "finished":
-            number = values.value(self.records[wanted.identity.key], folder, table.metric, column)
+        if state == "finished" and not isinstance(found := self._written(wanted), str):
+            number = values.value(found, table.metric, column)
         logs = [folder / name for name in LOGS if (folder / name).exists()]
         log = logs[0] if logs and state == "failed" else None
         return Run(wanted.seed, folder, wanted.command, number, state, log, self._why(wanted))

@@ -133,15 +133,6 @@ def test_the_record_of_another_run_is_none(tmp_path: Path) -> None:
     assert plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,))).filled()[0].cells[0][0].state == "absent"
 
 
-def test_a_damaged_line_costs_itself(tmp_path: Path) -> None:
-    found = plan(tmp_path, table(noisy(0.4, key="participations_to_80"), rows=(FEDAVG,)))
-    (run,) = found.runs.values()
-    finish(found, run, evaluations=REACHED, metrics={})
-    with (found.at(run) / "metrics.jsonl").open("a") as file:
-        file.write('{"kind": "evalu')
-    assert found.filled()[0].cells[0][0].mean == 20.0
-
-
 REACHED = [
     {"accuracy": 0.3, "participations": 10, "memorization_noisy_correct": 0.1},
     {"accuracy": 0.8, "participations": 20, "memorization_noisy_correct": 0.2},
@@ -170,6 +161,64 @@ def test_numbers_of_a_run(tmp_path: Path, unit: str, key: str, expected: float |
     assert cell.state == "run"
     assert cell.mean == (None if expected is None else pytest.approx(expected))
     assert (cell.note is None) == (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        (b'{"kind": "evalu', "line 5 of metrics.jsonl"),  # not written to its end
+        (b"3", "line 5 of metrics.jsonl"),
+        (b'{"round": 4}', "line 5 of metrics.jsonl"),
+        (b'{"kind": "evaluation", "accuracy": null, "participations": 5}', "line 5 of metrics.jsonl"),
+        (b'{"kind": "evaluation", "accuracy": 0.9}', "line 5 of metrics.jsonl"),
+        (b"\xff\xfe", "metrics.jsonl cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("key", ["best", "participations_to_80", "local_memorization_clean_wrong"])
+def test_a_run_with_a_damaged_line_has_no_number_but_a_footnote(
+    tmp_path: Path, line: bytes, place: str, key: str
+) -> None:
+    """What is left might say another number: participations until the second time that a target was reached, say."""
+    tables = table(noisy(0.4, key=key), noisy(0.8), rows=(FEDAVG,))
+    found = plan(tmp_path, tables)
+    run, other = found.runs.values()
+    for one in (run, other):
+        finish(found, one, evaluations=REACHED, metrics={"best": 0.8})
+    with (found.at(run) / "metrics.jsonl").open("ab") as file:
+        file.write(line)
+    (damaged, whole) = plan(tmp_path, tables).filled()[0].cells[0]
+    assert (damaged.state, damaged.mean) == ("run", None)
+    assert damaged.note is not None
+    assert damaged.note.startswith(f"{found.at(run)}: {place}")
+    assert (whole.mean, whole.note) == (80.0, None)
+
+
+@pytest.mark.parametrize("said", [{"metrics": None}, {"metrics": [0.8]}, {}])
+def test_a_record_without_metrics_is_damaged(tmp_path: Path, said: dict[str, Any]) -> None:
+    found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)))
+    (run,) = found.runs.values()
+    finish(found, run, evaluations=REACHED, **said)
+    (cell,) = found.filled()[0].cells[0]
+    assert cell.mean is None
+    assert cell.note is not None
+    assert "result.json has no metrics" in cell.note
+
+
+def test_parts_of_a_record_that_are_something_else_are_none(tmp_path: Path) -> None:
+    """Estimates and notes read them."""
+    found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)))
+    (run,) = found.runs.values()
+    finish(found, run, metrics={"best": 0.8}, wall_time_s="12", participations=560, config=None)
+    assert estimate(found, gpu=False).measured == 0
+    (record,) = found.records.values()
+    assert "config" not in record
+
+
+def test_a_number_that_is_not_finite_is_none(tmp_path: Path) -> None:
+    found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)))
+    (run,) = found.runs.values()
+    finish(found, run, metrics={"best": float("nan")})
+    assert found.filled()[0].cells[0][0].mean is None
 
 
 def test_an_estimate_counts_passes_and_goes_by_the_nearest_runs_that_were_measured(tmp_path: Path) -> None:

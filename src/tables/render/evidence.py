@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from src.errors import UserError
 from src.figures import curves
-from src.folder import read_record
+from src.tables import written
 from src.tables.filled import Cell, Filled, Run
 
 ACCURACIES = {"best": "best", "last": "last", "mean_last_10": "mean of the last 10"}
@@ -24,13 +25,23 @@ class Evidence:
     """The folders, each read once. Nothing rendered links to them: a clone of the project has none."""
 
     _records: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
+    _written: dict[Path, written.Written | None] = field(default_factory=dict)
     _curves: dict[Path, tuple[curves.Curve, ...]] = field(default_factory=dict)
 
     def record(self, folder: Path) -> Mapping[str, Any]:
         """A run's ``result.json``; empty where there is none."""
         if folder not in self._records:
-            self._records[folder] = read_record(folder) or {}
+            self._records[folder] = written.record(folder) or {}
         return self._records[folder]
+
+    def written(self, folder: Path) -> written.Written | None:
+        """All that a finished run has written down; None where some of it is damaged."""
+        if folder not in self._written:
+            try:
+                self._written[folder] = written.read(folder)
+            except UserError:  # which the cell says
+                self._written[folder] = None
+        return self._written[folder]
 
     def curves(self, cell: Cell) -> list[curves.Curve]:
         """Of the runs of a cell that have come to their end, over seeds."""
@@ -44,8 +55,8 @@ class Evidence:
         return found
 
     def recorded(self, run: Run) -> str | None:
-        """The file with the record of a finished run, beside the rendered tables; None where it has left none."""
-        return f"{RECORDS}/{run.folder.name}.json" if run.state == "finished" and self.record(run.folder) else None
+        """The file with the record of a finished run, beside the rendered tables; None where it has left none, or a damaged one."""
+        return f"{RECORDS}/{run.folder.name}.json" if run.state == "finished" and self.written(run.folder) else None
 
     def accuracies(self, folder: Path) -> str:
         """A run's accuracies, each named; empty where none is recorded."""

@@ -11,6 +11,7 @@ from src.tables import values
 from src.tables.filled import Filled, Run
 from src.tables.render.evidence import Evidence
 from src.tables.table import NEVER
+from src.tables.written import Written
 
 ESSENTIAL = (
     "key",
@@ -37,22 +38,26 @@ STEP = 5
 def files(tables: Iterable[Filled], evidence: Evidence) -> dict[str, str]:
     """The record of every finished run behind ``tables``: name of the file, and its text."""
     runs = (run for table in tables for row in table.cells for cell in row for run in cell.runs)
-    return {name: text(run, evidence.record(run.folder)) for run in runs if (name := evidence.recorded(run))}
+    return {
+        name: text(run, found)
+        for run in runs
+        if (name := evidence.recorded(run)) and (found := evidence.written(run.folder))
+    }
 
 
-def text(run: Run, record: Mapping[str, Any]) -> str:
+def text(run: Run, found: Written) -> str:
     """The file of one run, a line a key, numbers unrounded: all that a cell can be made of.
 
     ``evaluation`` and ``round`` are the last ones; ``reached`` has by accuracies, in percent, the client participations
     until the first evaluation with them.
     """
-    evaluations = values.evaluations(run.folder)
+    record, evaluations = found.record, found.evaluations
     said = {
         "command": run.command,
         "seed": run.seed,
         "folder": shown(run.folder),
         **{key: record[key] for key in ESSENTIAL if key in record},
-        **{kind: numbers(values.last(run.folder, kind)) for kind in ("evaluation", "round")},
+        **{kind: numbers(found.last(kind)) for kind in ("evaluation", "round")},
         "reached": {
             str(percent): round(reached)
             for percent in range(STEP, 100, STEP)

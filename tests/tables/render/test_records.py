@@ -1,9 +1,10 @@
 """A record is small, and has every number that a cell can be made of."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
-from src.tables import values
+from src.tables import values, written
 from src.tables.render import records
 from src.tables.render.evidence import Evidence
 from src.tables.table import Column, Metric
@@ -15,8 +16,8 @@ def test_the_record_has_what_cells_are_made_of(tmp_path: Path) -> None:
     recorded(one.folder, [0.1, 0.25, 0.5, 0.45], key="k", participations=40)
     with (one.folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "round", "round": 4, "local_memorization": 0.125, "cohort": [1, 2]}) + "\n")
-    evidence = Evidence()
-    found = json.loads(records.text(one, evidence.record(one.folder)))
+    whole = written.read(one.folder)
+    found = json.loads(records.text(one, whole))
     assert found["reached"] == {"5": 10, "10": 10, "15": 20, "20": 20, "25": 20} | {
         str(percent): 30 for percent in range(30, 51, 5)
     }
@@ -26,7 +27,7 @@ def test_the_record_has_what_cells_are_made_of(tmp_path: Path) -> None:
     assert found["metrics"]["best"] == 0.5
     for key, where in (("best", "metrics"), ("local_memorization", "round"), ("accuracy", "evaluation")):
         metric = Metric("m", "", None, key)
-        value = values.value(evidence.record(one.folder), one.folder, metric, Column("c", ()))
+        value = values.value(whole, metric, Column("c", ()))
         assert value == found[where][key]
 
 
@@ -40,3 +41,15 @@ def test_only_finished_runs_have_one_and_each_once(tmp_path: Path) -> None:
     cell = type(filled.cells[0][0])((None,), runs, "partly", None)
     both = type(filled)(**{**vars(filled), "cells": ((cell,),)})
     assert list(records.files([both, both], Evidence())) == ["runs/a-1.json"]
+
+
+def test_a_damaged_run_leaves_no_record(tmp_path: Path) -> None:
+    filled = table({"A": [[1.0, 2.0]]}, {"A": [1.0]}, ["x"])
+    runs = tuple(run(seed, value, str(tmp_path / "a")) for seed, value in ((1, 1.0), (2, None)))
+    runs = (runs[0], replace(runs[1], state="finished"))
+    for one in runs:
+        recorded(one.folder, [0.5])
+    (runs[1].folder / "metrics.jsonl").write_text("3\n")
+    (cells,) = filled.cells
+    filled = replace(filled, cells=((replace(cells[0], runs=runs),),))
+    assert list(records.files([filled], Evidence())) == ["runs/a-1.json"]

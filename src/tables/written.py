@@ -1,0 +1,95 @@
+"""What a finished run has written down, checked whole before a number is taken from any of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from src.compare.runs import shown
+from src.errors import UserError
+from src.folder import RESULT, read_record
+
+METRICS = "metrics.jsonl"
+PARTS: Mapping[str, Any] = {
+    "metrics": Mapping,
+    "config": Mapping,
+    "versions": Mapping,
+    "wall_time_s": int | float,
+    "participations": int | float,
+}
+"""What parts of ``result.json`` are, where readers of tables rely on it."""
+NUMBERS: Mapping[str, Sequence[str]] = {"evaluation": ("accuracy", "participations")}
+"""Numbers that a line of ``metrics.jsonl`` has, by its kind."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Written:
+    """``result.json`` of a finished run, and the lines of its ``metrics.jsonl`` in order."""
+
+    record: Row
+    rows: Sequence[Row]
+
+    @property
+    def metrics(self) -> Row:
+        """The closing numbers."""
+        found: Row = self.record["metrics"]
+        return found
+
+    @property
+    def evaluations(self) -> list[Row]:
+        """Each has ``accuracy`` in [0, 1] and ``participations`` of clients until then."""
+        return [row for row in self.rows if row["kind"] == "evaluation"]
+
+    def last(self, kind: str) -> Row:
+        """The last ``evaluation`` or ``round``; empty where there is none."""
+        return next((row for row in reversed(self.rows) if row["kind"] == kind), {})
+
+
+def record(folder: Path) -> dict[str, Any] | None:
+    """A run's ``result.json`` but for parts that are not what they should be; None where none can be read."""
+    found = read_record(folder)
+    if found is None:
+        return None
+    return {name: part for name, part in found.items() if isinstance(part, PARTS.get(name, object))}
+
+
+def read(folder: Path) -> Written:
+    """What a finished run has written down.
+
+    Raises:
+        UserError: if any of it is damaged: what is left might be another number.
+    """
+    result = record(folder)
+    if result is None or "metrics" not in result:
+        raise _damaged(folder, f"{RESULT} has no metrics")
+    try:
+        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, f"{METRICS} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        row = _row(line)
+        if row is None:
+            raise _damaged(folder, f"line {number} of {METRICS} is damaged")
+        rows.append(row)
+    return Written(result, rows)
+
+
+def _row(line: str) -> Row | None:
+    """A line that is as a run writes it; None for another."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+        return None
+    return row if all(isinstance(row.get(key), int | float) for key in NUMBERS.get(row["kind"], ())) else None
+
+
+def _damaged(folder: Path, what: str) -> UserError:
+    return UserError(f"{shown(folder)}: {what}; remove the folder and run the table again")
