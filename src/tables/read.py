@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
+from contextlib import suppress
+from dataclasses import asdict, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from annotated_types import MinLen
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from src.config import CONF
@@ -24,7 +26,50 @@ TABLES, SCALES = CONF / "table", CONF / "scale"
 PAPERS = ("FedCorr", "FedDiv", "FLR", "FedPeer", "FedES")
 """The order of papers; tables of one's own follow."""
 
-Printed = float | tuple[float, float | None] | Literal["never"] | None
+FAULTS = {
+    "missing": " is missing",
+    "too_short": " must not be empty",
+    "tuple_type": " must be a list",
+    "dataclass_type": " must have its keys, a line each",
+    "dict_type": " must have its keys, a line each",
+    "string_type": ": {value}: must be words; put quotes around them",
+    "int_parsing": ": {value}: must be a whole number",
+    "int_type": ": {value}: must be a whole number",
+    "bool_parsing": ": {value}: must be true, false or null",
+    "bool_type": ": {value}: must be true, false or null",
+}
+"""What is said instead of pydantic's words, by its types of errors."""
+
+
+def _cell(written: Any) -> Number | None:
+    """A cell as written: a number, with its deviation or without, or ``never``; None for an empty one."""
+    if written is None:
+        return None
+    if written == "never":
+        return Number(NEVER, None)
+    mean, std = written if isinstance(written, list) and len(written) == 2 else (written, None)
+    if not _finite(mean) or not (std is None or _finite(std)):
+        raise ValueError("must be a number, [mean, std], never or null")
+    return Number(float(mean), None if std is None else float(std))
+
+
+def _finite(number: object) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+
+
+def _seeds(written: object) -> tuple[int, ...] | None:
+    """Seeds as written; None for as many as the paper's trials."""
+    if written == "trials":
+        return None
+    found: list[int] = []
+    with suppress(ValidationError):
+        found = TypeAdapter(Annotated[list[Seed], MinLen(1)]).validate_python(written, strict=True)
+    if not found or len(set(found)) < len(found):
+        raise ValueError("must be distinct numbers, as in [1, 2], or trials")
+    return tuple(found)
+
+
+Printed = Annotated[Number | None, PlainValidator(_cell)]
 Words = tuple[str, ...]
 Written = TypeVar("Written")
 STRICT = ConfigDict(extra="forbid")
@@ -74,7 +119,7 @@ class _Table:
 class _Scale:
     title: str
     changes: tuple[str, ...]
-    seeds: tuple[Seed, ...] | Literal["trials"]
+    seeds: Annotated[tuple[int, ...] | None, PlainValidator(_seeds)]
     overrides: Words = ()
     instead: Mapping[str, Words] = field(default_factory=dict)
     unavailable: Mapping[str, str] = field(default_factory=dict)
@@ -107,9 +152,14 @@ def known(name: str, there: Sequence[str], what: str) -> str:
     """
     if name in there:
         return name
+    raise UserError(_unknown(name, there, what))
+
+
+def _unknown(name: str, there: Sequence[str], what: str) -> str:
     close = difflib.get_close_matches(name, there, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise UserError(f"{name} is not a {what}; {hint}there are {', '.join(there)}")
+    article = "an" if what[0] in "aeiou" else "a"
+    return f"{name} is not {article} {what}; {hint}there are {', '.join(there)}"
 
 
 @cache
@@ -121,10 +171,13 @@ def table(name: str) -> Table:
     """
     path = TABLES / f"{known(name, names(), 'table')}.yaml"
     said = _read(path, _Table)
+    for what, labels in (("rows", [r.label for r in said.rows]), ("columns", [c.label for c in said.columns])):
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            raise UserError(f"{_shown(path)}: two {what} are called {twice[0]}; give each a label of its own")
     for row in said.rows:
         if row.cells is not None and len(row.cells) != len(said.columns):
             raise UserError(f"{_shown(path)}: {row.label} has {len(row.cells)} cells for {len(said.columns)} columns")
-        if "never" in (row.cells or ()) and said.metric.higher_is_better is not False:
+        if Number(NEVER, None) in (row.cells or ()) and said.metric.higher_is_better is not False:
             raise UserError(
                 f"{_shown(path)}: {row.label} has a cell “never”, which is of a metric where lower is better"
             )
@@ -150,18 +203,10 @@ def table(name: str) -> Table:
             for row in said.rows
         ),
         columns=tuple(Column(c.label, (*said.overrides, *c.overrides), c.key, c.missing) for c in said.columns),
-        cells=tuple(tuple(map(_number, row.cells or [None] * len(said.columns))) for row in said.rows),
+        cells=tuple(row.cells or (None,) * len(said.columns) for row in said.rows),
         notes=said.notes,
         unstated=said.unstated,
     )
-
-
-def _number(printed: Printed) -> Number | None:
-    if printed is None:
-        return None
-    if printed == "never":
-        return Number(NEVER, None)
-    return Number(*printed) if isinstance(printed, tuple) else Number(printed, None)
 
 
 def scaling(name: str) -> Scaling:
@@ -173,9 +218,15 @@ def scaling(name: str) -> Scaling:
     """
     path = SCALES / f"{known(name, scales(), 'scale')}.yaml"
     said = _read(path, _Scale)
-    seeds = None if said.seeds == "trials" else said.seeds
     found = Scaling(
-        name, said.title, said.changes, seeds, said.overrides, dict(said.instead), dict(said.unavailable), said.papers
+        name,
+        said.title,
+        said.changes,
+        said.seeds,
+        said.overrides,
+        dict(said.instead),
+        dict(said.unavailable),
+        said.papers,
     )
     if (found.instead or found.unavailable) and (idle := found.unmatched(map(table, names()))):
         raise UserError(f"{_shown(path)}: no table says {' or '.join(idle)}; mend the word, or remove its line")
@@ -189,14 +240,44 @@ def _read(path: Path, kind: type[Written]) -> Written:
         UserError: if it is something else, naming the first place where.
     """
     try:
-        written: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        written: Any = yaml.load(path.read_text(encoding="utf-8"), _Loader)
         return TypeAdapter(kind).validate_python(written)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{_shown(path)} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{_shown(path)} is no YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{_shown(path)}: {f'{place}: ' if place else ''}{first['msg']}") from None
+        raise UserError(f"{_shown(path)}{_fault(kind, error)}") from None
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Refuses a key that is written twice, of which YAML's own would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of a node."""
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.YAMLError(f"line {key.start_mark.line + 1} says {key.value} again")
+                seen.add(key.value)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def _fault(kind: type[Any], error: ValidationError) -> str:
+    """The first thing that is wrong, with its place, to follow a file's name."""
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"]]
+    if first["type"] == "unexpected_keyword_argument":
+        for part in place[:-1]:
+            kind = {"metric": _Metric, "columns": _Column, "rows": _Row}.get(part, kind)
+        keys = [one.name for one in fields(kind)]
+        return "".join(f": {part}" for part in (".".join(place[:-1]), _unknown(place[-1], keys, "key")) if part)
+    plain = first["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    value = "null" if first["input"] is None else str(first["input"])
+    said = FAULTS.get(first["type"], f": {value}: {plain}").replace("{value}", value)
+    return f": {'.'.join(place)}{said}" if place else said
 
 
 def _shown(path: Path) -> str:

@@ -25,17 +25,21 @@ class Scaling:
     name: str
     title: str
     changes: tuple[str, ...]  # sentences, for readers of a table
-    seeds: tuple[int, ...] | None  # None: as many as the paper's trials
+    seeds: tuple[int, ...] | None  # at least one; None: as many as the paper's trials
     overrides: tuple[str, ...]
     instead: Mapping[str, tuple[str, ...]]  # a word of a table -> what it becomes
     unavailable: Mapping[str, str]  # a word, or a pattern of words -> why there is no such thing here
     papers: bool = False  # whether its conditions are the papers' own
 
     def of(self, table: Table, seeds: int | None = None) -> Scale:
-        """The scale as readers of ``table`` see it, with the first ``seeds`` seeds where that is given."""
-        chosen = self.seeds or tuple(range(1, (table.trials or 1) + 1))
+        """The scale as readers of ``table`` see it, with the first ``seeds`` seeds where that is given.
+
+        Where there are fewer, those that follow the largest are added.
+        """
+        chosen = tuple(range(1, (table.trials or 1) + 1)) if self.seeds is None else self.seeds
         if seeds is not None:
-            chosen = tuple(range(chosen[0], chosen[0] + seeds))
+            after = max(chosen) + 1
+            chosen = (*chosen, *range(after, after + seeds - len(chosen)))[:seeds]
         return Scale(self.name, self.title, self.changes, chosen, self.papers)
 
     def unmatched(self, tables: Iterable[Table]) -> list[str]:

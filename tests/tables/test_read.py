@@ -49,9 +49,33 @@ def test_a_table_is_read_as_it_stands(own: Path) -> None:
     ("before", "after", "said"),
     [
         ("cells: [[1.5, 0.5], 2]", "cells: [2]", "FedAvg has 1 cells for 2 columns"),
-        ("overrides: [method=fedavg]", "override: [method=fedavg]", "rows.0.override"),
-        ("title: mine\n", "", "title"),
-        ("unit:", "units:", "metric.units"),
+        (
+            "overrides: [method=fedavg]",
+            "override: [method=fedavg]",
+            "rows.0: override is not a key; did you mean overrides",
+        ),
+        ("title: mine\n", "", "own_table.yaml: title is missing"),
+        ("{label: b, key: last}", "{label: a, key: last}", "two columns are called a"),
+        ("{label: Other,", "{label: FedAvg,", "two rows are called FedAvg"),
+        ("[[1.5, 0.5], 2]", "[[1.5, 0.5], .nan]", "rows.0.cells.1: nan: .*a number, .mean, std., never or null"),
+        ("[[1.5, 0.5], 2]", "[[1.5, .inf], 2]", "rows.0.cells.0: "),
+        ("[[1.5, 0.5], 2]", "[[1.5, 0.5, 3], 2]", "rows.0.cells.0: "),
+        ("[[1.5, 0.5], 2]", "[[1.5, 0.5], true]", "rows.0.cells.1: "),
+        ("[[1.5, 0.5], 2]", "[[1.5, 0.5], '2']", "rows.0.cells.1: "),
+        ("title: mine\n", "title: mine\ntitle: yours\n", "line 2 says title again"),
+        ("key: last}", "key: last, key: best}", "line 6 says key again"),
+        ("overrides: [dataset=digits]", "overrides: dataset=digits", "overrides must be a list"),
+        ("[method=fedavg]", "[method=fedavg, 3]", "rows.0.overrides.1: 3: must be words"),
+        ('{name: best test accuracy, unit: "%", key: best}', "best", "metric must have its keys"),
+        ("title: mine\n", "title: mine\ntrials: x\n", "trials: x: must be a whole number"),
+        ('unit: "%"', "higher_is_better: maybe", "metric.higher_is_better: maybe: must be true, false or null"),
+        ("[method=fedprox]", "[method=fedprox], where: 3", "rows.2.where must have its keys"),
+        (OWN, "[]", "own_table.yaml must have its keys"),
+        (OWN, "", "own_table.yaml must have its keys"),
+        (OWN, "{1: 2}", "own_table.yaml: "),
+        (OWN[OWN.index("rows:") :], "rows: []", "rows must not be empty"),
+        ("title: mine\n", "title: mine\ntrials: 0\n", "trials: 0: must be greater than or equal to 1"),
+        ("unit:", "units:", "metric: units is not a key; did you mean unit"),
         ("[dataset=digits]", "[dataset=digits", "is no YAML"),
         ("cells: [[1.5, 0.5], 2]", "cells: [1.5, never]", "FedAvg has a cell “never”"),
         (
@@ -93,6 +117,16 @@ def test_seeds_are_the_scales_or_the_papers_trials_or_as_many_as_asked() -> None
     assert read.scaling("paper").of(table).seeds == tuple(range(1, 11))
     assert read.scaling("paper").of(read.table("fedcorr_11")).seeds == (1,)
     assert read.scaling("small").of(table, 3).seeds == (1, 2, 3)
+
+
+@pytest.mark.parametrize("seeds", ["[]", "[1, 1]", "[1.5]", "[-1]", "trial", "3"])
+def test_seeds_of_a_scale_are_distinct_numbers(own: Path, monkeypatch: pytest.MonkeyPatch, seeds: str) -> None:
+    """An empty list would silently be the paper's trials."""
+    monkeypatch.setattr(read, "SCALES", own.parent / "scale")
+    (own.parent / "scale").mkdir()
+    (own.parent / "scale" / "tiny.yaml").write_text(f"title: t\nchanges: []\nseeds: {seeds}\n")
+    with pytest.raises(UserError, match=r"tiny.yaml: seeds: .* must be distinct numbers, as in \[1, 2\], or trials"):
+        read.scaling("tiny")
 
 
 @pytest.mark.parametrize(

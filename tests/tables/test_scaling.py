@@ -1,7 +1,11 @@
 """What a scale makes of a cell's words."""
 
+from dataclasses import replace
+
+import pytest
+
 from src.tables.scaling import Scaling, merged
-from src.tables.table import Column, Row
+from src.tables.table import Column, Metric, Row, Table
 
 SCALING = Scaling(
     "s",
@@ -57,6 +61,25 @@ def test_what_cannot_be_had_says_why() -> None:
     assert SCALING.not_available(row("method=m"), column) is None
     assert SCALING.not_available(row("model=vgg11"), column) == "too large"
     assert SCALING.not_available(row("method=m"), Column("c", ("experiment=x/clothing1m",))) == "no clothes"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "asked", "expected"),
+    [
+        ((3, 7, 11), None, (3, 7, 11)),
+        ((3, 7, 11), 2, (3, 7)),
+        ((3, 7, 11), 5, (3, 7, 11, 12, 13)),
+        ((9, 2), 3, (9, 2, 10)),  # 3 would come again
+        (None, None, (1, 2, 3)),
+        (None, 2, (1, 2)),
+        (None, 4, (1, 2, 3, 4)),
+    ],
+)
+def test_so_many_seeds_are_the_scales_first_and_then_new_ones(
+    seeds: tuple[int, ...] | None, asked: int | None, expected: tuple[int, ...]
+) -> None:
+    trials = Table("t", "", "", "", Metric("m", "", None, "m"), 3, (), (), (), ())
+    assert replace(SCALING, seeds=seeds).of(trials, asked).seeds == expected
 
 
 def test_labels_of_columns_that_became_one() -> None:

@@ -55,7 +55,7 @@ class Evidence:
         return found
 
     def recorded(self, run: Run) -> str | None:
-        """The file with the record of a finished run, beside the rendered tables; None where it has left none, or a damaged one."""
+        """The file with the record of a finished run, beside the rendered tables; None where its own is damaged."""
         return f"{RECORDS}/{run.folder.name}.json" if run.state == "finished" and self.written(run.folder) else None
 
     def accuracies(self, folder: Path) -> str:
