@@ -97,11 +97,10 @@ def _no_such_option(text: str) -> str:
     if not found:
         return text.splitlines()[0]
     group, _, option = found.group(1).rpartition("/")
-    return _not_an_option(group, option)
+    return _not_an_option(group, option, _options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE))
 
 
-def _not_an_option(group: str, option: str) -> str:
-    options = _options(group)
+def _not_an_option(group: str, option: str, options: Sequence[str]) -> str:
     close = difflib.get_close_matches(option, options, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"{group}={option} does not exist; {hint}there are {', '.join(options)}"
@@ -202,7 +201,7 @@ def _check_choice(override: Override, group: str) -> None:
     if (override.is_add() or override.is_force_add()) and "@" not in override.key_or_group:
         raise UserError(f"{override.input_line}: {group} is part of every run; write {group}=..., without +")
     if group == "method" and "/" in str(value):
-        raise UserError(_not_an_option(group, str(value)))
+        raise UserError(_not_an_option(group, str(value), _options(group)))
 
 
 def _check_additions(overrides: Sequence[Override]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from src import cli
@@ -21,6 +21,8 @@ from src.tables.plan import Count, Plan
 from src.tables.table import Table
 
 VERBS = ("list", "plan", "run", "render")
+LAUNCHING = ("plan", "run")
+"""Those that take words on how runs are launched."""
 OPTIONS = ("scale", "seeds", "out")
 RESULTS = Path("results")
 MINUTE, HOUR = 60.0, 3600.0
@@ -49,10 +51,12 @@ class Asked:
 
     verb: str
     tables: tuple[Table, ...]
+    every: tuple[Table, ...]  # that there are
     scale: str
     seeds: int | None
     out: Path
     overrides: tuple[str, ...]
+    told: set[str] = field(default_factory=set)  # what was said of other tables
 
     @property
     def plan(self) -> Plan:
@@ -62,12 +66,20 @@ class Asked:
     @property
     def held(self) -> tuple[Table, ...]:
         """The tables, and the others that the folder of results holds."""
-        asked = {table.name for table in self.tables}
-        return tuple(read.table(name) for name in read.names() if name in asked or (self.out / f"{name}.md").exists())
+        return tuple(t for t in self.every if t in self.tables or (self.out / f"{t.name}.md").exists())
 
     def plan_of(self, tables: Sequence[Table]) -> Plan:
         """These tables at the scale."""
-        return Plan(tables, read.scaling(self.scale), self.seeds, every=[read.table(name) for name in read.names()])
+        found = Plan(tables, read.scaling(self.scale), self.seeds, every=self.every)
+        self.tell(found.wrong)
+        return found
+
+    def tell(self, wrong: Sequence[str]) -> None:
+        """Say once what is wrong with tables that were not asked for."""
+        for line in wrong:
+            if line not in self.told:
+                print(f"note: {line}; left out", file=sys.stderr)
+                self.told.add(line)
 
 
 def asked(words: Sequence[str]) -> Asked:
@@ -85,21 +97,36 @@ def asked(words: Sequence[str]) -> Asked:
     for word in before[1:]:
         key, equals, value = word.partition("=")
         if equals:
-            said[read.known(key, OPTIONS, "option of tables")] = value
+            said[_option(key, word)] = value
         else:
-            names.append(read.known(word, read.names(), "table"))
+            names.append(read.known(Path(word).stem if word.endswith(".yaml") else word, read.names(), "table"))
     scale = read.known(said.get("scale", "small"), read.scales(), "scale")
     seeds = said.get("seeds")
-    if seeds is not None and not (seeds.isdigit() and int(seeds) > 0):
+    if seeds is not None and not (seeds.isdecimal() and int(seeds) > 0):
         raise UserError(f"seeds={seeds}: give a number of seeds, 1 or more")
-    return Asked(
+    tables = tuple(read.table(name) for name in dict.fromkeys(names or read.names()))
+    every, wrong = read.readable()
+    overrides = tuple(words[len(before) + 1 :])
+    if overrides and verb not in LAUNCHING:
+        raise UserError(f"{verb} takes no words after --: they are on how runs are launched")
+    found = Asked(
         verb,
-        tuple(read.table(name) for name in dict.fromkeys(names or read.names())),
+        tables,
+        every,
         scale,
         None if seeds is None else int(seeds),
         Path(said["out"]) if "out" in said else RESULTS / scale,
-        tuple(words[len(before) + 1 :]),
+        overrides,
     )
+    found.tell(wrong)
+    return found
+
+
+def _option(key: str, word: str) -> str:
+    try:
+        return read.known(key, OPTIONS, "option of tables")
+    except UserError as error:
+        raise UserError(f"{error}; words on how runs are launched come after --, as in -- {word}") from None
 
 
 def listed(tables: Sequence[Table]) -> None:
@@ -198,6 +225,10 @@ def command(words: Sequence[str]) -> None:
         SystemExit: 1, if a cell has failed.
     """
     question = asked(words)
+    if question.overrides:
+        from src.tables.launch import check
+
+        check(question.plan, question.overrides)
     if question.verb == "list":
         listed(question.tables)
     elif question.verb == "plan":

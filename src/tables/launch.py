@@ -18,11 +18,12 @@ from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from hydra.version import setbase
 from omegaconf import DictConfig
 
-from src import config
+from src import cli, config
 from src.errors import UserError
 from src.sweep import job, workers
 from src.sweep.account import Sweep
@@ -60,29 +61,60 @@ def _called(run: Wanted) -> str:
     return f"{run.cells[0]}{f' and {others} more' if others else ''}"
 
 
-def launch(plan: Plan, words: Sequence[str]) -> bool:
-    """Run what is missing; gives whether the launcher came to its end, whatever became of the runs.
+def check(plan: Plan, words: Sequence[str]) -> None:
+    """Refuse words on how runs are launched before any is, by what they make of the first one.
 
     Args:
         plan: the tables.
         words: overrides of the launcher, and of what does not make a run another one (``executor=ray``).
 
     Raises:
-        UserError: for words that would make other runs than the tables'.
-        Interrupted: after a signal.
+        UserError: for a word that is wrong, or that would make other runs than the tables'.
     """
-    ours = [word for word in words if word.startswith("hydra")]
-    theirs = [word for word in words if word not in ours]
+    cli.check_words(words)
+    ours, theirs = _parted(words)
+    run = next(iter(plan.runs.values()), None)
+    try:
+        composed = config.load([*ours, *(theirs if run is None else _joined(run, theirs))])
+    except HydraException as error:
+        raise UserError(cli.explain(error, words)) from None
     for word in theirs:
         if not _changes_no_key(word):
             raise UserError(
                 f"{word} would make other runs than the table's: say it in a table of your own, conf/table/"
             )
+    config.check(composed)
+
+
+def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Words about Hydra, a launcher among them, and words about runs."""
+    ours = [word for word in words if word.lstrip("+~").startswith("hydra")]
+    theirs = [word for word in words if word not in ours]
+    if not any(word.startswith(f"{LAUNCHER}=") for word in ours):
+        ours.insert(0, f"{LAUNCHER}=joblib")
+    return ours, theirs
+
+
+def _joined(run: Wanted, words: Sequence[str]) -> list[str]:
+    """The words of a run with ``words`` instead of what it says of the same keys."""
+    said = {word.split("=")[0] for word in words}
+    return [*(word for word in run.words if word.split("=")[0] not in said), *words]
+
+
+def launch(plan: Plan, words: Sequence[str]) -> bool:
+    """Run what is missing; gives whether the launcher came to its end, whatever became of the runs.
+
+    Args:
+        plan: the tables.
+        words: as ``check`` lets them through.
+
+    Raises:
+        Interrupted: after a signal.
+    """
+    ours, theirs = _parted(words)
     runs = plan.missing
     if not runs:
         return True
-    if not any(word.startswith(f"{LAUNCHER}=") for word in ours):
-        ours.insert(0, f"{LAUNCHER}=joblib")
     setbase("1.3")
     GlobalHydra.instance().clear()
     hydra = Hydra.create_main_hydra2("tables", create_config_search_path(str(config.CONF)))
@@ -98,8 +130,7 @@ def launch(plan: Plan, words: Sequence[str]) -> bool:
         launcher: Any = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=job.task, config=composed
         )
-        said = {word.split("=")[0] for word in theirs}
-        lists = [[word for word in run.words if word.split("=")[0] not in said] + theirs for run in runs]
+        lists = [_joined(run, theirs) for run in runs]
         sweep = Listed(composed, runs, lists)
         failure: BaseException | None = None
         try:

@@ -79,6 +79,7 @@ class Plan:
         self.tables, self.scaling, self.seeds = tables, scaling, seeds
         self.root, self.folder = root, root / scaling.name
         self.runs: dict[str, Wanted] = {}  # by key, in the order of tables
+        self.wrong: list[str] = []  # why tables that were not asked for count for nothing, a line each
         self._read: dict[str, Written | str] = {}  # by key
         identities = Identities(root)
         try:
@@ -100,7 +101,7 @@ class Plan:
         if (reason := self.scaling.not_available(row, column)) is not None:
             return Place((), "na", reason)
         words = self.scaling.words(row, column)
-        label = f"{table.name} {row.label} {column.label}"
+        label = _label(table, row, column)
         try:
             found = [
                 self._wanted(identities.of((*words, f"seed={seed}")), seed, words, label)
@@ -123,10 +124,17 @@ class Plan:
                 words = [word for word in said(row, column) if word in RECORDED]
                 if not words or row.missing or column.missing or self.scaling.not_available(row, column):
                     continue
-                for seed in self.scaling.of(table, self.seeds).seeds:
-                    key = identities.of((*self.scaling.words(row, column), f"seed={seed}")).key
-                    if key in self.runs:
-                        self.runs[key].record(words)
+                try:
+                    self._record(table, row, column, words, identities)
+                except UserError as error:
+                    self.wrong.append(f"{_label(table, row, column)}: {error}")
+                    break
+
+    def _record(self, table: Table, row: Row, column: Column, words: Sequence[str], identities: Identities) -> None:
+        for seed in self.scaling.of(table, self.seeds).seeds:
+            key = identities.of((*self.scaling.words(row, column), f"seed={seed}")).key
+            if key in self.runs:
+                self.runs[key].record(words)
 
     # ------------------------------------------------------------------------------------------------- what there is
 
@@ -227,6 +235,10 @@ class Plan:
         logs = [folder / name for name in LOGS if (folder / name).exists()]
         log = logs[0] if logs and state == "failed" else None
         return Run(wanted.seed, folder, wanted.command, number, state, log, self._why(wanted))
+
+
+def _label(table: Table, row: Row, column: Column) -> str:
+    return f"{table.name} {row.label} {column.label}"
 
 
 def _alike(table: Table, layout: list[list[Place]]) -> Iterator[tuple[int, ...]]:

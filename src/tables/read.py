@@ -209,6 +209,17 @@ def table(name: str) -> Table:
     )
 
 
+def readable() -> tuple[tuple[Table, ...], list[str]]:
+    """The tables that can be read, and what is wrong with each of the others."""
+    found, wrong = [], []
+    for name in names():
+        try:
+            found.append(table(name))
+        except UserError as error:
+            wrong.append(str(error))
+    return tuple(found), wrong
+
+
 def scaling(name: str) -> Scaling:
     """The scale in ``conf/scale/NAME.yaml``.
 
@@ -228,7 +239,8 @@ def scaling(name: str) -> Scaling:
         dict(said.unavailable),
         said.papers,
     )
-    if (found.instead or found.unavailable) and (idle := found.unmatched(map(table, names()))):
+    tables, wrong = readable()
+    if not wrong and (idle := found.unmatched(tables)):
         raise UserError(f"{_shown(path)}: no table says {' or '.join(idle)}; mend the word, or remove its line")
     return found
 
@@ -267,9 +279,10 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
 def _fault(kind: type[Any], error: ValidationError) -> str:
     """The first thing that is wrong, with its place, to follow a file's name."""
-    first = error.errors()[0]
+    slip = "unexpected_keyword_argument"
+    first = min(error.errors(), key=lambda one: one["type"] != slip)  # which explains what is missing
     place = [str(part) for part in first["loc"]]
-    if first["type"] == "unexpected_keyword_argument":
+    if first["type"] == slip:
         for part in place[:-1]:
             kind = {"metric": _Metric, "columns": _Column, "rows": _Row}.get(part, kind)
         keys = [one.name for one in fields(kind)]

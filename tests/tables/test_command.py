@@ -185,6 +185,20 @@ def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path:
         (["plan", "scale=samll"], "did you mean small"),
         (["plan", "sclae=small"], "did you mean scale"),
         (["plan", "seeds=none"], "seeds=none"),
+        (["plan", "seeds=²"], "seeds=²"),
+        (["plan", "seeds=0"], "seeds=0"),
+        (["plan", "fedcorr_9", "device=cpu"], "device is not an option of tables"),
+        (["plan", "fedcorr_9", "device=cpu"], "come after --, as in -- device=cpu"),
+        (["plan", "fedcorr_9", "--", "nonsense=3"], "nonsense is not a key of the configuration"),
+        (["run", "fedcorr_9", "--", "devise=cpu"], "devise is not a key of the configuration; did you mean device?"),
+        (["run", "fedcorr_9", "--", "device=cdua"], "device=cdua: must be 'auto', 'cpu' or 'cuda'"),
+        (["run", "fedcorr_9", "--", "executor=rai"], "executor=rai does not exist; did you mean ray?"),
+        (["run", "fedcorr_9", "--", "hydra/launcher=job"], "did you mean joblib"),
+        (["run", "fedcorr_9", "--", "hydra.launcher.n_job=4"], "hydra.launcher.n_job"),
+        (["run", "fedcorr_9", "--", "cpu"], "'cpu' is no override"),
+        (["run", "fedcorr_9", "--", "--device=cpu"], "--device=cpu is not an option"),
+        (["run", "fedcorr_9", "--", "device=cpu,cuda"], "device=cpu,cuda"),
+        (["render", "fedcorr_9", "--", "device=cpu"], "render takes no words after --"),
     ],
 )
 def test_typos(command: Tables, words: list[str], said: str) -> None:
@@ -192,6 +206,32 @@ def test_typos(command: Tables, words: list[str], said: str) -> None:
     assert found.code == 2
     assert said in found.err
     assert len(found.err.splitlines()) == 1
+
+
+def test_words_that_change_no_run_pass(command: Tables, tmp_path: Path) -> None:
+    copied(tmp_path)
+    words = ("executor=ray", "device=cpu", "hydra.launcher.n_jobs=4", "checkpoint.every=5")
+    said = command("plan", "mine", "--", *words)
+    assert (said.code, said.err) == (0, "")
+
+
+def test_a_table_may_be_named_by_its_file(command: Tables) -> None:
+    assert command("list", "conf/table/fedcorr_2.yaml").out == command("list", "fedcorr_2").out
+
+
+def test_a_broken_table_blocks_no_other(command: Tables, tmp_path: Path) -> None:
+    """A word that is wrong, and a file that is: each is a line."""
+    file = copied(tmp_path)
+    written = file.read_text()
+    file.write_text(written.replace("[method=fedavg]", "[method=fedavg, eval.memorization=true, noise.roh=0.4]"))
+    (tmp_path / "table" / "other.yaml").write_text(written.replace("columns:", "colums:"))
+    found = command("plan", "fedcorr_4")
+    assert found.code == 0
+    word, schema = sorted(found.err.splitlines())
+    assert re.fullmatch(r"note: mine FedAvg .*noise\.roh.*; left out", word)
+    assert re.fullmatch(r"note: table/other\.yaml: colums is not a key; did you mean columns\?.*; left out", schema)
+    for name in ("mine", "other"):
+        assert command("plan", name).code == 2
 
 
 def test_a_cell_that_makes_no_run_is_named(command: Tables, tmp_path: Path) -> None:
