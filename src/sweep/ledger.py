@@ -9,7 +9,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,8 +91,7 @@ class Ledger:
         planned = _read(self.folder / PLAN).get("jobs", [])
         found = {number: Job(number, overrides) for number, overrides in enumerate(planned)}
         for file in (self.folder / JOBS).glob("*.json"):
-            if said := _read(file):
-                job = Job(**said)
+            if (job := _job(_read(file))) is not None:
                 gone = job.status == "running" and not job.alive
                 found[job.number] = replace(job, status="killed") if gone else job
         return [found[number] for number in sorted(found)]
@@ -109,6 +108,15 @@ class Ledger:
     def go(self) -> None:
         """Withdraw what a job of an earlier sweep asked when its process was left behind."""
         (self.folder / STOP).unlink(missing_ok=True)
+
+
+def _job(said: Mapping[str, Any]) -> Job | None:
+    """The job that a file speaks of, as far as this version knows its words; None where it speaks of none."""
+    known = {one.name for one in fields(Job)}
+    try:
+        return Job(**{name: value for name, value in said.items() if name in known})
+    except TypeError:
+        return None
 
 
 def _read(file: Path) -> dict[str, Any]:

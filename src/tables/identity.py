@@ -30,7 +30,7 @@ from src.errors import UserError
 NAME = "identities.json"
 SETTING = re.compile(r"method\.\w+|method\.local\.\w+\.(?!_)\w+|(?:train|partition)\.(?!_)\w+")
 MANY = 50
-"""New settings from which on it is said that they are read."""
+"""New settings from which on it is said that they are read, and after which they are kept."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class Identities:
             if self._fresh == MANY:
                 print("reading the settings of the cells; once, until conf/ changes", file=sys.stderr, flush=True)
             self._known[name] = self._identified(words)
+            if self._fresh % MANY == 0:
+                self.save()  # what ends this process now does not end it for nothing
         return self._known[name]
 
     def save(self) -> None:

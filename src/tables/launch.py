@@ -28,6 +28,7 @@ from src.errors import UserError
 from src.sweep import job, workers
 from src.sweep.account import Sweep
 from src.sweep.ledger import DONE, Job, Ledger
+from src.tables.fruitless import remember
 from src.tables.plan import Plan, Wanted
 
 LAUNCHER = "hydra/launcher"
@@ -131,6 +132,7 @@ def launch(plan: Plan, words: Sequence[str]) -> bool:
             hydra_context=context, task_function=job.task, config=composed
         )
         lists = [_joined(run, theirs) for run in runs]
+        remember(plan.folder, [run.identity.folder for run in runs])
         sweep = Listed(composed, runs, lists)
         failure: BaseException | None = None
         try:

@@ -60,7 +60,7 @@ def observed(plan: Plan, filled: Filled, layout: Sequence[Sequence[Place]]) -> I
 
 def _ended(plan: Plan, place: Place) -> Iterator[Ended]:
     for run in place.runs:
-        if plan.state(run) == "finished" and not isinstance(found := plan._written(run), str):
+        if plan.state(run) == "finished" and not isinstance(found := plan.written(run), str):
             yield Ended(run.identity.key, run.identity.trainings, found.record, found.last("evaluation"))
 
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from src.errors import UserError
 from src.folder import SWEEPS
-from src.sweep.ledger import Ledger
 from src.tables import values, written
 from src.tables.filled import Cell, Filled, Run
+from src.tables.fruitless import fruitless
 from src.tables.identity import Identities, Identity
 from src.tables.scaling import Scaling, merged, said
 from src.tables.table import Column, Number, Row, Table
@@ -148,7 +148,7 @@ class Plan:
         found = {key: written.record(self.at(run)) for key, run in self.runs.items()}
         return {key: record for key, record in found.items() if record is not None and record["key"] == key}
 
-    def _written(self, run: Wanted) -> Written | str:
+    def written(self, run: Wanted) -> Written | str:
         """All that a finished run has written down, or what of it is damaged; read once."""
         if run.identity.key not in self._read:
             try:
@@ -160,17 +160,15 @@ class Plan:
     @cached_property
     def _fruitless(self) -> Mapping[str, str | None]:
         """Folders of jobs that ended, when they were last tried, without having to go on; and why."""
-        ended = ("refused", "failed")
-        jobs = Ledger(self.folder).jobs()
-        return {Path(job.folder).name: job.error for job in jobs if job.folder and job.status in ended}
+        return fruitless(self.folder)
 
     def state(self, run: Wanted) -> Literal["finished", "failed", "absent"]:
         """What became of a run; one that was interrupted or killed is absent, and goes on when it is run again."""
         status = self.records.get(run.identity.key, {}).get("status")
         if status == "finished":
             return "finished"
-        fruitless = status is None and run.identity.folder in self._fruitless
-        return "failed" if status == "failed" or fruitless else "absent"
+        refused = status is None and run.identity.folder in self._fruitless
+        return "failed" if status == "failed" or refused else "absent"
 
     def _why(self, run: Wanted) -> str | None:
         """What a run failed of, on one line: as its record says, or else the ledger, where it came to no record."""
@@ -224,13 +222,13 @@ class Plan:
     def _lacking(self, table: Table, column: Column, place: Place, runs: Sequence[Run]) -> dict[str, None]:
         """Why finished runs have no number: each reason once."""
         lacking = [w for w, run in zip(place.runs, runs, strict=True) if run.state == "finished" and run.value is None]
-        found = [self._written(run) for run in lacking]
+        found = [self.written(run) for run in lacking]
         return {one if isinstance(one, str) else values.without(table.metric, column): None for one in found}
 
     def _run(self, table: Table, wanted: Wanted, column: Column) -> Run:
         folder, state = self.at(wanted), self.state(wanted)
         number = None
-        if state == "finished" and not isinstance(found := self._written(wanted), str):
+        if state == "finished" and not isinstance(found := self.written(wanted), str):
             number = values.value(found, table.metric, column)
         logs = [folder / name for name in LOGS if (folder / name).exists()]
         log = logs[0] if logs and state == "failed" else None

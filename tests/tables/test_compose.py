@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from src import config
-from src.tables import read
+from src.tables import identity, read
 from src.tables.identity import Identities, _chooses, trainings
 from src.tables.plan import RECORDED
 from src.tables.scaling import Scaling
@@ -127,3 +127,11 @@ def test_what_was_found_is_kept_until_the_configuration_changes(
     monkeypatch.setenv("FLNL_DATA", "/elsewhere")  # where data lie is of the key
     with pytest.raises(AssertionError, match="composed again"):
         Identities(tmp_path).of(("method=fedavg", "seed=1"))
+
+
+def test_what_is_read_is_kept_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM ends a process without a last word."""
+    monkeypatch.setattr(identity, "MANY", 2)
+    first = Identities(tmp_path)
+    found = [first.of(("method=fedavg", f"seed={seed}")) for seed in (1, 2, 3)]
+    assert list(Identities(tmp_path)._known.values()) == found[:2]

@@ -8,6 +8,7 @@ import pytest
 
 from src.sweep.ledger import Job, Ledger
 from src.tables.cost import Estimate, estimate
+from src.tables.fruitless import fruitless, remember
 from src.tables.plan import Count, Plan, Wanted
 from src.tables.scaling import Scaling
 from src.tables.table import NEVER, Column, Metric, Number, Row, Table
@@ -122,6 +123,34 @@ def test_a_job_that_came_to_no_run_is_a_failed_cell(status: Any, state: str, tmp
     assert cell.state == state
     assert cell.runs[0].error == ("no images" if state == "failed" else None)
     assert cell.runs[0].log is None, "it has written nothing"
+
+
+def test_what_failed_is_remembered_when_other_tables_are_launched(tmp_path: Path) -> None:
+    """A launch begins a new ledger. What is tried again is as it comes out then."""
+    tables = table(noisy(0.4), noisy(0.8), rows=(FEDAVG,))
+    found = plan(tmp_path, tables)
+    first, second = found.runs.values()
+    Ledger(found.folder).plan([first.words], [])
+    Ledger(found.folder).write(Job(0, first.words, "refused", str(found.at(first)), error="no images"))
+
+    def launched(run: Wanted) -> list[str]:
+        remember(found.folder, [run.identity.folder])
+        Ledger(found.folder).plan([run.words], [])
+        Ledger(found.folder).write(Job(0, run.words, "interrupted", str(found.at(run))))
+        return [cell.state for cell in plan(tmp_path, tables).filled()[0].cells[0]]
+
+    assert launched(second) == ["failed", "absent"]
+    assert fruitless(found.folder) == {first.identity.folder: "no images"}
+    assert launched(second) == ["failed", "absent"]
+    assert launched(first) == ["absent", "absent"]
+
+
+@pytest.mark.parametrize("text", ['{"number": 0, "overrides": [], "status": "refused", "mood": "low"}', '{"mood": 1}'])
+def test_a_ledger_with_other_words_is_read_as_far_as_it_goes(tmp_path: Path, text: str) -> None:
+    Ledger(tmp_path).plan([["a=1"]], [])
+    (tmp_path / "jobs" / "0.json").write_text(text)
+    (job,) = Ledger(tmp_path).jobs()
+    assert job.status == ("refused" if "refused" in text else "waiting")
 
 
 def test_the_record_of_another_run_is_none(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,8 @@ from src.errors import UserError
 from src.tables.filled import Filled
 
 REPORT, INDEX = "report.html", "README.md"
+RECORD = re.compile(r"[0-9a-f]{16}\.json")
+"""Files of records: the names of runs' folders."""
 NEEDED = ("jinja2", "scikit_posthocs")
 
 
@@ -47,9 +50,20 @@ def render(
             (out / name).parent.mkdir(exist_ok=True)
             write_atomically(out / name, text.encode())
             found.append(out / name)
+        _tidied(out)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror})") from error
     return found
+
+
+def _tidied(out: Path) -> None:
+    """Remove records that no table of the folder speaks of any more."""
+    from src.tables.render.evidence import RECORDS
+
+    said = "".join(file.read_text(encoding="utf-8") for file in out.glob("*.csv"))
+    for file in (out / RECORDS).glob("*.json"):
+        if RECORD.fullmatch(file.name) and f"{RECORDS}/{file.name}" not in said:
+            file.unlink()
 
 
 def _somebody_elses(index: Path) -> bool:

@@ -25,6 +25,7 @@ class Agreement:
     methods: tuple[str, ...]  # those with both numbers, ours of every seed
     coefficient: float | None  # Spearman's, in [-1, 1]; None for too few methods, or where one order is a single tie
     reversed: tuple[tuple[str, str], ...]  # pairs of opposite order, the one that the paper has ahead first
+    tied: tuple[str, ...] = ()  # whose order is a single tie: "ours", "the paper's"
 
     @property
     def pairs(self) -> int:
@@ -59,6 +60,9 @@ def agreements(filled: Filled) -> list[Agreement]:
                         methods,
                         spearman(ours, papers) if len(both) >= FEWEST_METHODS else None,
                         _reversed(methods, ours, papers, higher=metric.higher_is_better),
+                        tuple(
+                            whose for whose, order in (("ours", ours), ("the paper's", papers)) if len(set(order)) == 1
+                        ),
                     )
                 )
     return found

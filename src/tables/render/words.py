@@ -13,7 +13,9 @@ def coefficient(one: Agreement) -> str:
     """Spearman's coefficient, or why there is none."""
     if one.coefficient is not None:
         return f"{one.coefficient:.2f}".replace("-", "−")
-    return f"fewer than {FEWEST_METHODS} methods" if len(one.methods) < FEWEST_METHODS else "all tied"
+    if len(one.methods) < FEWEST_METHODS:
+        return f"fewer than {FEWEST_METHODS} methods"
+    return f"all of {' and '.join(one.tied)} tied"
 
 
 def of_column(one: Agreement) -> str:

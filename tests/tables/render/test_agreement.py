@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from src.tables.render.agreement import agreements, competitors, spearman
+from src.tables.render.words import coefficient
 from src.tables.table import NEVER, Metric, Number, Row
 from tests.tables.render.made import ACCURACY, Given, table
 
@@ -27,6 +28,24 @@ def test_ties_have_their_mean_rank() -> None:
 
 def test_an_order_that_is_one_tie_has_no_coefficient() -> None:
     assert spearman([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "papers", "said"),
+    [
+        ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], "all of ours tied"),
+        ([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], "all of the paper's tied"),
+        ([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], "all of ours and the paper's tied"),
+        ([1.0, 1.0, 2.0], [1.0, 2.0, 2.0], "0.50"),
+    ],
+)
+def test_whose_order_is_one_tie_is_said(ours: list[float], papers: list[float], said: str) -> None:
+    filled = table(
+        {name: [[value]] for name, value in zip("abc", ours, strict=True)},
+        {name: [value] for name, value in zip("abc", papers, strict=True)},
+        ["x"],
+    )
+    assert coefficient(agreements(filled)[0]) == said
 
 
 def test_pairs_of_opposite_order_begin_with_the_papers_better_one() -> None:

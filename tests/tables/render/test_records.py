@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from src.tables import values, written
-from src.tables.render import records
+from src.tables.render import records, render
 from src.tables.render.evidence import Evidence
 from src.tables.table import Column, Metric
 from tests.tables.render.made import recorded, run, table
@@ -53,3 +53,14 @@ def test_a_damaged_run_leaves_no_record(tmp_path: Path) -> None:
     (cells,) = filled.cells
     filled = replace(filled, cells=((replace(cells[0], runs=runs),),))
     assert list(records.files([filled], Evidence())) == ["runs/a-1.json"]
+
+
+def test_records_of_runs_that_are_no_longer_used_are_removed(tmp_path: Path) -> None:
+    """Those of tables that are not rendered this time stay, and so does what is no record."""
+    kept, gone, foreign = (tmp_path / "runs" / f"{name}.json" for name in ("0" * 16, "a" * 16, "mine"))
+    kept.parent.mkdir()
+    for file in (kept, gone, foreign):
+        file.write_text("{}")
+    (tmp_path / "other.csv").write_text('"[""runs/0000000000000000.json""]"')
+    render([table({"A": [[1.0]]}, {"A": [1.0]}, ["x"])], tmp_path)
+    assert sorted(kept.parent.iterdir()) == [kept, foreign]
