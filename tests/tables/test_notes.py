@@ -79,6 +79,8 @@ def test_a_table_of_a_paper_is_told_from_the_runs_and_the_papers_setting(tmp_pat
     assert "mu 0.01 (1)" in told
     (run,) = plan.runs.values()
     plan.at(run).mkdir(parents=True)
-    record = {"key": run.identity.key, "status": "finished", "config": {"dataset": {"name": "d", "verify": False}}}
+    config = {"dataset": {"name": "d", "verify": False}}
+    record = {"key": run.identity.key, "status": "finished", "config": config, "metrics": {}}
     (plan.at(run) / "result.json").write_text(json.dumps(record))
+    (plan.at(run) / "metrics.jsonl").touch()
     assert len(notes.noted(Plan([table], scaling, None, tmp_path))[0].notes) == 2
