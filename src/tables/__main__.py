@@ -201,12 +201,13 @@ def render(question: Asked) -> None:
     from src.tables.notes import noted
     from src.tables.render import render as write
 
-    count = Count.of(question.plan.filled())
+    plan, names = question.plan_of(question.held), {table.name for table in question.tables}
+    found = plan.filled()
+    count = Count.of([one for one in found if one.table.name in names])
     if count.possible and not count.run:
         raise UserError(f"nothing of these tables has run at scale={question.scale} yet: python -m src.tables run")
-    names = {table.name for table in question.tables}
-    filled = noted(question.plan_of(question.held))
-    foreign = [one.table.name for one in filled if one.table.name not in names and not Count.of([one]).run]
+    foreign = [one.table.name for one in found if one.table.name not in names and not Count.of([one]).run]
+    filled = noted(plan)
     for file in write(filled, question.out, names, together=not foreign):
         print(file)
     if foreign:

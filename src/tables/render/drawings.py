@@ -145,7 +145,8 @@ def inline(figure: Figure, name: str, said: str) -> str:
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
     text = re.sub(r' id="([^"]+)"', lambda at: f' id="{name}-{at[1]}"' if at[1] in used else "", text)
     text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(r"\d+\.\d{3,}", lambda at: f"{float(at[0]):.2f}".rstrip("0").rstrip("."), text)
+    text = re.sub(r"\d+\.\d{3,}", lambda at: f"{float(at[0]):.1f}".rstrip("0").rstrip("."), text)
+    text = re.sub(r' transform="rotate\(-?0 [^"]*"|(?<=>)\s+(?=<)', "", text)  # turns by nothing, and indentation
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, variable)
     return text.replace("<svg ", f'<svg role="img" aria-label={quoteattr(said)} ', 1)
