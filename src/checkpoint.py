@@ -1,13 +1,12 @@
 """The state on disk: written beside and renamed, with a checksum, loadable without trusting pickles.
 
-What is stored are dicts, lists, numbers and tensors; a dataclass is stored as its name and fields and comes back
-only if it is one of this package's own.
+What is stored are dicts, lists, numbers and tensors; a dataclass is stored as its stored name and its fields, and
+comes back only if a class of that name was imported by the run that reads it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import io
 import logging
 import re
@@ -23,6 +22,7 @@ from src.atomic import write_atomically, written_atomically
 from src.core import ClientState, FederatedState, Payload, size_in_bytes
 from src.errors import UserError
 from src.shelf import Shelf, Shelved
+from src.stored import class_of, name_of, stored
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def encode(value: Any) -> Any:
     """``value`` as what ``torch.load(weights_only=True)`` accepts.
 
     Raises:
-        TypeError: for a value that has no such form.
+        TypeError: for a value that has no such form, or a dataclass without a stored name.
     """
     if isinstance(value, Tensor):
         return value.detach()
@@ -46,8 +46,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, Shelved):
         return {SHELVED: {client: encode(held) for client, held in value.held.items()}, "files": dict(value.files)}
     if is_dataclass(value) and not isinstance(value, type):
-        name = f"{type(value).__module__}:{type(value).__qualname__}"
-        return {TYPE: name, FIELDS: {f.name: encode(getattr(value, f.name)) for f in fields(value)}}
+        return {TYPE: name_of(type(value)), FIELDS: {f.name: encode(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, Mapping):
         return {key: encode(v) for key, v in value.items()}
     if isinstance(value, tuple):
@@ -63,7 +62,7 @@ def decode(value: Any) -> Any:
     """The value that ``encode`` was given.
 
     Raises:
-        ValueError: for a dataclass from outside this package.
+        ValueError: for a stored name that no imported class has.
     """
     if isinstance(value, list):
         return [decode(v) for v in value]
@@ -76,14 +75,11 @@ def decode(value: Any) -> Any:
     if TUPLE in value:
         return tuple(decode(v) for v in value[TUPLE])
     if TYPE in value:
-        module, _, name = value[TYPE].partition(":")
-        kind = getattr(importlib.import_module(module), name, None) if module.split(".")[0] == "src" else None
-        if not (isinstance(kind, type) and is_dataclass(kind)):
-            raise ValueError(f"a checkpoint names {value[TYPE]}, which is no state of this package")
-        return kind(**{key: decode(v) for key, v in value[FIELDS].items()})
+        return class_of(value[TYPE])(**{key: decode(v) for key, v in value[FIELDS].items()})
     return {key: decode(v) for key, v in value.items()}
 
 
+@stored("Checkpoint")
 @dataclass(frozen=True)
 class Checkpoint:
     """A state and what must be the same for it to go on."""

@@ -1,4 +1,4 @@
-"""From configuration to objects: resolvers, the check of every key and value, the run's key, and building.
+"""From configuration to objects: resolvers, the check of every key and value, and building.
 
 A value is checked against the annotation of the field it will become, so a range is stated once, at the field.
 """
@@ -6,11 +6,9 @@ A value is checked against the annotation of the field it will become, so a rang
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from src.errors import UserError
-from src.ranges import Count, NonNegative, Positive, PositiveCount, PositiveShare, Seed
+from src.ranges import Count, Neutral, NonNegative, Positive, PositiveCount, PositiveShare, Seed
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -119,7 +117,7 @@ class Eval:
 
     every: PositiveCount | None
     validation: Annotated[float, Interval(ge=0, lt=1)]
-    benchmark: Annotated[float, Interval(ge=0, lt=1)]
+    benchmark: Annotated[float, Interval(ge=0, lt=1), Neutral(0.0)]
     memorization: bool
     cohort: bool
 
@@ -189,6 +187,14 @@ def check(cfg: DictConfig) -> None:
         raise UserError("; ".join(dict.fromkeys(f"{_source(cfg, key)}{said}" for key, said in faults)))
 
 
+def faults_of(values: Mapping[str, Any]) -> str:
+    """What is wrong with some keys and groups of a configuration, in one line; empty where nothing is."""
+    faults = list(_faults("", {k: v for k, v in values.items() if k not in GROUPS}, Root, partial=True))
+    for group in GROUPS:
+        faults += _walk(group, values.get(group))
+    return "; ".join(dict.fromkeys(f"{key}{fault}" for key, fault in faults))
+
+
 Fault = tuple[str, str]
 """A key, and what is wrong with it."""
 
@@ -251,7 +257,7 @@ def _walk(path: str, node: Any) -> Iterator[Fault]:
     if not isinstance(node, Mapping):
         return
     if "_target_" in node:
-        target = _located(str(node["_target_"]))
+        target = located(str(node["_target_"]))
         if target is None:
             yield f"{path}._target_", f"={node['_target_']}: there is no such class"
         elif is_dataclass(target):
@@ -261,7 +267,7 @@ def _walk(path: str, node: Any) -> Iterator[Fault]:
         yield from _walk(f"{path}.{key}", value)
 
 
-def _located(name: str) -> type | None:
+def located(name: str) -> type | None:
     """The class of that name; None where there is none."""
     module, _, leaf = name.rpartition(".")
     try:
@@ -272,7 +278,7 @@ def _located(name: str) -> type | None:
 
 
 def _faults(prefix: str, node: Mapping[str, Any], schema: type, *, partial: bool = False) -> Iterator[Fault]:
-    hints = _hints(schema)
+    hints = field_types(schema)
     for key, value in node.items():
         if key not in hints:
             yield f"{prefix}{key}", f" is not a key{_nearest(key, list(hints))}"
@@ -282,7 +288,7 @@ def _faults(prefix: str, node: Mapping[str, Any], schema: type, *, partial: bool
             if isinstance(value, Mapping):
                 yield from _faults(f"{prefix}{key}.", value, hints[key])
             else:
-                names = ", ".join(f"{prefix}{key}.{name}" for name in _hints(hints[key]))
+                names = ", ".join(f"{prefix}{key}.{name}" for name in field_types(hints[key]))
                 yield f"{prefix}{key}", f"={'null' if value is None else value}: set one of {names}"
         else:
             yield from _wrong(f"{prefix}{key}", value, hints[key])
@@ -290,7 +296,8 @@ def _faults(prefix: str, node: Mapping[str, Any], schema: type, *, partial: bool
 
 
 @cache
-def _hints(schema: type) -> dict[str, Any]:
+def field_types(schema: type) -> dict[str, Any]:
+    """The fields that a dataclass is built from, with their annotations."""
     hints = get_type_hints(schema, include_extras=True)
     return {f.name: hints[f.name] for f in fields(schema) if f.init}
 
@@ -311,83 +318,7 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
 
 
-# ------------------------------------------------------------------------------------------------------------- key
-
-NOT_OF_THE_KEY = (
-    "output",
-    "output_root",
-    "cache",
-    "products",
-    "figures",
-    "wandb",
-    "device",
-    "executor",
-    "threads",
-    "memory_format",
-    "client_memory",
-    "eval.memorization",
-    "eval.cohort",
-    "checkpoint",
-    "max_rounds",
-    "resume",
-    "protocol",
-    "dataset.download",
-    "dataset.mirror",
-    "dataset.timeout",
-    "dataset.threads",
-    "dataset.in_memory",
-    "dataset.memory_limit",
-)
-"""What may differ between two runs that are the same: where they write, how they are run, how data are fetched.
-
-A protocol's values count where they are used, so a section for one more method changes no other's key.
-"""
-
-READ_WHERE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "eval.benchmark": ("eval.benchmark", bool),
-    "method.exchange.quality.benchmark": (
-        "method.exchange.quality.indicator",
-        ("sfedavg_phi", "fair_qhat").__contains__,
-    ),
-}
-"""Keys that came after runs had been made, and the key whose value says whether they are read.
-
-Where they are not, a run is what it was without them and keeps its key.
-"""
-
-
-def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a resolved configuration that makes a run what it is, as dotted keys and values."""
-    values = dict(flatten(plain))
-    unread = [key for key, (by, is_read) in READ_WHERE.items() if not is_read(values.get(by))]
-    return {
-        key: _one_form(value)
-        for key, value in values.items()
-        if not any(key == out or key.startswith(f"{out}.") for out in (*NOT_OF_THE_KEY, *unread))
-    }
-
-
-def _one_form(value: Any) -> Any:
-    """1.0 and 1 are the same value."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return [_one_form(v) for v in value] if isinstance(value, list) else value
-
-
-def run_key(plain: Mapping[str, Any]) -> str:
-    """The key of a resolved configuration: sha256 of its identity, 64 hex digits."""
-    return hashlib.sha256(json.dumps(identity(plain), sort_keys=True).encode()).hexdigest()
-
-
-def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Keys of the identity whose values differ, with both values; a key that one side lacks is "absent" there.
-
-    >>> differences({"train": {"lr": 1}, "threads": 1}, {"train": {"lr": 2}, "threads": 2})
-    {'train.lr': (1, 2)}
-    """
-    mine, other = identity(ours), identity(theirs)
-    both = {k: (mine.get(k, "absent"), other.get(k, "absent")) for k in sorted(mine.keys() | other.keys())}
-    return {key: values for key, values in both.items() if values[0] != values[1]}
+# -------------------------------------------------------------------------------------------------- compose, build
 
 
 def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -397,9 +328,6 @@ def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, node
-
-
-# -------------------------------------------------------------------------------------------------- compose, build
 
 
 def load(overrides: Sequence[str] = (), *, with_hydra: bool = False) -> DictConfig:

@@ -14,6 +14,7 @@ from torch import Tensor
 from src.averaging import divided, summed
 from src.core import Benchmark, Gathered
 from src.ranges import NonNegative, Positive, PositiveCount, Share
+from src.stored import stored
 from src.streams import stream
 
 Value = Callable[[frozenset[int]], float]
@@ -69,6 +70,7 @@ def _exact(player: int, everybody: Collection[int], worth: Value) -> float:
     return found
 
 
+@stored("Relevance")
 @dataclass(frozen=True)
 class Relevance:
     """S-FedAvg's φ float64 [N], which starts at 1/N."""
@@ -88,6 +90,7 @@ class Relevance:
         return type(self)(phi)
 
 
+@stored("Drops")
 @dataclass(frozen=True)
 class Drops:
     """FAIR's record of how far each client's training lowered a loss: sums that forget, float64 [N] each."""

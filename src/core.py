@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from src.shelf import Shelved
+from src.stored import stored
 from src.streams import stream, torch_seed
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class Samples:
         return self.images.read_each([self.index[positions] for positions in parts], augmented=augmented)
 
 
+@stored("ClientState")
 @dataclass(frozen=True)
 class ClientState:
     """What a client keeps from one visit to the next. A client that keeps nothing has no state at all."""
@@ -248,6 +250,7 @@ class Opened:
 # --------------------------------------------------------------------------------------------------- what is state
 
 
+@stored("ServerState")
 @dataclass(frozen=True)
 class ServerState:
     """The global model and one slot of state for each server-side part that has any."""
@@ -256,6 +259,7 @@ class ServerState:
     parts: Mapping[str, Any] = field(default_factory=dict)
 
 
+@stored("Counters")
 @dataclass(frozen=True)
 class Counters:
     """Cost so far. A participation is one local training (FedCorr, App. B); bytes are everything that travelled."""
@@ -266,6 +270,7 @@ class Counters:
     left_out: int = 0  # trainings that came back non-finite
 
 
+@stored("FederatedState")
 @dataclass(frozen=True)
 class FederatedState:
     """Everything that a run is at the end of a round. A checkpoint is this value."""

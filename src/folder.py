@@ -15,8 +15,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from src.config import differences
 from src.errors import UserError
+from src.identity import differences, recorded_key
 
 RESULT = "result.json"
 SWEEPS = Path("multirun")
@@ -97,7 +97,7 @@ def _named(path: Path, resume: bool, key: str, plain: Mapping[str, Any]) -> tupl
 
 def _continue(folder: RunFolder, key: str, plain: Mapping[str, Any]) -> tuple[RunFolder, str]:
     assert folder.earlier is not None
-    if folder.earlier["key"] != key:
+    if recorded_key(folder.earlier) != key:
         changed = [
             f"{k} ({_short(theirs)} there, {_short(ours)} here)"
             for k, (ours, theirs) in differences(plain, folder.earlier["config"]).items()
@@ -115,7 +115,7 @@ def _short(value: Any) -> str:
 
 def _earlier(key: str, roots: list[Path]) -> Path | None:
     """The newest unfinished run of this key, or else the newest finished one."""
-    found = [(path, record) for root in roots for path, record in _records(root) if record["key"] == key]
+    found = [(path, record) for root in roots for path, record in _records(root) if recorded_key(record) == key]
     found.sort(key=lambda item: (item[1].get("status") != "finished", item[1].get("started", 0.0)))
     return found[-1][0] if found else None
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from src.data.dataset import Labels
 from src.data.noise.flips import bernoulli, redraw
 from src.ranges import Positive, PositiveCount
+from src.stored import stored
 
 Array = NDArray[np.float64]
 Projection = Literal["simplex", "clip_renorm", "mle"]
@@ -136,6 +137,7 @@ def l1_error(found: Array, true: Array) -> float:
     return float(np.abs(np.asarray(found) - np.asarray(true)).sum())
 
 
+@stored("PrivacySpent")
 @dataclass(frozen=True)
 class PrivacySpent:
     """ε spent by client. Releases of the same labels add up, whence they are randomised once."""

@@ -6,8 +6,9 @@ A method is assembled from configuration and checked before anything runs; the c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, get_args
 
 from src.core import (
@@ -24,6 +25,9 @@ from src.core import (
     When,
 )
 from src.errors import UserError
+
+OptionOf = Callable[[str, Callable[[type], bool]], str | None]
+"""The option of a configuration group that names a class which fits."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Method:
             round -= stage.length(clients)
         raise IndexError("the method has no such round")
 
-    def check(self) -> None:
+    def check(self, option_of: OptionOf) -> None:
         """Refuse parts that do not fit.
 
         Raises:
@@ -139,7 +143,7 @@ class Method:
         """
         names = ", ".join(stage.name for stage in self.stages)
         for stage in self.stages:
-            self._check_stage(stage)
+            self._check_stage(stage, option_of)
             limits = stage.batch.limited_to()
             if limits and min(limits) > len(self.stages):
                 raise UserError(
@@ -147,7 +151,7 @@ class Method:
                     f"1 to {len(self.stages)} ({names})"
                 )
 
-    def _check_stage(self, stage: Stage) -> None:
+    def _check_stage(self, stage: Stage, option_of: OptionOf) -> None:
         if not any(term.fits_labels for term in stage.local.values()):
             raise UserError(
                 f"method/local=[{','.join(stage.local)}] has no term that learns from labels; "
@@ -155,13 +159,13 @@ class Method:
             )
         for key, part in _parts(stage):
             on_clients = key.startswith("local/") or key in ("batch", "gradient")
-            self._require(key, part, self._reaches(stage) if on_clients else self._told, stage)
+            self._require(key, part, self._reaches(stage) if on_clients else self._told, stage, option_of)
             for kind in part.beside:
                 if not any(isinstance(term, kind) for term in stage.local.values()):
-                    home = kind.__module__.rsplit(".", 1)[-1]
+                    option = option_of("method/local", partial(_is, kind)) or kind.__name__
                     raise UserError(
-                        f"method/{key} ({type(part).__name__}) means nothing without the loss term {home}, which stage "
-                        f"{stage.name} has not; add method/local=[{','.join((*stage.local, home))}]"
+                        f"method/{key} ({type(part).__name__}) means nothing without the loss term {option}, which "
+                        f"stage {stage.name} has not; add method/local=[{','.join((*stage.local, option))}]"
                     )
         if stage.correct is None:
             return
@@ -171,7 +175,7 @@ class Method:
                 f"method/stages: stage {stage.name} asks for rule {stage.correct.rule}, "
                 f"but the corrector has {', '.join(rules)}"
             )
-        self._require("corrector", stage.correct.corrector, self._told, stage)
+        self._require("corrector", stage.correct.corrector, self._told, stage, option_of)
 
     @property
     def _told(self) -> set[type]:
@@ -185,7 +189,7 @@ class Method:
             found |= {t for e in one.exchange.values() if e.first_stage() <= len(self.stages) for t in e.keeps}
         return found
 
-    def _require(self, key: str, part: Part, told: set[type], stage: Stage) -> None:
+    def _require(self, key: str, part: Part, told: set[type], stage: Stage, option_of: OptionOf) -> None:
         for kind in part.reads:
             if kind in told:
                 continue
@@ -202,8 +206,17 @@ class Method:
                         f"{said} {name} gives, and {name} is silent in stage {stage.name}; "
                         f"take it out of method.stages.{stage.name}.silent, or {key.split('/')[0]} out of the stage"
                     )
-            home = kind.__module__.rsplit(".", 1)[-1]
-            raise UserError(f"{said} no exchange sends; add method/exchange=[{home}]")
+            option = option_of("method/exchange", partial(_gives, kind))
+            hint = f"; add method/exchange=[{option}]" if option else ""
+            raise UserError(f"{said} no exchange sends{hint}")
+
+
+def _is(kind: type, part: type) -> bool:
+    return issubclass(part, kind)
+
+
+def _gives(kind: type, part: type) -> bool:
+    return any(kind in getattr(part, where, ()) for where in ("sends", "keeps", "knows"))
 
 
 def _parts(stage: Stage) -> Iterator[tuple[str, Part]]:
@@ -249,10 +262,11 @@ def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCor
 STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number"} | {"silent"}
 
 
-def assemble(config: Mapping[str, Any]) -> Method:
+def assemble(config: Mapping[str, Any], option_of: OptionOf = lambda group, fits: None) -> Method:
     """A method from its built configuration: the method's own parts, and what each stage puts in their place.
 
     ``config`` is ``cfg.method`` with every part built. A stage's ``silent`` names exchanges that take no part in it.
+    ``option_of`` names what a person would choose for a part that is missing.
 
     Raises:
         UserError: if a stage has a key that is none.
@@ -281,7 +295,7 @@ def assemble(config: Mapping[str, Any]) -> Method:
             )
         )
     method = Method(config["name"], tuple(stages), exchanges)
-    method.check()
+    method.check(option_of)
     for name, given in config["stages"].items():
         if unknown := set(given.get("silent", ())) - set(exchanges):
             raise UserError(

@@ -1,13 +1,13 @@
 """A trained model in one file with all that its use needs: ``model.pt`` in a run's folder.
 
-The file holds dicts, lists, numbers, strings and tensors; it is loaded without trusting pickles, and the model that it
-names has to be one of this package's own.
+The file holds dicts, lists, numbers, strings and tensors; it is loaded without trusting pickles. The model's class is
+looked up by its stored name among those that configuration files name.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from src import __version__, config
+from src import __version__, config, registry
 from src.atomic import write_atomically
 from src.core import Params
 from src.data.transforms import Transform
@@ -23,7 +23,6 @@ from src.errors import UserError
 from src.network import Network, fabric_for
 
 NAME = "model.pt"
-MODELS = "src.models."
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class ModelFile:
 
     weights: Params  # by the names of the module's state dict, buffers included; on the CPU
     classes: list[str]  # [K], in the order of the outputs
-    model: Mapping[str, Any]  # the configuration's node, ``_target_`` included
+    model: Mapping[str, Any]  # the configuration's node, with the stored name of its class as ``_target_``
     shape: list[int]  # [C, H, W] of the inputs
     normalisation: Mapping[str, Any]  # the fields of ``Transform``
     stored: str  # type of the pixels before normalisation: uint8 for images, float32 for numbers of any range
@@ -75,18 +74,18 @@ class ModelFile:
             raise UserError(f"{file} is no {NAME} of a run: it should hold {', '.join(sorted(names))}")
         return cls(**held)
 
-    def network(self) -> Network:
+    def network(self, places: Sequence[Path] = ()) -> Network:
         """The network with its weights, on the CPU, in the precision of the run's parameters (bf16 runs keep 32 bits).
 
-        Weights that the run itself started from are not fetched again.
+        Weights that the run itself started from are not fetched again. ``places`` are folders with configuration files
+        in which its class may be named, besides those of the command.
 
         Raises:
-            UserError: if this version of the package has no such model, or the weights do not fit it.
+            UserError: if no configuration file names its class, or the weights do not fit it.
         """
-        node = {**self.model, **({"pretrained": "none"} if "pretrained" in self.model else {})}
-        targets = [str(value) for key, value in config.flatten(node) if key.rsplit(".", 1)[-1] == "_target_"]
-        if not targets or not all(target.startswith(MODELS) for target in targets):
-            raise UserError(f"the file names {', '.join(targets) or 'no model'}, which is no model of {MODELS[:-1]}")
+        node = registry.restored("model", self.model, NAME, places)
+        if "pretrained" in node:
+            node["pretrained"] = "none"
         double = any(tensor.dtype == torch.float64 for tensor in self.weights.values())
         try:
             channels, height, width = self.shape
@@ -95,8 +94,9 @@ class ModelFile:
             network.module.load_state_dict(self.weights)
         except Exception as error:  # what does not fit fails in many ways
             reason = " ".join(str(error).split())[:200]
+            name = registry.stored_name(node["_target_"])
             raise UserError(
-                f"the weights, of version {self.version}, do not fit {targets[0]} of version {__version__} ({reason})"
+                f"the weights, of version {self.version}, do not fit {name} of version {__version__} ({reason})"
             ) from error
         return network
 

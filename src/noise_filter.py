@@ -14,6 +14,7 @@ from torch import Tensor
 
 from src.ranges import Positive, Share
 from src.statistics import REGULARISATION, Array, sample_losses, two_gaussians
+from src.stored import stored
 
 Mask = NDArray[np.bool_]
 LossKind = Literal["ce", "ce_of_softmax"]
@@ -25,6 +26,7 @@ EMPTY = 1e-9
 """A component that holds no more of a client's samples than this is empty; and the least share that it is given."""
 
 
+@stored("Filter")
 @dataclass(frozen=True)
 class Filter:
     """W = (μ, σ², π): means, variances (not deviations) and shares of two Gaussians; the shares sum to 1."""

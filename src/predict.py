@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from src import cli
 from src.errors import UserError
-from src.options import Parser
+from src.options import Parser, add_config_dir
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +41,10 @@ class Prediction:
     fault: str | None = None
 
 
-def classify(model: ModelFile, paths: Sequence[Path]) -> Iterator[Prediction]:
+def classify(model: ModelFile, paths: Sequence[Path], places: Sequence[Path] = ()) -> Iterator[Prediction]:
     """The classes of the images at ``paths``, in their order.
+
+    ``places`` are folders with configuration files that name the model's class, besides ``conf/``.
 
     Raises:
         UserError: if the model's inputs are no images, or its weights do not fit.
@@ -55,7 +57,7 @@ def classify(model: ModelFile, paths: Sequence[Path]) -> Iterator[Prediction]:
     channels, height, width = model.shape
     if channels not in (1, 3):
         raise UserError(f"this model takes inputs of {channels}x{height}x{width}, which are no images")
-    network = model.network()
+    network = model.network(places)
     network.transform = replace(network.transform, scale=255.0)
     for start in range(0, len(paths), BATCH):
         part = paths[start : start + BATCH]
@@ -153,6 +155,7 @@ def parser() -> Parser:
     words.add_argument("run", metavar="RUN_DIR", type=Path, help="the run's folder, or its model.pt")
     words.add_argument("images", metavar="IMAGE_OR_FOLDER", nargs="+", help="images; of a folder, all that lie below")
     words.add_argument("--csv", metavar="FILE", type=Path, help="write the table there, too")
+    add_config_dir(words)
     return words
 
 
@@ -172,7 +175,7 @@ def predict(words: Sequence[str]) -> int:
             f"note: {model.dataset} holds numbers, not 8-bit images; pixels of 0..255 are given to it as 0..1",
             file=sys.stderr,
         )
-    found = list(classify(model, paths))
+    found = list(classify(model, paths, asked.config_dir))
     read = [one for one in found if one.fault is None]
     for one in found:
         if one.fault is not None:

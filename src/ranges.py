@@ -4,7 +4,8 @@
 ranges once, here, and needs no checks of its own for single values.
 """
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Interval
 
@@ -21,3 +22,25 @@ Count = Annotated[int, Interval(ge=0, lt=2**63)]
 
 PositiveCount = Annotated[int, Interval(ge=1, lt=2**63)]
 Seed = Annotated[int, Interval(ge=0, lt=2**63)]
+
+
+@dataclass(frozen=True)
+class FromFiles:
+    """In an annotation: the value of a field where its part is read from a file.
+
+    For fields that reach out of this machine or fetch something: only a command line may set them.
+    """
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Neutral:
+    """In an annotation: the value with which a field does nothing, so that its part is what it was without it.
+
+    A field that is added to a part that runs have been made with is given one, as in
+    ``Annotated[float, Ge(0), Neutral(0.0)]``; at this value it does not enter the run's key, and those runs are found.
+    The value of a part is its stored name with its other fields, as in ``{"_target_": "SGD"}``.
+    """
+
+    value: Any

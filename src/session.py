@@ -17,7 +17,7 @@ import threadpoolctl
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from src import checkpoint, config, evaluate, label_table, loggers, loop, model_file, progress
+from src import checkpoint, config, evaluate, identity, label_table, loggers, loop, model_file, progress
 from src.atomic import write_atomically
 from src.config import Training
 from src.core import Counters, Executor, FederatedState, Params, RoundResult, described
@@ -31,6 +31,7 @@ from src.label_table import LabelTable
 from src.method import Method, assemble
 from src.model_file import ModelFile
 from src.network import Network, fabric_for, initial_params
+from src.registry import named, option_of, stored_name
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class Session:
         self._record.result("interrupted", **self._grown())  # what a killed run must say
         wandb = config.Wandb(**OmegaConf.to_container(self.cfg.wandb, resolve=True))  # type: ignore[arg-type]
         about = self._record.about
-        parts = (about["config"][group]["_target_"].rsplit(".", 1)[-1] for group in ("partition", "noise"))
+        parts = (stored_name(about["config"][group]["_target_"]) for group in ("partition", "noise"))
         scenario = " ".join((self.federation.dataset.name, *parts))
         self._mirror = loggers.Mirror.open(
             wandb,
@@ -230,7 +231,7 @@ class Session:
         return ModelFile(
             weights=self.shown.server.params,
             classes=list(data.classes),
-            model=about["config"]["model"],
+            model=named(about["config"]["model"]),
             shape=list(data.train.shape),
             normalisation=model_file.describe(data.transform),
             stored=str(data.train.read(torch.zeros(1, dtype=torch.int64)).dtype).removeprefix("torch."),
@@ -290,8 +291,8 @@ def claim(cfg: DictConfig, words: Sequence[str], job: Path | None) -> Claim:
         UserError: for what the user can mend.
     """
     plain = config.resolved(cfg)
-    key = config.run_key(plain)
-    method = assemble(config.build(cfg.method))
+    key = identity.run_key(plain)
+    method = assemble(config.build(cfg.method), option_of)
     _refuse_rounds(cfg, words, method)
     if not method.length(1):
         raise UserError(
@@ -338,11 +339,13 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     began = (found.executor if found is not None else {}) or (folder.earlier or {}).get("executor")
     state, seconds = loop.initial_state(params), 0.0
     if found is not None:
-        state, seconds = _restored(found, key, federation, network, folder), found.seconds
+        state, seconds = _restored(found, federation, network, folder), found.seconds
     work = auto.Work.of(cfg, method, network, len(federation.with_data))
     executor, chosen = auto.settled(cfg, work, network, began)
     about = {
         "key": key,
+        "key_format": identity.FORMAT,
+        "identity": identity.identity(claimed.plain),
         "config": claimed.plain,
         "overrides": list(words),
         "stages": [stage.describe() for stage in method.stages],
@@ -375,9 +378,10 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
 
 
 def _restored(
-    found: checkpoint.Checkpoint, key: str, federation: Federation, network: Network, folder: RunFolder
+    found: checkpoint.Checkpoint, federation: Federation, network: Network, folder: RunFolder
 ) -> FederatedState:
-    if found.key != key or found.federation != federation.fingerprint:
+    assert folder.earlier is not None
+    if found.key != folder.earlier["key"] or found.federation != federation.fingerprint:
         raise UserError(
             f"{folder.path}: its checkpoint was made on another federation than the one drawn now; the data's files, "
             "numpy or the code that draws have changed since, so it cannot go on as the same run"

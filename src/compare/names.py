@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from src.compare.runs import Row
 from src.config import CONF, flatten
+from src.registry import stored_name
 
 GROUPS = ("method", "dataset", "partition", "noise", "model", "protocol")
 """In the order in which a name tells them."""
@@ -249,6 +250,6 @@ def _option(group: str, node: Mapping[str, Any]) -> str:
     close = {
         name: sum(found.get(key) == value for key, value in flatten(raw))
         for name, raw in _options(group).items()
-        if isinstance(raw, Mapping) and raw.get("_target_") == node["_target_"]
+        if isinstance(raw, Mapping) and stored_name(str(raw.get("_target_"))) == stored_name(str(node["_target_"]))
     }
-    return max(close, key=close.__getitem__) if close else str(node["_target_"]).rpartition(".")[2]
+    return max(close, key=close.__getitem__) if close else stored_name(str(node["_target_"]))

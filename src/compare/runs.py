@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from src.config import identity
 from src.errors import UserError
 from src.folder import RESULT, read_record
+from src.identity import recorded_identity, settings
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,13 @@ class Run:
 
     @cached_property
     def values(self) -> dict[str, Any]:
+        """Its settings without its seeds, as dotted keys that a person types, and values."""
+        return _without_seeds(settings(self.config))
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
         """What makes the run what it is, without its seeds: dotted keys and values."""
-        return {key: value for key, value in identity(self.config).items() if key not in ("seed", "data_seed")}
+        return _without_seeds(recorded_identity(self.result))
 
     @property
     def data_seed(self) -> int:
@@ -96,6 +101,10 @@ class Row:
     def dataset(self) -> str:
         """The name of the data set."""
         return str(self.config["dataset"]["name"])
+
+
+def _without_seeds(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in ("seed", "data_seed")}
 
 
 def note(line: str) -> None:
@@ -181,7 +190,7 @@ def grouped(runs: Sequence[Run]) -> list[Row]:
     """The runs as rows. Of two that are equal in their seed, too, the one that is finished counts, then the newest."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
-        alike.setdefault(json.dumps(run.values, sort_keys=True, default=str), []).append(run)
+        alike.setdefault(json.dumps(run.identity, sort_keys=True, default=str), []).append(run)
     return [row for found in alike.values() for row in _by_data_seed(found)]
 
 

@@ -12,8 +12,10 @@ from src.exchanges.lid import NoiseDirective, NoiseLevel, NoiseLevels, SampleLos
 from src.network import Network
 from src.ranges import Share
 from src.statistics import sample_losses, two_gaussians
+from src.stored import stored
 
 
+@stored("Suspects")
 @dataclass(frozen=True)
 class Suspects:
     """Kept on the client: which samples it takes for wrongly labelled, bool [n], and the model's confidence [n]."""

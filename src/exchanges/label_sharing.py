@@ -23,6 +23,7 @@ from src.label_privacy import (
 )
 from src.network import Network
 from src.ranges import Positive, PositiveCount
+from src.stored import stored
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class LabelDistribution:
     shares: Tensor  # float64 [K]
 
 
+@stored("OwnDistribution")
 @dataclass(frozen=True)
 class OwnDistribution:
     """Kept on a client that asks nobody: the distribution q that it draws from."""
@@ -46,6 +48,7 @@ class OwnDistribution:
     shares: Tensor  # float64 [K]
 
 
+@stored("LabelsKnown")
 @dataclass(frozen=True)
 class LabelsKnown:
     """Known on the server once labels have been shared."""
@@ -55,6 +58,7 @@ class LabelsKnown:
     least: float  # smallest entry before the projection; negative where noise outweighs a rare class
 
 
+@stored("SharedLabels")
 @dataclass(frozen=True)
 class SharedLabels:
     """The server's record."""

@@ -14,6 +14,7 @@ from src.core import ClientTask, Exchange, Params, Payload
 from src.network import Network
 from src.ranges import PositiveCount
 from src.statistics import lid_score, sample_losses, two_gaussians
+from src.stored import stored
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class NoiseDirective:
     level: float
 
 
+@stored("SampleLosses")
 @dataclass(frozen=True)
 class SampleLosses:
     """Kept on the client: losses float64 [n] under the model it had just trained."""
@@ -53,6 +55,7 @@ class NoiseLevels:
     noisy: Tensor  # bool [N]
 
 
+@stored("LidState")
 @dataclass(frozen=True)
 class LidState:
     """The server's record. ``latest`` and ``cumulative`` are float64 [N]."""

@@ -28,6 +28,7 @@ from src.noise_filter import (
     posterior_of_clean,
 )
 from src.ranges import NonNegative, Share
+from src.stored import stored
 from src.streams import stream
 
 
@@ -39,6 +40,7 @@ class LocalFilter:
     count: int
 
 
+@stored("ClassBias")
 @dataclass(frozen=True)
 class ClassBias:
     """Kept on the client: p̂, float64 [K] (Eq. 12), and how often the client has trained beside the filter."""
@@ -47,6 +49,7 @@ class ClassBias:
     visits: int
 
 
+@stored("LastPredictions")
 @dataclass(frozen=True)
 class LastPredictions:
     """Kept on the client under ``pcs=cached``: ỹ, int64 [n], the de-biased local labels after its last training."""
@@ -54,6 +57,7 @@ class LastPredictions:
     labels: Tensor
 
 
+@stored("FilterFlags")
 @dataclass(frozen=True)
 class FilterFlags:
     """Kept on the client: what the filter made of its samples at its last visit, clean bool [n] and p(clean) [n]."""
@@ -63,6 +67,7 @@ class FilterFlags:
     labels: Tensor | None  # int64 [n], those that it judged; None where they were as given
 
 
+@stored("FilterState")
 @dataclass(frozen=True)
 class FilterState:
     """The server's record: the last filter of every client that has sent one, with its n_k."""

@@ -29,6 +29,7 @@ from src.quality import (
 )
 from src.ranges import PositiveCount, Share
 from src.selective_decay import ranks
+from src.stored import stored
 from src.streams import stream
 
 
@@ -46,6 +47,7 @@ class UnsureShare:
     value: float
 
 
+@stored("CriticalityRanks")
 @dataclass(frozen=True)
 class CriticalityRanks:
     """Kept on the client: the place of each entry among all of them, most critical first; int32, by parameter name."""
@@ -60,6 +62,7 @@ class ClientQualities:
     value: Tensor
 
 
+@stored("QualityState")
 @dataclass(frozen=True)
 class QualityState:
     """The server's record, all [N]: ρ, what it was made of, and whom it was made for."""

@@ -16,9 +16,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.flop_counter import FlopCounterMode
 
-from src import config
+from src import config, registry
 from src.core import Executor, described
 from src.executors.processes import usable_cores
+from src.folder import RESULT
 from src.local.sgd import LocalTraining
 from src.method import Method
 from src.network import Network
@@ -60,7 +61,7 @@ class Work:
     def of(cls, cfg: DictConfig, method: Method, network: Network, clients: int) -> Work:
         """The work of a run of ``method`` on so many ``clients``."""
         return cls(
-            model=str(cfg.model._target_).rsplit(".", 1)[-1],
+            model=registry.stored_name(str(cfg.model._target_)),
             parameters=sum(p.numel() for p in network.module.parameters()),
             products=products(network) * cfg.train.batch_size,
             cohorts={stage.name: stage.sampler.size(clients) for stage in method.stages},
@@ -140,10 +141,11 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any) -> tupl
         earlier: what the run's record says of the executor it began with, where it goes on.
     """
     plain: Any = OmegaConf.to_container(cfg.executor, resolve=True)
-    if plain["_target_"] != f"{Auto.__module__}.{Auto.__qualname__}":
+    if config.located(str(plain["_target_"])) is not Auto:
         executor, reason = config.build(plain)(network), "as asked"
     elif earlier:
-        executor, reason = config.build(_node(_record(earlier)))(network), "as the run began"
+        node = registry.restored("executor", _node(_record(earlier)), RESULT)
+        executor, reason = config.build(node)(network), "as the run began"
     else:
         name, reason = choose(work)
         executor = config.build(plain[name])(network)
@@ -160,11 +162,10 @@ def shown(found: Mapping[str, Any] | str) -> str:
 
 def _record(found: Mapping[str, Any] | str) -> Mapping[str, Any]:
     """What a record says of an executor; at first it was the name alone."""
-    return {"name": found} if isinstance(found, str) else found
+    return found if isinstance(found, Mapping) else {"name": found}
 
 
 def _node(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration that builds what a record describes: a class is named as its module."""
-    name, settings = record["name"], {k: v for k, v in record.items() if k != "name"}
-    nested = {k: _node(v) if isinstance(v, Mapping) else v for k, v in settings.items()}
-    return {"_target_": f"src.executors.{name}.{name.capitalize()}", "_partial_": True, **nested}
+    """The configuration of what a record describes, with the stored name of its class."""
+    settings = {k: _node(v) if isinstance(v, Mapping) else v for k, v in record.items() if k != "name"}
+    return {**settings, "_partial_": True, **({"_target_": record["name"]} if "name" in record else {})}

@@ -23,7 +23,7 @@ from src.executors.crew import Crew, Crewed, Lost
 from src.executors.processes import python_path, usable_cores
 from src.executors.wire import Packed, Shared, decode, encode, pack
 from src.executors.workbench import Inner, Recipe, Workbench
-from src.ranges import NonNegative, PositiveCount
+from src.ranges import FromFiles, NonNegative, PositiveCount
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Ray(Crewed):
     workers: PositiveCount | None
     num_cpus: NonNegative
     num_gpus: NonNegative
-    address: Annotated[str, MinLen(1)] | None
+    address: Annotated[Annotated[str, MinLen(1)] | None, FromFiles(None)]
     _cluster: list[_Cluster] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:

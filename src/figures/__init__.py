@@ -1,7 +1,7 @@
 """The figures of a run, functions of what its folder records; ``python -m src.figures RUN_DIR ...`` redraws them."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -32,11 +32,12 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
 """By the name of their file; None where a run has no data for one."""
 
 
-def save(folder: Path, *, tsne: bool = False) -> list[Path]:
+def save(folder: Path, *, tsne: bool = False, places: Sequence[Path] = ()) -> list[Path]:
     """Draw the figures of the run in ``folder`` into ``folder/figures``; gives the files.
 
     One that cannot be drawn is named in a warning and does not keep the others back. ``tsne`` adds that of the
-    features, which takes the run's model, its data and some seconds.
+    features, which takes the run's model, its data and some seconds. ``places`` are folders with configuration files
+    that name the classes of the run's parts, besides ``conf/``.
 
     Raises:
         UserError: if no run is recorded there.
@@ -47,7 +48,7 @@ def save(folder: Path, *, tsne: bool = False) -> list[Path]:
     if tsne:
         from src.figures import features  # torch takes seconds to import
 
-        asked["features"] = lambda run: features.draw(run, folder)
+        asked["features"] = lambda run: features.draw(run, folder, places)
     for name, draw in asked.items():
         file = folder / FOLDER / f"{name}.png"
         with forgiven(log, f"the figure {file} could not be drawn"):

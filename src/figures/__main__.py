@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from src import cli
-from src.errors import UserError
+from src.options import Parser, add_config_dir
 
-TSNE = "--tsne"
-USAGE = (
-    f"python -m src.figures RUN_DIR [RUN_DIR...] [{TSNE}]: draw the figures of runs from their records; "
-    f"{TSNE} adds the features of each run's model, which takes its data and some seconds"
-)
+
+def parser() -> Parser:
+    """What the command takes."""
+    words = Parser(prog="python -m src.figures", description="Draw the figures of runs from their records.")
+    words.add_argument("runs", metavar="RUN_DIR", type=Path, nargs="+", help="folders of runs")
+    words.add_argument(
+        "--tsne",
+        action="store_true",
+        help="add the features of each run's model, which takes its data and some seconds; data are not fetched",
+    )
+    add_config_dir(words)
+    return words
 
 
 def redraw(words: Sequence[str]) -> None:
@@ -21,19 +28,15 @@ def redraw(words: Sequence[str]) -> None:
     Raises:
         UserError: for a folder without a record, before anything is drawn.
     """
+    asked = parser().parse_args(words)
     from src.figures import FOLDER, save
     from src.figures.record import read
 
-    folders = [word for word in words if word != TSNE]
-    if unknown := [word for word in folders if word.startswith("-")]:
-        raise UserError(f"{unknown[0]} is no option: {USAGE}")
-    if not folders:
-        raise UserError(f"which run? {USAGE}")
-    paths = [Path(folder).expanduser() for folder in folders]
+    paths = [folder.expanduser() for folder in asked.runs]
     for path in paths:
         read(path)
     for path in paths:
-        files = save(path, tsne=TSNE in words)
+        files = save(path, tsne=asked.tsne, places=asked.config_dir)
         names = ", ".join(file.stem for file in files) or "nothing to draw yet"
         print(f"{path / FOLDER}: {names}")
 
@@ -41,9 +44,6 @@ def redraw(words: Sequence[str]) -> None:
 def main() -> None:
     """What the command runs."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(USAGE)
-        return
     cli.guarded(lambda: redraw(sys.argv[1:]), overrides=False)
 
 

@@ -5,6 +5,7 @@ So it is drawn on request and not at a run's end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,14 @@ import torch
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from omegaconf import DictConfig, OmegaConf
 
+from src.config import faults_of
 from src.errors import UserError
 from src.figures.record import RunRecord
 from src.figures.style import EIGHT, title
+from src.folder import RESULT
+from src.registry import restored
 
 if TYPE_CHECKING:
     from src.data.federation import Federation
@@ -32,10 +37,11 @@ PERPLEXITY = 30.0
 Array = NDArray[np.float64]
 
 
-def draw(record: RunRecord, folder: Path) -> Figure:
+def draw(record: RunRecord, folder: Path, places: Sequence[Path] = ()) -> Figure:
     """Test samples by class; and, where some labels are known to be wrong, those samples by true and by given class.
 
     Samples are drawn evenly, ``MOST`` of each kind at most. The two panels of wrong labels show the same points.
+    ``places`` are folders with configuration files that name the classes of the run's parts, besides ``conf/``.
 
     Raises:
         UserError: if the run left no model, or its data cannot be had as it had them.
@@ -43,17 +49,17 @@ def draw(record: RunRecord, folder: Path) -> Figure:
     from src.model_file import ModelFile
 
     model = ModelFile.load(folder)
-    federation = _federation(record)
-    network, data = model.network(), federation.dataset
+    federation = _federation(record, places)
+    network, data = model.network(places), federation.dataset
     some = spread(len(data.test))
     by_class = data.test_labels[some.numpy()]
     panels = [("test samples, by class", embedding(network, data.test, some), by_class)]
     wrong = _wrong(federation)
     if len(wrong):
-        places = embedding(network, data.train, wrong)
+        spots = embedding(network, data.train, wrong)
         assert federation.truth is not None, "what is wrong is known"
         true, given = federation.truth[wrong].numpy(), torch.as_tensor(federation.given)[wrong].numpy()
-        panels += [("wrong labels, by true class", places, true), ("wrong labels, by given class", places, given)]
+        panels += [("wrong labels, by true class", spots, true), ("wrong labels, by given class", spots, given)]
     return _shown(f"{record.title}: features after round {model.round}", panels, model)
 
 
@@ -92,19 +98,29 @@ def features(network: Network, images: Any, index: torch.Tensor) -> NDArray[np.f
     return torch.cat(read).float().numpy()
 
 
-def _federation(record: RunRecord) -> Federation:
+def _federation(record: RunRecord, places: Sequence[Path]) -> Federation:
     """The run's data, drawn again."""
-    from omegaconf import DictConfig
-
     from src.data.federation import from_config
 
-    cfg = DictConfig(record.result["config"])
-    federation = from_config(cfg, Path(cfg.cache).expanduser())
+    federation = from_config(_recorded(record.result["config"], places))
     if federation.fingerprint != record.result.get("federation"):
         raise UserError(
             "the federation drawn now is not the run's: the data's files, numpy or the code that draws have changed"
         )
     return federation
+
+
+def _recorded(config: Mapping[str, Any], places: Sequence[Path]) -> DictConfig:
+    """What a record says of a run's data, as far as a file may say it.
+
+    Raises:
+        UserError: naming what it may not.
+    """
+    parts = {group: restored(group, config.get(group), RESULT, places) for group in ("dataset", "partition", "noise")}
+    values = {key: config.get(key) for key in ("data_seed", "eval")}
+    if faults := faults_of(values):
+        raise UserError(f"{RESULT}: {faults}")
+    return OmegaConf.create({**parts, **values})
 
 
 def _wrong(federation: Federation) -> torch.Tensor:

@@ -24,8 +24,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from src import cli, config
+from src import identity as identities
 from src.atomic import write_atomically
 from src.errors import UserError
+from src.registry import stored_name
 
 NAME = "identities.json"
 SETTING = re.compile(r"method\.\w+|method\.local\.\w+\.(?!_)\w+|(?:train|partition)\.(?!_)\w+")
@@ -109,7 +111,7 @@ class Identities:
         except (UserError, HydraException, OmegaConfBaseException) as error:
             raise UserError(cli.explain(error, words)) from None
         return Identity(
-            key=config.run_key(plain),
+            key=identities.run_key(plain),
             method=str(plain["method"]["name"]),
             dataset=_sized(plain["dataset"]),
             model=_called(plain["model"]),
@@ -143,7 +145,7 @@ def _sized(dataset: Mapping[str, Any]) -> str:
 
 def _called(model: Mapping[str, Any]) -> str:
     arguments = ", ".join(f"{name}={value}" for name, value in sorted(model.items()) if not name.startswith("_"))
-    return f"{str(model['_target_']).rpartition('.')[-1]}({arguments})"
+    return f"{stored_name(str(model['_target_']))}({arguments})"
 
 
 def trainings(plain: Mapping[str, Any]) -> int:
@@ -167,6 +169,6 @@ def _digest() -> str:
     skipped = {config.CONF / folder for folder in config.NO_GROUPS}
     files = sorted(path for path in config.CONF.rglob("*.yaml") if path.parent not in skipped)
     found = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
-    for path in (Path(config.__file__), Path(__file__), *files):
+    for path in (*map(Path, (config.__file__, identities.__file__, __file__)), *files):
         found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()

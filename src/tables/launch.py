@@ -25,6 +25,7 @@ from omegaconf import DictConfig
 
 from src import cli, config
 from src.errors import UserError
+from src.identity import NOT_OF_THE_KEY
 from src.sweep import job, workers
 from src.sweep.account import Sweep
 from src.sweep.ledger import DONE, Job, Ledger
@@ -166,7 +167,7 @@ def _let_go(folders: Sequence[Path]) -> None:
 
 def _changes_no_key(word: str) -> bool:
     key = word.lstrip("+~").split("=")[0]
-    return any(key == out or key.startswith(f"{out}.") for out in config.NOT_OF_THE_KEY) and key.split(".")[0] not in (
+    return any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY) and key.split(".")[0] not in (
         "protocol",
         "output",
         "resume",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from src.registry import stored_name
 from src.tables.filled import Filled
 from src.tables.plan import Place, Plan
 
@@ -122,7 +123,7 @@ def sources(rows: Rows) -> list[str]:
     runs = _once([cell for cells in rows.values() for cell in cells])
     data = [run.record.get("config", {}).get("dataset", {}) for run in runs]
     unverified = Counter(str(one.get("name")) for one in data if one.get("verify") is False)
-    folders = Counter(str(one.get("name")) for one in data if str(one.get("_target_")).endswith(f".{FOLDER}"))
+    folders = Counter(str(one.get("name")) for one in data if stored_name(str(one.get("_target_"))) == FOLDER)
     files = "files that were not compared with the published ones (dataset.verify=false)"
     return [
         f"{number} of {len(runs)} runs took {name} from {origin}: images that went through JPEG, for one, are not "

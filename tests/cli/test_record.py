@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from src import config
+from src import config, identity
 from src.core import ClientSampler, ClientState, Sampling
 from src.shelf import Shelved
 from tests.cli.conftest import ROOT, Command
@@ -59,7 +59,7 @@ def test_the_result_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> Non
     plain = config.resolved(config.load([*words, f"output={tmp_path / 'run'}", f"cache={tmp_path / 'cache'}"]))
     assert record["status"] == "finished"
     assert record["config"] == json.loads(json.dumps(plain))
-    assert record["key"] == config.run_key(plain)
+    assert record["key"] == identity.run_key(plain)
     assert len(record["key"]) == len(record["federation"]) == 64
     assert record["commit"] is None or len(record["commit"].removesuffix("+changes")) == 40
     assert {"python", "torch", "numpy", "lightning", "hydra-core", "scikit-learn"} <= set(record["versions"])

@@ -5,15 +5,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import pytest
+from annotated_types import Ge
 
-from src import config
+from src import config, identity
+from src.method import assemble
+from src.ranges import Neutral
 
 
 def key(*words: str) -> str:
-    return config.run_key(config.resolved(config.load(words)))
+    return identity.run_key(config.resolved(config.load(words)))
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +126,7 @@ def test_whole_numbers_have_one_form(default: str) -> None:
 
 def test_the_key_is_the_same_in_every_process(default: str, tmp_path: Path) -> None:
     """Neither the hash seed, nor the folder, nor the locale has a part in it."""
-    code = "from src import config; print(config.run_key(config.resolved(config.load([]))))"
+    code = "from src import config, identity; print(identity.run_key(config.resolved(config.load([]))))"
     for seed, place in (("1", tmp_path), ("2", Path("/"))):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(config.CONF.parent), "LC_ALL": "C"}
         found = subprocess.run(
@@ -147,36 +152,88 @@ def test_the_folder_of_the_federations_is_not_in_the_key(monkeypatch: pytest.Mon
 )
 def test_differences_name_the_keys_that_differ(one: Sequence[str], other: Sequence[str], named: set[str]) -> None:
     ours, theirs = (config.resolved(config.load(words)) for words in (one, other))
-    assert set(config.differences(ours, theirs)) == named
+    assert set(identity.differences(ours, theirs)) == named
 
 
-def test_keys_that_came_later_count_only_where_they_are_read() -> None:
-    """So runs made before them are still found: their keys are those of a configuration without them."""
+def test_a_record_of_the_first_format_has_its_key_worked_out_again() -> None:
+    """From its configuration, which may lack fields that came later and may name classes where they were then."""
+    plain = config.resolved(config.load(["method=fedes"]))
+    older = copy.deepcopy(plain)
+    del older["eval"]["benchmark"]
+    older["model"]["_target_"] = "src.elsewhere.long_ago.CNN"
+    assert identity.recorded_key({"key": "of the first format", "config": older}) == identity.run_key(plain)
+    older["model"]["_target_"] = "lab.nets.CNN"
+    assert identity.recorded_key({"key": "of the first format", "config": older}) != identity.run_key(plain)
+    written = {"key": "as written", "key_format": identity.FORMAT, "config": {}}
+    assert identity.recorded_key(written) == "as written"
 
-    def without(*words: str) -> tuple[str, str]:
-        plain = config.resolved(config.load(words))
-        older = copy.deepcopy(plain)
-        del older["eval"]["benchmark"]
-        for exchange in older["method"]["exchange"].values():
-            exchange.pop("benchmark", None)
-        return config.run_key(plain), config.run_key(older)
 
-    for words in ((), ("method=fedes",), ("method=fedes", "method.quality=mean")):
-        assert len(set(without(*words))) == 1
-    unread = ("method=fedes", "method.exchange.quality.benchmark.memory=0.9")
-    assert key(*unread) == key("method=fedes")
-    for indicator in ("fair_qhat", "sfedavg_phi"):
-        read = ("method=fedes", f"method.quality={indicator}", "eval.benchmark=0.2")
-        assert len(set(without(*read))) == 2
-        assert key(*read) != key(*read, "method.exchange.quality.benchmark.memory=0.9")
-    assert key("eval.benchmark=0.2") != key("eval.benchmark=0.3")
+def test_a_record_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hostile.py").write_text("raise AssertionError('imported')\nclass Net: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plain = config.resolved(config.load())
+    plain["model"]["_target_"] = "hostile.Net"
+    assert identity.recorded_key({"key": "old", "config": plain})
+    with pytest.raises(AssertionError, match="imported"):
+        identity.run_key(plain)
+
+
+@dataclass(frozen=True)
+class Before:
+    """A part as runs were made with it."""
+
+    width: int
+
+
+@dataclass(frozen=True)
+class After:
+    """The same part later, with a field more, in another module and under another name of its file."""
+
+    width: int
+    depth: Annotated[int, Ge(0), Neutral(0)]
+    inner: Annotated[Any, Neutral({"_target_": "SGD", "nesterov": False})]
+
+
+def test_a_part_that_moves_and_gets_a_field_keeps_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stored name is the same; the new field counts as soon as it does something."""
+    classes = {"src.models.old.Net": Before, "src.nets.new.Net": After}
+    monkeypatch.setattr(identity, "located", lambda path: classes.get(path))
+    plain = {"seed": 1, "model": {"_target_": "src.models.old.Net", "_partial_": True, "width": 8}}
+    sgd = {"_target_": "src.optimisers.SGD", "nesterov": False}
+    moved = {**plain["model"], "_target_": "src.nets.new.Net", "depth": 0, "inner": sgd}  # type: ignore[dict-item]
+    key = identity.run_key(plain)
+    assert identity.run_key({**plain, "model": moved}) == key
+    for change in ({"depth": 1}, {"depth": False}, {"inner": {**sgd, "nesterov": True}}, {"width": 9}):
+        assert identity.run_key({**plain, "model": {**moved, **change}}) != key
+
+
+def test_methods_are_built_from_what_the_key_reads() -> None:
+    """The key leaves out the other keys of ``method``: nothing may be built from them."""
+
+    class Watched(dict[str, Any]):
+        read: ClassVar[set[str]] = set()
+
+        def __getitem__(self, key: str) -> Any:
+            self.read.add(key)
+            return super().__getitem__(key)
+
+    for method in ("fedcorr", "feddiv", "fedes", "flr"):
+        assemble(Watched(config.build(config.load([f"method={method}"]).method)))
+    assert set(identity.METHOD) == Watched.read
+
+
+def test_a_short_name_counts_where_it_is_read() -> None:
+    """``method.beta`` is a name for a value of FedCorr's proximal term, which alone enters the key."""
+    values = identity.identity(config.resolved(config.load(["method.beta=3"])))
+    assert "method.beta" not in values
+    assert values["method.stages.preprocess.local.adaptive_proximal.beta"] == 3
 
 
 def test_a_key_that_one_side_lacks_is_a_difference() -> None:
     """As after an update that adds a key whose default is null: the keys of the runs differ, so must the list."""
     ours = config.resolved(config.load())
     theirs = {**ours, "train": {k: v for k, v in ours["train"].items() if k != "momentum"}}
-    assert set(config.differences(ours, theirs)) == {"train.momentum"}
+    assert set(identity.differences(ours, theirs)) == {"train.momentum"}
     added = {**ours, "train": {**ours["train"], "new": None}}
-    assert config.run_key(ours) != config.run_key(added)
-    assert set(config.differences(ours, added)) == {"train.new"}
+    assert identity.run_key(ours) != identity.run_key(added)
+    assert set(identity.differences(ours, added)) == {"train.new"}

@@ -44,7 +44,7 @@ def test_points_are_the_samples_with_wrong_labels_and_colours_their_two_classes(
 
 def test_features_are_what_the_head_reads(ran: Ran) -> None:
     model = ModelFile.load(ran.folder)
-    network, federation = model.network(), features._federation(read(ran.folder))
+    network, federation = model.network(), features._federation(read(ran.folder), ())
     index = torch.tensor([4, 0, 9])
     found = torch.from_numpy(features.features(network, federation.dataset.test, index))
     logits = found @ model.weights["head.weight"].T + model.weights["head.bias"]
@@ -73,7 +73,7 @@ def test_a_model_is_asked_for_on_request_alone(
     capsys.readouterr()
     with pytest.raises(SystemExit):
         __main__.main()
-    assert "--tsen is no option" in capsys.readouterr().err
+    assert "unrecognized arguments: --tsen" in capsys.readouterr().err
 
 
 def test_other_data_and_a_missing_model_are_named(ran: Ran, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -505,7 +505,9 @@ def test_a_folder_without_a_record_is_refused_in_a_line(
     assert left.value.code == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
-    assert said[0].startswith(f"error: {words[0]}: no run is recorded" if words else "error: which run?")
+    assert said[0].startswith(
+        f"error: {words[0]}: no run is recorded" if words else "error: the following arguments are required: RUN_DIR"
+    )
 
 
 def test_one_pass_gives_the_picture_that_savefig_would(tmp_path: Path) -> None:

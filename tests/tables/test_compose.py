@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from src import config
+from src.identity import NOT_OF_THE_KEY, run_key
 from src.tables import identity, read
 from src.tables.identity import Identities, _chooses, trainings
 from src.tables.plan import RECORDED
@@ -71,7 +72,7 @@ def test_composing_in_parts_is_composing(composer: Identities) -> None:
     plus = next(row for row in read.table("flr_3").rows if row.label == "FLR+")
     for words in (human, read.scaling("paper").words(plus, read.table("flr_3").columns[4])):
         composed = config.resolved(config.load([*words, "seed=3"]))
-        assert composer.of((*words, "seed=3")).key == config.run_key(composed)
+        assert composer.of((*words, "seed=3")).key == run_key(composed)
 
 
 def test_every_cell_at_the_small_scale_is_twenty_clients_of_digits(composer: Identities) -> None:
@@ -93,7 +94,7 @@ def test_the_paper_scale_changes_nothing_but_what_the_table_says() -> None:
 
 def test_words_that_record_more_make_no_other_run() -> None:
     for word in RECORDED:
-        assert word.split("=")[0] in config.NOT_OF_THE_KEY
+        assert word.split("=")[0] in NOT_OF_THE_KEY
 
 
 def test_groups_are_told_from_values() -> None:

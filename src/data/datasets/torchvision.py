@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from src.data.datasets.download import Access, Published, expand, provide
 from src.data.images import TensorImages
 from src.data.transforms import IMAGENET, Transform
 from src.errors import UserError
-from src.ranges import Positive, PositiveCount
+from src.ranges import FromFiles, Positive, PositiveCount
 
 DIGITS = tuple("0123456789")
 
@@ -33,8 +33,8 @@ class Cifar:
 
     name: Literal["cifar10", "cifar100"]
     root: str
-    download: bool
-    mirror: str | None
+    download: Annotated[bool, FromFiles(False)]
+    mirror: Annotated[str | None, FromFiles(None)]
     verify: bool
     timeout: Positive  # seconds
     normalize: Literal["default", "imagenet"]
@@ -85,8 +85,8 @@ class Mnist:
 
     name: Literal["mnist", "fashion_mnist"]
     root: str
-    download: bool
-    mirror: str | None
+    download: Annotated[bool, FromFiles(False)]
+    mirror: Annotated[str | None, FromFiles(None)]
     verify: bool
     timeout: Positive  # seconds
     train_size: PositiveCount | None
@@ -129,8 +129,8 @@ class Svhn:
 
     name: Literal["svhn"]
     root: str
-    download: bool
-    mirror: str | None
+    download: Annotated[bool, FromFiles(False)]
+    mirror: Annotated[str | None, FromFiles(None)]
     verify: bool
     timeout: Positive  # seconds
     augment: bool
