@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from src.shelf import Shelved
+from src.shelved import Shelved
 from src.streams import stream, torch_seed
 
 if TYPE_CHECKING:
     from src.data.dataset import Images
-    from src.network import Network
+    from src.model_protocol import Model
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -404,15 +404,15 @@ class BatchRule(Part, Protocol):
         """The numbers, from 1, of the stages that it acts in; none where it acts in all."""
         return ()
 
-    def select(self, network: Network, task: ClientTask, epoch: int) -> Selection | None:
+    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
         """What this epoch uses; None for all samples as they are. The network holds the parameters being trained."""
         return None
 
-    def told(self, network: Network, task: ClientTask) -> Mapping[str, Selection | None]:
+    def told(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
         """What each of its steps makes of a client's samples, by name, for the record alone; None for all of them."""
         return {}
 
-    def relabels(self, network: Network, task: ClientTask) -> Tensor | None:
+    def relabels(self, network: Model, task: ClientTask) -> Tensor | None:
         """Labels int64 [n] that the client holds from its next visit on; None leaves those it has."""
         return None
 
@@ -454,7 +454,7 @@ class LabelCorrector(Part, Protocol):
         """The clients that are asked to correct, in order of their number; decided on the server."""
         return list(clients)
 
-    def correct(self, network: Network, task: ClientTask, rule: str) -> Correction:
+    def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
         """Labels [n] after correction by ``rule``, with the model just received."""
         ...
 
@@ -529,7 +529,7 @@ class Exchange(Part, Protocol):
         """The state after a round of which it wanted the clients' models; computed on the server."""
         return state
 
-    def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """(What is sent up, what the client keeps) after local training gave ``params``."""
         return Payload(), Payload()
 
@@ -588,7 +588,7 @@ R_co = TypeVar("R_co", covariant=True)
 class ClientJob(Protocol[R_co]):
     """Anything that a client can be asked to do; picklable."""
 
-    def __call__(self, network: Network, task: ClientTask) -> R_co:
+    def __call__(self, network: Model, task: ClientTask) -> R_co:
         """The job's result for one client."""
         ...
 

@@ -36,7 +36,7 @@ from src.core import (
 from src.data.federation import Federation
 from src.local.sgd import LocalTraining
 from src.method import Method, Stage
-from src.network import Network
+from src.model_protocol import Model
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Correct:
     corrector: LabelCorrector
     rule: str
 
-    def __call__(self, network: Network, task: ClientTask) -> Correction:
+    def __call__(self, network: Model, task: ClientTask) -> Correction:
         """Correct with the received model."""
         network.load(task.broadcast.params)
         return self.corrector.correct(network, task, self.rule)

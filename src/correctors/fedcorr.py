@@ -9,7 +9,7 @@ from torch import Tensor
 
 from src.core import ClientTask, Correction, LabelCorrector, Payload
 from src.exchanges.lid import NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
-from src.network import Network
+from src.model_protocol import Model
 from src.ranges import Share
 from src.statistics import sample_losses, two_gaussians
 
@@ -58,7 +58,7 @@ class FedCorr(LabelCorrector):
         ask = levels.noisy if rule == "top_losses" or self.relabel_set == "lid_noisy" else above
         return [client for client in clients if bool(ask[client])]
 
-    def correct(self, network: Network, task: ClientTask, rule: str) -> Correction:
+    def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
         """Labels after correction, the samples under suspicion, and μ̂_k."""
         labels = task.samples.labels
         logits = network.logits(task.samples, task.stream("relabel augmentation") if self.inference_augment else None)

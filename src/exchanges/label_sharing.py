@@ -21,7 +21,7 @@ from src.label_privacy import (
     label_shares,
     peer_distribution,
 )
-from src.network import Network
+from src.model_protocol import Model
 from src.ranges import Positive, PositiveCount
 
 
@@ -71,7 +71,7 @@ class ShareLabels:
     kind: PeerDistribution
     epsilon: Positive
 
-    def __call__(self, network: Network, task: ClientTask) -> Opened:
+    def __call__(self, network: Model, task: ClientTask) -> Opened:
         """Counts that travel, or a distribution of the client's own that does not."""
         labels, classes = task.samples.labels.numpy(), network.num_classes
         if self.kind == "global_dp":

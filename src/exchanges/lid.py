@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from src.core import ClientTask, Exchange, Params, Payload
-from src.network import Network
+from src.model_protocol import Model
 from src.ranges import PositiveCount
 from src.statistics import lid_score, sample_losses, two_gaussians
 
@@ -99,7 +99,7 @@ class Lid(Exchange):
             f"holds {sizes[smallest]} samples): LID says little of their labels; lower it, or take fewer clients"
         )
 
-    def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """The score, and the losses that stay."""
         logits = network.logits(task.samples, task.stream("lid augmentation") if self.inference_augment else None)
         losses = sample_losses(logits, task.samples.labels, of_softmax=self.loss == "ce_of_softmax")

@@ -16,7 +16,7 @@ from torch import Tensor
 from src.contribution import RECORDS, Drops, OnBenchmark, Relevance
 from src.core import Benchmark, Broadcast, ClientTask, Exchange, Gathered, Oracle, Params, Payload
 from src.criticality import Distance, Scope, criticalities, emd, flattened, profile, shared_subset
-from src.network import Network
+from src.model_protocol import Model
 from src.quality import (
     Indicator,
     SignStatistic,
@@ -191,7 +191,7 @@ class Quality(Exchange):
             return quality_of_relevance(d, temperature=self.benchmark.temperature)
         return d if self.indicator == "oracle" else quality(d)
 
-    def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """In that round: the ranks that stay, and the share of unsure samples where that is the indicator."""
         if not self._now(task.broadcast):
             return Payload(), Payload()
