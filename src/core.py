@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from src.findings import Finding
 from src.shelved import Shelved
 from src.streams import stream, torch_seed
 
@@ -458,6 +459,14 @@ class LabelCorrector(Part, Protocol):
         """Labels [n] after correction by ``rule``, with the model just received."""
         ...
 
+    def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """What it says of clients and their samples, for the record alone: measures, figures and ``labels.csv``.
+
+        ``known`` is what exchanges know on the server. ``clients`` are those that keep something, by number; what they
+        keep may lie on disk.
+        """
+        return ()
+
 
 # --------------------------------------------------------------------------------------------------- parts: server
 
@@ -547,6 +556,14 @@ class Exchange(Part, Protocol):
 
     def known(self, state: Any) -> tuple[Any, ...]:
         """What samplers and correctors may know on the server."""
+        return ()
+
+    def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """What it says of clients and their samples, for the record alone: measures, figures and ``labels.csv``.
+
+        ``clients`` are those that keep something, by number. Only those exchanges should look at them that have left
+        their findings there: what clients keep may lie on disk.
+        """
         return ()
 
 

@@ -6,7 +6,7 @@ A method is assembled from configuration and checked before anything runs; the c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -15,15 +15,18 @@ from src.core import (
     BatchRule,
     ClientSampler,
     Exchange,
+    FederatedState,
     GradientTransform,
     LabelCorrector,
     LossTerm,
     Oracle,
     Part,
+    Payload,
     ServerUpdate,
     When,
 )
 from src.errors import UserError
+from src.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,31 @@ class Method:
             round -= stage.length(clients)
         raise IndexError("the method has no such round")
 
+    @property
+    def corrector(self) -> LabelCorrector | None:
+        """Who corrects labels, where a stage has them corrected; stages differ in its rules alone."""
+        return next((stage.correct.corrector for stage in self.stages if stage.correct is not None), None)
+
+    def exchange_state(self, name: str, state: FederatedState, clients: int) -> Any:
+        """What the exchange ``name`` keeps on the server, or begins with; ``clients`` are all that there are."""
+        slot = exchange_slot(name)
+        return state.server.parts[slot] if slot in state.server.parts else self.exchange[name].init(clients)
+
+    def known(self, state: FederatedState, clients: int) -> Payload:
+        """What exchanges know on the server, those included that are silent now."""
+        states = ((e, self.exchange_state(name, state, clients)) for name, e in self.exchange.items())
+        return Payload(*(fact for exchange, kept in states for fact in exchange.known(kept)))
+
+    def findings_of_exchanges(self, state: FederatedState, clients: int) -> dict[str, Sequence[Finding]]:
+        """What each exchange says of clients, of whom there are ``clients``, and of their samples; by its name."""
+        states = {name: self.exchange_state(name, state, clients) for name in self.exchange}
+        return {name: self.exchange[name].findings(kept, state.clients) for name, kept in states.items()}
+
+    def findings_of_corrector(self, state: FederatedState, clients: int) -> Sequence[Finding]:
+        """As ``findings_of_exchanges``, of the corrector; nothing where there is none."""
+        corrector = self.corrector
+        return () if corrector is None else corrector.findings(self.known(state, clients), state.clients)
+
     def check(self) -> None:
         """Refuse parts that do not fit.
 
@@ -204,6 +232,11 @@ class Method:
                     )
             home = kind.__module__.rsplit(".", 1)[-1]
             raise UserError(f"{said} no exchange sends; add method/exchange=[{home}]")
+
+
+def exchange_slot(name: str) -> str:
+    """The slot of ``ServerState.parts`` in which the exchange ``name`` has its state."""
+    return f"exchange {name}"
 
 
 def _parts(stage: Stage) -> Iterator[tuple[str, Part]]:

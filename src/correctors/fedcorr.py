@@ -1,14 +1,15 @@
 """FedCorr's label correction: estimate how noisy the client is, then let the model overrule the labels it doubts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from src.core import ClientTask, Correction, LabelCorrector, Payload
+from src.core import ClientState, ClientTask, Correction, LabelCorrector, Payload
 from src.exchanges.lid import NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
+from src.findings import Finding, SuspectedSamples
 from src.model_protocol import Model
 from src.ranges import Share
 from src.statistics import sample_losses, two_gaussians
@@ -79,6 +80,12 @@ class FedCorr(LabelCorrector):
             reports = Payload(NoiseLevel(float(suspects.double().mean())))
         corrected = torch.where(change, prediction, labels) if self.relabel else labels
         return Correction(task.client, corrected, task.state.weight, Payload(Suspects(suspects, confidence)), reports)
+
+    def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """The suspects of clients that the server calls noisy; the others have none, whatever they kept before."""
+        noisy = known.one(NoiseLevels).noisy
+        suspects = ((client, kept.extras.get(Suspects)) for client, kept in clients.items())
+        return tuple(SuspectedSamples(c, s.mask & noisy[c]) for c, s in suspects if s is not None)
 
 
 def _largest(losses: Tensor, among: Tensor, count: int) -> Tensor:

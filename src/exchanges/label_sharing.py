@@ -12,17 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from src.core import ClientJob, ClientTask, Exchange, Opened, Payload
+from src.core import ClientJob, ClientState, ClientTask, Exchange, Opened, Payload
+from src.findings import Finding, LabelShares
 from src.label_privacy import (
     PeerDistribution,
     PrivacySpent,
     Projection,
     RandomisedResponse,
-    label_shares,
     peer_distribution,
 )
 from src.model_protocol import Model
 from src.ranges import Positive, PositiveCount
+from src.scaling import label_shares
 
 
 @dataclass(frozen=True)
@@ -134,3 +135,8 @@ class LabelSharing(Exchange):
     def known(self, state: SharedLabels) -> tuple[Any, ...]:
         """q, and what it cost."""
         return () if state.known is None else (state.known,)
+
+    def findings(self, state: SharedLabels, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """The distribution q once it is known, and the privacy that it cost."""
+        known = state.known
+        return () if known is None else (LabelShares(known.shares, known.least, known.epsilon),)

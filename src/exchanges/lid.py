@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from src.core import ClientTask, Exchange, Params, Payload
+from src.core import ClientState, ClientTask, Exchange, Params, Payload
+from src.findings import EstimatedNoise, Finding, NoisyClients
 from src.model_protocol import Model
 from src.ranges import PositiveCount
 from src.statistics import lid_score, sample_losses, two_gaussians
@@ -137,3 +138,10 @@ class Lid(Exchange):
     def known(self, state: LidState) -> tuple[Any, ...]:
         """Levels and verdicts."""
         return (NoiseLevels(state.level, state.noisy),)
+
+    def findings(self, state: LidState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """The last split with the scores that it was made from, and the levels; nothing before the first."""
+        if not state.mixture:
+            return ()
+        scores = {"lid": state.latest, "cumulative_lid": state.cumulative}
+        return NoisyClients(state.noisy, scores, state.mixture), EstimatedNoise(state.level)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from src.consistency import debiased, next_bias, no_bias
-from src.core import ClientJob, ClientTask, Exchange, Opened, Params, Payload
+from src.core import ClientJob, ClientState, ClientTask, Exchange, Opened, Params, Payload
+from src.findings import Finding, SuspectedSamples
 from src.model_protocol import Model
 from src.noise_filter import (
     Filter,
@@ -178,3 +179,8 @@ class NoiseFilter(Exchange):
         found = state.cached.get(client) if self.reach == "local" else state.shared
         found = found or state.start
         return () if found is None else (found,)
+
+    def findings(self, state: FilterState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """The flags of each client at its last visit, scored by the probability that a label is wrong."""
+        flags = ((client, kept.extras.get(FilterFlags)) for client, kept in clients.items())
+        return tuple(SuspectedSamples(c, ~f.clean, 1 - f.probability, f.labels) for c, f in flags if f is not None)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from src.contribution import RECORDS, Drops, OnBenchmark, Relevance
-from src.core import Benchmark, Broadcast, ClientTask, Exchange, Gathered, Oracle, Params, Payload
+from src.core import Benchmark, Broadcast, ClientState, ClientTask, Exchange, Gathered, Oracle, Params, Payload
 from src.criticality import Distance, Scope, criticalities, emd, flattened, profile, shared_subset
+from src.findings import EstimatedQuality, Finding, Scalar
 from src.model_protocol import Model
 from src.quality import (
     Indicator,
     SignStatistic,
-    quality,
     quality_of_confidence,
     quality_of_relevance,
     sign_statistic,
@@ -28,6 +28,7 @@ from src.quality import (
     unsure_share,
 )
 from src.ranges import PositiveCount, Share
+from src.scaling import quality
 from src.selective_decay import ranks
 from src.streams import stream
 
@@ -213,3 +214,10 @@ class Quality(Exchange):
     def known(self, state: QualityState) -> tuple[Any, ...]:
         """ρ of everybody."""
         return (ClientQualities(state.rho),)
+
+    def findings(self, state: QualityState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """ρ once it is known, what it was made from, and how many clients are below the server (next to none)."""
+        if not state.known:
+            return ()
+        estimate = EstimatedQuality(state.rho, {"indicator": state.indicator, "steps": state.steps})
+        return estimate, Scalar("negative_signs", float((state.indicator < 0).sum()))
