@@ -53,7 +53,7 @@ from src.findings import (
 )
 from src.local import batches, reselection, terms
 from src.model_protocol import Model
-from tests.numerics.toys import random_federation
+from tests.numerics.toys import composed, random_federation
 from tests.properties.runs import Ran, assembled, run
 from tests.registry import ONE_STAGE, TINY
 
@@ -251,6 +251,18 @@ def test_with_a_corrector_it_is_measured_beside_each_correction(tmp_path: Path, 
     assert not {"client_detection_f1", "filter_accuracy"} & ran.record["metrics"].keys()
     assert ran.record["metrics"]["detection_f1"] > 0
     assert drawn(ran) == {"accuracy", "confusion", "confusion_clients", "noise_levels"}
+
+
+def test_levels_that_an_exchange_gave_before_it_fell_silent_are_recorded_but_not_measured() -> None:
+    """They are of labels that have been changed since; FedCorr's exchange is silent in its second stage."""
+    corrections = [
+        r.correction
+        for r in composed("method=fedcorr", "method.T1=1", "method.T2=1", "method.T3=1", "noise.rho=1.0").rounds
+        if r.correction is not None
+    ]
+    assert len(corrections) == 2
+    assert ["level" in row["clients"] for row in corrections] == [True, True]
+    assert ["noise_level_error" in row for row in corrections] == [True, False]
 
 
 def test_without_a_truth_samples_are_flagged_and_nothing_is_measured(tmp_path: Path) -> None:
