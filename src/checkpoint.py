@@ -21,7 +21,8 @@ from torch import Tensor
 from src.atomic import write_atomically, written_atomically
 from src.core import ClientState, FederatedState, Payload, size_in_bytes
 from src.errors import UserError
-from src.shelf import Shelf, Shelved
+from src.shelf import Shelf
+from src.shelved import Shelved
 from src.stored import class_of, name_of, stored
 
 log = logging.getLogger(__name__)

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from src.shelf import Shelved
+from src.findings import Finding
+from src.shelved import Shelved
 from src.stored import stored
 from src.streams import stream, torch_seed
 
 if TYPE_CHECKING:
     from src.data.dataset import Images
-    from src.network import Network
+    from src.model_protocol import Model
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -409,15 +410,15 @@ class BatchRule(Part, Protocol):
         """The numbers, from 1, of the stages that it acts in; none where it acts in all."""
         return ()
 
-    def select(self, network: Network, task: ClientTask, epoch: int) -> Selection | None:
+    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
         """What this epoch uses; None for all samples as they are. The network holds the parameters being trained."""
         return None
 
-    def told(self, network: Network, task: ClientTask) -> Mapping[str, Selection | None]:
+    def told(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
         """What each of its steps makes of a client's samples, by name, for the record alone; None for all of them."""
         return {}
 
-    def relabels(self, network: Network, task: ClientTask) -> Tensor | None:
+    def relabels(self, network: Model, task: ClientTask) -> Tensor | None:
         """Labels int64 [n] that the client holds from its next visit on; None leaves those it has."""
         return None
 
@@ -459,9 +460,17 @@ class LabelCorrector(Part, Protocol):
         """The clients that are asked to correct, in order of their number; decided on the server."""
         return list(clients)
 
-    def correct(self, network: Network, task: ClientTask, rule: str) -> Correction:
+    def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
         """Labels [n] after correction by ``rule``, with the model just received."""
         ...
+
+    def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """What it says of clients and their samples, for the record alone: measures, figures and ``labels.csv``.
+
+        ``known`` is what exchanges know on the server. ``clients`` are those that keep something, by number; what they
+        keep may lie on disk.
+        """
+        return ()
 
 
 # --------------------------------------------------------------------------------------------------- parts: server
@@ -534,7 +543,7 @@ class Exchange(Part, Protocol):
         """The state after a round of which it wanted the clients' models; computed on the server."""
         return state
 
-    def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """(What is sent up, what the client keeps) after local training gave ``params``."""
         return Payload(), Payload()
 
@@ -552,6 +561,14 @@ class Exchange(Part, Protocol):
 
     def known(self, state: Any) -> tuple[Any, ...]:
         """What samplers and correctors may know on the server."""
+        return ()
+
+    def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """What it says of clients and their samples, for the record alone: measures, figures and ``labels.csv``.
+
+        ``clients`` are those that keep something, by number. Only those exchanges should look at them that have left
+        their findings there: what clients keep may lie on disk.
+        """
         return ()
 
 
@@ -593,7 +610,7 @@ R_co = TypeVar("R_co", covariant=True)
 class ClientJob(Protocol[R_co]):
     """Anything that a client can be asked to do; picklable."""
 
-    def __call__(self, network: Network, task: ClientTask) -> R_co:
+    def __call__(self, network: Model, task: ClientTask) -> R_co:
         """The job's result for one client."""
         ...
 

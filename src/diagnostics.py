@@ -13,6 +13,7 @@ from scipy.stats import rankdata
 from src.core import Params
 from src.data.dataset import Labels
 from src.local.terms.proximal import squared_distance
+from src.scaling import quality
 
 Mask = NDArray[np.bool_]
 Array = NDArray[np.float64]
@@ -54,6 +55,43 @@ def detection_auc(score: Array, wrong: Mask) -> float:
 def filter_accuracy(clean: Mask, given: Labels, true: Labels) -> float:
     """Share of samples [n] with a right flag: ``clean`` where the given label is the true one (FedDiv, Figs. 3, 5)."""
     return share_of(int((clean == (given == true)).sum()), len(clean))
+
+
+# ------------------------------------------------------------------------------------------------------- estimates
+
+
+def true_quality(true: Labels, given: Labels) -> float:
+    """The realised share of right labels among a client's [n]; the released program takes the nominal rate."""
+    return float((true == given).mean()) if len(true) else float("nan")
+
+
+def squared_error(rho: Sequence[float] | Array, truth: Sequence[float] | Array) -> float:
+    """Mean of ``(ρ_n - q_n)²`` over clients (FedES, Table 4)."""
+    return float(((np.asarray(rho) - np.asarray(truth)) ** 2).mean())
+
+
+def squared_error_floor(truth: Sequence[float] | Array) -> float:
+    """The error that a perfect estimate of q [N] still has, once it is scaled to [0, 1] over the clients."""
+    return squared_error(quality(truth), truth)
+
+
+def absolute_error(estimate: Sequence[float] | Array, truth: Sequence[float] | Array) -> float:
+    """Mean of ``|e_n - t_n|`` over the clients of which there is an estimate; NaN where there is none."""
+    gap = np.abs(np.asarray(estimate, np.float64) - np.asarray(truth, np.float64))
+    known = gap[~np.isnan(gap)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def rank_correlation(rho: Sequence[float] | Array, truth: Sequence[float] | Array) -> float:
+    """Spearman's: the correlation of ranks, ties at their mean rank; NaN where one side is all equal."""
+    a, b = (ranks - ranks.mean() for ranks in (rankdata(rho), rankdata(truth)))
+    scale = np.sqrt((a @ a) * (b @ b))
+    return float(a @ b / scale) if scale > 0 else float("nan")
+
+
+def l1_error(shares: Array, true: Array) -> float:
+    """``Σ_c |q_c - p_c|``, in [0, 2] of two distributions [K]."""
+    return float(np.abs(np.asarray(shares) - np.asarray(true)).sum())
 
 
 # ---------------------------------------------------------------------------------------------------- memorization

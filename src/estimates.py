@@ -1,33 +1,52 @@
-"""What methods made of clients and samples, against the truth: FedDiv's flags and FedES's qualities.
+"""What a method says of clients and samples, against the truth.
 
-For whoever has the truth. A number that the state has no ground for is left out.
+For whoever has the truth. A number that the findings have no ground for is left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from src.core import FederatedState
 from src.data.dataset import Labels
 from src.data.federation import Federation
-from src.diagnostics import detection_auc, filter_accuracy
-from src.exchanges.noise_filter import FilterFlags, FilterState
-from src.exchanges.quality import QualityState
-from src.quality import rank_correlation, squared_error, squared_error_floor, true_quality
+from src.diagnostics import (
+    absolute_error,
+    detection,
+    detection_auc,
+    filter_accuracy,
+    rank_correlation,
+    squared_error,
+    squared_error_floor,
+    true_quality,
+)
+from src.findings import (
+    EstimatedNoise,
+    EstimatedQuality,
+    Finding,
+    NoisyClients,
+    SuspectedSamples,
+    first,
+    scalars,
+    suspects,
+)
+
+NAN = float("nan")
 
 
-def by_client(federation: Federation, state: FederatedState) -> dict[str, list[Any]]:
-    """A column a quantity, a row a client that holds data; nothing where the method estimates nothing.
+def by_client(federation: Federation, findings: Sequence[Finding]) -> dict[str, list[Any]]:
+    """A column a quantity, a row a client that holds data; nothing where the method says nothing of clients.
 
-    ``true_quality`` is the share of right labels as given. ``filter_accuracy`` (FedDiv, Figs. 3, 5) is of the flags at
-    the client's last visit and the labels held then, NaN of one that was not visited; ``flagged`` is the share of its
-    samples taken for wrong. ``quality`` is ρ (FedES, Fig. 2), ``indicator`` what it was scaled from, ``steps`` how many
-    local steps the client took in the round of comparison.
+    ``true_quality`` is the share of right labels as given. ``filter_accuracy`` (FedDiv, Figs. 3, 5) is the share of
+    samples with a right verdict, of the labels that were judged, NaN of a client whose samples were not; ``flagged`` is
+    the share of its samples taken for wrong. ``quality`` is the estimated one (FedES, Fig. 2), ``noisy`` and ``level``
+    are those of ``noise_columns``. Scores that an estimate was made from have columns of their own names.
     """
     assert federation.truth is not None, "for whoever has the truth"
-    clients, quality, flags = list(federation.with_data), _quality(state), _flags(federation, state)
-    if not flags and quality is None:
+    clients, doubts = list(federation.with_data), suspects(findings)
+    quality, noise = first(findings, EstimatedQuality), noise_columns(findings, clients)
+    if not doubts and quality is None and not noise:
         return {}
     given = {c: federation.samples(c) for c in clients}
     truth = {c: federation.truth[s.index].numpy() for c, s in given.items()}
@@ -35,67 +54,69 @@ def by_client(federation: Federation, state: FederatedState) -> dict[str, list[A
         "client": clients,
         "true_quality": [true_quality(truth[c], given[c].labels.numpy()) for c in clients],
     }
-    if flags:
-        clean = {c: f.clean.numpy() for c, f in flags.items()}
-        nan = float("nan")
-        rows["flagged"] = [float((~clean[c]).mean()) if c in clean else nan for c in clients]
+    if doubts:
+        wrong = {c: doubt.mask.numpy() for c, doubt in doubts.items()}
+        rows["flagged"] = [float(wrong[c].mean()) if c in wrong else NAN for c in clients]
         rows["filter_accuracy"] = [
-            filter_accuracy(clean[c], _judged(federation, c, flags[c]), truth[c]) if c in clean else nan
-            for c in clients
+            filter_accuracy(~wrong[c], _judged(federation, doubts[c]), truth[c]) if c in wrong else NAN for c in clients
         ]
     if quality is not None:
-        for name, values in (("quality", quality.rho), ("indicator", quality.indicator), ("steps", quality.steps)):
-            rows[name] = values[clients].tolist()
-    return rows
+        rows["quality"] = quality.values[clients].tolist()
+        rows |= {name: values[clients].tolist() for name, values in quality.scores.items()}
+    return rows | noise
 
 
-def summary(federation: Federation, state: FederatedState) -> dict[str, float]:
-    """Over the clients: mean accuracy of the filter and its AUC over samples; error and rank correlation of quality.
+def noise_columns(findings: Sequence[Finding], clients: Sequence[int]) -> dict[str, list[Any]]:
+    """Of each of ``clients``: the scores that it was called noisy by, whether it was, and its estimated noise level."""
+    split, levels = first(findings, NoisyClients), first(findings, EstimatedNoise)
+    columns: dict[str, Tensor] = {}
+    if split is not None:
+        columns |= {**split.scores, "noisy": split.noisy}
+    if levels is not None:
+        columns["level"] = levels.values
+    return {name: values[list(clients)].tolist() for name, values in columns.items()}
 
-    ``quality_error`` is FedES's MSE (Table 4), and ``quality_error_floor`` what a perfect estimate would still have.
-    ``negative_signs`` counts clients below the server, of which there are next to none.
+
+def summary(federation: Federation, findings: Sequence[Finding]) -> dict[str, float]:
+    """Over the clients, where the truth is known; and the numbers that the method names itself.
+
+    Mean accuracy of verdicts on samples and their AUC. Of quality the error, which is FedES's MSE (Table 4), that which
+    a perfect estimate would still have, and the rank correlation. Precision, recall and F1 of the clients called noisy
+    as a detector of those that were given a wrong label. Mean absolute error of noise levels.
     """
     if federation.truth is None:
-        return {}
-    rows, found = by_client(federation, state), {}
+        return scalars(findings)
+    rows, metrics = by_client(federation, findings), dict[str, float]()
     if "filter_accuracy" in rows:
-        found["filter_accuracy"] = float(np.nanmean(rows["filter_accuracy"]))
-        found["filter_auc"] = _auc(federation, state)
+        metrics["filter_accuracy"] = float(np.nanmean(rows["filter_accuracy"]))
+        metrics["filter_auc"] = _auc(federation, findings)
     if "quality" in rows:
-        rho, true, indicator = (rows[key] for key in ("quality", "true_quality", "indicator"))
-        found["quality_error"] = squared_error(rho, true)
-        found["quality_error_floor"] = squared_error_floor(true)
-        found["quality_rank_correlation"] = rank_correlation(rho, true)
-        found["negative_signs"] = float(sum(d < 0 for d in indicator))
-    return found
+        estimated, true = (np.array(rows[name]) for name in ("quality", "true_quality"))
+        known = ~np.isnan(estimated)
+        estimated, true = estimated[known], true[known]
+        metrics["quality_error"] = squared_error(estimated, true)
+        metrics["quality_error_floor"] = squared_error_floor(true)
+        metrics["quality_rank_correlation"] = rank_correlation(estimated, true)
+    noise = 1 - np.array(rows.get("true_quality", ()))
+    if "noisy" in rows:
+        rates = detection(np.array(rows["noisy"]), noise > 0)
+        metrics |= {f"client_detection_{name}": rate for name, rate in rates.items()}
+    if "level" in rows:
+        metrics["noise_level_error"] = absolute_error(rows["level"], noise)
+    return metrics | scalars(findings)
 
 
-def _auc(federation: Federation, state: FederatedState) -> float:
+def _auc(federation: Federation, findings: Sequence[Finding]) -> float:
+    """By the scores of samples, or by the verdicts themselves where a part gives no scores."""
     assert federation.truth is not None
-    wrong, doubt = [], []
-    for client, flags in _flags(federation, state).items():
+    wrong, scores = [], []
+    for client, doubt in suspects(findings).items():
         truth = federation.truth[federation.samples(client).index].numpy()
-        wrong.append(_judged(federation, client, flags) != truth)
-        doubt.append(1 - flags.probability.numpy())
-    return detection_auc(np.concatenate(doubt), np.concatenate(wrong))
+        wrong.append(_judged(federation, doubt) != truth)
+        scores.append((doubt.mask if doubt.score is None else doubt.score).double().numpy())
+    return detection_auc(np.concatenate(scores), np.concatenate(wrong))
 
 
-def _judged(federation: Federation, client: int, flags: FilterFlags) -> Labels:
-    """The labels [n] that the flags are of: those that the client held at that visit."""
-    return (federation.samples(client).labels if flags.labels is None else flags.labels).numpy()
-
-
-def _flags(federation: Federation, state: FederatedState) -> dict[int, FilterFlags]:
-    """The flags of clients that keep some.
-
-    They are looked for where there is a filter: what clients keep may lie on disk, and be large.
-    """
-    if not any(isinstance(part, FilterState) for part in state.server.parts.values()):
-        return {}
-    found = {client: state.client(client).extras.get(FilterFlags) for client in federation.with_data}
-    return {client: flags for client, flags in found.items() if flags is not None}
-
-
-def _quality(state: FederatedState) -> QualityState | None:
-    parts: Mapping[str, Any] = state.server.parts
-    return next((part for part in parts.values() if isinstance(part, QualityState) and part.known), None)
+def _judged(federation: Federation, doubt: SuspectedSamples) -> Labels:
+    """The labels [n] that were judged."""
+    return (federation.samples(doubt.client).labels if doubt.judged is None else doubt.judged).numpy()

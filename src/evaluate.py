@@ -5,7 +5,7 @@ What it gives away of it, it gives in ``Evaluator.aid``, to methods that are upp
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,20 +16,27 @@ from torch import Tensor
 
 from src import estimates
 from src.core import BatchRule, Benchmark, ClientTask, FederatedState, Observation, Oracle, Params, Payload, Samples
-from src.correctors.fedcorr import Suspects
 from src.data.dataset import Indices, Labels
 from src.data.federation import Federation
-from src.diagnostics import Mask, detection, mean_memorization, memorization, training_stability
+from src.diagnostics import (
+    Mask,
+    absolute_error,
+    detection,
+    l1_error,
+    mean_memorization,
+    memorization,
+    training_stability,
+    true_quality,
+)
 from src.errors import UserError
-from src.exchanges.label_sharing import SharedLabels
-from src.exchanges.lid import LidState
-from src.exchanges.noise_filter import FilterFlags
-from src.label_privacy import l1_error, label_shares
+from src.estimates import noise_columns
+from src.findings import EstimatedNoise, Finding, LabelShares, NoisyClients, SuspectedSamples, first, scalars, suspects
 from src.label_table import LabelTable
+from src.method import Method
 from src.network import Network
-from src.quality import true_quality
+from src.scaling import label_shares
 
-_Labels = tuple[Labels, Labels, Labels, Mask, bool]
+_Labels = tuple[Labels, Labels, Labels, Mask]
 
 FEW_CLASSES, MANY_CLASSES = 20, 200
 """Up to so many classes the first clients' confusion is kept too, and up to so many the federation's."""
@@ -61,6 +68,7 @@ class Evaluator:
 
     federation: Federation
     network: Network
+    method: Method  # whose findings are measured
     memorization: bool = False  # whether models are also scored on all training data, where the truth is known
 
     def model(self, params: Params) -> dict[str, float]:
@@ -144,33 +152,52 @@ class Evaluator:
 
         The error is ``Σ_c |q_c - p_c|`` against the shares p of the given labels of all clients.
         """
-        found = next((part for part in state.server.parts.values() if isinstance(part, SharedLabels)), None)
-        if found is None or found.known is None:
+        shares = first(self._exchanges(state), LabelShares)
+        if shares is None:
             return {}
         given = np.concatenate([self.federation.samples(c).labels.numpy() for c in self.federation.with_data])
         true = label_shares(given, self.federation.num_classes)
         return {
-            "label_distribution_error": l1_error(found.known.shares.cpu().numpy(), true),
-            "label_distribution_least": found.known.least,
-            "label_privacy_epsilon": found.known.epsilon,
+            "label_distribution_error": l1_error(shares.values.cpu().numpy(), true),
+            "label_distribution_least": shares.least,
+            "label_privacy_epsilon": shares.epsilon,
         }
 
     def labels(self, state: FederatedState) -> dict[str, float]:
         """Quality of the labels that clients hold now, over all their samples: what was wrong, found and mended.
 
-        Found are the suspects of the clients that the method takes for noisy, and whatever has been changed.
+        Found are the samples that the method suspects, and whatever has been changed.
         """
         if self.federation.truth is None:
-            return {}
-        return {**self._quality([self._client(state, c) for c in self.federation.with_data]), **self.estimates(state)}
+            return self.estimates(state)
+        doubts = suspects(self._findings(state))
+        return {
+            **self._quality([self._client(state, c, doubts) for c in self.federation.with_data]),
+            **self.estimates(state),
+        }
 
     def estimates(self, state: FederatedState) -> dict[str, float]:
         """How right the method is about samples and clients, where it says something of them."""
-        return estimates.summary(self.federation, state)
+        return estimates.summary(self.federation, self._current(state))
 
     def clients(self, state: FederatedState) -> dict[str, list[Any]]:
         """What the method makes of each client, beside the truth; empty where either is missing."""
-        return {} if self.federation.truth is None else estimates.by_client(self.federation, state)
+        return {} if self.federation.truth is None else estimates.by_client(self.federation, self._current(state))
+
+    def _exchanges(self, state: FederatedState) -> list[Finding]:
+        return _all(self.method.findings_of_exchanges(state, self.federation.num_clients).values())
+
+    def _findings(self, state: FederatedState) -> list[Finding]:
+        """All that the method says of clients and samples."""
+        return [*self._exchanges(state), *self.method.findings_of_corrector(state, self.federation.num_clients)]
+
+    def _current(self, state: FederatedState) -> list[Finding]:
+        """What is measured at any time: what exchanges say, but for verdicts that are recorded beside each correction.
+
+        A corrector acts on those, so that they are of labels that are no longer held.
+        """
+        beside = () if self.method.corrector is None else (NoisyClients, EstimatedNoise)
+        return [finding for finding in self._exchanges(state) if not isinstance(finding, beside)]
 
     def _quality(self, clients: Sequence[_Labels]) -> dict[str, float]:
         true, given, held = (np.concatenate([c[i] for c in clients]) for i in range(3))
@@ -191,36 +218,38 @@ class Evaluator:
         """
         clients, chosen = list(self.federation.with_data), set(asked)
         rows: dict[str, Any] = {"client": clients, "asked": [c in chosen for c in clients]}
-        were, are = ([self._client(state, c) for c in clients] for state in (before, after))
+        of_exchanges = self.method.findings_of_exchanges(after, self.federation.num_clients)
+        of_corrector = self.method.findings_of_corrector(after, self.federation.num_clients)
+        findings = [*_all(of_exchanges.values()), *of_corrector]
+        doubts = suspects(findings)
+        were, are = [self._client(before, c) for c in clients], [self._client(after, c, doubts) for c in clients]
         summary: dict[str, Any] = {
             "asked": len(asked),
             "relabelled": sum(int((b[2] != a[2]).sum()) for b, a in zip(were, are, strict=True)),
         }
-        lid, lid_before = _lid(after), _lid(before)
-        if lid is not None:
-            rows |= {
-                "lid": lid.latest[clients].tolist(),
-                "cumulative_lid": lid.cumulative[clients].tolist(),
-                "noisy": lid.noisy[clients].tolist(),
-                "level": lid.level[clients].tolist(),
-            }
-            summary["mixture"] = list(lid.mixture)
+        split = first(findings, NoisyClients)
+        rows |= noise_columns(findings, clients)
+        if split is not None and split.mixture:
+            summary["mixture"] = list(split.mixture)
+        summary |= scalars(of_corrector)
         if self.federation.truth is None:
             return {**summary, "clients": rows}
         wrong = [b[2] != b[0] for b in were]
         rows["true_noise_before"] = [float(w.mean()) for w in wrong]
         rows["true_noise_after"] = [float((a[2] != a[0]).mean()) for a in are]
-        suspects = [a[3] for a in are]
-        rows["true_positives"] = [int((s & w).sum()) for s, w in zip(suspects, wrong, strict=True)]
-        rows["false_positives"] = [int((s & ~w).sum()) for s, w in zip(suspects, wrong, strict=True)]
-        rows["false_negatives"] = [int((~s & w).sum()) for s, w in zip(suspects, wrong, strict=True)]
-        rows["true_negatives"] = [int((~s & ~w).sum()) for s, w in zip(suspects, wrong, strict=True)]
+        suspected = [a[3] for a in are]
+        rows["true_positives"] = [int((s & w).sum()) for s, w in zip(suspected, wrong, strict=True)]
+        rows["false_positives"] = [int((s & ~w).sum()) for s, w in zip(suspected, wrong, strict=True)]
+        rows["false_negatives"] = [int((~s & w).sum()) for s, w in zip(suspected, wrong, strict=True)]
+        rows["true_negatives"] = [int((~s & ~w).sum()) for s, w in zip(suspected, wrong, strict=True)]
         if found := self._confusion(were, are):
             summary["confusion"] = found
         summary |= self._quality(are)
-        if lid is not None and (lid_before is None or lid.mixture != lid_before.mixture):
-            gap = np.abs(np.asarray(rows["level"]) - np.asarray(rows["true_noise_before"]))
-            summary["noise_level_error"] = float(gap.mean())
+        active = self.method.at(before.round, len(clients))[0].exchange
+        of_active = _all(of_exchanges[name] for name in active)
+        levels = noise_columns([*of_active, *of_corrector], clients).get("level")
+        if levels is not None:  # those of an exchange that is silent now are of labels that were held earlier
+            summary["noise_level_error"] = absolute_error(levels, rows["true_noise_before"])
         return {**summary, "clients": rows}
 
     def selection(self, rule: BatchRule, tasks: Sequence[ClientTask]) -> list[dict[str, Any]]:
@@ -255,12 +284,13 @@ class Evaluator:
         """
         self.network.load(state.server.params)
         data, clients = self.federation.dataset, self.federation.with_data
-        judged = [self._client(state, c) for c in clients]
+        findings = self._findings(state)
+        doubts = suspects(findings)
+        judged = [self._client(state, c, doubts) for c in clients]
         position = np.concatenate([self.federation.clients[c] for c in clients])
-        true, given, held, suspects = (np.concatenate([found[i] for found in judged]) for i in range(4))
-        flagged = suspects | (held != given)
-        lid = _lid(state)
-        has_judged = (lid is not None and bool(lid.mixture)) or bool(flagged.any()) or any(found[4] for found in judged)
+        true, given, held, suspected = (np.concatenate([labels[i] for labels in judged]) for i in range(4))
+        flagged = suspected | (held != given)
+        has_judged = bool(doubts) or first(findings, NoisyClients) is not None or bool(flagged.any())
         everything = Samples(data.train, torch.from_numpy(position), torch.from_numpy(held))
         return LabelTable(
             classes=data.classes,
@@ -299,26 +329,20 @@ class Evaluator:
             found["first_clients"] = [{"client": c, "before": count([b]), "after": count([a])} for c, b, a in shown]
         return found
 
-    def _client(self, state: FederatedState, client: int) -> _Labels:
-        """A client's true labels (given ones where nobody knows), given and held labels, and its suspects, each [n].
-
-        And whether anybody has looked for suspects.
-        """
-        samples, own, lid = self.federation.samples(client), state.client(client), _lid(state)
+    def _client(
+        self, state: FederatedState, client: int, doubts: Mapping[int, SuspectedSamples] | None = None
+    ) -> _Labels:
+        """A client's true labels (given ones where nobody knows), given and held labels, and its suspects, each [n]."""
+        samples, kept = self.federation.samples(client), state.client(client)
         given = samples.labels.numpy()
-        held = given if own.labels is None else own.labels.numpy()
+        held = given if kept.labels is None else kept.labels.numpy()
         true = given if self.federation.truth is None else self.federation.truth[samples.index].numpy()
-        found = own.extras.get(Suspects)
-        doubted = found is not None and (lid is None or bool(lid.noisy[client]))
-        suspects = found.mask.numpy() if found is not None and doubted else np.zeros(len(given), np.bool_)
-        flags = own.extras.get(FilterFlags)
-        if flags is not None:
-            suspects = suspects | ~flags.clean.numpy()
-        return true, given, held, suspects, found is not None or flags is not None
+        doubt = None if doubts is None else doubts.get(client)
+        return true, given, held, np.zeros(len(given), np.bool_) if doubt is None else doubt.mask.numpy()
 
 
-def _lid(state: FederatedState) -> LidState | None:
-    return next((part for part in state.server.parts.values() if isinstance(part, LidState)), None)
+def _all(findings: Iterable[Sequence[Finding]]) -> list[Finding]:
+    return [finding for some in findings for finding in some]
 
 
 def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:

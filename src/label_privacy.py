@@ -107,17 +107,6 @@ def nearest_distribution(values: Array) -> Array:
     return np.asarray(np.maximum(0.0, values - shift[last]))
 
 
-def label_shares(labels: Labels, num_classes: int) -> Array:
-    """Share of each class [K] among ``labels`` [n].
-
-    Raises:
-        ValueError: if there are no labels.
-    """
-    if len(labels) == 0:
-        raise ValueError("no labels, so no distribution of them")
-    return np.bincount(labels, minlength=num_classes) / len(labels)
-
-
 def peer_distribution(kind: PeerDistribution, *, recovered: Array, given: Array, local: Array) -> Array:
     """The distribution q [K] that a client draws peer labels from.
 
@@ -130,11 +119,6 @@ def peer_distribution(kind: PeerDistribution, *, recovered: Array, given: Array,
         "local": local,
         "uniform": np.full(len(given), 1 / len(given)),
     }[kind]
-
-
-def l1_error(found: Array, true: Array) -> float:
-    """``Σ_c |q_c - p_c|``, in [0, 2] of two distributions [K]."""
-    return float(np.abs(np.asarray(found) - np.asarray(true)).sum())
 
 
 @stored("PrivacySpent")

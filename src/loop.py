@@ -35,8 +35,8 @@ from src.core import (
 )
 from src.data.federation import Federation
 from src.local.sgd import LocalTraining
-from src.method import Method, Stage
-from src.network import Network
+from src.method import Method, Stage, exchange_slot
+from src.model_protocol import Model
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Correct:
     corrector: LabelCorrector
     rule: str
 
-    def __call__(self, network: Network, task: ClientTask) -> Correction:
+    def __call__(self, network: Model, task: ClientTask) -> Correction:
         """Correct with the received model."""
         network.load(task.broadcast.params)
         return self.corrector.correct(network, task, self.rule)
@@ -223,7 +223,7 @@ class _Server:
             for name in watching:
                 sent = replace(tasks[0].broadcast, extras=Payload())
                 gathered = Gathered(sent, finite, combined, self.aid, self.settings.seed)
-                parts[f"exchange {name}"] = stage.exchange[name].fold_models(self._slot(state, name), gathered)
+                parts[exchange_slot(name)] = stage.exchange[name].fold_models(self._slot(state, name), gathered)
             slot = _slot_of(stage.server)
             own = parts[slot] if slot in parts else stage.server.init(received)
             cohort = [r.client for r in finite]
@@ -314,7 +314,7 @@ class _Server:
         job = Correct(correct.corrector, correct.rule)
         parts = dict(state.server.parts)
         for name, exchange in stage.exchange.items():
-            parts[f"exchange {name}"] = exchange.close(self._slot(state, name))
+            parts[exchange_slot(name)] = exchange.close(self._slot(state, name))
         state = replace(state, server=replace(state.server, parts=parts))
         asked = job.corrector.chosen(job.rule, self._known(state), self.clients)
         tasks = [self.task(state, client, stage, self.method.exchange) for client in asked]
@@ -345,14 +345,10 @@ class _Server:
         return ClientTask(client, samples, broadcast, own, self.settings.seed)
 
     def _slot(self, state: FederatedState, name: str) -> Any:
-        slot = f"exchange {name}"
-        if slot in state.server.parts:
-            return state.server.parts[slot]
-        return self.method.exchange[name].init(self.federation.num_clients)
+        return self.method.exchange_state(name, state, self.federation.num_clients)
 
     def _known(self, state: FederatedState) -> Payload:
-        exchanges = self.method.exchange.items()
-        return Payload(*(fact for name, exchange in exchanges for fact in exchange.known(self._slot(state, name))))
+        return self.method.known(state, self.federation.num_clients)
 
     def _fold(self, state: FederatedState, reports: Mapping[int, Payload]) -> FederatedState:
         if not self.method.exchange:
@@ -361,5 +357,5 @@ class _Server:
         for name, exchange in self.method.exchange.items():
             folded = exchange.fold(self._slot(state, name), reports, self.settings.seed)
             if folded is not None:
-                parts[f"exchange {name}"] = folded
+                parts[exchange_slot(name)] = folded
         return replace(state, server=replace(state.server, parts=parts))

@@ -6,7 +6,7 @@ A method is assembled from configuration and checked before anything runs; the c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, get_args
@@ -16,18 +16,25 @@ from src.core import (
     BatchRule,
     ClientSampler,
     Exchange,
+    FederatedState,
     GradientTransform,
     LabelCorrector,
     LossTerm,
     Oracle,
     Part,
+    Payload,
     ServerUpdate,
     When,
 )
 from src.errors import UserError
+from src.findings import Finding
 
 OptionOf = Callable[[str, Callable[[type], bool]], str | None]
 """The option of a configuration group that names a class which fits."""
+
+
+def no_option(group: str, fits: Callable[[type], bool]) -> None:
+    """Where no configuration is at hand to name options from."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,32 @@ class Method:
             round -= stage.length(clients)
         raise IndexError("the method has no such round")
 
-    def check(self, option_of: OptionOf) -> None:
+    @property
+    def corrector(self) -> LabelCorrector | None:
+        """Who corrects labels, where a stage has them corrected; stages differ in its rules alone."""
+        return next((stage.correct.corrector for stage in self.stages if stage.correct is not None), None)
+
+    def exchange_state(self, name: str, state: FederatedState, clients: int) -> Any:
+        """What the exchange ``name`` keeps on the server, or begins with; ``clients`` are all that there are."""
+        slot = exchange_slot(name)
+        return state.server.parts[slot] if slot in state.server.parts else self.exchange[name].init(clients)
+
+    def known(self, state: FederatedState, clients: int) -> Payload:
+        """What exchanges know on the server, those included that are silent now."""
+        states = ((e, self.exchange_state(name, state, clients)) for name, e in self.exchange.items())
+        return Payload(*(fact for exchange, kept in states for fact in exchange.known(kept)))
+
+    def findings_of_exchanges(self, state: FederatedState, clients: int) -> dict[str, Sequence[Finding]]:
+        """What each exchange says of clients, of whom there are ``clients``, and of their samples; by its name."""
+        states = {name: self.exchange_state(name, state, clients) for name in self.exchange}
+        return {name: self.exchange[name].findings(kept, state.clients) for name, kept in states.items()}
+
+    def findings_of_corrector(self, state: FederatedState, clients: int) -> Sequence[Finding]:
+        """As ``findings_of_exchanges``, of the corrector; nothing where there is none."""
+        corrector = self.corrector
+        return () if corrector is None else corrector.findings(self.known(state, clients), state.clients)
+
+    def check(self, option_of: OptionOf = no_option) -> None:
         """Refuse parts that do not fit.
 
         Raises:
@@ -219,6 +251,11 @@ def _gives(kind: type, part: type) -> bool:
     return any(kind in getattr(part, where, ()) for where in ("sends", "keeps", "knows"))
 
 
+def exchange_slot(name: str) -> str:
+    """The slot of ``ServerState.parts`` in which the exchange ``name`` has its state."""
+    return f"exchange {name}"
+
+
 def _parts(stage: Stage) -> Iterator[tuple[str, Part]]:
     yield "sampler", stage.sampler
     yield "batch", stage.batch
@@ -262,7 +299,7 @@ def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCor
 STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number"} | {"silent"}
 
 
-def assemble(config: Mapping[str, Any], option_of: OptionOf = lambda group, fits: None) -> Method:
+def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Method:
     """A method from its built configuration: the method's own parts, and what each stage puts in their place.
 
     ``config`` is ``cfg.method`` with every part built. A stage's ``silent`` names exchanges that take no part in it.

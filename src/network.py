@@ -82,7 +82,7 @@ class Network:
         self.here = Resident(fabric.device)
         """Stored images as this network is to read them."""
         self._frozen: nn.Module | None = None
-        self._frozen_of: tuple[int, int] | None = None
+        self._frozen_of: Params | None = None
         self._received: tuple[ClientTask, Tensor] | None = None
         full = fabric.strategy.precision.precision == "32-true"
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext if full else fabric.autocast
@@ -136,15 +136,17 @@ class Network:
         return forward
 
     def receive(self, broadcast: Broadcast) -> nn.Module:
-        """The module behind ``frozen``, in eval mode, with the received parameters in it: always in the same memory."""
-        of = (broadcast.round, id(broadcast.params))
+        """The module behind ``frozen``, in eval mode, with the received parameters in it: always in the same memory.
+
+        They are read when they come, by the identity of ``broadcast.params``: nobody may write into those afterwards.
+        """
         if self._frozen is None:
             self._frozen = copy.deepcopy(self.module)
             for parameter in self._frozen.parameters():
                 parameter.requires_grad = False  # its method of this name is refused under vmap
-        if self._frozen_of != of:
+        if self._frozen_of is not broadcast.params:  # held here, so that no other object can take its identity
             self._frozen.load_state_dict(broadcast.params)
-            self._frozen_of = of
+            self._frozen_of = broadcast.params
         return self._frozen.eval()
 
     # ------------------------------------------------------------------------------------------------------- inputs

@@ -1,4 +1,4 @@
-"""From how critical a client's parameters are to how good its labels are, and how good that estimate is (FedES)."""
+"""From how critical a client's parameters are to how good its labels are, and what follows from it (FedES)."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -6,11 +6,10 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 from torch import Tensor
 
-from src.data.dataset import Labels
 from src.ranges import Positive, Share
+from src.scaling import quality
 from src.statistics import two_gaussians
 
 Array = NDArray[np.float64]
@@ -43,25 +42,6 @@ def signed(distance: float, client: float, server: float, how: SignStatistic = "
     at all, nearly every sign is positive.
     """
     return distance if how == "none" else distance * float(np.sign(client - server))
-
-
-def quality(values: Sequence[float] | Array, *, floor: Share = 0.0) -> Array:
-    """``ρ_n = (d_n - min d) / (max d - min d)`` [N], and ``floor`` at least (FedES, Eq. 11).
-
-    All equal gives 1 for everybody. Without a floor there is always a client of quality 0, which never learns.
-
-    Raises:
-        ValueError: for a value that is not finite.
-
-    >>> quality([0.1, 0.3, 0.2]).round(12).tolist()
-    [0.0, 1.0, 0.5]
-    """
-    d = np.asarray(values, np.float64)
-    if not np.isfinite(d).all():
-        raise ValueError("quality is of finite indicators; leave out clients that have none")
-    if len(d) == 0 or np.ptp(d) <= 1e-12 * np.abs(d).max():
-        return np.ones(len(d))
-    return np.asarray(np.maximum((d - d.min()) / np.ptp(d), floor))
 
 
 # ------------------------------------------------------------------------------------------------ other indicators
@@ -105,28 +85,3 @@ def aggregation_weights(counts: Sequence[float], rho: Sequence[float] | Array) -
 def of_quality(rho: Sequence[float] | Array, threshold: Share = 0.5) -> NDArray[np.bool_]:
     """Which clients [N] remain where those of quality below ``threshold`` are dropped (FedES, Table 5)."""
     return np.asarray(rho) >= threshold
-
-
-# --------------------------------------------------------------------------------------------------- how good it is
-
-
-def true_quality(true: Labels, given: Labels) -> float:
-    """The realised share of right labels among a client's [n]; the released program takes the nominal rate."""
-    return float((true == given).mean()) if len(true) else float("nan")
-
-
-def squared_error(rho: Sequence[float] | Array, truth: Sequence[float] | Array) -> float:
-    """Mean of ``(ρ_n - q_n)²`` over clients (FedES, Table 4)."""
-    return float(((np.asarray(rho) - np.asarray(truth)) ** 2).mean())
-
-
-def squared_error_floor(truth: Sequence[float] | Array) -> float:
-    """The error that a perfect estimate of q [N] still has, once it is scaled to [0, 1] over the clients."""
-    return squared_error(quality(truth), truth)
-
-
-def rank_correlation(rho: Sequence[float] | Array, truth: Sequence[float] | Array) -> float:
-    """Spearman's: the correlation of ranks, ties at their mean rank; NaN where one side is all equal."""
-    a, b = (ranks - ranks.mean() for ranks in (rankdata(rho), rankdata(truth)))
-    scale = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / scale) if scale > 0 else float("nan")

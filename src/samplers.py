@@ -13,7 +13,7 @@ from src.core import ClientJob, ClientSampler, ClientTask, Samples, Sampling
 from src.errors import UserError
 from src.exchanges.lid import NoiseLevels
 from src.exchanges.quality import ClientQualities
-from src.network import Network
+from src.model_protocol import Model
 from src.quality import of_quality
 from src.ranges import PositiveCount, PositiveShare, Share
 from src.statistics import sample_losses
@@ -124,7 +124,7 @@ class MeanLoss(ClientJob[float]):
 
     batch: PositiveCount | None
 
-    def __call__(self, network: Network, task: ClientTask) -> float:
+    def __call__(self, network: Model, task: ClientTask) -> float:
         """One number, in eval mode and without augmentation."""
         network.load(task.broadcast.params)
         samples = task.samples

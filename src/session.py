@@ -333,7 +333,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     params = {
         name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
     }
-    evaluator = evaluate.Evaluator(federation, network, cfg.eval.memorization)
+    evaluator = evaluate.Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.asks)  # what there is not is said now, not after rounds
     found = None if folder.earlier is None else checkpoint.newest(folder.path / "checkpoints", network.device)
     began = (found.executor if found is not None else {}) or (folder.earlier or {}).get("executor")

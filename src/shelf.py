@@ -1,15 +1,14 @@
-"""A mapping that holds as much as a limit allows in memory and puts the rest on disk: what clients keep between visits.
+"""Values in files that are named by their content: what clients keep between visits and memory does not hold.
 
-A value like the rest of the state: an update gives another mapping and leaves this one as it was. A file is named by
-its content and never changes, so any mapping that names it stays good while the file is there.
+A file never changes, so whoever has its name reads the same value as long as it is there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -70,61 +69,3 @@ class Shelf(Generic[V]):
         for path in self.folder.glob("*"):
             if path.name not in names:
                 path.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True)
-class Shelved(Mapping[int, V]):
-    """Values by client. Those that were written longest ago leave the memory first.
-
-    Args:
-        held: those in memory, in the order in which they were written.
-        files: names of the files of the others.
-        limit: bytes that may be held.
-        shelf: where the others go; None holds all.
-        size: bytes that are held.
-    """
-
-    held: Mapping[int, V] = field(default_factory=dict)
-    files: Mapping[int, str] = field(default_factory=dict)
-    limit: float = float("inf")
-    shelf: Shelf[V] | None = None
-    size: int = 0
-
-    def __getitem__(self, client: int) -> V:
-        if client in self.held:
-            return self.held[client]
-        name = self.files[client]
-        assert self.shelf is not None, "what is in files has a shelf"
-        return self.shelf.get(name)
-
-    def __contains__(self, client: object) -> bool:
-        return client in self.held or client in self.files
-
-    def __iter__(self) -> Iterator[int]:
-        yield from sorted({*self.held, *self.files})
-
-    def __len__(self) -> int:
-        return len(self.held) + len(self.files)
-
-    def on(self, shelf: Shelf[V], limit: float) -> Shelved[V]:
-        """The same values, with ``limit`` bytes of them in memory and the others on ``shelf``."""
-        size = sum(map(shelf.size, self.held.values()))
-        return replace(self, shelf=shelf, limit=limit, size=size).updated({})
-
-    def updated(self, values: Mapping[int, V], without: Collection[int] = ()) -> Shelved[V]:
-        """With ``values`` in the place of what their clients had, and nothing of the clients ``without``."""
-        gone = {*values, *without}
-        held = dict(self.held)
-        was = [held.pop(client) for client in gone if client in held]
-        files = {c: name for c, name in self.files.items() if c not in gone} if self.files else {}
-        held.update(values)
-        if self.shelf is None:
-            return replace(self, held=held, files=files)
-        size = self.size + sum(map(self.shelf.size, values.values())) - sum(map(self.shelf.size, was))
-        for client in list(held) if size > self.limit else ():
-            value = held.pop(client)
-            size -= self.shelf.size(value)
-            files[client] = self.shelf.put(value)
-            if size <= self.limit:
-                break
-        return replace(self, held=held, files=files, size=size)

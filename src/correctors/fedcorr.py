@@ -1,15 +1,16 @@
 """FedCorr's label correction: estimate how noisy the client is, then let the model overrule the labels it doubts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from src.core import ClientTask, Correction, LabelCorrector, Payload
+from src.core import ClientState, ClientTask, Correction, LabelCorrector, Payload
 from src.exchanges.lid import NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
-from src.network import Network
+from src.findings import Finding, SuspectedSamples
+from src.model_protocol import Model
 from src.ranges import Share
 from src.statistics import sample_losses, two_gaussians
 from src.stored import stored
@@ -60,7 +61,7 @@ class FedCorr(LabelCorrector):
         ask = levels.noisy if rule == "top_losses" or self.relabel_set == "lid_noisy" else above
         return [client for client in clients if bool(ask[client])]
 
-    def correct(self, network: Network, task: ClientTask, rule: str) -> Correction:
+    def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
         """Labels after correction, the samples under suspicion, and μ̂_k."""
         labels = task.samples.labels
         logits = network.logits(task.samples, task.stream("relabel augmentation") if self.inference_augment else None)
@@ -81,6 +82,12 @@ class FedCorr(LabelCorrector):
             reports = Payload(NoiseLevel(float(suspects.double().mean())))
         corrected = torch.where(change, prediction, labels) if self.relabel else labels
         return Correction(task.client, corrected, task.state.weight, Payload(Suspects(suspects, confidence)), reports)
+
+    def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """The suspects of clients that the server calls noisy; the others have none, whatever they kept before."""
+        noisy = known.one(NoiseLevels).noisy
+        suspects = ((client, kept.extras.get(Suspects)) for client, kept in clients.items())
+        return tuple(SuspectedSamples(c, s.mask & noisy[c]) for c, s in suspects if s is not None)
 
 
 def _largest(losses: Tensor, among: Tensor, count: int) -> Tensor:

@@ -12,17 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from src.core import ClientJob, ClientTask, Exchange, Opened, Payload
+from src.core import ClientJob, ClientState, ClientTask, Exchange, Opened, Payload
+from src.findings import Finding, LabelShares
 from src.label_privacy import (
     PeerDistribution,
     PrivacySpent,
     Projection,
     RandomisedResponse,
-    label_shares,
     peer_distribution,
 )
-from src.network import Network
+from src.model_protocol import Model
 from src.ranges import Positive, PositiveCount
+from src.scaling import label_shares
 from src.stored import stored
 
 
@@ -75,7 +76,7 @@ class ShareLabels:
     kind: PeerDistribution
     epsilon: Positive
 
-    def __call__(self, network: Network, task: ClientTask) -> Opened:
+    def __call__(self, network: Model, task: ClientTask) -> Opened:
         """Counts that travel, or a distribution of the client's own that does not."""
         labels, classes = task.samples.labels.numpy(), network.num_classes
         if self.kind == "global_dp":
@@ -138,3 +139,8 @@ class LabelSharing(Exchange):
     def known(self, state: SharedLabels) -> tuple[Any, ...]:
         """q, and what it cost."""
         return () if state.known is None else (state.known,)
+
+    def findings(self, state: SharedLabels, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """The distribution q once it is known, and the privacy that it cost."""
+        known = state.known
+        return () if known is None else (LabelShares(known.shares, known.least, known.epsilon),)

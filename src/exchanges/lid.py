@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from src.core import ClientTask, Exchange, Params, Payload
-from src.network import Network
+from src.core import ClientState, ClientTask, Exchange, Params, Payload
+from src.findings import EstimatedNoise, Finding, NoisyClients
+from src.model_protocol import Model
 from src.ranges import PositiveCount
 from src.statistics import lid_score, sample_losses, two_gaussians
 from src.stored import stored
@@ -102,7 +103,7 @@ class Lid(Exchange):
             f"holds {sizes[smallest]} samples): LID says little of their labels; lower it, or take fewer clients"
         )
 
-    def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """The score, and the losses that stay."""
         logits = network.logits(task.samples, task.stream("lid augmentation") if self.inference_augment else None)
         losses = sample_losses(logits, task.samples.labels, of_softmax=self.loss == "ce_of_softmax")
@@ -140,3 +141,10 @@ class Lid(Exchange):
     def known(self, state: LidState) -> tuple[Any, ...]:
         """Levels and verdicts."""
         return (NoiseLevels(state.level, state.noisy),)
+
+    def findings(self, state: LidState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """The last split with the scores that it was made from, and the levels; nothing before the first."""
+        if not state.mixture:
+            return ()
+        scores = {"lid": state.latest, "cumulative_lid": state.cumulative}
+        return NoisyClients(state.noisy, scores, state.mixture), EstimatedNoise(state.level)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from src.consistency import debiased, next_bias, no_bias
-from src.core import ClientJob, ClientTask, Exchange, Opened, Params, Payload
-from src.network import Network
+from src.core import ClientJob, ClientState, ClientTask, Exchange, Opened, Params, Payload
+from src.findings import Finding, SuspectedSamples
+from src.model_protocol import Model
 from src.noise_filter import (
     Filter,
     LossKind,
@@ -87,7 +88,7 @@ class FirstFit:
     norm: LossNorm
     inference_augment: bool
 
-    def __call__(self, network: Network, task: ClientTask) -> Opened:
+    def __call__(self, network: Model, task: ClientTask) -> Opened:
         """The filter; nothing from a client whose losses are all alike."""
         network.load(task.broadcast.params)
         logits = network.logits(task.samples, task.stream("filter augmentation") if self.inference_augment else None)
@@ -95,7 +96,7 @@ class FirstFit:
         return Opened(task.client, Payload() if found is None else Payload(LocalFilter(found, len(task.samples))))
 
 
-def received_logits(network: Network, task: ClientTask, *, augmented: bool) -> Tensor:
+def received_logits(network: Model, task: ClientTask, *, augmented: bool) -> Tensor:
     """The received model's logits [n, K] on the client's samples, computed once a visit."""
     return network.received(task, task.stream("filter augmentation") if augmented else None)
 
@@ -138,7 +139,7 @@ class NoiseFilter(Exchange):
             return None
         return FirstFit(self.loss, self.norm, self.inference_augment)
 
-    def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """The filter under the model just trained, from the received one on; what stays is p̂ and the flags."""
         received, labels = task.broadcast.extras.get(Filter), task.samples.labels
         logits = network.logits(task.samples, task.stream("bias augmentation") if self.inference_augment else None)
@@ -183,3 +184,8 @@ class NoiseFilter(Exchange):
         found = state.cached.get(client) if self.reach == "local" else state.shared
         found = found or state.start
         return () if found is None else (found,)
+
+    def findings(self, state: FilterState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """The flags of each client at its last visit, scored by the probability that a label is wrong."""
+        flags = ((client, kept.extras.get(FilterFlags)) for client, kept in clients.items())
+        return tuple(SuspectedSamples(c, ~f.clean, 1 - f.probability, f.labels) for c, f in flags if f is not None)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from src.contribution import RECORDS, Drops, OnBenchmark, Relevance
-from src.core import Benchmark, Broadcast, ClientTask, Exchange, Gathered, Oracle, Params, Payload
+from src.core import Benchmark, Broadcast, ClientState, ClientTask, Exchange, Gathered, Oracle, Params, Payload
 from src.criticality import Distance, Scope, criticalities, emd, flattened, profile, shared_subset
-from src.network import Network
+from src.findings import EstimatedQuality, Finding, Scalar
+from src.model_protocol import Model
 from src.quality import (
     Indicator,
     SignStatistic,
-    quality,
     quality_of_confidence,
     quality_of_relevance,
     sign_statistic,
@@ -28,6 +28,7 @@ from src.quality import (
     unsure_share,
 )
 from src.ranges import PositiveCount, Share
+from src.scaling import quality
 from src.selective_decay import ranks
 from src.stored import stored
 from src.streams import stream
@@ -194,7 +195,7 @@ class Quality(Exchange):
             return quality_of_relevance(d, temperature=self.benchmark.temperature)
         return d if self.indicator == "oracle" else quality(d)
 
-    def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """In that round: the ranks that stay, and the share of unsure samples where that is the indicator."""
         if not self._now(task.broadcast):
             return Payload(), Payload()
@@ -216,3 +217,10 @@ class Quality(Exchange):
     def known(self, state: QualityState) -> tuple[Any, ...]:
         """ρ of everybody."""
         return (ClientQualities(state.rho),)
+
+    def findings(self, state: QualityState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """ρ once it is known, what it was made from, and how many clients are below the server (next to none)."""
+        if not state.known:
+            return ()
+        estimate = EstimatedQuality(state.rho, {"indicator": state.indicator, "steps": state.steps})
+        return estimate, Scalar("negative_signs", float((state.indicator < 0).sum()))

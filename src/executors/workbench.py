@@ -18,7 +18,7 @@ from torch import nn
 from src.core import ClientJob, Executor, Params, as_list
 from src.data.dataset import Images
 from src.data.transforms import Transform
-from src.executors.wire import CPU, Shared, decode, encode
+from src.executors.wire import Shared, decode, encode
 from src.network import PRECISIONS, Layout, Network, fabric_for
 
 Inner = Callable[[Network], Executor]
@@ -79,9 +79,9 @@ class Workbench:
 
     def begin(self, params: Params, call: bytes | memoryview) -> None:
         """A call begins: its parameters, and the encoded job and reduction."""
-        device = self.network.device
-        here = params if device == CPU else {name: p.to(device) for name, p in params.items()}
-        self.shared = Shared(self.images, here, device)
+        # A mapping of its own: on the CPU every call's values lie in the memory of the last one's.
+        here = {name: p.to(self.network.device) for name, p in params.items()}
+        self.shared = Shared(self.images, here, self.network.device)
         self._job, self._reduce = decode(call, self.shared)
 
     def work(self, message: bytes | memoryview) -> bytes:

@@ -28,6 +28,7 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
     "stability": stability.draw,
     "filter": clients.draw_filter,
     "quality": clients.draw_quality,
+    "noisy_clients": clients.draw_noisy,
 }
 """By the name of their file; None where a run has no data for one."""
 

@@ -1,4 +1,4 @@
-"""What a method made of each client at the end, beside the truth: FedDiv's filter and FedES's data quality."""
+"""What a method made of each client at the end, beside the truth: suspected samples, data quality, noisy clients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -51,6 +51,36 @@ def draw_filter(record: RunRecord) -> Figure | None:
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylabel("samples of the client")
+    _axis(axes, rows["client"], order)
+    bare(axes)
+    legend(figure, loc="outside lower center", ncols=3)
+    return figure
+
+
+def draw_noisy(record: RunRecord) -> Figure | None:
+    """True noise of each client, coloured by whether the method calls it noisy, and its estimated noise level."""
+    rows = _clients(record, "noisy")
+    if rows is None:
+        return None
+    noise, noisy = 1 - numbers(rows["true_quality"]), np.array(rows["noisy"], bool)
+    order = np.argsort(noise, kind="stable")
+    x, marked = np.arange(len(order)), len(order) < MANY
+    right = float((noisy == (noise > 0)).mean())
+    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+    title(figure, f"{record.title}: noisy clients, {100 * right:.1f} % of clients called rightly")
+    axes: Any = figure.subplots()
+    for called, color, word in ((False, CLEAN, "clean"), (True, WRONG, "noisy")):
+        at = noisy[order] == called
+        axes.plot(
+            x[at], noise[order][at], ls="", marker="o", ms=5 if marked else 3, color=color, label=f"called {word}"
+        )
+    axes.vlines(x, 0, noise[order], color=GREY, lw=1, zorder=0)
+    if "level" in rows:
+        level = numbers(rows["level"])[order]
+        axes.plot(x, level, ls="", marker="x", ms=5 if marked else 3, mew=1.4, color=INK, label="estimated noise level")
+    axes.set_ylim(-0.02, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_ylabel("wrong labels of the client, true")
     _axis(axes, rows["client"], order)
     bare(axes)
     legend(figure, loc="outside lower center", ncols=3)

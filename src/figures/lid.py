@@ -53,7 +53,7 @@ def draw(record: RunRecord) -> Figure | None:
     True noise is the share of wrong labels that a client was given: LID adds up over all passes, those before labels
     were corrected included.
     """
-    passes = record.passes
+    passes = [row for row in record.passes if "cumulative_lid" in row["clients"]]
     if not passes:
         return None
     shown = sorted({round(i) for i in np.linspace(0, len(passes) - 1, SHOWN)})

@@ -12,7 +12,7 @@ from src.consistency import debiased, no_bias
 from src.core import ClientTask, Selection
 from src.exchanges.noise_filter import ClassBias, LastPredictions, received_logits
 from src.local.batches import Mixup
-from src.network import Network
+from src.model_protocol import Model
 from src.noise_filter import Filter, LossKind, LossNorm, clean_flags, filter_losses
 from src.ranges import Count, NonNegative, Share
 
@@ -46,7 +46,7 @@ class Reselection(Mixup):
     at_least: Count
     inference_augment: bool
 
-    def select(self, network: Network, task: ClientTask, epoch: int) -> Selection | None:
+    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
         """The kept samples and their labels; None where the client counts as clean."""
         by = task.broadcast.extras.get(Filter)
         if by is None or len(task.samples) == 0:
@@ -63,12 +63,12 @@ class Reselection(Mixup):
         kept = found.keep.nonzero()[:, 0]
         return Selection(kept if len(kept) > self.at_least else kept[:0], found.labels)
 
-    def told(self, network: Network, task: ClientTask) -> Mapping[str, Selection | None]:
+    def told(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
         """After filter and relabelling, and after re-selection (FedDiv, Fig. 7): at the beginning of a visit."""
         steps = {"filtered and relabelled": "off", "re-selected": self.pcs}
         return {name: replace(self, pcs=pcs, at_least=0).select(network, task, 0) for name, pcs in steps.items()}
 
-    def relabels(self, network: Network, task: ClientTask) -> Tensor | None:
+    def relabels(self, network: Model, task: ClientTask) -> Tensor | None:
         """Under ``persist`` the labels that the received model gave to doubted samples of a noisy client."""
         selected = self.select(network, task, 0) if self.persist else None
         return None if selected is None else selected.labels
@@ -86,7 +86,7 @@ class Reselection(Mixup):
             clean_agrees=self.clean_agrees,
         )
 
-    def _local(self, network: Network, task: ClientTask, epoch: int, bias: ClassBias) -> Tensor | None:
+    def _local(self, network: Model, task: ClientTask, epoch: int, bias: ClassBias) -> Tensor | None:
         """ỹ int64 [n]; None where there is none."""
         if self.pcs == "off":
             return None

@@ -30,6 +30,7 @@ from src.core import (
 from src.diagnostics import squared_move
 from src.local.lightning import ClientModule, Objective, backward, mean_over_steps
 from src.local.plan import Draws, batch_sizes, chunks, inherits
+from src.model_protocol import Model
 from src.network import Network
 from src.streams import torch_seeded
 
@@ -61,8 +62,9 @@ class LocalTraining:
         """Whether ``report`` looks at the trained model, so that the network has to hold it."""
         return self.observed or bool(self.exchanges) or not inherits(self.batch, BatchRule, "relabels")
 
-    def __call__(self, network: Network, task: ClientTask) -> ClientResult:
+    def __call__(self, network: Model, task: ClientTask) -> ClientResult:
         """Train on ``task`` and report; the network is left holding the client's parameters."""
+        assert isinstance(network, Network), "training needs all of the network, not only what parts may ask of it"
         network.load(task.broadcast.params)
         with torch_seeded(task.torch_seed("dropout"), network.device):
             states, loss, steps = self._train(network, task)

@@ -14,7 +14,7 @@ import torch
 
 from src import config, identity
 from src.core import ClientSampler, ClientState, Sampling
-from src.shelf import Shelved
+from src.shelved import Shelved
 from tests.cli.conftest import ROOT, Command
 from tests.properties.runs import Ran, assembled, difference, run
 from tests.registry import BY_NAME, TINY, Entry

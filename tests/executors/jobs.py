@@ -13,7 +13,7 @@ import torch
 from src.core import BatchRule, Block, Broadcast, ClientState, ClientTask, Params, Samples
 from src.data.images import TensorImages
 from src.errors import UserError
-from src.network import Network
+from src.model_protocol import Model
 
 
 @dataclass(frozen=True)
@@ -28,28 +28,28 @@ class Answer:
 class Where:
     """Which client ran in which process."""
 
-    def __call__(self, network: Network, task: ClientTask) -> Answer:
+    def __call__(self, network: Model, task: ClientTask) -> Answer:
         return Answer(task.client, os.getpid(), None)
 
 
 class Sum:
     """Of all parameters that were received."""
 
-    def __call__(self, network: Network, task: ClientTask) -> Answer:
+    def __call__(self, network: Model, task: ClientTask) -> Answer:
         return Answer(task.client, os.getpid(), sum(float(p.sum()) for p in task.broadcast.params.values()))
 
 
 class Received:
     """The received parameters and images themselves."""
 
-    def __call__(self, network: Network, task: ClientTask) -> Answer:
+    def __call__(self, network: Model, task: ClientTask) -> Answer:
         return Answer(task.client, os.getpid(), (task.broadcast.params, task.samples.images))
 
 
 class Reading:
     """How much memory of its own the process has after reading all images, kB more than before; and their sum."""
 
-    def __call__(self, network: Network, task: ClientTask) -> Answer:
+    def __call__(self, network: Model, task: ClientTask) -> Answer:
         before = own_memory()
         images = task.samples.images
         total = sum(float(images.read(torch.tensor([i])).float().sum()) for i in range(len(images)))
@@ -70,7 +70,7 @@ class Dies:
     times: int
     folder: Path
 
-    def __call__(self, network: Network, task: ClientTask) -> Answer:
+    def __call__(self, network: Model, task: ClientTask) -> Answer:
         if task.client == self.client and len(list(self.folder.iterdir())) < self.times:
             (self.folder / str(os.getpid())).touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -91,7 +91,7 @@ class Raises:
     client: int
     awkward: bool = False
 
-    def __call__(self, network: Network, task: ClientTask) -> Answer:
+    def __call__(self, network: Model, task: ClientTask) -> Answer:
         if task.client == self.client:
             raise AwkwardError(1, 2) if self.awkward else UserError("dataset.root: gone")
         return Answer(task.client, os.getpid(), None)
@@ -104,7 +104,7 @@ IMPORTED_BY = os.getpid()
 class Deadly(BatchRule):
     """Kills whatever process trains, unless it is the one that has imported this."""
 
-    def select(self, network: Network, task: ClientTask, epoch: int) -> None:
+    def select(self, network: Model, task: ClientTask, epoch: int) -> None:
         if os.getpid() != IMPORTED_BY:
             os.kill(os.getpid(), signal.SIGKILL)
         return
@@ -130,7 +130,14 @@ def clients(results: list[Answer]) -> Block[tuple[int, list[int]], Answer]:
 class Endless(BatchRule):
     """Trains for ever wherever it is not what has imported this."""
 
-    def select(self, network: Network, task: ClientTask, epoch: int) -> None:
+    def select(self, network: Model, task: ClientTask, epoch: int) -> None:
         while os.getpid() != IMPORTED_BY:
             time.sleep(1)
         return
+
+
+class Frozen:
+    """The first output of the received model on the client's first image, as parts see it beside the one trained."""
+
+    def __call__(self, network: Model, task: ClientTask) -> Answer:
+        return Answer(task.client, os.getpid(), float(network.received(task)[0, 0]))

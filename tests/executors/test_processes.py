@@ -224,6 +224,20 @@ def test_neither_parameters_nor_images_go_through_the_pipes(net: Network, monkey
     assert sum(sent) < 60_000
 
 
+def test_the_received_model_is_that_of_the_call(net: Network) -> None:
+    """Two calls of one round have different models, as training and correcting labels have; the memory is the same."""
+    given = received(net)
+    with crew_of(net, workers=2) as executor:
+        for value in (1.0, 2.0):
+            params = {name: torch.full_like(p, value) for name, p in given.items()}
+            tasks = jobs.tasks(params, IMAGES, [2] * 10)
+            net.load(params)
+            right = [float(net.logits(task.samples)[0, 0]) for task in tasks]
+            blocks = list(executor.map(jobs.Frozen(), tasks, as_list))
+            assert [r.value for block in blocks for r in block.results] == right
+            assert os.getpid() not in {r.process for block in blocks for r in block.results}
+
+
 # ----------------------------------------------------------------------------------------------- deaths and failures
 
 

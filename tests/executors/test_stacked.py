@@ -38,6 +38,7 @@ from src.local.sgd import LocalTraining
 from src.local.terms.cross_entropy import CrossEntropy
 from src.local.terms.proximal import AdaptiveProximal, Proximal
 from src.loop import Reduce
+from src.model_protocol import Model
 from src.models.cnn import CNN
 from src.models.lenet import LeNet5
 from src.models.mlp import MLP
@@ -423,7 +424,8 @@ def test_clients_that_received_different_models(caplog: pytest.LogCaptureFixture
 class Tells(Exchange):
     """What the network holds when it is asked, and in which mode."""
 
-    def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+        assert isinstance(network, Network)
         assert not network.module.training
         assert difference(network.params(), params) is None
         return Payload(float(network.logits(task.samples).sum())), Payload(len(task.samples))
@@ -615,7 +617,7 @@ class Watched:
 
     seen: list[int] = field(default_factory=list)
 
-    def __call__(self, network: Network, task: ClientTask) -> int:
+    def __call__(self, network: Model, task: ClientTask) -> int:
         self.seen.append(task.client)
         return task.client
 

@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 # ------------------------------------------------------------------------------------------------------- hand-made
 
-OF_FEDCORR = [name for name in FIGURES if name not in ("filter", "quality", "selection")]
+OF_FEDCORR = [name for name in FIGURES if name not in ("filter", "quality", "noisy_clients", "selection")]
 ASKED = ("memorization", "memorization_local", "stability")
 OBSERVED = ("eval.memorization=true", "eval.cohort=true")
 TRUE_BEFORE, TRUE_AFTER = [0.6, 0.0, 0.8, 0.4], [0.5, 0.1, 0.3, 0.4]
@@ -417,6 +417,36 @@ def test_what_a_method_makes_of_clients_is_shown_in_order_of_their_noise(tmp_pat
     assert line(left, "estimated")[1] == [1.0, 0.3, 0.0]
     assert list(right.lines[1].get_ydata()) == [0.3, 1.0, 0.0]
     assert of_clients.draw_filter(written(tmp_path)) is None
+
+
+def test_noisy_clients_are_shown_by_their_true_noise(tmp_path: Path) -> None:
+    rows: dict[str, Any] = {
+        "client": [0, 1, 3],
+        "true_quality": [0.5, 1.0, 0.2],
+        "noisy": [False, False, True],
+        "level": [0.1, None, 0.7],
+    }
+    figure = drawn(of_clients.draw_noisy(written(tmp_path, clients=rows, corrections=[])))
+    (axes,) = figure.axes
+    assert line(axes, "called clean") == ([0, 1], [0.0, 0.5])
+    assert line(axes, "called noisy") == ([2], [0.8])
+    x, levels = line(axes, "estimated noise level")
+    assert (x, levels[1:]) == ([0, 1, 2], [0.1, 0.7])
+    assert math.isnan(levels[0])
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["1", "0", "3"]
+    assert "66.7 % of clients" in figure.get_suptitle()
+    del rows["level"]
+    (axes,) = drawn(of_clients.draw_noisy(written(tmp_path, clients=rows))).axes
+    assert not any("estimated" in str(one.get_label()) for one in axes.lines)
+    assert of_clients.draw_noisy(written(tmp_path)) is None
+
+
+def test_a_split_by_other_scores_has_no_figure_of_lid(tmp_path: Path) -> None:
+    row = correction(4)
+    del row["clients"]["cumulative_lid"]
+    record = written(tmp_path, corrections=[row])
+    assert record.passes
+    assert lid.draw(record) is None
 
 
 def test_a_run_draws_its_figures_from_what_it_recorded(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from src.core import BLOCK, Block, ClientResult, ClientState, ClientTask, Params
 from src.data.federation import Federation
 from src.executors.sequential import Sequential
 from src.loop import NonFiniteError
-from src.network import Network
+from src.model_protocol import Model
 from src.samplers import Uniform
 from src.servers import Scaled
 from tests.numerics.toys import (
@@ -146,7 +146,7 @@ class Result:
     def __init__(self, prepared: Sequence[Params]) -> None:
         self.prepared = prepared
 
-    def __call__(self, network: Network, task: ClientTask) -> ClientResult:
+    def __call__(self, network: Model, task: ClientTask) -> ClientResult:
         return result(self.prepared[task.client], 10 + task.client, task.client)
 
 

@@ -14,20 +14,17 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
 from src.criticality import criticalities, emd, emd_weighted, flattened, profile, shared_subset
+from src.diagnostics import rank_correlation, squared_error, squared_error_floor, true_quality
 from src.quality import (
     aggregation_weights,
     of_quality,
-    quality,
     quality_of_confidence,
     quality_of_relevance,
-    rank_correlation,
     sign_statistic,
     signed,
-    squared_error,
-    squared_error_floor,
-    true_quality,
     unsure_share,
 )
+from src.scaling import quality
 from src.selective_decay import critical_count, decayed_gradients, decayed_update, static_masks, step_masks
 from tests.numerics.baselines import baseline, check
 from tests.numerics.toys import vector

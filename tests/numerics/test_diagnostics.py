@@ -104,7 +104,7 @@ def test_an_evaluator_counts_what_the_model_memorised(where: str):
     """Sample by sample, over what the clients hold; of clean labels only the clean group is there."""
     run = composed("method=fedavg", "rounds=2", where)
     federation, params = run.federation, run.rounds[-1].state.server.params
-    plain, found = (Evaluator(federation, run.network, on).model(params) for on in (False, True))
+    plain, found = (Evaluator(federation, run.network, run.method, on).model(params) for on in (False, True))
     assert found.items() >= plain.items()
     assert not any("memorization" in name for name in plain)
     assert federation.truth is not None
@@ -126,4 +126,4 @@ def test_an_evaluator_counts_what_the_model_memorised(where: str):
     assert len(groups[True]) > 0
     assert (len(groups[False]) == 0) == (where == "noise=none")
     unknown = replace(federation, truth=None)
-    assert Evaluator(unknown, run.network, True).model(params) == plain
+    assert Evaluator(unknown, run.network, run.method, True).model(params) == plain

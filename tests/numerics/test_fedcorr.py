@@ -23,7 +23,7 @@ from src.exchanges.lid import Lid, LidScore, LidState, NoiseDirective, NoiseLeve
 from src.local.terms.proximal import AdaptiveProximal
 from src.method import Method, assemble
 from src.samplers import CleanOnly, OnePass, Uniform
-from src.shelf import Shelved
+from src.shelved import Shelved
 from src.statistics import lid_score, sample_losses, two_gaussians
 from tests.numerics.toys import (
     ONE_STEP,

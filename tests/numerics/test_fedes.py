@@ -36,7 +36,7 @@ from src.local.sgd import LocalTraining
 from src.local.terms.cross_entropy import CrossEntropy
 from src.samplers import OfQuality
 from src.selective_decay import ranked_masks, ranks, static_masks
-from tests.numerics.toys import composed, equal, mlp, network, random_federation, task
+from tests.numerics.toys import composed, equal, method, mlp, network, random_federation, stage, task
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME
 
@@ -249,14 +249,14 @@ def test_what_an_indicator_needs_and_there_is_not_is_said_before_any_round(tmp_p
     with assembled(BY_NAME["fedes_of_an_oracle"].words, tmp_path / "other") as parts:
         unknown = replace(parts.federation, truth=None)
         with pytest.raises(UserError, match="true labels"):
-            Evaluator(unknown, parts.evaluator.network).aid(parts.method.asks)
+            Evaluator(unknown, parts.evaluator.network, parts.method).aid(parts.method.asks)
 
 
 def test_models_are_scored_on_what_the_server_holds_and_tested_on_the_rest() -> None:
     net = network(mlp(4, 3))
     data = random_federation([9, 8])
     held = np.array([0, 3, 4, 11])
-    evaluator = Evaluator(replace(data, benchmark=held), net)
+    evaluator = Evaluator(replace(data, benchmark=held), net, method(stage()))
     params = {name: p + 0.3 for name, p in net.params().items()}
     scores, accuracies = evaluator.aid((Benchmark,)).one(Benchmark).score(params), evaluator.model(params)
     net.load(params)
@@ -463,11 +463,12 @@ def test_clients_are_compared_once_and_the_record_says_how_well() -> None:
         float((ran.federation.samples(c).labels == truth[ran.federation.samples(c).index]).double().mean())
         for c in range(4)
     ]
-    found = summary(ran.federation, last)
+    findings = ran.method.findings_of_exchanges(last, 4)["quality"]
+    found = summary(ran.federation, findings)
     assert found["quality_error"] == pytest.approx(np.mean((rho - right) ** 2))
     assert found["quality_rank_correlation"] == pytest.approx(spearmanr(rho, right).statistic)
-    assert by_client(ran.federation, last)["true_quality"] == pytest.approx(right)
-    assert summary(ran.federation, ran.rounds[0].state) == {}
+    assert by_client(ran.federation, findings)["true_quality"] == pytest.approx(right)
+    assert ran.method.findings_of_exchanges(ran.rounds[0].state, 4) == {"quality": ()}
     ours = composed("method=fedavg", "rounds=2", "fraction=1.0", "noise=fedes").rounds[-1].state.server.params
     assert equal(ran.rounds[1].state.server.params, ours)
     before, models_of = ran.rounds[0].state.server.params, last.client(0).extras.one(CriticalityRanks).place

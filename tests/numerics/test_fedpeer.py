@@ -27,6 +27,7 @@ from src.exchanges.label_sharing import (
 from src.label_privacy import RandomisedResponse
 from src.local.batches import Mixup
 from src.local.terms.peer import Peer
+from src.method import Method
 from src.streams import stream
 from tests.numerics.toys import Logits, composed, federation, method, network, rounds, stage, step
 
@@ -47,10 +48,13 @@ def toy() -> Federation:
     return federation(images, [torch.tensor(y) for y in LABELS], classes=CLASSES)
 
 
-def ran(term: Peer = TERM, sharing: LabelSharing = SHARING, *, length: int = 3, **parts: Any) -> list[RoundResult]:
+def made(term: Peer = TERM, sharing: LabelSharing = SHARING, *, length: int = 3, **parts: Any) -> Method:
     exchange: Mapping[str, Exchange] = {"label_sharing": sharing}
-    one = stage(rounds=length, local={"fedpeer": term}, exchange=exchange, **parts)
-    return rounds(method(one, exchange=exchange), toy(), Logits(), TRAINING)
+    return method(stage(rounds=length, local={"fedpeer": term}, exchange=exchange, **parts), exchange=exchange)
+
+
+def ran(term: Peer = TERM, sharing: LabelSharing = SHARING, *, length: int = 3, **parts: Any) -> list[RoundResult]:
+    return rounds(made(term, sharing, length=length, **parts), toy(), Logits(), TRAINING)
 
 
 def shared(result: RoundResult) -> SharedLabels:
@@ -146,11 +150,12 @@ def test_the_record_says_how_far_q_is_from_the_given_labels() -> None:
     dealt = toy()
     net = network(Logits(), classes=CLASSES, transform=dealt.dataset.transform)
     state = ran()[-1].state
-    found = Evaluator(dealt, net).shared(state)
+    found = Evaluator(dealt, net, made()).shared(state)
     q = state.server.parts["exchange label_sharing"].known.shares.numpy()
     assert found["label_distribution_error"] == pytest.approx(np.abs(q - 1 / 3).sum())
     assert found["label_privacy_epsilon"] == 1.5
-    assert Evaluator(dealt, net).shared(ran(sharing=replace(SHARING, peer_dist="uniform"))[-1].state) == {}
+    alone = replace(SHARING, peer_dist="uniform")
+    assert Evaluator(dealt, net, made(sharing=alone)).shared(ran(sharing=alone)[-1].state) == {}
 
 
 # ------------------------------------------------------------------------------------------------------------ loss

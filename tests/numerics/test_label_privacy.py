@@ -15,15 +15,15 @@ from torch import Tensor
 
 from src.checkpoint import decode, encode
 from src.data.noise.transition import transmit
+from src.diagnostics import l1_error
 from src.label_privacy import (
     PrivacySpent,
     RandomisedResponse,
-    l1_error,
-    label_shares,
     nearest_distribution,
     peer_distribution,
 )
 from src.local.terms.peer import cores_loss, peer_labels, peer_loss, ramped
+from src.scaling import label_shares
 from tests.numerics.baselines import baseline, check
 from tests.numerics.toys import vector
 

@@ -32,6 +32,7 @@ from src.local.batches import Mixup, Plain
 from src.local.plan import batch_sizes
 from src.local.sgd import LocalTraining
 from src.local.terms.cross_entropy import CrossEntropy
+from src.model_protocol import Model
 from src.network import Network
 from tests.numerics.toys import equal, mlp, network, random_federation, task
 
@@ -407,7 +408,7 @@ def test_terms_are_added(per_sample: bool):
 class Parity(BatchRule):
     """Even positions in even epochs, odd ones in odd epochs."""
 
-    def select(self, network: Network, task: ClientTask, epoch: int) -> Selection | None:
+    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
         """Half of the samples."""
         return Selection(torch.arange(epoch % 2, len(task.samples), 2))
 
@@ -569,7 +570,7 @@ class Memory:
 class Tells(Exchange):
     """Sends the first weight of the trained model, and keeps the network's first logit."""
 
-    def report(self, network: Network, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
         """Both."""
         first = float(params["1.weight"][0, 0])
         return Payload(Note(first)), Payload(Memory(float(network.logits(task.samples)[0, 0])))

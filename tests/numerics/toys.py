@@ -351,7 +351,7 @@ def composed(*overrides: str) -> Composed:
     net = Network(module, data.transform, data.num_classes, fabric_for("cpu", cfg.precision))
     start = net.params()
     settings = loop.Settings(cfg.seed, Training(**config.resolved(cfg)["train"]), cfg.eval.every, cfg.on_nonfinite)
-    results = loop.run(made, dealt, Sequential(net), Evaluator(dealt, net), loop.initial_state(start), settings)
+    results = loop.run(made, dealt, Sequential(net), Evaluator(dealt, net, made), loop.initial_state(start), settings)
     return Composed(made, dealt, net, start, list(results))
 
 

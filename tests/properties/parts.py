@@ -22,7 +22,7 @@ from src.core import (
     ServerUpdate,
     Step,
 )
-from src.network import Network
+from src.model_protocol import Model
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Scaled(GradientTransform):
 class HalfTheSamples(BatchRule):
     """Another half of the samples each epoch, those with the largest outputs first."""
 
-    def select(self, network: Network, task: ClientTask, epoch: int) -> Selection | None:
+    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
         scores = network.logits(task.samples).max(1).values
         half = torch.argsort(scores, descending=True, stable=True)[: (len(task.samples) + 1) // 2]
         chosen = task.stream("half", epoch).permutation(len(half))

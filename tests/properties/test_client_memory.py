@@ -8,7 +8,7 @@ import torch
 from src.checkpoint import client_shelf
 from src.core import ClientState, Payload
 from src.errors import UserError
-from src.shelf import Shelved
+from src.shelved import Shelved
 from tests.properties.runs import difference, run
 from tests.registry import BY_NAME
 

@@ -15,7 +15,6 @@ import torch
 from src import loop
 from src.core import BLOCK, Block, ClientJob, ClientTask, Executor
 from src.data.federation import Federation
-from src.evaluate import Evaluator
 from src.network import Network
 from tests.properties.runs import Assembled, assembled, copied, difference, rounds, same_params
 from tests.registry import BY_NAME, REGISTRY, Entry
@@ -69,7 +68,7 @@ def test_order_truth_and_global_generators_do_not_matter(entry: Entry, tmp_path:
         assert torch.equal(torch.get_rng_state(), before), "the global generator was used"
 
         shuffled, _ = other_truths(one)
-        found = one.results(federation=shuffled, evaluator=Evaluator(shuffled, network))
+        found = one.results(federation=shuffled, evaluator=replace(one.evaluator, federation=shuffled))
         moved = difference([r.state for r in found], [r.state for r in reference])
         assert (moved is not None) == one.method.upper_bound, moved
         assert [r.cohort for r in found] == [r.cohort for r in reference]
@@ -88,11 +87,12 @@ def test_the_truth_reaches_the_evaluator_and_nobody_else(tmp_path: Path) -> None
     """The test above would pass without a truth at all; here it is seen where it belongs, and only there."""
     with assembled(BY_NAME["fedcorr"].words, tmp_path / "run") as parts:
         shuffled, unknown = other_truths(parts)
-        network = parts.evaluator.network
         last = parts.results()[-1].state
-        blind = parts.results(federation=unknown, evaluator=Evaluator(unknown, network))[-1].state
+        blind = parts.results(federation=unknown, evaluator=replace(parts.evaluator, federation=unknown))[-1].state
         assert difference(last, blind) is None
-        right, wrong, nothing = (Evaluator(f, network).labels(last) for f in (parts.federation, shuffled, unknown))
+        right, wrong, nothing = (
+            replace(parts.evaluator, federation=f).labels(last) for f in (parts.federation, shuffled, unknown)
+        )
         assert right["noise_given"] < wrong["noise_given"]
         assert nothing == {}
         assert parts.federation.dataset.truth is None

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from src.evaluate import Evaluator
 from src.executors.stacked import Stacked
 from tests.executors.test_processes import crew_of, same
 from tests.properties.runs import assembled, difference, rounds, run
@@ -78,7 +77,7 @@ def test_without_the_truth_and_without_wrong_labels(tmp_path: Path) -> None:
     words = BY_NAME["fedavg"].words
     with assembled(words, tmp_path / "run", *NOISY) as parts:
         unknown = replace(parts.federation, truth=None)
-        blind = parts.results(federation=unknown, evaluator=Evaluator(unknown, parts.evaluator.network))
+        blind = parts.results(federation=unknown, evaluator=replace(parts.evaluator, federation=unknown))
         for one, other in zip(parts.results(), blind, strict=True):
             assert other.metrics.keys() == {"loss", "left_out", "idle", "training_stability"}
             assert other.metrics["training_stability"] == one.metrics["training_stability"]

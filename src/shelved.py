@@ -1,0 +1,89 @@
+"""A mapping that holds as much as a limit allows in memory and stores the rest: what clients keep between visits.
+
+A value like the rest of the state: an update gives another mapping and leaves this one as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+V = TypeVar("V")
+
+
+class Storage(Protocol[V]):
+    """Where values go that memory does not hold. What a name stands for never changes."""
+
+    def put(self, value: V) -> str:
+        """Store a value; gives its name. It is there for good after ``sync``."""
+
+    def get(self, name: str) -> V:
+        """The value of this name."""
+
+    def size(self, value: V, /) -> int:
+        """What a value takes in memory, bytes."""
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Have these values outlive the machine's end."""
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Delete every value that is not named."""
+
+
+@dataclass(frozen=True)
+class Shelved(Mapping[int, V]):
+    """Values by client. Those that were written longest ago leave the memory first.
+
+    Args:
+        held: those in memory, in the order in which they were written.
+        files: names of the files of the others.
+        limit: bytes that may be held.
+        shelf: where the others go; None holds all.
+        size: bytes that are held.
+    """
+
+    held: Mapping[int, V] = field(default_factory=dict)
+    files: Mapping[int, str] = field(default_factory=dict)
+    limit: float = float("inf")
+    shelf: Storage[V] | None = None
+    size: int = 0
+
+    def __getitem__(self, client: int) -> V:
+        if client in self.held:
+            return self.held[client]
+        name = self.files[client]
+        assert self.shelf is not None, "what is in files has a shelf"
+        return self.shelf.get(name)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self.held or client in self.files
+
+    def __iter__(self) -> Iterator[int]:
+        yield from sorted({*self.held, *self.files})
+
+    def __len__(self) -> int:
+        return len(self.held) + len(self.files)
+
+    def on(self, shelf: Storage[V], limit: float) -> Shelved[V]:
+        """The same values, with ``limit`` bytes of them in memory and the others on ``shelf``."""
+        size = sum(map(shelf.size, self.held.values()))
+        return replace(self, shelf=shelf, limit=limit, size=size).updated({})
+
+    def updated(self, values: Mapping[int, V], without: Collection[int] = ()) -> Shelved[V]:
+        """With ``values`` in the place of what their clients had, and nothing of the clients ``without``."""
+        gone = {*values, *without}
+        held = dict(self.held)
+        was = [held.pop(client) for client in gone if client in held]
+        files = {c: name for c, name in self.files.items() if c not in gone} if self.files else {}
+        held.update(values)
+        if self.shelf is None:
+            return replace(self, held=held, files=files)
+        size = self.size + sum(map(self.shelf.size, values.values())) - sum(map(self.shelf.size, was))
+        for client in list(held) if size > self.limit else ():
+            value = held.pop(client)
+            size -= self.shelf.size(value)
+            files[client] = self.shelf.put(value)
+            if size <= self.limit:
+                break
+        return replace(self, held=held, files=files, size=size)
