@@ -93,6 +93,7 @@ class Checkpoint:
     federation: str  # fingerprint
     seconds: float  # of work so far
     executor: Mapping[str, Any] = field(default_factory=dict)  # what computed it, as a record has it
+    lines: Mapping[str, Any] = field(default_factory=dict)  # checksums of what the run had written down, by file
 
 
 def client_shelf(run: Path) -> Shelf[ClientState]:

@@ -61,6 +61,7 @@ class Session:
         seconds: float,
         about: Mapping[str, Any],
         initial: Params,
+        lines: Mapping[str, Any],
     ) -> None:
         self.cfg, self.folder = cfg, folder
         self.method, self.federation, self.executor, self.evaluator = method, federation, executor, evaluator
@@ -69,6 +70,7 @@ class Session:
         self._record = loggers.Record(folder.path, about)
         self._earlier_seconds, self._started = seconds, time.monotonic()
         self._saved, self._saved_round = time.monotonic(), state.round
+        self._known_lines = lines  # their checksums at the checkpoint
         self._evaluations: list[Mapping[str, float]] = []
         self._mirror: loggers.Mirror | None = None
         self.unsynchronised: str | None = None  # the offline folder of W&B, once it is closed
@@ -81,10 +83,11 @@ class Session:
             raise
 
     def _start(self) -> Self:
+        self._evaluations = list(self._record.go_on_after(self.state.round, self._known_lines))
         (self.folder.path / "error.log").unlink(missing_ok=True)
-        self._evaluations = list(self._record.go_on_after(self.state.round))
         checkpoint.forget_after(self.folder.path / "checkpoints", self.state.round)
-        self._record.result("interrupted", **self._grown())  # what a killed run must say
+        self._record.result("interrupted", **self._grown())  # what a killed run must say; it knows of no line cut below
+        self._record.cut()
         wandb = config.Wandb(**OmegaConf.to_container(self.cfg.wandb, resolve=True))  # type: ignore[arg-type]
         about = self._record.about
         parts = (about["config"][group]["_target_"].rsplit(".", 1)[-1] for group in ("partition", "noise"))
@@ -154,7 +157,8 @@ class Session:
             return
         about = self._record.about
         self._record.sync()
-        saved = checkpoint.Checkpoint(state, about["key"], about["federation"], self.seconds, about["executor"])
+        known = about["key"], about["federation"], self.seconds, about["executor"], self._record.checksums
+        saved = checkpoint.Checkpoint(state, *known)
         checkpoint.save(self.folder.path / "checkpoints", saved, self.cfg.checkpoint.keep)
         self._saved, self._saved_round = time.monotonic(), state.round
 
@@ -337,8 +341,9 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     found = None if folder.earlier is None else checkpoint.newest(folder.path / "checkpoints", network.device)
     began = (found.executor if found is not None else {}) or (folder.earlier or {}).get("executor")
     state, seconds = loop.initial_state(params), 0.0
+    lines: Mapping[str, Any] = {}
     if found is not None:
-        state, seconds = _restored(found, key, federation, network, folder), found.seconds
+        state, seconds, lines = _restored(found, key, federation, network, folder), found.seconds, found.lines
     work = auto.Work.of(cfg, method, network, len(federation.with_data))
     executor, chosen = auto.settled(cfg, work, network, began)
     about = {
@@ -363,6 +368,8 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         if found is not None:
             _say_what_differs(folder.earlier, about)
         progress.opening([f"going on after round {state.round}"])
+        if found is not None and not lines:
+            progress.opening(["note: its checkpoint has no checksums of what the run wrote down; that was not checked"])
     shelf, limit = checkpoint.client_shelf(folder.path), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
@@ -371,7 +378,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     sizes = {client: federation.sizes[client] for client in federation.with_data}
     progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
-    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params)
+    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params, lines)
 
 
 def _restored(

@@ -15,6 +15,7 @@ from typing import Any
 from src.config import identity
 from src.errors import UserError
 from src.folder import RESULT, read_record
+from src.lines import damage
 
 
 @dataclass(frozen=True)
@@ -119,15 +120,20 @@ def find(names: Sequence[str], *, unfinished: bool = False) -> list[Run]:
         if not found[name]:
             note(f"{name}: no run is recorded in or below it")
     read = {folder: _read(folder) for folders in found.values() for folder in folders}
-    runs = [run for run in read.values() if run is not None and (run.finished or unfinished)]
+    runs = []
     for folder, run in read.items():
         if run is None:
             note(f"{shown(folder)} is left out: its {RESULT} cannot be read as that of a run")
         elif not (run.finished or unfinished):
             note(f"{shown(folder)} is left out: {run.status} after round {run.result.get('rounds', '?')}")
+        elif (wrong := damage(folder, run.result)) is not None:
+            note(f"{shown(folder)} is left out: {wrong}; put back a copy of the file, or make the run again")
+        else:
+            runs.append(run)
     if not runs:
-        hint = "; --unfinished takes the others, too" if any(read.values()) else ""
-        raise UserError(f"no run is finished in or below {', '.join(names)}{hint}")
+        others = not unfinished and any(run is not None and not run.finished for run in read.values())
+        what, hint = ("is finished", "; --unfinished takes the others, too") if others else ("can be read whole", "")
+        raise UserError(f"no run {what} in or below {', '.join(names)}{hint}")
     return runs
 
 
