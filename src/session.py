@@ -25,7 +25,7 @@ from src.data.federation import Federation, from_config
 from src.disk import DiskFullError
 from src.errors import UserError
 from src.executors import auto
-from src.folder import RunFolder, open_folder
+from src.folder import RunFolder, next_in_order, open_folder
 from src.forgiving import forgiven
 from src.label_table import LabelTable
 from src.method import Method, assemble
@@ -174,6 +174,7 @@ class Session:
         counters = self.state.counters
         return {
             "rounds": self.state.round,
+            "checkpoint": self._saved_round,
             "metrics": {
                 **evaluate.summarise(self._evaluations),
                 **self.evaluator.labels(self.state),
@@ -338,7 +339,11 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     }
     evaluator = evaluate.Evaluator(federation, network, cfg.eval.memorization)
     evaluator.aid(method.asks)  # what there is not is said now, not after rounds
-    found = None if folder.earlier is None else checkpoint.newest(folder.path / "checkpoints", network.device)
+    found = None
+    if folder.earlier is not None:
+        recorded = folder.earlier.get("checkpoint")
+        last = recorded if isinstance(recorded, int) else 0
+        found = checkpoint.newest(folder.path / "checkpoints", network.device, last)
     began = (found.executor if found is not None else {}) or (folder.earlier or {}).get("executor")
     state, seconds = loop.initial_state(params), 0.0
     lines: Mapping[str, Any] = {}
@@ -358,6 +363,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         "device": str(network.device),
         "executor": described(executor),
         "started": time.time(),
+        "order": next_in_order(cfg.output_root) if folder.earlier is None else folder.earlier.get("order"),
         **loggers.environment(),
     }
     if method.upper_bound:

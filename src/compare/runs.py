@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from src import order
 from src.config import identity
 from src.errors import UserError
 from src.folder import RESULT, read_record
@@ -45,12 +46,6 @@ class Run:
     def finished(self) -> bool:
         """Whether it came to its end."""
         return self.status == "finished"
-
-    @property
-    def started(self) -> float:
-        """Seconds since the epoch."""
-        found = self.result.get("started")
-        return float(found) if isinstance(found, int | float) else 0.0
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -213,7 +208,7 @@ def _newest(runs: Sequence[Run]) -> Iterator[Run]:
     for seed in sorted({run.seed for run in runs}):
         first, *rest = sorted(
             (run for run in runs if run.seed == seed),
-            key=lambda run: (run.finished, run.started, str(run.folder)),
+            key=lambda run: (run.finished, *order.age(run.result), str(run.folder)),
             reverse=True,
         )
         if rest:

@@ -2,15 +2,17 @@
 
 import json
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
 
-from src import checkpoint
+from src import checkpoint, session
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME
@@ -87,6 +89,71 @@ def test_a_damaged_checkpoint_is_named_on_the_terminal(launch: Launch, tmp_path:
     assert said.code == 0
     assert [line for line in said.err.splitlines() if "round_00000004.pt is damaged" in line]
     assert "going on after round 3" in said.err
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("known", ["index", "record"])
+def test_a_missing_newest_checkpoint_is_said(
+    known: str, unbroken: Ran, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Either the folder of checkpoints or the run's record knows of it."""
+    folder = tmp_path / "run"
+    run(FEDAVG, folder, "checkpoint.every=1", "max_rounds=4")
+    for path in (folder / "checkpoints").glob("round_00000004.*"):
+        path.unlink()
+    if known == "record":
+        (folder / "checkpoints" / checkpoint.NEWEST).unlink()
+    else:
+        record = json.loads((folder / "result.json").read_text())
+        assert record.pop("checkpoint") == 4
+        (folder / "result.json").write_text(json.dumps(record))
+    caplog.clear()
+    run(FEDAVG, folder, "resume=true")
+    (line,) = warned(caplog)
+    assert "round_00000004.pt, which was saved last, is missing; taking the one before it" in line
+    assert_complete(folder, unbroken)
+
+
+def test_where_no_checkpoint_is_left_it_is_said_and_the_run_starts_again(
+    unbroken: Ran, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    run(FEDAVG, folder, "max_rounds=4")
+    shutil.rmtree(folder / "checkpoints")
+    caplog.clear()
+    run(FEDAVG, folder, "resume=true", "max_rounds=1")
+    (line,) = warned(caplog)
+    assert line.endswith(
+        "round_00000004.pt, which was saved last, is missing; no checkpoint before it is left; starting again"
+    )
+    caplog.clear()
+    run(FEDAVG, folder, "resume=true")
+    assert warned(caplog) == []
+    assert_complete(folder, unbroken)
+
+
+def killed(of: session.Session) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def test_nothing_is_missing_after_a_damaged_checkpoint_was_passed_over(
+    unbroken: Ran, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is deleted, and with it what said that it was the newest."""
+    folder = tmp_path / "run"
+    run(FEDAVG, folder, "checkpoint.every=1", "max_rounds=4")
+    flip(folder / "checkpoints" / "round_00000004.pt")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session.Session, "results", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(FEDAVG, folder, "resume=true")
+    caplog.clear()
+    run(FEDAVG, folder, "resume=true")
+    assert warned(caplog) == []
+    assert_complete(folder, unbroken)
 
 
 @pytest.mark.parametrize("keep", [1, 2])

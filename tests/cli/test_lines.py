@@ -122,7 +122,7 @@ def test_damage_before_the_checkpoint_is_an_error_that_names_file_and_line(
     whole = path.read_bytes()
     rng = random.Random(name)
     try:
-        for place in (0, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(4))):
+        for place in (len(whole) - 1, rng.randrange(len(whole))):
             flip(path, place)
             before = {p: p.read_bytes() for p in stopped.rglob("*") if p.is_file() and p.name != "config.yaml"}
             said = command(*FEDCORR, f"resume={stopped}")
