@@ -56,6 +56,7 @@ def train(
 
     Raises:
         UserError: for what the user can mend.
+        NonFiniteError: if every local training of the run diverged.
     """
     config.check(cfg)
     claimed = session.claim(cfg, words, job)
@@ -81,6 +82,8 @@ def train(
                         break
             status: Status
             status = "finished" if run.over else "stopped" if run.enough else "interrupted"
+            if status == "finished":
+                run.demand_training()
             record = run.close(status)
         except Exception as error:
             run.fail(error, traceback.format_exc())

@@ -28,6 +28,7 @@ from src.executors import auto
 from src.folder import RunFolder, next_in_order, open_folder
 from src.forgiving import forgiven
 from src.label_table import LabelTable
+from src.loop import NonFiniteError
 from src.method import Method, assemble
 from src.model_file import ModelFile
 from src.network import Network, fabric_for, initial_params
@@ -131,6 +132,20 @@ class Session:
     def over(self) -> bool:
         """Whether the method has come to its end."""
         return self.state.round >= self.rounds
+
+    def demand_training(self) -> None:
+        """Refuse to call a run finished that has learned nothing.
+
+        Raises:
+            NonFiniteError: if every local training of the whole run was left out.
+        """
+        counters = self.state.counters
+        if 0 < counters.participations == counters.left_out:
+            raise NonFiniteError(
+                f"all {counters.left_out:,} local trainings came back with non-finite parameters and were left out, so "
+                f"the model has learned nothing: try a smaller train.lr (it is {self.cfg.train.lr:g}) in a new run, or "
+                "on_nonfinite=stop to end at the first of them"
+            )
 
     @property
     def enough(self) -> bool:
