@@ -394,6 +394,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     shelf, limit = checkpoint.client_shelf(folder.path), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
+    progress.opening([f"note: files of {data.name} are known by path and size alone"] if federation.by_names else [])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
     progress.stages(method)
     sizes = {client: federation.sizes[client] for client in federation.with_data}
@@ -405,11 +406,18 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
 def _restored(
     found: checkpoint.Checkpoint, key: str, federation: Federation, network: Network, folder: RunFolder
 ) -> FederatedState:
-    if found.key != key or found.federation != federation.fingerprint:
+    same = found.federation in (federation.fingerprint, federation.names_fingerprint)
+    if found.key != key or not same:
+        earlier = (folder.earlier or {}).get("config", {}).get("dataset", {}).get("fingerprint")
+        hint = (
+            "; it was begun with dataset.fingerprint=contents" if federation.by_names and earlier == "contents" else ""
+        )
         raise UserError(
             f"{folder.path}: its checkpoint was made on another federation than the one drawn now; the data's files, "
-            "numpy or the code that draws have changed since, so it cannot go on as the same run"
+            f"numpy or the code that draws have changed since, so it cannot go on as the same run{hint}"
         )
+    if found.federation == federation.names_fingerprint and not federation.by_names:
+        progress.opening(["note: its checkpoint knows files by path and size; what was in them then was not verified"])
     params = {name: p.to(network.device) for name, p in found.state.server.params.items()}
     return replace(found.state, server=replace(found.state.server, params=params))
 

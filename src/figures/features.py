@@ -100,7 +100,7 @@ def _federation(record: RunRecord) -> Federation:
 
     cfg = DictConfig(record.result["config"])
     federation = from_config(cfg, Path(cfg.cache).expanduser())
-    if federation.fingerprint != record.result.get("federation"):
+    if record.result.get("federation") not in (federation.fingerprint, federation.names_fingerprint):
         raise UserError(
             "the federation drawn now is not the run's: the data's files, numpy or the code that draws have changed"
         )
