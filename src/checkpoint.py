@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
 SUFFIXES = (".pt", ".sha256", ".files")
+NEWEST = "newest"
+"""The file in a folder of checkpoints that says which of them was saved last."""
 TYPE, FIELDS, PAYLOAD, TUPLE, SHELVED = "type of", "fields", "payload", "tuple", "shelved"
 
 
@@ -90,6 +92,7 @@ class Checkpoint:
     federation: str  # fingerprint
     seconds: float  # of work so far
     executor: Mapping[str, Any] = field(default_factory=dict)  # what computed it, as a record has it
+    lines: Mapping[str, Any] = field(default_factory=dict)  # checksums of what the run had written down, by file
 
 
 def client_shelf(run: Path) -> Shelf[ClientState]:
@@ -141,10 +144,14 @@ class _Hashed:
         return self._digest.hexdigest().encode()
 
 
+def _name(rounds: int) -> str:
+    return f"round_{rounds:08d}.pt"
+
+
 def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     """Write the checkpoint of a round into ``folder`` and keep the newest ``keep``, with the files that they name."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"round_{checkpoint.state.round:08d}.pt"
+    path = folder / _name(checkpoint.state.round)
     clients = checkpoint.state.clients
     names = sorted(clients.files.values())
     if clients.shelf is not None:
@@ -154,6 +161,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
         hashed = _Hashed(file)
         torch.save(encode(checkpoint), hashed)  # type: ignore[arg-type]
         write_atomically(path.with_suffix(".sha256"), hashed.end())
+    write_atomically(folder / NEWEST, path.name.encode())  # before older ones go: it never names one that is not there
     for old in sorted(folder.glob("round_*.pt"))[:-keep]:
         for suffix in SUFFIXES:
             old.with_suffix(suffix).unlink(missing_ok=True)
@@ -164,6 +172,10 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
 
 def forget_after(folder: Path, rounds: int) -> None:
     """Delete checkpoints of later rounds, which a run starting at ``rounds`` did not come through, and half files."""
+    if rounds and folder.exists():
+        write_atomically(folder / NEWEST, _name(rounds).encode())
+    else:
+        (folder / NEWEST).unlink(missing_ok=True)
     for path in folder.glob("*"):
         found = re.fullmatch(r"round_(\d{8})\.\w+", path.name)
         if path.name.startswith(".round_") or (found and int(found.group(1)) > rounds):
@@ -201,15 +213,40 @@ def load(path: Path, device: torch.device = CPU) -> Checkpoint:
     return checkpoint
 
 
-def newest(folder: Path, device: torch.device = CPU) -> Checkpoint | None:
-    """The newest checkpoint that is whole; a damaged one is named in the log and the one before it taken.
+def newest(folder: Path, device: torch.device = CPU, recorded: int = 0) -> Checkpoint | None:
+    """The newest checkpoint that is whole; one that is damaged or gone is named in the log and the one before it taken.
+
+    Args:
+        folder: of the checkpoints.
+        device: where what was on a GPU is to be.
+        recorded: rounds of the newest checkpoint that the run's record knows of; 0 for none.
 
     Raises:
         UserError: if it is whole and cannot be read.
     """
-    for path in sorted(folder.glob("round_*.pt"), reverse=True):
+    passed: list[str] = []
+    found = None
+    paths = sorted(folder.glob("round_*.pt"), reverse=True)
+    last = _last_saved(folder, recorded)
+    if last is not None and not any(path.name >= last for path in paths):
+        passed.append(f"{folder / last}, which was saved last, is missing")
+    for path in paths:
         try:
-            return load(path, device)
+            found = load(path, device)
+            break
         except DamagedError as error:
-            log.warning("%s is damaged (%s); taking the one before it", path, error)
-    return None
+            passed.append(f"{path} is damaged ({error})")
+    then = "no checkpoint before it is left; starting again" if found is None else "taking the one before it"
+    for number, said in enumerate(passed, 1):
+        log.warning("%s; %s", said, then if number == len(passed) else "looking at the one before it")
+    return found
+
+
+def _last_saved(folder: Path, recorded: int) -> str | None:
+    """The name of the newest checkpoint that was saved; None where none is known of."""
+    try:
+        named = (folder / NEWEST).read_text().strip()
+    except (OSError, ValueError):
+        named = ""
+    known = [name for name in (named, _name(recorded) if recorded else "") if re.fullmatch(r"round_\d{8}\.pt", name)]
+    return max(known, default=None)

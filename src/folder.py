@@ -15,6 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from src import order
 from src.errors import UserError
 from src.identity import differences, recorded_key
 
@@ -116,8 +117,17 @@ def _short(value: Any) -> str:
 def _earlier(key: str, roots: list[Path]) -> Path | None:
     """The newest unfinished run of this key, or else the newest finished one."""
     found = [(path, record) for root in roots for path, record in _records(root) if recorded_key(record) == key]
-    found.sort(key=lambda item: (item[1].get("status") != "finished", item[1].get("started", 0.0)))
+    found.sort(key=lambda item: (item[1].get("status") != "finished", *order.age(item[1]), str(item[0])))
     return found[-1][0] if found else None
+
+
+def next_in_order(output_root: str) -> int:
+    """The number of a run that begins now, above those of all runs among which ``resume=true`` would look for it."""
+
+    def highest(root: Path) -> int:
+        return max((order.number(record) for _, record in _records(root)), default=0)
+
+    return order.take([_path(output_root), SWEEPS], highest)
 
 
 def _records(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

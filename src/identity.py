@@ -43,6 +43,8 @@ NOT_OF_THE_KEY = (
     "dataset.threads",
     "dataset.in_memory",
     "dataset.memory_limit",
+    "dataset.fingerprint",
+    "dataset.cache",
 )
 """What may differ between two runs that are the same: where they write, how they are run, how data are fetched.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import netrc
 import os
 import platform
@@ -21,59 +20,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from src import lines
 from src.atomic import write_atomically
 from src.config import Wandb
 from src.core import RoundResult
-from src.disk import writing
+from src.errors import UserError
 from src.folder import RESULT
+from src.lines import Checksums, DamagedLinesError, Lines, plain
 
 log = logging.getLogger(__name__)
-
-
-class Lines:
-    """A file of JSON lines, each flushed as it is written."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def keep(self, rounds: int) -> list[dict[str, Any]]:
-        """Drop what was written after round ``rounds``, and a half-written last line; gives what stays."""
-        kept = []
-        for line in self.path.read_text().splitlines() if self.path.exists() else []:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            if row.get("round", 0) <= rounds:
-                kept.append(row)
-        write_atomically(self.path, "".join(_line(row) for row in kept).encode())
-        return kept
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Append one line."""
-        with writing(self.path), self.path.open("a") as file:
-            file.write(_line(row))
-
-    def sync(self) -> None:
-        """Have the system put all lines on the disk: a checkpoint must not know more than they do."""
-        if self.path.exists():
-            with writing(self.path), self.path.open("a") as file:
-                os.fsync(file.fileno())
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(_plain(row), allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN: what is not finite becomes null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
 
 
 class Record:
@@ -81,14 +36,33 @@ class Record:
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
-        self.metrics = Lines(folder / "metrics.jsonl")
-        self.corrections = Lines(folder / "corrections.jsonl")
+        self.metrics = Lines(folder / lines.METRICS)
+        self.corrections = Lines(folder / lines.CORRECTIONS)
         self.about = dict(about)
 
-    def go_on_after(self, rounds: int) -> list[dict[str, Any]]:
-        """Cut the lines to what a checkpoint at ``rounds`` knows; gives the evaluations so far."""
-        self.corrections.keep(rounds)
-        return [row for row in self.metrics.keep(rounds) if row["kind"] == "evaluation"]
+    def go_on_after(self, rounds: int, known: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Go on after the lines that a checkpoint at ``rounds`` knows by these checksums; gives the evaluations so far.
+
+        Raises:
+            UserError: if they are not what was written.
+        """
+        checksums = {name: Checksums.read(held) for name, held in known.items()}
+        try:
+            self.corrections.go_on_after(rounds, checksums.get(lines.CORRECTIONS))
+            rows = self.metrics.go_on_after(rounds, checksums.get(lines.METRICS))
+        except DamagedLinesError as error:
+            raise UserError(f"{error}: put back a copy of the file, or start the run anew in another folder") from None
+        return [row for row in rows if row["kind"] == "evaluation"]
+
+    def cut(self) -> None:
+        """Take away the lines that were written after those gone on after."""
+        self.corrections.cut()
+        self.metrics.cut()
+
+    @property
+    def checksums(self) -> dict[str, Any]:
+        """Of the lines so far, as checkpoints and ``result.json`` hold them."""
+        return lines.described((self.metrics, self.corrections))
 
     def round(self, result: RoundResult, seconds: float) -> dict[str, Any]:
         """Write the lines of a round; gives what a mirror should show of it."""
@@ -123,8 +97,8 @@ class Record:
 
     def result(self, status: str, **more: Any) -> dict[str, Any]:
         """Write ``result.json``."""
-        found = {"status": status, **self.about, **more}
-        write_atomically(self.folder / RESULT, (json.dumps(_plain(found), indent=1, default=str) + "\n").encode())
+        found = {"status": status, **self.about, **more, lines.CHECKSUMS: self.checksums}
+        write_atomically(self.folder / RESULT, (json.dumps(plain(found), indent=1, default=str) + "\n").encode())
         return found
 
 

@@ -1,12 +1,14 @@
 """A trained model in one file with all that its use needs: ``model.pt`` in a run's folder.
 
-The file holds dicts, lists, numbers, strings and tensors; it is loaded without trusting pickles. The model's class is
-looked up by its stored name among those that configuration files name.
+The file holds dicts, lists, numbers, strings and tensors, and a digest of them that every load checks; it is loaded
+without trusting pickles. The model's class is looked up by its stored name among those that configuration files name.
 """
 
 from __future__ import annotations
 
 import io
+import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -19,10 +21,15 @@ from src import __version__, config, registry
 from src.atomic import write_atomically
 from src.core import Params
 from src.data.transforms import Transform
+from src.digest import digest
 from src.errors import UserError
 from src.network import Network, fabric_for
 
+log = logging.getLogger(__name__)
+
 NAME = "model.pt"
+DIGEST = "digest"
+"""Under this name the file holds the digest of all else that it holds."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +56,22 @@ class ModelFile:
         held = {f.name: getattr(self, f.name) for f in fields(self)}
         held["weights"] = {name: tensor.detach().cpu().clone() for name, tensor in self.weights.items()}
         buffer = io.BytesIO()
-        torch.save(held, buffer)
+        torch.save({**held, DIGEST: digest(held)}, buffer)
         write_atomically(path, buffer.getvalue())
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """What was saved at ``path``, a file or the run's folder that has it.
 
+        A file without a digest, as they were once written, is loaded with a warning.
+
         Raises:
             UserError: if there is none, it is damaged, or it is no model of this package.
         """
         file = path / NAME if path.is_dir() else path
         try:
-            held = torch.load(file, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings(action="ignore"):  # of torch, about what damage looks like to it
+                held = torch.load(file, map_location="cpu", weights_only=True)
         except FileNotFoundError:
             raise UserError(
                 f"there is no {file}: name the folder of a finished or stopped run with products=true"
@@ -70,8 +80,15 @@ class ModelFile:
             reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
             raise UserError(f"{file} is damaged or was not written by a run ({reason})") from error
         names = {f.name for f in fields(cls)}
-        if not isinstance(held, dict) or held.keys() != names:
+        if not isinstance(held, dict) or held.keys() - {DIGEST} != names:
             raise UserError(f"{file} is no {NAME} of a run: it should hold {', '.join(sorted(names))}")
+        if DIGEST not in held:
+            log.warning("%s was written before model files held a digest: damage to it would not be noticed", file)
+        elif not _is_digest(held.pop(DIGEST), held):
+            raise UserError(
+                f"{file} is damaged: what it holds does not have the digest that was written with it; take another "
+                "copy of the file, or make the run again"
+            )
         return cls(**held)
 
     def network(self, places: Sequence[Path] = ()) -> Network:
@@ -103,6 +120,15 @@ class ModelFile:
     def _transform(self) -> Transform:
         held: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in self.normalisation.items()}
         return Transform(**held)
+
+
+def _is_digest(written: object, held: Mapping[str, Any]) -> bool:
+    """Whether ``written`` is the digest of ``held``, which may be anything that a damaged file gives."""
+    try:
+        return written == digest(held)
+    except Exception as error:  # what no file of ours holds has no digest
+        log.debug("%r", error)
+        return False
 
 
 def describe(transform: Transform) -> dict[str, Any]:

@@ -115,7 +115,7 @@ ROWS = (
     ("correction_accuracy", "changed labels that are right", "%"),
     ("changed", "labels changed", ""),
     ("participations", "participations (local trainings)", ""),
-    ("left_out", "trainings left out as non-finite", ""),
+    ("left_out", "local trainings left out as non-finite", "of participations"),
     ("bytes", "bytes that travelled", "B"),
     ("wall_time_s", "wall time", "s"),
 )
@@ -130,8 +130,14 @@ def closing(title: str, numbers: Mapping[str, Any]) -> None:
     for key, name, unit in ROWS:
         value = float("nan") if numbers.get(key) is None else float(numbers[key])
         if not math.isnan(value) and not (key == "left_out" and not value):
-            table.add_row(name, _shown(value, unit))
+            table.add_row(name, _share(value, numbers) if unit == "of participations" else _shown(value, unit))
     _console(stderr=False).print(table)
+
+
+def _share(count: float, numbers: Mapping[str, Any]) -> str:
+    """How many local trainings, and what share of all of them."""
+    made = float(numbers.get("participations") or 0)
+    return f"{count:,.0f}" + (f" ({100 * count / made:.2f} %)" if made else "")
 
 
 def _shown(value: float, unit: str) -> str:

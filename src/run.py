@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import shutil
@@ -15,9 +16,12 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from src import config, progress, session
+from src import config, lines, progress, session
+from src.folder import RESULT
 from src.interrupt import Interruption
 from src.session import Session
+
+log = logging.getLogger(__name__)
 
 Status = Literal["finished", "stopped", "interrupted"]
 """How a run left off; stopped: at ``max_rounds``."""
@@ -52,6 +56,7 @@ def train(
 
     Raises:
         UserError: for what the user can mend.
+        NonFiniteError: if every local training of the run diverged.
     """
     config.check(cfg)
     claimed = session.claim(cfg, words, job)
@@ -59,6 +64,8 @@ def train(
         assert claimed.folder.earlier is not None
         claimed.folder.lock.release()
         earlier = claimed.folder.earlier
+        if (wrong := lines.damage(claimed.folder.path, earlier)) is not None:
+            log.warning("%s; the numbers below are of %s, which was written with them", wrong, RESULT)
         progress.closing(f"finished earlier: {claimed.folder.path}", {**earlier, **earlier.get("metrics", {})})
         return Outcome("finished", claimed.folder.path, earlier)
     run = session.open_session(cfg, words, claimed)
@@ -75,6 +82,8 @@ def train(
                         break
             status: Status
             status = "finished" if run.over else "stopped" if run.enough else "interrupted"
+            if status == "finished":
+                run.demand_training()
             record = run.close(status)
         except Exception as error:
             run.fail(error, traceback.format_exc())

@@ -25,9 +25,10 @@ from src.data.federation import Federation, from_config
 from src.disk import DiskFullError
 from src.errors import UserError
 from src.executors import auto
-from src.folder import RunFolder, open_folder
+from src.folder import RunFolder, next_in_order, open_folder
 from src.forgiving import forgiven
 from src.label_table import LabelTable
+from src.loop import NonFiniteError
 from src.method import Method, assemble
 from src.model_file import ModelFile
 from src.network import Network, fabric_for, initial_params
@@ -43,7 +44,7 @@ GROWS = ("rounds", *(f.name for f in fields(Counters)), "bytes", "wall_time_s")
 
 UPPER_BOUND = "upper bound, no method: it is given the truth about its clients' labels"
 
-OF_A_PROCESS = ("rounds", "overrides", "commit", "versions", "threads", "memory_format", "device", "executor")
+OF_A_PROCESS = ("key", "rounds", "overrides", "commit", "versions", "threads", "memory_format", "device", "executor")
 """What a record says of each process that had a part in a run."""
 
 
@@ -62,6 +63,7 @@ class Session:
         seconds: float,
         about: Mapping[str, Any],
         initial: Params,
+        lines: Mapping[str, Any],
     ) -> None:
         self.cfg, self.folder = cfg, folder
         self.method, self.federation, self.executor, self.evaluator = method, federation, executor, evaluator
@@ -70,6 +72,7 @@ class Session:
         self._record = loggers.Record(folder.path, about)
         self._earlier_seconds, self._started = seconds, time.monotonic()
         self._saved, self._saved_round = time.monotonic(), state.round
+        self._known_lines = lines  # their checksums at the checkpoint
         self._evaluations: list[Mapping[str, float]] = []
         self._mirror: loggers.Mirror | None = None
         self.unsynchronised: str | None = None  # the offline folder of W&B, once it is closed
@@ -82,10 +85,11 @@ class Session:
             raise
 
     def _start(self) -> Self:
+        self._evaluations = list(self._record.go_on_after(self.state.round, self._known_lines))
         (self.folder.path / "error.log").unlink(missing_ok=True)
-        self._evaluations = list(self._record.go_on_after(self.state.round))
         checkpoint.forget_after(self.folder.path / "checkpoints", self.state.round)
-        self._record.result("interrupted", **self._grown())  # what a killed run must say
+        self._record.result("interrupted", **self._grown())  # what a killed run must say; it knows of no line cut below
+        self._record.cut()
         wandb = config.Wandb(**OmegaConf.to_container(self.cfg.wandb, resolve=True))  # type: ignore[arg-type]
         about = self._record.about
         parts = (stored_name(about["config"][group]["_target_"]) for group in ("partition", "noise"))
@@ -130,6 +134,20 @@ class Session:
         """Whether the method has come to its end."""
         return self.state.round >= self.rounds
 
+    def demand_training(self) -> None:
+        """Refuse to call a run finished that has learned nothing.
+
+        Raises:
+            NonFiniteError: if every local training of the whole run was left out.
+        """
+        counters = self.state.counters
+        if 0 < counters.participations == counters.left_out:
+            raise NonFiniteError(
+                f"all {counters.left_out:,} local trainings came back with non-finite parameters and were left out, so "
+                f"the model has learned nothing: try a smaller train.lr (it is {self.cfg.train.lr:g}) in a new run, or "
+                "on_nonfinite=stop to end at the first of them"
+            )
+
     @property
     def enough(self) -> bool:
         """Whether to leave here: at the end, or at ``max_rounds``."""
@@ -155,7 +173,8 @@ class Session:
             return
         about = self._record.about
         self._record.sync()
-        saved = checkpoint.Checkpoint(state, about["key"], about["federation"], self.seconds, about["executor"])
+        known = about["key"], about["federation"], self.seconds, about["executor"], self._record.checksums
+        saved = checkpoint.Checkpoint(state, *known)
         checkpoint.save(self.folder.path / "checkpoints", saved, self.cfg.checkpoint.keep)
         self._saved, self._saved_round = time.monotonic(), state.round
 
@@ -171,6 +190,7 @@ class Session:
         counters = self.state.counters
         return {
             "rounds": self.state.round,
+            "checkpoint": self._saved_round,
             "metrics": {
                 **evaluate.summarise(self._evaluations),
                 **self.evaluator.labels(self.state),
@@ -335,11 +355,16 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     }
     evaluator = evaluate.Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.asks)  # what there is not is said now, not after rounds
-    found = None if folder.earlier is None else checkpoint.newest(folder.path / "checkpoints", network.device)
+    found = None
+    if folder.earlier is not None:
+        recorded = folder.earlier.get("checkpoint")
+        last = recorded if isinstance(recorded, int) else 0
+        found = checkpoint.newest(folder.path / "checkpoints", network.device, last)
     began = (found.executor if found is not None else {}) or (folder.earlier or {}).get("executor")
     state, seconds = loop.initial_state(params), 0.0
+    lines: Mapping[str, Any] = {}
     if found is not None:
-        state, seconds = _restored(found, federation, network, folder), found.seconds
+        state, seconds, lines = _restored(found, federation, network, folder), found.seconds, found.lines
     work = auto.Work.of(cfg, method, network, len(federation.with_data))
     executor, chosen = auto.settled(cfg, work, network, began)
     about = {
@@ -356,6 +381,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         "device": str(network.device),
         "executor": described(executor),
         "started": time.time(),
+        "order": next_in_order(cfg.output_root) if folder.earlier is None else folder.earlier.get("order"),
         **loggers.environment(),
     }
     if method.upper_bound:
@@ -366,26 +392,37 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         if found is not None:
             _say_what_differs(folder.earlier, about)
         progress.opening([f"going on after round {state.round}"])
+        if found is not None and not lines:
+            progress.opening(["note: its checkpoint has no checksums of what the run wrote down; that was not checked"])
     shelf, limit = checkpoint.client_shelf(folder.path), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
+    progress.opening([f"note: files of {data.name} are known by path and size alone"] if federation.by_names else [])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
     progress.stages(method)
     sizes = {client: federation.sizes[client] for client in federation.with_data}
     progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
-    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params)
+    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params, lines)
 
 
 def _restored(
     found: checkpoint.Checkpoint, federation: Federation, network: Network, folder: RunFolder
 ) -> FederatedState:
     assert folder.earlier is not None
-    if found.key != folder.earlier["key"] or found.federation != federation.fingerprint:
+    same = found.federation in (federation.fingerprint, federation.names_fingerprint)
+    keys = {one.get("key") for one in (folder.earlier, *folder.earlier.get("earlier", ()))}  # a key has changed format
+    if found.key not in keys or not same:
+        earlier = folder.earlier.get("config", {}).get("dataset", {}).get("fingerprint")
+        hint = (
+            "; it was begun with dataset.fingerprint=contents" if federation.by_names and earlier == "contents" else ""
+        )
         raise UserError(
             f"{folder.path}: its checkpoint was made on another federation than the one drawn now; the data's files, "
-            "numpy or the code that draws have changed since, so it cannot go on as the same run"
+            f"numpy or the code that draws have changed since, so it cannot go on as the same run{hint}"
         )
+    if found.federation == federation.names_fingerprint and not federation.by_names:
+        progress.opening(["note: its checkpoint knows files by path and size; what was in them then was not verified"])
     params = {name: p.to(network.device) for name, p in found.state.server.params.items()}
     return replace(found.state, server=replace(found.state.server, params=params))
 

@@ -12,9 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from src import order
 from src.errors import UserError
 from src.folder import RESULT, read_record
 from src.identity import recorded_identity, settings
+from src.lines import damage
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,6 @@ class Run:
     def finished(self) -> bool:
         """Whether it came to its end."""
         return self.status == "finished"
-
-    @property
-    def started(self) -> float:
-        """Seconds since the epoch."""
-        found = self.result.get("started")
-        return float(found) if isinstance(found, int | float) else 0.0
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -128,15 +124,20 @@ def find(names: Sequence[str], *, unfinished: bool = False) -> list[Run]:
         if not found[name]:
             note(f"{name}: no run is recorded in or below it")
     read = {folder: _read(folder) for folders in found.values() for folder in folders}
-    runs = [run for run in read.values() if run is not None and (run.finished or unfinished)]
+    runs = []
     for folder, run in read.items():
         if run is None:
             note(f"{shown(folder)} is left out: its {RESULT} cannot be read as that of a run")
         elif not (run.finished or unfinished):
             note(f"{shown(folder)} is left out: {run.status} after round {run.result.get('rounds', '?')}")
+        elif (wrong := damage(folder, run.result)) is not None:
+            note(f"{shown(folder)} is left out: {wrong}; put back a copy of the file, or make the run again")
+        else:
+            runs.append(run)
     if not runs:
-        hint = "; --unfinished takes the others, too" if any(read.values()) else ""
-        raise UserError(f"no run is finished in or below {', '.join(names)}{hint}")
+        others = not unfinished and any(run is not None and not run.finished for run in read.values())
+        what, hint = ("is finished", "; --unfinished takes the others, too") if others else ("can be read whole", "")
+        raise UserError(f"no run {what} in or below {', '.join(names)}{hint}")
     return runs
 
 
@@ -216,7 +217,7 @@ def _newest(runs: Sequence[Run]) -> Iterator[Run]:
     for seed in sorted({run.seed for run in runs}):
         first, *rest = sorted(
             (run for run in runs if run.seed == seed),
-            key=lambda run: (run.finished, run.started, str(run.folder)),
+            key=lambda run: (run.finished, *order.age(run.result), str(run.folder)),
             reverse=True,
         )
         if rest:

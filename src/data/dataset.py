@@ -68,7 +68,8 @@ class Dataset:
     given: Labels | None = None  # [N]
     clients: Indices | None = None  # [N], a natural client's number for each sample
     ids: Sequence[str] | None = None  # [N], a sample's name or path; its position where None
-    fingerprint: str = ""  # sha256 of labels and images (or of their paths and sizes, where decoded on demand)
+    fingerprint: str = ""  # sha256 of labels and images, which ``dataset.fingerprint=names`` tells by paths and sizes
+    names_fingerprint: str | None = None  # the same with files told by paths and sizes; None where there are no files
 
     @property
     def num_classes(self) -> int:

@@ -54,6 +54,12 @@ class Federation:
     nominal: tuple[float, ...] | None  # [K], the rate the noise model gave each client; see the model for its meaning
     fingerprint: str  # sha256 of all of the above
     benchmark: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test set, held by the server
+    names_fingerprint: str | None = None  # the same with files told by paths and sizes; None where there are no files
+
+    @property
+    def by_names(self) -> bool:
+        """Whether files are told by their paths and sizes alone."""
+        return self.fingerprint == self.names_fingerprint
 
     @property
     def num_clients(self) -> int:
@@ -148,9 +154,14 @@ def build(
         given=torch.from_numpy(drawn.given),
         truth=None if dataset.truth is None else torch.from_numpy(dataset.truth),
         nominal=None if drawn.nominal is None else tuple(drawn.nominal.tolist()),
-        fingerprint=hashlib.sha256(f"{dataset.fingerprint}{drawn.digest()}".encode()).hexdigest(),
+        fingerprint=_fingerprint(dataset.fingerprint, drawn),
+        names_fingerprint=dataset.names_fingerprint and _fingerprint(dataset.names_fingerprint, drawn),
         benchmark=held_by_server(dataset.test_labels, benchmark),
     )
+
+
+def _fingerprint(dataset: str, drawn: Draw) -> str:
+    return hashlib.sha256(f"{dataset}{drawn.digest()}".encode()).hexdigest()
 
 
 def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, validation: float) -> Draw:

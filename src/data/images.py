@@ -16,13 +16,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from src.data import contents
 from src.data.dataset import Images, Indices
 from src.errors import UserError
 
@@ -37,6 +38,9 @@ class Store(Images, Protocol):
 
     def digest(self) -> bytes:
         """A sha256 of what would be read; see each store for what stands for it."""
+
+    def digest_of_names(self) -> bytes | None:
+        """A sha256 of the names and sizes of files; None where what would be read lies in none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +108,9 @@ class TensorImages:
                 digest.update(array.data)
         return digest.digest()
 
+    def digest_of_names(self) -> None:
+        """They lie in memory, wherever they came from."""
+
 
 AHEAD = 1
 """Parts that are decoded ahead of the one in use."""
@@ -148,6 +155,8 @@ class ImageFiles:
     channels: int = 3  # 3: colour, 1: grey
     threads: int = 1  # decoding at once; Pillow lets go of the interpreter while it decodes
     device: torch.device | str = "cpu"
+    known_by: Literal["contents", "names"] = "names"  # what stands for the files in the digest
+    cache: Path | None = None  # the folder where what is in files is remembered
     unreadable: set[str] = field(default_factory=set)  # paths met so far, in this process
 
     @property
@@ -234,10 +243,25 @@ class ImageFiles:
         return replace(self, paths=tuple(self.paths[i] for i in index.tolist()), file_sizes=self.file_sizes[index])
 
     def digest(self) -> bytes:
-        """The sha256 of relative paths and file sizes in bytes, and of what they are resized to; nothing is decoded."""
+        """The sha256 of relative paths, of what is in the files, and of what they are resized to; nothing is decoded.
+
+        By ``names`` it is that of ``digest_of_names``, which opens no file.
+
+        Raises:
+            UserError: if a file cannot be read.
+        """
+        if self.known_by == "names":
+            return self.digest_of_names()
+        digest = hashlib.sha256(f"contents{self.channels}{self.size}{self.augmented_size}".encode())
+        for path, content in zip(self.paths, contents.digests(self.root, self.paths, self.cache), strict=True):
+            digest.update(path.encode(errors="surrogateescape") + b"\0" + content.tobytes())
+        return digest.digest()
+
+    def digest_of_names(self) -> bytes:
+        """The sha256 of relative paths and file sizes in bytes, and of what they are resized to."""
         digest = hashlib.sha256(f"{self.channels}{self.size}{self.augmented_size}".encode())
         for path, size in zip(self.paths, self.file_sizes.tolist(), strict=True):
-            digest.update(f"{path}\0{size}\n".encode())
+            digest.update(f"{path}\0{size}\n".encode(errors="surrogateescape"))
         return digest.digest()
 
     def in_memory(self) -> TensorImages:

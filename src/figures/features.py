@@ -103,7 +103,7 @@ def _federation(record: RunRecord, places: Sequence[Path]) -> Federation:
     from src.data.federation import from_config
 
     federation = from_config(_recorded(record.result["config"], places))
-    if federation.fingerprint != record.result.get("federation"):
+    if record.result.get("federation") not in (federation.fingerprint, federation.names_fingerprint):
         raise UserError(
             "the federation drawn now is not the run's: the data's files, numpy or the code that draws have changed"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from src import lines
 from src.errors import UserError
 from src.folder import RESULT, read_record
 
@@ -58,28 +58,28 @@ def read(folder: Path) -> RunRecord:
     """What is recorded in ``folder``.
 
     Raises:
-        UserError: if no run is.
+        UserError: if no run is, or its lines are not what it wrote.
     """
     result = read_record(folder)
     if result is None:
         raise UserError(f"{folder}: no run is recorded there ({RESULT} is missing or unreadable)")
-    metrics = _rows(folder / "metrics.jsonl")
+    metrics = _rows(lines.read(folder, lines.METRICS, result))
     return RunRecord(
         result,
         [row for row in metrics if row["kind"] == "round"],
         [row for row in metrics if row["kind"] == "evaluation"],
-        _rows(folder / "corrections.jsonl"),
+        _rows(lines.read(folder, lines.CORRECTIONS, result)),
     )
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    """The lines of a file, up to one that was not written to its end; none of a file that is not there."""
+def _rows(data: bytes) -> list[dict[str, Any]]:
+    """The lines of a file, up to one that was not written to its end."""
     rows = []
-    for line in file.read_text().splitlines() if file.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
+    for line in data.splitlines():
+        row = lines.parsed(line)
+        if row is None:
             break
+        rows.append(row)
     return rows
 
 

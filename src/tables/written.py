@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from src import lines
 from src.compare.runs import shown
 from src.errors import UserError
 from src.folder import RESULT, read_record
+from src.lines import METRICS, DamagedLinesError
 
-METRICS = "metrics.jsonl"
 PARTS: Mapping[str, Any] = {
     "metrics": Mapping,
     "config": Mapping,
@@ -68,11 +69,14 @@ def read(folder: Path) -> Written:
     if result is None or "metrics" not in result:
         raise _damaged(folder, f"{RESULT} has no metrics")
     try:
-        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+        (folder / METRICS).stat()
+        text = lines.read(folder, METRICS, result).decode()
+    except DamagedLinesError as error:
+        raise UserError(f"{error}; remove the folder and run the table again") from None
     except (OSError, ValueError) as error:
         raise _damaged(folder, f"{METRICS} cannot be read ({getattr(error, 'strerror', None) or error})") from None
     rows = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         row = _row(line)
         if row is None:
             raise _damaged(folder, f"line {number} of {METRICS} is damaged")

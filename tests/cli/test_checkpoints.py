@@ -2,15 +2,20 @@
 
 import json
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from src import checkpoint
+from src import checkpoint, session
+from src.errors import UserError
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME
@@ -89,6 +94,71 @@ def test_a_damaged_checkpoint_is_named_on_the_terminal(launch: Launch, tmp_path:
     assert "going on after round 3" in said.err
 
 
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("known", ["index", "record"])
+def test_a_missing_newest_checkpoint_is_said(
+    known: str, unbroken: Ran, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Either the folder of checkpoints or the run's record knows of it."""
+    folder = tmp_path / "run"
+    run(FEDAVG, folder, "checkpoint.every=1", "max_rounds=4")
+    for path in (folder / "checkpoints").glob("round_00000004.*"):
+        path.unlink()
+    if known == "record":
+        (folder / "checkpoints" / checkpoint.NEWEST).unlink()
+    else:
+        record = json.loads((folder / "result.json").read_text())
+        assert record.pop("checkpoint") == 4
+        (folder / "result.json").write_text(json.dumps(record))
+    caplog.clear()
+    run(FEDAVG, folder, "resume=true")
+    (line,) = warned(caplog)
+    assert "round_00000004.pt, which was saved last, is missing; taking the one before it" in line
+    assert_complete(folder, unbroken)
+
+
+def test_where_no_checkpoint_is_left_it_is_said_and_the_run_starts_again(
+    unbroken: Ran, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    run(FEDAVG, folder, "max_rounds=4")
+    shutil.rmtree(folder / "checkpoints")
+    caplog.clear()
+    run(FEDAVG, folder, "resume=true", "max_rounds=1")
+    (line,) = warned(caplog)
+    assert line.endswith(
+        "round_00000004.pt, which was saved last, is missing; no checkpoint before it is left; starting again"
+    )
+    caplog.clear()
+    run(FEDAVG, folder, "resume=true")
+    assert warned(caplog) == []
+    assert_complete(folder, unbroken)
+
+
+def killed(of: session.Session) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def test_nothing_is_missing_after_a_damaged_checkpoint_was_passed_over(
+    unbroken: Ran, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is deleted, and with it what said that it was the newest."""
+    folder = tmp_path / "run"
+    run(FEDAVG, folder, "checkpoint.every=1", "max_rounds=4")
+    flip(folder / "checkpoints" / "round_00000004.pt")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session.Session, "results", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(FEDAVG, folder, "resume=true")
+    caplog.clear()
+    run(FEDAVG, folder, "resume=true")
+    assert warned(caplog) == []
+    assert_complete(folder, unbroken)
+
+
 @pytest.mark.parametrize("keep", [1, 2])
 def test_damaged_checkpoints_do_not_outlive_what_is_saved_later(keep: int, unbroken: Ran, tmp_path: Path) -> None:
     """With all of them damaged the run starts again, and what it then saves must not give way to the old ones."""
@@ -142,8 +212,6 @@ def test_a_checkpoint_needs_no_trust(tmp_path: Path) -> None:
 
 def test_changed_data_are_not_gone_on_with(command: Command, tmp_path: Path) -> None:
     """The key has the path of the files, not their contents; the fingerprint in the checkpoint has those."""
-    import numpy as np
-
     rng = np.random.default_rng(0)
     images, labels = rng.random((60, 1, 4, 4), dtype=np.float32), np.arange(60) % 3
     np.savez(tmp_path / "a.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
@@ -154,6 +222,53 @@ def test_changed_data_are_not_gone_on_with(command: Command, tmp_path: Path) -> 
     said = command(*words, "resume=true")
     assert said.code == 2
     assert "another federation" in said.err
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[str]:
+    """The overrides of a run on images in files, and these in ``tmp_path / "images"``."""
+    rng = np.random.default_rng(0)
+    for i in range(30):
+        path = tmp_path / "images" / ("train" if i < 24 else "test") / str(i % 3) / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8)).save(path)
+    words = ["dataset=image_folder", f"dataset.root={tmp_path / 'images'}", "dataset.image_size=4", "model=mlp"]
+    words += ["dataset.crop_from=null", "dataset.normalize=half", "partition.num_clients=3", "noise=none"]
+    return [*words, "method=fedavg", "rounds=2", "figures=false", "products=false", "wandb.mode=disabled"]
+
+
+def test_other_pixels_in_a_file_of_the_same_size_are_not_gone_on_with(pictures: list[str], tmp_path: Path) -> None:
+    run(pictures, tmp_path / "run", "max_rounds=1")
+    path = tmp_path / "images" / "train" / "0" / "0.png"
+    size = path.stat().st_size
+    flip(path)
+    assert path.stat().st_size == size
+    with pytest.raises(UserError, match="another federation"):
+        run(pictures, tmp_path / "run", "resume=true")
+    flip(path)
+    assert run(pictures, tmp_path / "run", "resume=true").record["status"] == "finished"
+
+
+def test_where_only_names_were_known_it_goes_on_and_says_what_was_not_verified(
+    pictures: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As every checkpoint of earlier versions."""
+    names = "dataset.fingerprint=names"
+    begun = run([*pictures, names], tmp_path / "run", "max_rounds=1")
+    assert "note: files of own are known by path and size alone" in capsys.readouterr().err
+    assert begun.record["config"]["dataset"]["fingerprint"] == "names"
+    ran = run(pictures, tmp_path / "run", "resume=true")
+    said = capsys.readouterr().err
+    assert said.count("what was in them then was not verified") == 1
+    assert "by path and size alone" not in said
+    assert ran.record["key"] == begun.record["key"]
+    assert ran.record["federation"] != begun.record["federation"]
+    assert ran.lines == run(pictures, tmp_path / "unbroken").lines
+    assert "verified" not in capsys.readouterr().err
+
+    run(pictures, tmp_path / "other", "max_rounds=1")
+    with pytest.raises(UserError, match=r"begun with dataset\.fingerprint=contents$"):
+        run([*pictures, names], tmp_path / "other", "resume=true")
 
 
 # ------------------------------------------------------------------------------------------------ killed and stopped

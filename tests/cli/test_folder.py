@@ -2,11 +2,15 @@
 
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
+from src import order, session
+from src.folder import open_folder
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME
@@ -15,7 +19,7 @@ FEDAVG = BY_NAME["fedavg"].words
 
 
 def folders(tmp_path: Path) -> list[Path]:
-    return sorted((tmp_path / "outputs").iterdir()) if (tmp_path / "outputs").exists() else []
+    return sorted((tmp_path / "outputs").glob("[!.]*"))
 
 
 def status(folder: Path) -> str:
@@ -68,6 +72,43 @@ def test_resume_takes_the_newest_unfinished_run_of_the_same_key(command: Command
     assert (finished / "result.json").read_bytes() == done
     ran = [Ran(f, {}) for f in (older, newer, finished)]
     assert ran[0].lines == ran[1].lines == ran[2].lines
+
+
+def test_the_newest_run_is_that_which_began_last_whatever_the_clock_said(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of a sweep and runs of another ``output_root`` are in one order with the others."""
+    clock = time.time
+    for number, words in enumerate((["output_root=outputs"], ["-m"], ["output_root=elsewhere"])):
+        with monkeypatch.context() as patch:  # set back, each time further
+            patch.setattr(session.time, "time", lambda by=1e6 * number: clock() - by)
+            assert command(*words, *FEDAVG, "max_rounds=1").code == 0
+    (first,), (second,), (third,) = (
+        tmp_path.glob(f"{pattern}/result.json") for pattern in ("outputs/*", "multirun/*/*/*", "elsewhere/*")
+    )
+    numbers = [json.loads(path.read_text())["order"] for path in (first, second, third)]
+    assert numbers == [1, 2, 3]
+    said = command(*FEDAVG, "resume=true", "max_rounds=2")
+    assert f"{second.parent.relative_to(tmp_path)} goes on" in said.err
+    assert json.loads(second.read_text())["order"] == 2, "a run keeps its number"
+    assert (
+        f"{third.parent.relative_to(tmp_path)} goes on" in command(*FEDAVG, "resume=true", "output_root=elsewhere").err
+    )
+
+
+def test_runs_without_a_number_are_older_and_among_themselves_in_the_order_of_their_clocks(tmp_path: Path) -> None:
+    records = {"a": {"started": 9e9}, "b": {"started": 8e9}, "c": {"order": 1, "started": 1.0}, "d": {"started": 9e9}}
+    for name, record in records.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(json.dumps({"key": "k", "config": {}, **record}))
+    found = []
+    while records:
+        newest, _ = open_folder(output=None, output_root=str(tmp_path), resume=True, key="k", plain={}, job=None)
+        newest.lock.release()
+        found.append(newest.path.name)
+        (newest.path / "result.json").unlink()
+        del records[newest.path.name]
+    assert found == ["c", "d", "a", "b"]
 
 
 def test_with_nothing_to_go_on_from_it_starts_afresh_and_says_so(command: Command, tmp_path: Path) -> None:
@@ -182,3 +223,39 @@ def test_the_printed_command_works_for_a_folder_of_any_name(command: Command, tm
     again = command(*resuming_words(said))
     assert again.code == 0, again.err
     assert status(folder) == "finished"
+
+
+# ------------------------------------------------------------------------------------------------------------- order
+
+
+def test_numbers_rise_over_all_folders(tmp_path: Path) -> None:
+    one, other, absent = (tmp_path / name for name in ("one", "other", "absent"))
+    one.mkdir()
+    other.mkdir()
+    asked: list[Path] = []
+
+    def highest(root: Path) -> int:
+        asked.append(root)
+        return 6 if root == one else 0
+
+    assert order.take([one, absent], highest) == 7
+    assert [order.take([one], highest) for _ in range(2)] == [8, 9]
+    assert order.take([absent, other, one], highest) == 10
+    assert order.take([other], highest) == 11
+    assert asked == [one, other], "the runs are looked at where there is no counter"
+    assert not absent.exists()
+    (one / order.COUNTER).write_text("no number")
+    assert order.take([one, other], highest) == 12
+    assert order.take([absent], highest) == 1
+
+
+def test_runs_that_begin_at_once_have_numbers_of_their_own(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        taken = list(threads.map(lambda _: order.take([tmp_path], lambda root: 0), range(40)))
+    assert sorted(taken) == list(range(1, 41))
+
+
+@pytest.mark.parametrize("held", [None, 0, -1, 2.5, True, "7"])
+def test_what_is_no_number_is_none(held: object) -> None:
+    assert order.number({"order": held}) == 0
+    assert order.age({"order": held, "started": None}) == (0, 0.0)

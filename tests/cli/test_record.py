@@ -14,6 +14,7 @@ import torch
 
 from src import config, identity
 from src.core import ClientSampler, ClientState, Sampling
+from src.loop import NonFiniteError
 from src.shelved import Shelved
 from tests.cli.conftest import ROOT, Command
 from tests.properties.runs import Ran, assembled, difference, run
@@ -102,7 +103,9 @@ def test_a_model_is_counted_as_it_travels(tmp_path: Path) -> None:
 
 
 def test_what_is_not_a_number_is_null_in_the_lines(tmp_path: Path) -> None:
-    ran = run(FEDAVG, tmp_path / "run", "train.lr=1e30")
+    with pytest.raises(NonFiniteError):
+        run(FEDAVG, tmp_path / "run", "train.lr=1e30")
+    ran = Ran(tmp_path / "run", {})
     assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
     assert all(line["loss"] is None for line in ran.lines if line["kind"] == "round")
 
@@ -158,10 +161,44 @@ def test_stopping_at_divergence_fails_the_run(command: Command, tmp_path: Path) 
     assert said.code == 1
     assert "non-finite" in said.err.splitlines()[-1]
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
-    dropped = command(*FEDAVG, "train.lr=1e30", "output=dropped")
-    assert dropped.code == 0
-    assert "left out as non-finite" in dropped.out
-    assert json.loads((tmp_path / "dropped" / "result.json").read_text())["left_out"] == 30
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (config.CONF / "method").glob("*.yaml")))
+def test_a_run_in_which_every_training_diverged_has_failed(name: str, command: Command, tmp_path: Path) -> None:
+    words = ["debug=fast", f"method={name}", "train.lr=1e30", "figures=false", "output=run"]
+    said = command(*words)
+    assert said.code == 1
+    (error,) = (line for line in said.err.splitlines() if line.startswith("error: "))
+    assert "local trainings came back with non-finite parameters" in error
+    assert "smaller train.lr (it is 1e+30)" in error
+    record = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert record["status"] == "failed"
+    assert record["left_out"] == record["participations"] > 0
+    assert record["error"].removeprefix("NonFiniteError: ") in error
+    assert not (tmp_path / "run" / "model.pt").exists()
+
+
+def test_it_fails_again_where_it_is_gone_on_with(command: Command, tmp_path: Path) -> None:
+    words = [*FEDAVG, "train.lr=1e30", "output=run"]
+    assert command(*words).code == 1
+    said = command(*words, "resume=true")
+    assert (said.code, "learned nothing" in said.err.splitlines()[-1]) == (1, True)
+
+
+def test_the_closing_table_says_what_share_was_left_out(command: Command, tmp_path: Path) -> None:
+    """The images of the first of ten clients are so bright that the loss overflows."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.random((60, 1, 4, 4), dtype=np.float32), np.arange(60) % 3
+    images[:6] = 1e38
+    owners = np.repeat(np.arange(10), 6)
+    np.savez(tmp_path / "own.npz", x_train=images, y_train=labels, x_test=images[6:], y_test=labels[6:], clients=owners)
+    words = ["dataset=arrays", f"dataset.file={tmp_path / 'own.npz'}", "dataset.normalize=none", "partition=file"]
+    words += ["partition.num_clients=10", "noise=none", "method=fedavg", "rounds=3", "fraction=1.0", "model=mlp"]
+    said = command(*words, "wandb.mode=disabled", "figures=false", "executor=sequential", "output=run")
+    assert said.code == 0, said.err
+    (row,) = (line for line in said.out.splitlines() if "left out" in line)
+    assert "3 (10.00 %)" in row
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["left_out"] == 3
 
 
 # ---------------------------------------------------------------------------------- held out, empty, without truth

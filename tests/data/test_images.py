@@ -1,5 +1,6 @@
 """Both stores: the same pixels for the same position, and files that cannot be read."""
 
+import hashlib
 import logging
 import os
 import pickle
@@ -126,6 +127,9 @@ def test_the_digest_follows_every_pixel_type_and_shape():
 
 def test_the_digest_of_files_follows_paths_and_sizes(files: ImageFiles):
     before = files.digest()
+    lines = (f"{path}\0{(files.root / path).stat().st_size}\n" for path in files.paths)
+    by_hand = hashlib.sha256("".join(["3(16, 16)(20, 20)", *lines]).encode()).digest()
+    assert by_hand == before == files.digest_of_names(), "or older checkpoints could not be gone on from"
     assert ImageFiles(files.root, list(files.paths), files.file_sizes, (16, 16), (20, 20)).digest() == before
     longer = files.file_sizes.copy()
     longer[3] += 1

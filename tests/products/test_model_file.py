@@ -1,8 +1,10 @@
 """``model.pt``: the model of a run, used away from its data set."""
 
 import logging
-from dataclasses import replace
+import warnings
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,6 +131,74 @@ def test_a_damaged_file_is_one_line(damage: str, fedcorr: Ran, own: Own, tmp_pat
     assert answer.err.startswith("error: ")
     assert answer.err.count("\n") == 1
     assert str(tmp_path / "model.pt") in answer.err
+
+
+def test_no_flipped_byte_changes_a_model_without_a_word(fedavg: Ran, tmp_path: Path) -> None:
+    """At 300 places over the whole file; the container's own fields, such as times, change nothing that is read."""
+    whole, file = (fedavg.folder / "model.pt").read_bytes(), tmp_path / "model.pt"
+    good, refused, equal = ModelFile.load(fedavg.folder), [], 0
+    with warnings.catch_warnings(action="error"):
+        for place in np.linspace(0, len(whole) - 1, 300).astype(int):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << int(place) % 8
+            file.write_bytes(damaged)
+            try:
+                found = ModelFile.load(file)
+            except UserError as error:
+                refused.append(str(error))
+            else:
+                assert difference(found, good) is None, f"byte {place}"
+                equal += 1
+    assert len(refused) > 150
+    assert len(refused) + equal == 300
+    assert all(str(file) in line and "\n" not in line for line in refused)
+
+
+def _changed(held: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(held, dict):
+        name = next(iter(held))
+        return {**held, name: _changed(held[name])}
+    if isinstance(held, torch.Tensor):
+        return held.reshape(-1).flip(0).reshape(held.shape) + 1
+    if isinstance(held, list):
+        return [*held, held[0]]
+    return held + (1 if isinstance(held, int) else "'")
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(ModelFile)])
+def test_the_digest_is_of_every_field(name: str, fedavg: Ran, tmp_path: Path) -> None:
+    held = torch.load(fedavg.folder / "model.pt", weights_only=True)
+    torch.save({**held, name: _changed(held[name])}, tmp_path / "model.pt")
+    with pytest.raises(UserError, match="digest"):
+        ModelFile.load(tmp_path)
+
+
+def test_names_types_and_shapes_of_weights_are_in_the_digest(fedavg: Ran, tmp_path: Path) -> None:
+    held = torch.load(fedavg.folder / "model.pt", weights_only=True)
+    first, *_ = weights = held["weights"]
+    bias = next(name for name, p in weights.items() if p.ndim == 1)
+    for other in (
+        {("other" if name == first else name): p for name, p in weights.items()},
+        {name: p.view(torch.int64) for name, p in weights.items()},
+        {name: p[None] if name == bias else p for name, p in weights.items()},
+    ):
+        torch.save({**held, "weights": other}, tmp_path / "model.pt")
+        with pytest.raises(UserError, match="digest"):
+            ModelFile.load(tmp_path)
+    torch.save({**held, "weights": dict(reversed(weights.items()))}, tmp_path / "model.pt")
+    assert difference(ModelFile.load(tmp_path), ModelFile.load(fedavg.folder)) is None, "their order means nothing"
+
+
+def test_a_file_without_a_digest_is_loaded_with_a_warning(
+    fedavg: Ran, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As they were written before."""
+    held = torch.load(fedavg.folder / "model.pt", weights_only=True)
+    del held["digest"]
+    torch.save(held, tmp_path / "model.pt")
+    assert difference(ModelFile.load(tmp_path), ModelFile.load(fedavg.folder)) is None
+    assert [(r.levelname, str(tmp_path / "model.pt") in r.getMessage()) for r in caplog.records] == [("WARNING", True)]
 
 
 def test_a_product_that_cannot_be_written_hides_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

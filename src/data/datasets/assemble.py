@@ -48,9 +48,8 @@ def assemble(
     if test_size is not None:
         keep = balanced(test_labels, test_size, "dataset.test_size")
         test, test_labels = test.take(keep), test_labels[keep]
-    digest = hashlib.sha256(train.digest() + test.digest())
-    for array in (truth, given, clients, test_labels):
-        digest.update(b"-" if array is None else np.ascontiguousarray(array, np.int64).tobytes())
+    arrays = (truth, given, clients, test_labels)
+    names = train.digest_of_names(), test.digest_of_names()
     return Dataset(
         name=name,
         classes=tuple(classes),
@@ -62,8 +61,17 @@ def assemble(
         given=given,
         clients=clients,
         ids=ids,
-        fingerprint=digest.hexdigest(),
+        fingerprint=_fingerprint(train.digest(), test.digest(), arrays),
+        names_fingerprint=None if names[0] is None or names[1] is None else _fingerprint(names[0], names[1], arrays),
     )
+
+
+def _fingerprint(train: bytes, test: bytes, arrays: Sequence[Labels | None]) -> str:
+    """The sha256 of both splits' digests and of all labels."""
+    digest = hashlib.sha256(train + test)
+    for array in arrays:
+        digest.update(b"-" if array is None else np.ascontiguousarray(array, np.int64).tobytes())
+    return digest.hexdigest()
 
 
 def balanced(labels: Labels, size: int, key: str) -> Indices:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from src.data.datasets.download import expand
 from src.data.images import ImageFiles, file_sizes
 from src.data.transforms import IMAGENET, Transform
 from src.errors import UserError
-from src.ranges import PositiveCount
+from src.ranges import FromFiles, PositiveCount
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,9 @@ class Clothing1M:
     Training: the noisy million with noisy labels; testing: the clean test list. The clean training and validation
     lists are not used. Images are decoded when asked for, resized to 256x256 for random crops of 224x224 and to
     224x224, without a crop, for evaluation. A sample's id is its path below ``images``.
+
+    The fingerprint covers paths and what is in the files, or by ``names`` paths and file sizes. ``cache`` is the folder
+    where what is in the files is remembered.
     """
 
     name: Literal["clothing1m"]
@@ -58,6 +61,8 @@ class Clothing1M:
     threads: PositiveCount
     train_size: PositiveCount | None
     test_size: PositiveCount | None
+    fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack it, and the next
+    cache: Annotated[str | None, FromFiles(None)] = None
 
     def __call__(self) -> Dataset:
         """The data set; the given labels are the noisy ones, and there is no truth.
@@ -112,6 +117,8 @@ class Clothing1M:
                 size=(224, 224),
                 augmented_size=(256, 256) if self.augment and split == "noisy_train" else (224, 224),
                 threads=self.threads,
+                known_by=self.fingerprint,
+                cache=None if self.cache is None else expand(self.cache),
             ),
             labels[keep],
         )

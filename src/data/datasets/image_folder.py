@@ -6,7 +6,7 @@ Small sets are decoded once and kept in memory, large ones file by file when a b
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from src.data.datasets.label_file import choose_labels, read_label_file
 from src.data.images import ImageFiles, file_sizes
 from src.data.transforms import IMAGENET, Transform
 from src.errors import UserError
-from src.ranges import Count, NonNegative, PositiveCount
+from src.ranges import Count, FromFiles, NonNegative, PositiveCount
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -31,7 +31,8 @@ class ImageFolder:
     Where a file gives the labels and the folders are not the truth, ``train`` may have any folders or none, and the
     classes are those of ``test``. A sample's id is its path below ``train``, with ``/`` on every system.
 
-    The fingerprint covers paths and file sizes, not pixels, whether the images are held in memory or not.
+    The fingerprint covers paths and what is in the files, or by ``names`` paths and file sizes, whether the images are
+    held in memory or not. ``cache`` is the folder where what is in the files is remembered.
     """
 
     name: str
@@ -49,6 +50,8 @@ class ImageFolder:
     threads: PositiveCount
     train_size: PositiveCount | None
     test_size: PositiveCount | None
+    fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack it, and the next
+    cache: Annotated[str | None, FromFiles(None)] = None
 
     def __call__(self) -> Dataset:
         """The data set.
@@ -99,6 +102,8 @@ class ImageFolder:
             augmented_size=(crop_from, crop_from),
             channels=3 if self.color == "rgb" else 1,
             threads=self.threads,
+            known_by=self.fingerprint,
+            cache=None if self.cache is None else expand(self.cache),
         )
 
     def _transform(self) -> Transform:
