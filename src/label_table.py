@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from src.atomic import write_atomically
+from src.spreadsheet import text_cell
 
 NAME = "labels.csv"
 
@@ -32,17 +33,21 @@ class LabelTable:
     true: Sequence[int] | None  # None where nobody knows them
 
     def rows(self) -> Iterator[dict[str, str | int]]:
-        """The lines of the file: labels by the names of their classes, ``flagged`` as 1, 0 or empty."""
+        """The lines of the file: labels by the names of their classes, ``flagged`` as 1, 0 or empty.
+
+        A name that a spreadsheet would take for a formula has a mark before it: ``src.spreadsheet.text_of`` reads it.
+        """
+        names = [text_cell(name) for name in self.classes]
         for i, (client, sample) in enumerate(zip(self.client, self.sample, strict=True)):
             row = {
                 "client": client,
-                "sample": sample,
-                "given": self.classes[self.given[i]],
-                "final": self.classes[self.final[i]],
+                "sample": text_cell(sample) if isinstance(sample, str) else sample,
+                "given": names[self.given[i]],
+                "final": names[self.final[i]],
                 "confidence": f"{float(self.confidence[i]):.6g}",
                 "flagged": "" if self.flagged is None else int(self.flagged[i]),
             }
-            yield row if self.true is None else {**row, "true": self.classes[self.true[i]]}
+            yield row if self.true is None else {**row, "true": names[self.true[i]]}
 
     def save(self, path: Path) -> None:
         """Write the table as CSV, whole or not at all.

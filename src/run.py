@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from src import config, progress, session
 from src.interrupt import Interruption
 from src.session import Session
+from src.terminal import print_line
 
 Status = Literal["finished", "stopped", "interrupted"]
 """How a run left off; stopped: at ``max_rounds``."""
@@ -81,10 +82,10 @@ def train(
             raise
         finally:
             if job is None and run.unsynchronised:
-                print(f"wandb sync {run.unsynchronised}", file=sys.stderr)
+                print_line(f"wandb sync {run.unsynchronised}", to=sys.stderr)
     progress.closing(f"{status}: {run.folder.path}", {**record, **record["metrics"]})
     if status != "finished" and job is None:
-        print(f"to go on: {command(_again(words, run.folder.path))}", file=sys.stderr)
+        print_line(f"to go on: {command(_again(words, run.folder.path))}", to=sys.stderr)
     return Outcome(status, run.folder.path, record, stop.number if status == "interrupted" else None)
 
 

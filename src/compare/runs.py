@@ -15,6 +15,7 @@ from typing import Any
 from src.config import identity
 from src.errors import UserError
 from src.folder import RESULT, read_record
+from src.terminal import print_line
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Row:
 
 def note(line: str) -> None:
     """Say what a person should know beside the table."""
-    print(line, file=sys.stderr)
+    print_line(line, to=sys.stderr)
 
 
 # ------------------------------------------------------------------------------------------------------------ find

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from src.compare.latex import escaped
 from src.compare.names import names
 from src.compare.runs import Row, Run, note
+from src.spreadsheet import text_cell
+from src.terminal import visible
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -98,7 +100,7 @@ class Line:
     @property
     def status(self) -> str:
         """The status of its runs, counted where they differ."""
-        found = Counter(run.status for run in self.row.runs)
+        found = Counter(visible(run.status) for run in self.row.runs)
         return next(iter(found)) if len(found) == 1 else ", ".join(f"{n} {status}" for status, n in found.items())
 
 
@@ -119,7 +121,7 @@ class Table:
                 if 0 < len(found[column.key]) < len(row.runs):
                     counted = f"{len(found[column.key])} of {len(row.runs)}"
                     note(f"{name}: {column.heading} is of {counted} seeds; the others have none")
-            lines.append(Line(name, row, {key: Number.of(numbers) for key, numbers in found.items()}))
+            lines.append(Line(visible(name), row, {key: Number.of(numbers) for key, numbers in found.items()}))
         return cls(sorted(lines, key=lambda line: (*_place(line, sort), line.name)), with_status)
 
     @cached_property
@@ -205,7 +207,8 @@ class Table:
                 Text(text[i], "bold" if self.best(line, column) else "")
                 for text, column in zip(texts, columns, strict=True)
             ]
-            table.add_row(line.name, str(len(line.row.runs)), *([line.status] if self.with_status else []), *numbers)
+            first = [line.name, str(len(line.row.runs)), *([line.status] if self.with_status else [])]
+            table.add_row(*map(Text, first), *numbers)
         return table
 
     def markdown(self) -> str:
@@ -247,7 +250,7 @@ class Table:
                 values.append(None if number is None else number.mean)
                 if column.spread:
                     values.append(None if number is None else number.deviation)
-            first = [line.name, len(line.row.runs), *([line.status] if self.with_status else [])]
+            first = [text_cell(line.name), len(line.row.runs), *([text_cell(line.status)] if self.with_status else [])]
             writer.writerow([*first, *("" if value is None else f"{value:.10g}" for value in values)])
         return text.getvalue()
 

@@ -1,12 +1,12 @@
 """``python -m src.figures RUN_DIR [RUN_DIR...] [--tsne]``."""
 
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from src import cli
 from src.errors import UserError
+from src.terminal import print_line
 
 TSNE = "--tsne"
 USAGE = (
@@ -35,12 +35,11 @@ def redraw(words: Sequence[str]) -> None:
     for path in paths:
         files = save(path, tsne=TSNE in words)
         names = ", ".join(file.stem for file in files) or "nothing to draw yet"
-        print(f"{path / FOLDER}: {names}")
+        print_line(f"{path / FOLDER}: {names}")
 
 
 def main() -> None:
     """What the command runs."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(USAGE)
         return

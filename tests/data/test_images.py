@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional as reference
 
-from src.data import images
+from src.data import image_file, images
 from src.data.images import ImageFiles, TensorImages, file_sizes
 from src.errors import UserError
 from src.streams import stream
@@ -167,7 +167,7 @@ class Counting:
     """Counts the files that are decoded, in place of ``images.decode``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, self._decode = 0, images.decode
+        self.count, self._decode = 0, image_file.decode
         monkeypatch.setattr(images, "decode", self)
 
     def __call__(self, encoded: bytes, size: tuple[int, int], channels: int) -> Any:

@@ -7,6 +7,7 @@ import io
 import json
 
 from src.compare.runs import shown
+from src.spreadsheet import text_cell
 from src.tables.filled import Filled
 from src.tables.render.evidence import Evidence
 from src.tables.render.sheet import differences, footnote
@@ -31,6 +32,8 @@ FIELDS = (
     "folders",
     "commands",
 )
+TEXTS = ("table", "row", "column", "paper_column", "scale", "metric", "unit", "state", "note", *FIELDS[-3:])
+"""Those that are text; a spreadsheet shall take none for a formula (``src.spreadsheet``)."""
 
 
 def table(filled: Filled, evidence: Evidence) -> str:
@@ -68,7 +71,8 @@ def table(filled: Filled, evidence: Evidence) -> str:
                     "paper_std": _number(paper.std if paper else None),
                     "difference": _number(apart),
                 }
-                writer.writerow(ours | theirs)
+                row_of_cells = ours | theirs
+                writer.writerow(row_of_cells | {name: text_cell(str(row_of_cells[name])) for name in TEXTS})
     return text.getvalue()
 
 
