@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from src.atomic import write_atomically
-from src.spreadsheet import text_cell
+from src.spreadsheet import csv_text
 
 NAME = "labels.csv"
 
@@ -33,31 +31,27 @@ class LabelTable:
     true: Sequence[int] | None  # None where nobody knows them
 
     def rows(self) -> Iterator[dict[str, str | int]]:
-        """The lines of the file: labels by the names of their classes, ``flagged`` as 1, 0 or empty.
-
-        A name that a spreadsheet would take for a formula has a mark before it: ``src.spreadsheet.text_of`` reads it.
-        """
-        names = [text_cell(name) for name in self.classes]
+        """The lines of the file: labels by the names of their classes, ``flagged`` as 1, 0 or empty."""
         for i, (client, sample) in enumerate(zip(self.client, self.sample, strict=True)):
             row = {
                 "client": client,
-                "sample": text_cell(sample) if isinstance(sample, str) else sample,
-                "given": names[self.given[i]],
-                "final": names[self.final[i]],
+                "sample": sample,
+                "given": self.classes[self.given[i]],
+                "final": self.classes[self.final[i]],
                 "confidence": f"{float(self.confidence[i]):.6g}",
                 "flagged": "" if self.flagged is None else int(self.flagged[i]),
             }
-            yield row if self.true is None else {**row, "true": names[self.true[i]]}
+            yield row if self.true is None else {**row, "true": self.classes[self.true[i]]}
 
     def save(self, path: Path) -> None:
         """Write the table as CSV, whole or not at all.
+
+        A name that a spreadsheet would take for a formula has a mark before it: ``src.spreadsheet.text_of`` reads it.
 
         Raises:
             OSError: if it cannot be written.
         """
         columns = ["client", "sample", "given", "final", "confidence", "flagged"]
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, [*columns, *(["true"] if self.true is not None else [])], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows())
-        write_atomically(path, text.getvalue().encode("utf-8", errors="surrogateescape"))
+        columns += ["true"] if self.true is not None else []
+        text = csv_text([columns, *(row.values() for row in self.rows())])
+        write_atomically(path, text.encode("utf-8", errors="surrogateescape"))

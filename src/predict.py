@@ -9,8 +9,6 @@ regular file, too large or no image is named and left out.
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from src import cli
 from src.data.image_file import MOST_BYTES, MOST_PIXELS
 from src.errors import UserError
 from src.options import Parser
-from src.spreadsheet import text_cell
+from src.spreadsheet import csv_text
 from src.terminal import cell, print_line, visible
 
 if TYPE_CHECKING:
@@ -145,15 +143,11 @@ def save(predictions: Sequence[Prediction], file: Path) -> None:
     from src.output_file import write_output
 
     count = max((len(found.top) for found in predictions), default=1)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
     ranks = ["" if rank == 1 else f"_{rank}" for rank in range(1, count + 1)]
-    writer.writerow(["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))])
-    for found in predictions:
-        cells = (value for name, p in found.top for value in (text_cell(name), f"{p:.6g}"))
-        writer.writerow([text_cell(found.path), *cells])
+    header = ["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))]
+    rows = ([found.path, *(value for name, p in found.top for value in (name, f"{p:.6g}"))] for found in predictions)
     try:
-        write_output(file, text.getvalue().encode("utf-8", errors="surrogateescape"))
+        write_output(file, csv_text([header, *rows]).encode("utf-8", errors="surrogateescape"))
     except OSError as error:
         raise UserError(f"--csv {file} cannot be written ({error.strerror})") from error
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING
 from src.compare.latex import escaped
 from src.compare.names import names
 from src.compare.runs import Row, Run, note
-from src.spreadsheet import text_cell
+from src.spreadsheet import csv_text
 from src.terminal import visible
 
 if TYPE_CHECKING:
@@ -237,12 +235,10 @@ class Table:
 
     def csv(self) -> str:
         """Unrounded numbers, with the deviation in a column of its own; what is missing is empty."""
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
         heads = [[c.csv, f"{c.csv}_std"] if c.spread else [c.csv] for c in self.columns]
-        writer.writerow(
+        rows: list[list[object]] = [
             ["run", "seeds", *(["status"] if self.with_status else []), *(h for head in heads for h in head)]
-        )
+        ]
         for line in self.lines:
             values: list[float | None] = []
             for column in self.columns:
@@ -250,9 +246,9 @@ class Table:
                 values.append(None if number is None else number.mean)
                 if column.spread:
                     values.append(None if number is None else number.deviation)
-            first = [text_cell(line.name), len(line.row.runs), *([text_cell(line.status)] if self.with_status else [])]
-            writer.writerow([*first, *("" if value is None else f"{value:.10g}" for value in values)])
-        return text.getvalue()
+            first = [line.name, len(line.row.runs), *([line.status] if self.with_status else [])]
+            rows.append([*first, *("" if value is None else f"{value:.10g}" for value in values)])
+        return csv_text(rows)
 
 
 def _place(line: Line, sort: str) -> tuple[bool, float]:

@@ -293,7 +293,7 @@ def test_only_files_of_bounded_size_are_read(tmp_path: Path, monkeypatch: pytest
 def test_a_pipe_that_takes_a_file_s_place_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look at a file and its opening."""
     (tmp_path / "a.png").write_bytes(b"123456")
-    before = os.stat(tmp_path / "a.png")
+    before = (tmp_path / "a.png").stat()
     (tmp_path / "a.png").unlink()
     os.mkfifo(tmp_path / "a.png")
     monkeypatch.setattr(image_file.os, "stat", lambda path: before)

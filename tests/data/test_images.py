@@ -147,6 +147,15 @@ def test_sizes_of_files_in_order_and_zero_where_missing(tmp_path: Path):
     assert file_sizes(tmp_path, []).tolist() == []
 
 
+def test_what_is_no_regular_file_has_no_size(tmp_path: Path):
+    """A folder has bytes of its own; Clothing1M counts what has none as missing, and reads none of it."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(bytes(5))
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    assert file_sizes(tmp_path, ["pipe", "file", ".", "link", "endless", "gone"]).tolist() == [0, 5, 0, 5, 0, 0]
+
+
 # ------------------------------------------------------------------------------------------------------ reading ahead
 
 

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -172,7 +173,11 @@ def fetch(target: Path, urls: Sequence[str], timeout: float) -> None:
             temporary.chmod(0o644)
             temporary.replace(target)
             return
-        except (OSError, ValueError) as error:  # urllib's errors are OSErrors; a malformed URL is a ValueError
+        except (
+            OSError,
+            ValueError,
+            HTTPException,
+        ) as error:  # urllib's errors are OSErrors; a malformed URL is another
             failures.append(redacted(f"{url}: {error}"))
         finally:
             temporary.unlink(missing_ok=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 from src.compare.runs import shown
-from src.spreadsheet import text_cell
+from src.spreadsheet import csv_text
 from src.tables.filled import Filled
 from src.tables.render.evidence import Evidence
 from src.tables.render.sheet import differences, footnote
@@ -32,8 +30,6 @@ FIELDS = (
     "folders",
     "commands",
 )
-TEXTS = ("table", "row", "column", "paper_column", "scale", "metric", "unit", "state", "note", *FIELDS[-3:])
-"""Those that are text; a spreadsheet shall take none for a formula (``src.spreadsheet``)."""
 
 
 def table(filled: Filled, evidence: Evidence) -> str:
@@ -42,9 +38,7 @@ def table(filled: Filled, evidence: Evidence) -> str:
     A target that some run did not reach is ``inf``; ``records`` are files beside this one, of finished runs alone.
     Where a column stands for several of the paper's, each of these has a line, ``paper_column``, with the same of ours.
     """
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
-    writer.writeheader()
+    rows: list[dict[str, object]] = []
     metric, labels = filled.table.metric, [column.label for column in filled.table.columns]
     for row, cells in zip(filled.table.rows, filled.cells, strict=True):
         for column, which, cell in zip(filled.columns, filled.of_paper, cells, strict=True):
@@ -71,9 +65,8 @@ def table(filled: Filled, evidence: Evidence) -> str:
                     "paper_std": _number(paper.std if paper else None),
                     "difference": _number(apart),
                 }
-                row_of_cells = ours | theirs
-                writer.writerow(row_of_cells | {name: text_cell(str(row_of_cells[name])) for name in TEXTS})
-    return text.getvalue()
+                rows.append(ours | theirs)
+    return csv_text([FIELDS, *([row[name] for name in FIELDS] for row in rows)])
 
 
 def _number(value: float | None) -> str:
