@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from src.data.array_pickle import read_array_pickle
 from src.data.noise.human import Human
@@ -18,7 +19,7 @@ from src.errors import UserError
 from tests.data.noise_sets import balanced
 from tests.data.test_datasets_torchvision import as_published, cifar, write_cifar
 
-ARRAYS = {
+ARRAYS: dict[str, NDArray[Any]] = {
     "pixels": np.random.default_rng(0).integers(0, 256, (4, 6), dtype=np.uint8),
     "by columns": np.asfortranarray(np.arange(6, dtype=np.int64).reshape(2, 3)),
     "big endian": np.arange(5).astype(">i4"),

@@ -36,7 +36,8 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
 def pixels(content: bytes, channels: int = 3, shape: tuple[int, int] = (12, 16)) -> NDArray[np.uint8]:
     """The image as [H, W, C], in its own size."""
     found = decode(content, shape, channels)
-    assert (found.dtype, found.shape) == (np.uint8, (channels, *shape))
+    assert found.dtype == np.uint8
+    assert found.shape == (channels, *shape)
     return found.transpose(1, 2, 0)
 
 
@@ -262,7 +263,12 @@ def test_no_warning_of_pillow_is_printed(tmp_path: Path) -> None:
 def test_a_program_that_calls_itself_an_image_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pillow hands PostScript to Ghostscript, whatever the file's name ends in."""
     ran: list[object] = []
-    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *words: ran.append(words) or Image.new("RGB", (4, 4)).im)
+
+    def ghostscript(*words: object) -> Any:
+        ran.append(words)
+        return Image.new("RGB", (4, 4)).im
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", ghostscript)
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", "gs")
     content = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\n(owned) print\n%%EOF\n"
     with pytest.raises(Exception, match="cannot identify image file"):
@@ -296,6 +302,6 @@ def test_a_pipe_that_takes_a_file_s_place_is_not_waited_for(tmp_path: Path, monk
     before = (tmp_path / "a.png").stat()
     (tmp_path / "a.png").unlink()
     os.mkfifo(tmp_path / "a.png")
-    monkeypatch.setattr(image_file.os, "stat", lambda path: before)
+    monkeypatch.setattr("src.data.image_file.os.stat", lambda path: before)
     with pytest.raises(ImageError, match="pipe"):
         read_bytes(tmp_path / "a.png")

@@ -109,7 +109,8 @@ def test_what_the_process_prints_to_gets_it_in_order(number: int, to_a_file: boo
     environment: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "cwd": tmp_path}
     if to_a_file:
         with (tmp_path / "all").open("wb") as file:
-            subprocess.run([sys.executable, "-c", code], **{stream: file}, check=True, **environment)
+            environment[stream] = file
+            subprocess.run([sys.executable, "-c", code], check=True, **environment)
         found = (tmp_path / "all").read_bytes()
     else:
         found = getattr(subprocess.run([sys.executable, "-c", code], capture_output=True, **environment), stream)
