@@ -25,8 +25,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from src.config import CONF, Root, flatten, load
+from src.credentials import put_aside
 from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted
+from src.terminal import log_to_stderr, print_line
 
 TRACEBACKS = "HYDRA_FULL_ERROR"
 
@@ -34,8 +36,11 @@ TRACEBACKS = "HYDRA_FULL_ERROR"
 def guarded(entry: Callable[[], object], *, overrides: bool = True) -> None:
     """Run ``entry`` and leave the process with the right exit code; tracebacks only where ``HYDRA_FULL_ERROR=1``.
 
-    The command's words are checked as ``overrides`` of the configuration, unless they are none.
+    The command's words are checked as ``overrides`` of the configuration, unless they are none. Credentials in them are
+    put aside: nothing that reads ``sys.argv`` sees them.
     """
+    sys.argv[1:] = put_aside(sys.argv[1:])
+    log_to_stderr()
     wanted = os.environ.get(TRACEBACKS, "0") not in ("", "0")
     os.environ[TRACEBACKS] = "1"  # so that Hydra hands its errors over, to be said in one line here
     try:
@@ -51,12 +56,12 @@ def guarded(entry: Callable[[], object], *, overrides: bool = True) -> None:
     except (UserError, HydraException, OmegaConfBaseException) as error:
         if wanted:
             raise
-        print(f"error: {explain(error, sys.argv[1:])}", file=sys.stderr)
+        print_line(f"error: {explain(error, sys.argv[1:])}", to=sys.stderr)
         sys.exit(2)
     except Exception as error:
         if wanted:
             raise
-        print(f"error: the run failed: {in_one_line(error)}; {TRACEBACKS}=1 shows where", file=sys.stderr)
+        print_line(f"error: the run failed: {in_one_line(error)}; {TRACEBACKS}=1 shows where", to=sys.stderr)
         sys.exit(1)
 
 

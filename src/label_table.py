@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from src.atomic import write_atomically
+from src.spreadsheet import csv_text
 
 NAME = "labels.csv"
 
@@ -47,12 +46,12 @@ class LabelTable:
     def save(self, path: Path) -> None:
         """Write the table as CSV, whole or not at all.
 
+        A name that a spreadsheet would take for a formula has a mark before it: ``src.spreadsheet.text_of`` reads it.
+
         Raises:
             OSError: if it cannot be written.
         """
         columns = ["client", "sample", "given", "final", "confidence", "flagged"]
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, [*columns, *(["true"] if self.true is not None else [])], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows())
-        write_atomically(path, text.getvalue().encode("utf-8", errors="surrogateescape"))
+        columns += ["true"] if self.true is not None else []
+        text = csv_text([columns, *(row.values() for row in self.rows())])
+        write_atomically(path, text.encode("utf-8", errors="surrogateescape"))

@@ -14,6 +14,7 @@ from pathlib import Path
 from src import cli
 from src.config import CONF, NO_GROUPS
 from src.errors import UserError
+from src.terminal import cell, print_line
 
 FIRST = ("method", "dataset", "partition", "noise", "model", "protocol", "experiment", "debug")
 """The order of the groups; the others follow."""
@@ -96,7 +97,7 @@ def show(names: Sequence[str]) -> None:
     found = list(rows(names))
     if not console.is_terminal:
         for group, option, description in found:
-            print(f"{group}={option}  {description}".rstrip())
+            print_line(f"{group}={option}  {description}".rstrip())
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
@@ -105,8 +106,8 @@ def show(names: Sequence[str]) -> None:
     for group, option, description in found:
         if group != before:
             table.add_row(*(("", "") if before is not None else ()))
-            table.add_row(group, "", style="cyan")
-        table.add_row(f"  {option}", description)
+            table.add_row(cell(group), "", style="cyan")
+        table.add_row(cell(f"  {option}"), cell(description))
         before = group
     console.print(table)
 

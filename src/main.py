@@ -7,7 +7,6 @@ What takes seconds to import is imported when something is to be run.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from typing import Any
@@ -21,11 +20,12 @@ from src import cli, config, usage
 from src.interrupt import Interrupted
 from src.sweep import job
 from src.sweep.account import accounted
+from src.terminal import log_to_stderr
 
 
 @hydra.main(config_path=str(config.CONF), config_name="config", version_base="1.3")
 def _main(cfg: DictConfig) -> float | None:
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    log_to_stderr()
     if isinstance(cfg.threads, int):
         os.environ.setdefault("OMP_NUM_THREADS", str(cfg.threads))  # before torch is first imported
     chosen: Any = HydraConfig.get()
@@ -48,11 +48,10 @@ _failed: list[Exception] = []
 
 def main() -> None:
     """What ``python -m src.main`` runs."""
-    words = sys.argv[1:]
 
     def entry() -> None:
-        if {"--help", "-h"} & set(words):
-            print(usage.text(words))
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            print(usage.text(sys.argv[1:]))
             return
         with accounted():
             _main()

@@ -3,13 +3,12 @@
     python -m src.predict RUN_DIR IMAGE_OR_FOLDER... [--csv FILE]
 
 Images are read as in training: resized to the model's inputs, in its colours, without augmentation. Their pixels are
-taken as 0..255 and brought to the range that the data set stores: the digits' is 0..16, so 255 is their 16.
+taken as 0..255 and brought to the range that the data set stores: the digits' is 0..16, so 255 is their 16. What is no
+regular file, too large or no image is named and left out.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from src import cli
+from src.data.image_file import MOST_BYTES, MOST_PIXELS
 from src.errors import UserError
 from src.options import Parser, add_config_dir
+from src.spreadsheet import csv_text
+from src.terminal import cell, print_line, visible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +54,8 @@ def classify(model: ModelFile, paths: Sequence[Path], places: Sequence[Path] = (
     import numpy as np
     import torch
 
-    from src.data.images import TensorImages, decode
+    from src.data.image_file import ImageError, decode, read_bytes
+    from src.data.images import TensorImages
 
     channels, height, width = model.shape
     if channels not in (1, 3):
@@ -65,7 +68,9 @@ def classify(model: ModelFile, paths: Sequence[Path], places: Sequence[Path] = (
         faults: dict[Path, str] = {}
         for path in part:
             try:
-                read.append(decode(path.read_bytes(), (height, width), channels))
+                read.append(decode(read_bytes(path), (height, width), channels))
+            except ImageError as error:
+                faults[path] = str(error)
             except Exception as error:  # a broken file makes a decoder fail in any way
                 faults[path] = (error.strerror if isinstance(error, OSError) else None) or "it cannot be decoded"
         pixels = np.stack(read) if read else np.empty((0, channels, height, width), np.uint8)
@@ -97,6 +102,7 @@ def images_below(names: Sequence[str]) -> list[Path]:
             found.append(path)
             continue
         below = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+        below = [p for p in below if not p.is_dir()]
         if not below:
             raise UserError(
                 f"there are no images below {path}: their names should end in {', '.join(sorted(SUFFIXES))}"
@@ -118,33 +124,32 @@ def show(predictions: Sequence[Prediction]) -> None:
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         for row in (header, *rows):
-            print("\t".join(row))
+            print("\t".join(map(visible, row)))
         return
     table = Table()
     for name in header:
         table.add_column(name, overflow="fold", justify="right" if name == "probability" else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(cell, row))
     console.print(table)
 
 
 def save(predictions: Sequence[Prediction], file: Path) -> None:
     """The same as CSV: ``path``, ``class``, ``probability``, then ``class_2``, ``probability_2`` and so on.
 
+    A path or class that a spreadsheet would take for a formula has a mark before it: ``src.spreadsheet.text_of``.
+
     Raises:
         UserError: if it cannot be written.
     """
-    from src.atomic import write_atomically
+    from src.output_file import write_output
 
     count = max((len(found.top) for found in predictions), default=1)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
     ranks = ["" if rank == 1 else f"_{rank}" for rank in range(1, count + 1)]
-    writer.writerow(["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))])
-    for found in predictions:
-        writer.writerow([found.path, *(value for name, p in found.top for value in (name, f"{p:.6g}"))])
+    header = ["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))]
+    rows = ([found.path, *(value for name, p in found.top for value in (name, f"{p:.6g}"))] for found in predictions)
     try:
-        write_atomically(file, text.getvalue().encode("utf-8", errors="surrogateescape"))
+        write_output(file, csv_text([header, *rows]).encode("utf-8", errors="surrogateescape"))
     except OSError as error:
         raise UserError(f"--csv {file} cannot be written ({error.strerror})") from error
 
@@ -153,8 +158,19 @@ def parser() -> Parser:
     """What the command takes."""
     words = Parser(prog="python -m src.predict", description="Classify images with the model of a run.")
     words.add_argument("run", metavar="RUN_DIR", type=Path, help="the run's folder, or its model.pt")
-    words.add_argument("images", metavar="IMAGE_OR_FOLDER", nargs="+", help="images; of a folder, all that lie below")
-    words.add_argument("--csv", metavar="FILE", type=Path, help="write the table there, too")
+    words.add_argument(
+        "images",
+        metavar="IMAGE_OR_FOLDER",
+        nargs="+",
+        help="images; of a folder, all that lie below. Devices, pipes, files of more than"
+        f" {MOST_BYTES // 2**20} MiB and images of more than {MOST_PIXELS:,} pixels are named and left out",
+    )
+    words.add_argument(
+        "--csv",
+        metavar="FILE",
+        type=Path,
+        help="write the table there, too; a ' stands before a name that a spreadsheet would take for a formula",
+    )
     add_config_dir(words)
     return words
 
@@ -171,15 +187,15 @@ def predict(words: Sequence[str]) -> int:
 
     model = ModelFile.load(asked.run)
     if model.stored != "uint8":
-        print(
+        print_line(
             f"note: {model.dataset} holds numbers, not 8-bit images; pixels of 0..255 are given to it as 0..1",
-            file=sys.stderr,
+            to=sys.stderr,
         )
     found = list(classify(model, paths, asked.config_dir))
     read = [one for one in found if one.fault is None]
     for one in found:
         if one.fault is not None:
-            print(f"{one.path} cannot be read ({one.fault})", file=sys.stderr)
+            print_line(f"{one.path} cannot be read ({one.fault})", to=sys.stderr)
     if len(read) < len(found):
         print(f"{len(found) - len(read)} of {len(found)} images could not be read", file=sys.stderr)
     if not read:

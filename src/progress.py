@@ -14,11 +14,13 @@ from typing import Any, Self
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from src.core import RoundResult
 from src.method import Method
+from src.terminal import cell, print_line, visible
 
 QUIET_SECONDS = 30.0
 
@@ -57,17 +59,16 @@ class Bar:
         if result.evaluation is not None:
             self._accuracy = result.evaluation["accuracy"]
         shown = "" if self._accuracy is None else f"{100 * self._accuracy:.2f} %"
-        self._bar.update(self._task, completed=result.state.round, stage=result.stage, accuracy=shown)
+        self._bar.update(self._task, completed=result.state.round, stage=escape(visible(result.stage)), accuracy=shown)
         now = time.monotonic()
         border = result.stage != self._stage or result.state.round == self._total
         if not self._lively and (border or now - self._said > QUIET_SECONDS):
             pace = (now - self._started) / max(1, result.state.round - self._done)
             left = pace * (self._total - result.state.round)
-            print(
+            print_line(
                 f"{result.stage:<10} round {result.state.round}/{self._total}  {shown or 'not evaluated yet'}  "
                 f"about {left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
+                to=sys.stderr,
             )
             self._said = now
         self._stage = result.stage
@@ -82,18 +83,18 @@ def _console(*, stderr: bool) -> Console:
 def opening(lines: Sequence[str]) -> None:
     """What is about to run, before it does."""
     for line in lines:
-        print(line, file=sys.stderr, flush=True)
+        print_line(line, to=sys.stderr)
 
 
 def stages(method: Method) -> None:
     """The active parts of every stage, side by side."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(method.title, style="dim")
+    table.add_column(cell(method.title), style="dim")
     for stage in method.stages:
-        table.add_column(stage.name, overflow="fold")
+        table.add_column(cell(stage.name), overflow="fold")
     parts = [stage.parts() for stage in method.stages]
     for slot in dict.fromkeys(slot for found in parts for slot in found):
-        table.add_row(slot, *(found.get(slot, "") for found in parts))
+        table.add_row(cell(slot), *(cell(found.get(slot, "")) for found in parts))
     _console(stderr=True).print(table)
 
 
@@ -123,7 +124,7 @@ ROWS = (
 
 def closing(title: str, numbers: Mapping[str, Any]) -> None:
     """The table at the end."""
-    print(title)
+    print_line(title)
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")

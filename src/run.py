@@ -20,6 +20,7 @@ from src import config, lines, progress, session
 from src.folder import RESULT
 from src.interrupt import Interruption
 from src.session import Session
+from src.terminal import print_line
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +91,10 @@ def train(
             raise
         finally:
             if job is None and run.unsynchronised:
-                print(f"wandb sync {run.unsynchronised}", file=sys.stderr)
+                print_line(f"wandb sync {run.unsynchronised}", to=sys.stderr)
     progress.closing(f"{status}: {run.folder.path}", {**record, **record["metrics"]})
     if status != "finished" and job is None:
-        print(f"to go on: {command(_again(words, run.folder.path))}", file=sys.stderr)
+        print_line(f"to go on: {command(_again(words, run.folder.path))}", to=sys.stderr)
     return Outcome(status, run.folder.path, record, stop.number if status == "interrupted" else None)
 
 

@@ -21,6 +21,7 @@ from src import checkpoint, config, evaluate, identity, label_table, loggers, lo
 from src.atomic import write_atomically
 from src.config import Training
 from src.core import Counters, Executor, FederatedState, Params, RoundResult, described
+from src.credentials import redacted, redacted_in
 from src.data.federation import Federation, from_config
 from src.disk import DiskFullError
 from src.errors import UserError
@@ -278,8 +279,9 @@ class Session:
         """Write down what went wrong, where somebody will look."""
         record: dict[str, Any] = {}
         try:
-            write_atomically(self.folder.path / "error.log", trace.encode())
-            record = self._record.result("failed", error=f"{type(error).__name__}: {error}", **self._grown())
+            write_atomically(self.folder.path / "error.log", redacted(trace).encode(errors="backslashreplace"))
+            failure = redacted(f"{type(error).__name__}: {error}")
+            record = self._record.result("failed", error=failure, **self._grown())
         except DiskFullError as second:
             log.debug("%s, either", second)
         except Exception as second:
@@ -371,8 +373,8 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         "key": key,
         "key_format": identity.FORMAT,
         "identity": identity.identity(claimed.plain),
-        "config": claimed.plain,
-        "overrides": list(words),
+        "config": redacted_in(claimed.plain),
+        "overrides": redacted_in(list(words)),
         "stages": [stage.describe() for stage in method.stages],
         "federation": federation.fingerprint,
         "classes": list(data.classes),

@@ -18,6 +18,8 @@ from src.compare.runs import find, grouped, note
 from src.compare.table import SORTS, Table
 from src.errors import UserError
 from src.options import Parser
+from src.output_file import is_special, write_output
+from src.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +52,7 @@ def parser() -> Parser:
         metavar="FILE",
         type=Path,
         default=FIGURE,
-        help=f"draw the curves there ({', '.join(SUFFIXES)}; by default {FIGURE}), or {NO_FIGURE}",
+        help=f"draw the curves there ({', '.join(SUFFIXES)}; by default {FIGURE}), or {NO_FIGURE}; a device gets PNG",
     )
     words.add_argument("--over", metavar="KEY", help="draw a closing number over this key instead, as method.epsilon")
     words.add_argument(
@@ -88,7 +90,11 @@ def check_figure(file: Path) -> None:
     """
     if file == NO_FIGURE:
         return
-    if file.suffix.lower() not in SUFFIXES:
+    try:
+        special = is_special(file)
+    except OSError as error:
+        raise UserError(f"--figure {file} cannot be written ({error.strerror})") from error
+    if file.suffix.lower() not in SUFFIXES and not special:
         raise UserError(f"--figure {file}: its name should end in {', '.join(SUFFIXES)}, or be {NO_FIGURE}")
     if not file.parent.is_dir():
         raise UserError(f"--figure {file}: there is no folder {file.parent}")
@@ -120,7 +126,7 @@ def save(option: str, file: Path, text: str) -> None:
         UserError: if it cannot be.
     """
     try:
-        file.write_text(text, encoding="utf-8")
+        write_output(file, text.encode("utf-8", errors="backslashreplace"))
     except OSError as error:
         raise UserError(f"{option} {file} cannot be written ({error.strerror})") from error
     note(f"{option.removeprefix('--')}: {file}")
@@ -135,7 +141,7 @@ def draw(table: Table, file: Path) -> None:
     from src.figures import curves
 
     rows = [(line.name, [run.folder for run in line.row.runs]) for line in table.lines]
-    found = sorted({line.row.dataset for line in table.lines})
+    found = sorted({visible(line.row.dataset) for line in table.lines})
     figure = curves.draw(curves.read(rows), " and ".join(found) if len(found) <= 2 else f"{len(found)} data sets")
     if figure is None:
         note("no figure: no run has recorded an evaluation")
@@ -160,7 +166,7 @@ def _save(figure: Figure, file: Path) -> None:
     from src.figures import curves
 
     try:
-        curves.save(figure, file)
+        write_output(file, curves.encoded(figure, file.suffix.lower() if file.suffix.lower() in SUFFIXES else ".png"))
     except OSError as error:
         raise UserError(f"--figure {file} cannot be written ({error.strerror})") from error
     note(f"figure: {file}")

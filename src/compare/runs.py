@@ -17,6 +17,7 @@ from src.errors import UserError
 from src.folder import RESULT, read_record
 from src.identity import recorded_identity, settings
 from src.lines import damage
+from src.terminal import print_line
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _without_seeds(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def note(line: str) -> None:
     """Say what a person should know beside the table."""
-    print(line, file=sys.stderr)
+    print_line(line, to=sys.stderr)
 
 
 # ------------------------------------------------------------------------------------------------------------ find

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +14,8 @@ from typing import TYPE_CHECKING
 from src.compare.latex import escaped
 from src.compare.names import names
 from src.compare.runs import Row, Run, note
+from src.spreadsheet import csv_text
+from src.terminal import visible
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -98,7 +98,7 @@ class Line:
     @property
     def status(self) -> str:
         """The status of its runs, counted where they differ."""
-        found = Counter(run.status for run in self.row.runs)
+        found = Counter(visible(run.status) for run in self.row.runs)
         return next(iter(found)) if len(found) == 1 else ", ".join(f"{n} {status}" for status, n in found.items())
 
 
@@ -119,7 +119,7 @@ class Table:
                 if 0 < len(found[column.key]) < len(row.runs):
                     counted = f"{len(found[column.key])} of {len(row.runs)}"
                     note(f"{name}: {column.heading} is of {counted} seeds; the others have none")
-            lines.append(Line(name, row, {key: Number.of(numbers) for key, numbers in found.items()}))
+            lines.append(Line(visible(name), row, {key: Number.of(numbers) for key, numbers in found.items()}))
         return cls(sorted(lines, key=lambda line: (*_place(line, sort), line.name)), with_status)
 
     @cached_property
@@ -205,7 +205,8 @@ class Table:
                 Text(text[i], "bold" if self.best(line, column) else "")
                 for text, column in zip(texts, columns, strict=True)
             ]
-            table.add_row(line.name, str(len(line.row.runs)), *([line.status] if self.with_status else []), *numbers)
+            first = [line.name, str(len(line.row.runs)), *([line.status] if self.with_status else [])]
+            table.add_row(*map(Text, first), *numbers)
         return table
 
     def markdown(self) -> str:
@@ -234,12 +235,10 @@ class Table:
 
     def csv(self) -> str:
         """Unrounded numbers, with the deviation in a column of its own; what is missing is empty."""
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
         heads = [[c.csv, f"{c.csv}_std"] if c.spread else [c.csv] for c in self.columns]
-        writer.writerow(
+        rows: list[list[object]] = [
             ["run", "seeds", *(["status"] if self.with_status else []), *(h for head in heads for h in head)]
-        )
+        ]
         for line in self.lines:
             values: list[float | None] = []
             for column in self.columns:
@@ -248,8 +247,8 @@ class Table:
                 if column.spread:
                     values.append(None if number is None else number.deviation)
             first = [line.name, len(line.row.runs), *([line.status] if self.with_status else [])]
-            writer.writerow([*first, *("" if value is None else f"{value:.10g}" for value in values)])
-        return text.getvalue()
+            rows.append([*first, *("" if value is None else f"{value:.10g}" for value in values)])
+        return csv_text(rows)
 
 
 def _place(line: Line, sort: str) -> tuple[bool, float]:

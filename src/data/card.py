@@ -15,6 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from src.data.federation import Federation
+from src.terminal import cell, visible
 
 FEW = 20
 """Up to so many clients or classes are listed one by one on the terminal."""
@@ -97,7 +98,7 @@ class _Table:
 
 def markdown(card: Card) -> str:
     """The whole card as a page, every client listed."""
-    parts = [f"# {card['dataset']}, {card['clients']} clients\n"]
+    parts = [f"# {visible(card['dataset'])}, {card['clients']} clients\n"]
     for table in _tables(card, None):
         lines = ["| " + " | ".join(cells) + " |" for cells in (table.header, *table.rows)]
         lines.insert(1, "|" + " ---: |" * len(table.header))
@@ -111,16 +112,17 @@ def tables(card: Card, width: int = 80) -> list[RenderableType]:
 
 
 def _rich(table: _Table) -> RenderableType:
-    rich = RichTable(title=table.title, title_justify="left", title_style="bold", pad_edge=False, box=None)
+    rich = RichTable(title=cell(table.title), title_justify="left", title_style="bold", pad_edge=False, box=None)
     for number, name in enumerate(table.header):
-        rich.add_column(name, justify="left" if number == 0 else "right", header_style="dim", overflow="fold")
+        rich.add_column(cell(name), justify="left" if number == 0 else "right", header_style="dim", overflow="fold")
     for row in table.rows:
-        rich.add_row(*row)
+        rich.add_row(*map(cell, row))
     return Group(rich, *([Text(table.note, style="dim")] if table.note else []), Text())
 
 
 def _tables(card: Card, width: int | None) -> Iterator[_Table]:
     """The card's tables; with a ``width``, those that fit a terminal."""
+    card = {**card, "dataset": visible(card["dataset"]), "classes": list(map(visible, card["classes"]))}
     yield _summary(card)
     if width is None or card["clients"] <= FEW:
         largest = len(str(max((n for client in card["per_client"] for n in client["given"]), default=0)))

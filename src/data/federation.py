@@ -297,21 +297,30 @@ def show(overrides: Sequence[str]) -> Path:
 
     from src import config
     from src.data.card import card, markdown, tables
-    from src.data.figure import save
+    from src.data.figure import encoded
+    from src.output_file import write_output
+    from src.terminal import print_line
 
     cfg = config.load(overrides)
     config.check(cfg)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     folder = Path(cfg.output or Path(cfg.output_root) / f"federation-{federation.fingerprint[:8]}")
-    folder.mkdir(parents=True, exist_ok=True)
     found = card(federation)
-    (folder / "card.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
-    (folder / "card.md").write_text(markdown(found), encoding="utf-8")
-    save(federation, folder / FIGURE)
+    files = {
+        "card.json": (json.dumps(found) + "\n").encode(),
+        "card.md": markdown(found).encode(errors="backslashreplace"),
+        FIGURE: encoded(federation),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_output(folder / name, content)
+    except OSError as error:
+        raise UserError(f"output={folder}: {error.strerror or error}; choose a folder you can write to") from error
     console = Console()
     for table in tables(found, console.width):
         console.print(table)
-    console.print(f"card.md, card.json and {FIGURE} are in {folder}", highlight=False)
+    print_line(f"card.md, card.json and {FIGURE} are in {folder}")
     return folder
 
 

@@ -3,7 +3,7 @@
 One column a client in every panel on the left, so that a client can be followed from top to bottom.
 """
 
-from pathlib import Path
+import io
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ from src.data.federation import Federation
 from src.figures.style import CLEAN, INK, MANY, WRONG, bare
 
 
-def save(federation: Federation, file: Path) -> None:
-    """Draw the federation and write it to ``file``."""
-    FigureCanvasAgg(draw(federation)).print_figure(file, dpi=150)
+def encoded(federation: Federation) -> bytes:
+    """The figure as the content of a PNG file."""
+    content = io.BytesIO()
+    FigureCanvasAgg(draw(federation)).print_figure(content, dpi=150, format="png")
+    return content.getvalue()
 
 
 def draw(federation: Federation) -> Figure:

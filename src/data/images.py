@@ -9,12 +9,12 @@ import hashlib
 import itertools
 import logging
 import os
+import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from src.data import contents
 from src.data.dataset import Images, Indices
+from src.data.image_file import ImageError, decode, read_bytes
 from src.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -211,9 +212,12 @@ class ImageFiles:
     def _decode(self, path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
         """One image [C, H, W]; black where it cannot be decoded."""
         try:
-            encoded = (self.root / path).read_bytes()
+            encoded = read_bytes(self.root / path)
         except OSError as error:
             raise UserError(f"dataset.root: {self.root / path} cannot be read any more ({error.strerror})") from error
+        except ImageError as error:
+            self._miss(path, error)
+            return np.zeros((self.channels, *size), np.uint8)
         try:
             return decode(encoded, size, self.channels)
         except Exception as error:  # a broken file makes a decoder fail in any way
@@ -278,33 +282,16 @@ class ImageFiles:
         return TensorImages(pixels, larger)
 
 
-def decode(encoded: bytes, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    """An image file's content as uint8 [C, H, W], resized to ``size`` (H, W) by Pillow's bilinear filter.
-
-    With 3 ``channels`` grey images get three equal ones; with 1, colours become their luma. Transparency is dropped.
-
-    Raises:
-        Exception: of any kind, if it is no image that Pillow can decode.
-    """
-    from PIL import Image
-
-    h, w = size
-    with Image.open(BytesIO(encoded)) as opened:
-        image = opened.convert("RGB" if channels == 3 else "L")
-    if image.size != (w, h):
-        image = image.resize((w, h), Image.Resampling.BILINEAR)
-    return np.asarray(image).reshape(h, w, channels).transpose(2, 0, 1)
-
-
 def file_sizes(root: Path, paths: Sequence[str]) -> NDArray[np.int64]:
-    """The size of each file in bytes [N], 0 where it is missing. Threads hide the latency of a network disk."""
+    """The size of each file in bytes [N], 0 where none is there; threads hide the latency of a network disk."""
     base = os.fspath(root)
 
     def size(path: str) -> int:
         try:
-            return os.stat(os.path.join(base, path)).st_size  # noqa: PTH116, PTH118 - a million Path objects are slow
+            found = os.stat(os.path.join(base, path))  # noqa: PTH116, PTH118 - a million Path objects are slow
         except OSError:
             return 0
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def sizes(start: int) -> list[int]:
         return [size(path) for path in paths[start : start + 1000]]

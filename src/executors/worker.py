@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import select
@@ -15,6 +14,7 @@ from src.core import Params
 from src.executors.memory import Place
 from src.executors.wire import Shared, decode
 from src.executors.workbench import Workbench
+from src.terminal import log_to_stderr
 
 CALL, WORK = b"c", b"w"
 """The first byte of a message: a call begins, or a piece of its work."""
@@ -51,7 +51,7 @@ def _end_with(descriptor: int) -> None:
 
 def main() -> None:
     """What a process runs that was started afresh. Its arguments: a connection."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    log_to_stderr()
     connection = Connection(int(sys.argv[1]))
     try:
         places: tuple[Place, Place] = pickle.loads(connection.recv_bytes())

@@ -1,12 +1,12 @@
 """``python -m src.figures RUN_DIR [RUN_DIR...] [--tsne]``."""
 
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from src import cli
 from src.options import Parser, add_config_dir
+from src.terminal import print_line
 
 
 def parser() -> Parser:
@@ -38,12 +38,11 @@ def redraw(words: Sequence[str]) -> None:
     for path in paths:
         files = save(path, tsne=asked.tsne, places=asked.config_dir)
         names = ", ".join(file.stem for file in files) or "nothing to draw yet"
-        print(f"{path / FOLDER}: {names}")
+        print_line(f"{path / FOLDER}: {names}")
 
 
 def main() -> None:
     """What the command runs."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     cli.guarded(lambda: redraw(sys.argv[1:]), overrides=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import textwrap
 from collections.abc import Sequence
@@ -150,10 +151,8 @@ def _draw(axes: Any, row: Row, key: str, i: int, count: int, label: str) -> None
         axes.fill_between(found.x, low, high, color=style["color"], alpha=0.18 if count <= FEW else 0.08, lw=0)
 
 
-def save(figure: Figure, file: Path) -> None:
-    """Write a figure, in the format that its suffix names.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
-    FigureCanvasAgg(figure).print_figure(file, dpi=150)
+def encoded(figure: Figure, suffix: str) -> bytes:
+    """A figure as the content of a file with this suffix (``.png``, ``.svg`` or ``.pdf``)."""
+    content = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(content, dpi=150, format=suffix.removeprefix("."))
+    return content.getvalue()

@@ -28,6 +28,7 @@ from src.sweep.job import shares_a_process
 from src.sweep.ledger import DONE, Job, Ledger
 from src.sweep.table import labels, show
 from src.sweep.watch import Watch
+from src.terminal import print_line
 
 _open: list[Sweep] = []
 
@@ -130,7 +131,7 @@ class Sweep:
             raise failure
         self.tell(jobs)
         if isinstance(failure, Exception):
-            print(f"the launcher ended with {in_one_line(failure)}", file=sys.stderr)
+            print_line(f"the launcher ended with {in_one_line(failure)}", to=sys.stderr)
         if failure is not None and not isinstance(failure, Exception):
             raise failure
         if self._signal is not None:
@@ -148,9 +149,9 @@ class Sweep:
 
         show(self.folder, jobs)
         if any(job.status not in ("finished", "refused") for job in jobs):
-            print(f"to go on: {command([*without(sys.argv[1:], 'resume'), 'resume=true'])}", file=sys.stderr)
+            print_line(f"to go on: {command([*without(sys.argv[1:], 'resume'), 'resume=true'])}", to=sys.stderr)
         if places := _patterns([job.unsynchronised for job in jobs if job.unsynchronised], self.folder):
-            print(f"wandb sync {' '.join(places)}", file=sys.stderr)
+            print_line(f"wandb sync {' '.join(places)}", to=sys.stderr)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

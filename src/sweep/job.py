@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from src.credentials import redacted
 from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted, Interruption
 from src.sweep.ledger import Job, Ledger
+from src.terminal import print_line
 
 if TYPE_CHECKING:
     from src.session import Session
@@ -69,12 +71,13 @@ def run(cfg: DictConfig, words: Sequence[str], chosen: DictConfig) -> float:
         if stop.number == OUT_OF_TIME:
             os.kill(os.getpid(), OUT_OF_TIME)  # saved; the scheduler's own handler puts the job back into the queue
         return _score(job)
-    print(f"\njob {number} in {folder}", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    print_line(f"job {number} in {folder}", to=sys.stderr)
     job = _accounted(cfg, job, ledger, None)
     if job.status == "interrupted":
         raise Interrupted(signal.Signals[job.error or "SIGINT"])
     if job.error:
-        print(f"job {number} {job.status}: {job.error}", file=sys.stderr, flush=True)
+        print_line(f"job {number} {job.status}: {job.error}", to=sys.stderr)
     return _score(job)
 
 
@@ -113,9 +116,9 @@ def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | N
     except Exception as error:
         trace = traceback.format_exc()
         if stop is not None:
-            print(trace, file=sys.stderr, flush=True)  # into the job's log
+            print(redacted(trace), file=sys.stderr, flush=True)  # into the job's log
         with contextlib.suppress(OSError):
-            (folder / ERROR_LOG).write_text(trace)
+            (folder / ERROR_LOG).write_text(redacted(trace), errors="backslashreplace")
         job = replace(job, status="failed", error=in_one_line(error))
     if session is not None:
         job = replace(job, unsynchronised=session.unsynchronised)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from src.atomic import write_atomically
+from src.credentials import redacted_in
 
 PLAN, JOBS, STOP = "sweep.json", "jobs", ".stop"
 
@@ -77,13 +78,13 @@ class Ledger:
         for file in (self.folder / JOBS).glob("*.json"):
             file.unlink()
         (self.folder / STOP).unlink(missing_ok=True)
-        text = {"command": list(command), "jobs": [list(job) for job in jobs]}
+        text = redacted_in({"command": list(command), "jobs": [list(job) for job in jobs]})
         write_atomically(self.folder / PLAN, json.dumps(text, indent=1).encode())
 
     def write(self, job: Job) -> None:
         """Write down how far ``job`` has come."""
         (self.folder / JOBS).mkdir(parents=True, exist_ok=True)
-        text = json.dumps(asdict(job), indent=1, default=str)
+        text = json.dumps(redacted_in(asdict(job)), indent=1, default=str)
         write_atomically(self.folder / JOBS / f"{job.number}.json", text.encode())
 
     def jobs(self) -> list[Job]:

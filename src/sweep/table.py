@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from src.sweep.ledger import Job
+from src.terminal import cell, print_line
 
 COLOURS: Mapping[str, str] = {"finished": "green", "stopped": "yellow", "waiting": "dim", "running": "cyan"}
 """What is not named here is bad."""
@@ -24,7 +25,9 @@ def labels(jobs: Sequence[Job]) -> dict[int, str]:
 def show(folder: Path, jobs: Sequence[Job]) -> None:
     """Every job with its status, on the standard output."""
     named = labels(jobs)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"sweep {folder}", title_justify="left", title_style="")
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=cell(f"sweep {folder}"), title_justify="left", title_style=""
+    )
     for name in ("job", "status", "overrides"):
         table.add_column(name, overflow="fold")
     table.add_column("mean of last 10, %", justify="right")
@@ -34,16 +37,16 @@ def show(folder: Path, jobs: Sequence[Job]) -> None:
         accuracy = job.metrics.get("mean_last_10")
         table.add_row(
             str(job.number),
-            f"[{COLOURS.get(job.status, 'red')}]{job.status}[/]",
-            named[job.number],
+            cell(job.status, COLOURS.get(job.status, "red")),
+            cell(named[job.number]),
             "" if accuracy is None else f"{100 * accuracy:.2f}",
             "" if job.seconds is None else f"{job.seconds:.1f}",
-            _what(job, folder),
+            cell(_what(job, folder)),
         )
     console = Console()
     (console if console.is_terminal else Console(width=200)).print(table)
     counts = {status: sum(job.status == status for job in jobs) for status in dict.fromkeys(j.status for j in jobs)}
-    print(f"{len(jobs)} jobs: {', '.join(f'{count} {status}' for status, count in counts.items())}")
+    print_line(f"{len(jobs)} jobs: {', '.join(f'{count} {status}' for status, count in counts.items())}")
 
 
 def _what(job: Job, sweep: Path) -> str:

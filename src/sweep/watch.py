@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,6 +24,7 @@ from rich.progress import (
 
 from src.sweep.ledger import Job, Ledger
 from src.sweep.table import labels
+from src.terminal import cell, print_line, visible
 
 SECONDS = 0.5
 SECONDS_A_JOB = 0.01
@@ -100,16 +102,16 @@ class Watch:
     def _running(self, job: Job, label: str) -> None:
         self._said.discard(job.number)  # a scheduler has begun it anew
         if job.number not in self._of:
-            self._of[job.number] = self._bars.add_task(label, total=None)
+            self._of[job.number] = self._bars.add_task(escape(visible(label)), total=None)
             if not self._lively:
                 self._say(f"job {job.number} begins: {label}")
         self._bars.update(self._of[job.number], total=job.rounds, completed=rounds_done(job))
 
     def _say(self, line: str) -> None:
         if self._lively:
-            self._bars.console.print(line, markup=False, highlight=False)
+            self._bars.console.print(cell(line), highlight=False)
         else:
-            print(line, file=sys.stderr, flush=True)
+            print_line(line, to=sys.stderr)
 
 
 def ending(job: Job, label: str) -> str:

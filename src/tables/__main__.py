@@ -19,6 +19,7 @@ from src.tables import read
 from src.tables.cost import Estimate, estimate
 from src.tables.plan import Count, Plan
 from src.tables.table import Table
+from src.terminal import print_line
 
 VERBS = ("list", "plan", "run", "render")
 LAUNCHING = ("plan", "run")
@@ -78,7 +79,7 @@ class Asked:
         """Say once what is wrong with tables that were not asked for."""
         for line in wrong:
             if line not in self.told:
-                print(f"note: {line}; left out", file=sys.stderr)
+                print_line(f"note: {line}; left out", to=sys.stderr)
                 self.told.add(line)
 
 
@@ -137,9 +138,8 @@ def listed(tables: Sequence[Table]) -> None:
         missing = list(dict.fromkeys(row.missing for row in table.rows if row.missing is not None))
         lacks = f"; there is no {', '.join(missing)} yet" if missing else ""
         size = f"{len(table.rows)} x {len(table.columns)}"
-        print(
-            f"{table.name:<{width}}  {f'{paper}: ' if paper else ''}{table.title} ({table.metric.name}, {size}{lacks})"
-        )
+        name = f"{table.name:<{width}}"
+        print_line(f"{name}  {f'{paper}: ' if paper else ''}{table.title} ({table.metric.name}, {size}{lacks})")
 
 
 def planned(plan: Plan) -> None:
@@ -209,12 +209,12 @@ def render(question: Asked) -> None:
     foreign = [one.table.name for one in found if one.table.name not in names and not Count.of([one]).run]
     filled = noted(plan)
     for file in write(filled, question.out, names, together=not foreign):
-        print(file)
+        print_line(file)
     if foreign:
-        print(
+        print_line(
             f"note: index and report of {question.out} are as they were: they are over tables that have not run here "
             f"({', '.join(foreign)}); out=FOLDER writes others",
-            file=sys.stderr,
+            to=sys.stderr,
         )
 
 

@@ -31,6 +31,7 @@ from src.sweep.account import Sweep
 from src.sweep.ledger import DONE, Job, Ledger
 from src.tables.fruitless import remember
 from src.tables.plan import Plan, Wanted
+from src.terminal import print_line
 
 LAUNCHER = "hydra/launcher"
 
@@ -52,10 +53,11 @@ class Listed(Sweep):
         """Name the jobs that failed and say how to go on."""
         for found in jobs:
             if found.status in ("failed", "refused"):
-                print(f"{found.status}: {self._called[found.number]}: {found.error}; {found.folder}", file=sys.stderr)
+                called = self._called[found.number]
+                print_line(f"{found.status}: {called}: {found.error}; {found.folder}", to=sys.stderr)
         if any(found.status not in (*DONE, "failed", "refused") for found in jobs):
             again = shlex.join(["python", "-m", "src.tables", *sys.argv[1:]])
-            print(f"to go on: {again}", file=sys.stderr)
+            print_line(f"to go on: {again}", to=sys.stderr)
 
 
 def _called(run: Wanted) -> str:
@@ -160,7 +162,7 @@ def _let_go(folders: Sequence[Path]) -> None:
         try:
             lock.acquire()
         except Timeout:
-            print(f"waiting for {folder}, where another process ends its round", file=sys.stderr, flush=True)
+            print_line(f"waiting for {folder}, where another process ends its round", to=sys.stderr)
             lock.acquire(timeout=-1)
         lock.release()
 

@@ -1,5 +1,6 @@
 """Users' own data: image folders, label files and arrays, and every way in which they may not fit."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,49 @@ def test_folders_are_the_truth(folder: Path):
     assert data.given is None
     assert data.test_labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert data.train.shape == (3, 16, 16)
+
+
+def test_devices_and_pipes_in_folders_are_named_and_left_out(folder: Path, caplog: pytest.LogCaptureFixture):
+    """A pipe would be waited for, a device read until the memory ends. Links to images are images."""
+    os.mkfifo(folder / "train" / "ant" / "pipe.png")
+    (folder / "train" / "bee" / "zero.png").symlink_to("/dev/zero")
+    (folder / "train" / "bee" / "gone.png").symlink_to("nowhere")
+    (folder / "train" / "bee" / "folder.png").mkdir()
+    (folder / "train" / "bee" / "linked.png").symlink_to((folder / "train" / TRAIN[0]).absolute())
+    data = folder_part(folder)()
+    assert set(data.ids or ()) - set(TRAIN) == {"bee/linked.png"}
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"{folder}/train/ant/pipe.png is no regular file and is left out, and so are 2 more"]
+
+
+def test_an_image_that_a_pipe_replaced_is_black_and_named(folder: Path, caplog: pytest.LogCaptureFixture):
+    """In the middle of training; a file over the limit of size, too."""
+    data = folder_part(folder, in_memory=False)()
+    (folder / "train" / TRAIN[0]).unlink()
+    os.mkfifo(folder / "train" / TRAIN[0])
+    with (folder / "train" / TRAIN[1]).open("wb") as file:
+        file.truncate(257 * 2**20)
+    read = data.train.read(torch.arange(3))
+    assert [bool(image.any()) for image in read] == [False, False, True]
+    assert [record.getMessage().split("cannot be decoded ")[1].split(" and is")[0] for record in caplog.records] == [
+        "(it is a device, a pipe or a socket, no file)",
+        "(it has 257 MiB; up to 256 are read)",
+    ]
+
+
+def test_training_refuses_pixels_without_a_range_and_reads_16_bits(folder: Path, caplog: pytest.LogCaptureFixture):
+    """As prediction does: they were all black, or white."""
+    wide = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    Image.fromarray(wide).save(folder / "train" / "ant" / "wide.png")
+    Image.fromarray(wide.astype(np.float32)).save(folder / "train" / "ant" / "float.tiff")
+    data = folder_part(folder, in_memory=True, color="grey", crop_from=None)()
+    names = list(data.ids or ())
+    read = data.train.read(torch.tensor([names.index("ant/wide.png"), names.index("ant/float.tiff")]))
+    assert torch.equal(read[0, 0], torch.arange(256, dtype=torch.uint8).reshape(16, 16))
+    assert not read[1].any()
+    assert len(caplog.records) == 1
+    assert f"{folder}/train/ant/float.tiff" in caplog.text
+    assert "floating-point" in caplog.text
 
 
 def test_folders_of_nobody_knows_what_are_given_labels(folder: Path):

@@ -379,3 +379,13 @@ def test_svhn_of_another_form(tmp_path: Path):
     write_svhn(tmp_path)
     scipy.io.savemat(tmp_path / "test_32x32.mat", {"X": np.zeros((32, 32, 3, 5)), "y": np.ones((5, 1))})
     assert "float64 images" in broken(svhn(tmp_path), tmp_path)
+
+
+def test_what_an_earlier_torchvision_left_is_not_read_in_place_of_the_published_files(tmp_path: Path):
+    """Its ``processed`` files have no published checksum, so ``verify`` says nothing of them."""
+    expected = (write_mnist(tmp_path), mnist(tmp_path)().fingerprint)[1]
+    processed = tmp_path / "MNIST" / "processed"
+    processed.mkdir()
+    for name in ("training.pt", "test.pt"):
+        torch.save((torch.zeros(5, 28, 28, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64)), processed / name)
+    assert mnist(tmp_path)().fingerprint == expected

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional as reference
 
-from src.data import images
+from src.data import image_file, images
 from src.data.images import ImageFiles, TensorImages, file_sizes
 from src.errors import UserError
 from src.streams import stream
@@ -151,6 +151,15 @@ def test_sizes_of_files_in_order_and_zero_where_missing(tmp_path: Path):
     assert file_sizes(tmp_path, []).tolist() == []
 
 
+def test_what_is_no_regular_file_has_no_size(tmp_path: Path):
+    """A folder has bytes of its own; Clothing1M counts what has none as missing, and reads none of it."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(bytes(5))
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    assert file_sizes(tmp_path, ["pipe", "file", ".", "link", "endless", "gone"]).tolist() == [0, 5, 0, 5, 0, 0]
+
+
 # ------------------------------------------------------------------------------------------------------ reading ahead
 
 
@@ -171,7 +180,7 @@ class Counting:
     """Counts the files that are decoded, in place of ``images.decode``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, self._decode = 0, images.decode
+        self.count, self._decode = 0, image_file.decode
         monkeypatch.setattr(images, "decode", self)
 
     def __call__(self, encoded: bytes, size: tuple[int, int], channels: int) -> Any:

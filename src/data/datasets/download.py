@@ -4,6 +4,9 @@ Nothing waits in silence: a host that sends nothing is given up after ``timeout`
 reported, and every failure is one line that says what can be done by hand.
 """
 
+from __future__ import annotations
+
+import base64
 import gzip
 import hashlib
 import logging
@@ -16,9 +19,16 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit, urlunsplit
 
+from src.credentials import HIDDEN, of_host, redacted
 from src.errors import UserError
+
+if TYPE_CHECKING:
+    from urllib.request import Request
 
 log = logging.getLogger(__name__)
 
@@ -163,8 +173,12 @@ def fetch(target: Path, urls: Sequence[str], timeout: float) -> None:
             temporary.chmod(0o644)
             temporary.replace(target)
             return
-        except (OSError, ValueError) as error:  # urllib's errors are OSErrors; a malformed URL is a ValueError
-            failures.append(f"{url}: {error}")
+        except (
+            OSError,
+            ValueError,
+            HTTPException,
+        ) as error:  # urllib's errors are OSErrors; a malformed URL is another
+            failures.append(redacted(f"{url}: {error}"))
         finally:
             temporary.unlink(missing_ok=True)
     raise UserError(
@@ -178,12 +192,13 @@ def _transfer(url: str, target: Path, timeout: float) -> None:
 
     Raises:
         OSError: if the host does not answer, is stuck or breaks off.
+        UserError: if the URL's name and password were hidden, and nobody knows them.
     """
-    from urllib.request import Request, urlopen
+    from urllib.request import urlopen
 
-    log.info("fetching %s", url)
+    log.info("fetching %s", redacted(url))
     with (
-        urlopen(Request(url, headers={"User-Agent": "flnl"}), timeout=timeout) as response,
+        urlopen(_request(url), timeout=timeout) as response,
         target.open("wb") as file,
     ):
         total = int(response.headers.get("Content-Length") or 0)
@@ -204,6 +219,36 @@ def _transfer(url: str, target: Path, timeout: float) -> None:
                 reported = now
     if received < total:
         raise ConnectionError(f"broke off after {received} of {total} bytes")
+
+
+def _request(url: str) -> Request:
+    """What asks for ``url``, with its name and password in a header that goes to its host and to no other.
+
+    Raises:
+        UserError: if they were hidden, and nobody knows them.
+    """
+    from urllib.request import Request
+
+    parts = urlsplit(url)
+    credentials, at, host = parts.netloc.rpartition("@")
+    if credentials == HIDDEN:
+        known = of_host(host)
+        if known is None:
+            raise UserError(
+                f"dataset.mirror: {redacted(url)} has to be fetched, and the host's name and password are not kept with"
+                f" a run: write them in the place of {HIDDEN} again"
+            )
+        credentials = known
+    if not at:
+        request = Request(url)
+    elif parts.scheme in ("http", "https"):
+        request = Request(urlunsplit(parts._replace(netloc=host)))
+        user = base64.b64encode(unquote(credentials).encode()).decode("ascii")
+        request.add_unredirected_header("Authorization", f"Basic {user}")
+    else:  # ftp
+        request = Request(urlunsplit(parts._replace(netloc=f"{credentials}@{host}")))
+    request.add_header("User-Agent", "flnl")
+    return request
 
 
 def unpack(archive: Path) -> None:

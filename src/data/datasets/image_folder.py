@@ -3,6 +3,7 @@
 Small sets are decoded once and kept in memory, large ones file by file when a batch asks; the pixels are the same.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from src.data.images import ImageFiles, file_sizes
 from src.data.transforms import IMAGENET, Transform
 from src.errors import UserError
 from src.ranges import Count, FromFiles, NonNegative, PositiveCount
+
+log = logging.getLogger(__name__)
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -125,17 +128,23 @@ class ImageFolder:
 
 
 def _listing(root: Path, split: str) -> tuple[str, ...]:
-    """The images below a folder, relative to it, sorted by folder and name.
+    """The images below a folder, relative to it, sorted by folder and name; devices and pipes are named and left out.
 
     Raises:
         UserError: if there are none.
     """
     folder = root / split
-    found = [
-        path.relative_to(folder)
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
-    ]
+    found, others = [], []
+    for path in folder.rglob("*"):
+        if path.suffix.lower() not in SUFFIXES or path.name.startswith("."):
+            continue
+        if path.is_file():
+            found.append(path.relative_to(folder))
+        elif not path.is_dir():
+            others.append(path)
+    if others:
+        more = f", and so are {len(others) - 1} more" if len(others) > 1 else ""
+        log.warning("%s is no regular file and is left out%s", min(others), more)
     if not found:
         raise UserError(
             f"dataset.root: there are no images below {folder}: put them into"

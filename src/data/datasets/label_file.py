@@ -4,7 +4,7 @@ Every sample has exactly one line; whatever does not fit is an error that names 
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from src.data.dataset import Indices, Labels
 from src.errors import UserError
+from src.spreadsheet import text_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
     """A CSV file with a header: ``column`` (the sample), ``label``, and if there ``true`` and ``client``.
 
     A label is the name of a class, or its number where no class is named by a number. Clients are numbered as by
-    ``number_clients``.
+    ``number_clients``. A sample or label that begins like a formula may have a mark before it, as in a run's
+    ``labels.csv`` (see ``src.spreadsheet``).
 
     Raises:
         UserError: if the file cannot be read, or a sample is unknown, named twice or missing, or a label is no class.
@@ -42,7 +44,7 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
     columns: dict[str, list[int]] = {name: [0] * len(samples) for name in ("label", "true") if name in rows[0]}
     owners = [""] * len(samples)
     for number, row in enumerate(rows, start=2):
-        sample = row[column].removeprefix("./")
+        sample = _either(row[column].removeprefix("./"), position)
         where = f"dataset.labels: line {number} of {path}"
         if sample not in position:
             raise UserError(f"{where}: there is no training sample {sample!r}")
@@ -50,9 +52,10 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
             raise UserError(f"{where}: {sample!r} has a line already, number {line[sample]}")
         line[sample] = number
         for name, values in columns.items():
-            if row[name] not in numbers:
+            label = _either(row[name], numbers)
+            if label not in numbers:
                 raise UserError(f"{where}: {name} {row[name]!r} is none of the classes ({_some(classes)})")
-            values[position[sample]] = numbers[row[name]]
+            values[position[sample]] = numbers[label]
         if "client" in row:
             if not row["client"]:
                 raise UserError(f"{where}: it names no client")
@@ -134,6 +137,11 @@ def _rows(path: Path, column: str) -> list[dict[str, str]]:
     if not rows:
         raise UserError(f"dataset.labels: {path} has no lines but its header")
     return rows
+
+
+def _either(written: str, known: Container[str]) -> str:
+    """What a cell stands for: what is written there, or where that is not known, the text that was made a cell of."""
+    return written if written in known else text_of(written)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,12 +1,13 @@
 """MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100, through torchvision.
 
-Addresses, checksums and readers are torchvision's. Only fetching is ours, since torchvision's waits for ever, knows no
-mirror and cannot accept files that differ from the published ones.
+Addresses, checksums and readers are torchvision's. Fetching is ours, since torchvision's waits for ever, knows no
+mirror and cannot accept files that differ from the published ones; so is reading CIFAR's pickles, which torchvision
+lets run whatever they name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from src.data.array_pickle import read_array_pickle
 from src.data.dataset import Dataset, Labels
 from src.data.datasets.assemble import assemble
 from src.data.datasets.download import Access, Published, expand, provide
@@ -58,17 +61,16 @@ class Cifar:
 
         with _reading(folder):
             # What differs from the published files was refused above, or is wanted.
-            whole = {"_check_integrity": lambda _: True, "meta": {**kind.meta, "md5": None}}
-            reader = type(kind.__name__, (kind,), whole)
-            train, test = reader(root, train=True), reader(root, train=False)
-            splits = [_split(np.moveaxis(s.data, -1, 1), s.targets, len(train.classes)) for s in (train, test)]
+            classes = _class_names(folder / kind.meta["filename"], kind.meta["key"])
+            listed = [[folder / name for name, _ in split] for split in (kind.train_list, kind.test_list)]
+            splits = [_split(*_batches(files), len(classes)) for files in listed]
         # CIFAR-10's usual deviation is the mean of the images' own; over all pixels it is (.247, .244, .262).
         ten = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
         hundred = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
         mean, std = IMAGENET if self.normalize == "imagenet" else ten if self.name == "cifar10" else hundred
         return assemble(
             name=self.name,
-            classes=tuple(train.classes),
+            classes=classes,
             train=TensorImages(splits[0][0]),
             test=TensorImages(splits[1][0]),
             test_labels=splits[1][1],
@@ -107,7 +109,9 @@ class Mnist:
         provide(wanted, published, Access(self.download, self.mirror, self.verify, self.timeout))
 
         with _reading(folder):
-            sets = [kind(root, train=flag) for flag in (True, False)]
+            # Files of an earlier torchvision, which are no published ones, would be read in their place.
+            reader: Any = type(kind.__name__, (kind,), {"_check_legacy_exist": lambda _: False})
+            sets = [reader(root, train=flag) for flag in (True, False)]
             splits = [_split(s.data.numpy()[:, None], s.targets, 10, 28) for s in sets]
         normalization = ((0.1307,), (0.3081,)) if self.name == "mnist" else ((0.2860,), (0.3530,))
         return assemble(
@@ -186,6 +190,28 @@ def _reading(folder: Path) -> Iterator[None]:
             f"dataset.root: the files in {folder} cannot be read ({reason}): delete them and fetch them again with "
             "dataset.download=true"
         ) from error
+
+
+def _class_names(file: Path, key: str) -> tuple[str, ...]:
+    """The names of CIFAR's classes.
+
+    Raises:
+        ValueError: if they are no texts.
+    """
+    names = read_array_pickle(file)[key]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{file.name} names classes by something else than text")
+    return tuple(names)
+
+
+def _batches(files: Sequence[Path]) -> tuple[NDArray[Any], list[int]]:
+    """Images [N, 3, 32, 32] and labels [N] of CIFAR's batches, one after the other."""
+    pixels, labels = [], list[int]()
+    for file in files:
+        batch = read_array_pickle(file)
+        pixels.append(np.asarray(batch["data"]))
+        labels.extend(batch["labels"] if "labels" in batch else batch["fine_labels"])
+    return np.vstack(pixels).reshape(-1, 3, 32, 32), labels
 
 
 def _split(pixels: Any, values: Any, classes: int, side: int = 32) -> tuple[Tensor, Labels]:

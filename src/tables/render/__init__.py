@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from src.atomic import write_atomically
 from src.errors import UserError
+from src.output_file import write_output
 from src.tables.filled import Filled
 
 REPORT, INDEX = "report.html", "README.md"
@@ -48,7 +48,7 @@ def render(
         out.mkdir(parents=True, exist_ok=True)
         for name, text in _files(filled, {one.table.name for one in filled} if names is None else names, together):
             (out / name).parent.mkdir(exist_ok=True)
-            write_atomically(out / name, text.encode())
+            write_output(out / name, text.encode(errors="backslashreplace"))
             found.append(out / name)
         _tidied(out)
     except OSError as error:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 from src.compare.runs import shown
+from src.spreadsheet import csv_text
 from src.tables.filled import Filled
 from src.tables.render.evidence import Evidence
 from src.tables.render.sheet import differences, footnote
@@ -39,9 +38,7 @@ def table(filled: Filled, evidence: Evidence) -> str:
     A target that some run did not reach is ``inf``; ``records`` are files beside this one, of finished runs alone.
     Where a column stands for several of the paper's, each of these has a line, ``paper_column``, with the same of ours.
     """
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
-    writer.writeheader()
+    rows: list[dict[str, object]] = []
     metric, labels = filled.table.metric, [column.label for column in filled.table.columns]
     for row, cells in zip(filled.table.rows, filled.cells, strict=True):
         for column, which, cell in zip(filled.columns, filled.of_paper, cells, strict=True):
@@ -68,8 +65,8 @@ def table(filled: Filled, evidence: Evidence) -> str:
                     "paper_std": _number(paper.std if paper else None),
                     "difference": _number(apart),
                 }
-                writer.writerow(ours | theirs)
-    return text.getvalue()
+                rows.append(ours | theirs)
+    return csv_text([FIELDS, *([row[name] for name in FIELDS] for row in rows)])
 
 
 def _number(value: float | None) -> str:

@@ -300,3 +300,12 @@ def test_a_target_that_is_not_reached_says_so() -> None:
     assert (
         "**" not in md(table(none, {"a": [1.0], "b": [2.0]}, ["x"], metric=reach)).split("| --- |")[1].split("\n\n")[0]
     )
+
+
+def test_csv_has_no_formula_in_its_texts_and_its_numbers_are_numbers() -> None:
+    filled = small()
+    rows = tuple(replace(row, label="=1+1") if row.label == "FedAvg" else row for row in filled.table.rows)
+    first, *others = csv_rows(replace(filled, table=replace(filled.table, rows=rows)))
+    assert first["row"] == "'=1+1"
+    assert float(first["difference"]) == pytest.approx(-0.5)
+    assert all("'" not in row[name] for row in others for name in ("ours_mean", "paper_mean", "difference"))
