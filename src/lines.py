@@ -36,7 +36,7 @@ class Checksums:
     """What is known of the first lines of a file."""
 
     lines: int
-    bytes: int  # of those lines, their ends included
+    size: int  # of those lines in bytes, their ends included
     sha256: str  # of those bytes, 64 hex digits: this tells damage
     crc32: str  # of each line, its end included, 8 hex digits each: these tell its place
 
@@ -46,7 +46,7 @@ class Checksums:
         if not isinstance(held, Mapping) or held.keys() != {f.name for f in fields(cls)}:
             return None
         found = cls(**held)
-        numbers = all(type(n) is int and n >= 0 for n in (found.lines, found.bytes))
+        numbers = all(type(n) is int and n >= 0 for n in (found.lines, found.size))
         return found if numbers and isinstance(found.sha256, str) and isinstance(found.crc32, str) else None
 
     def demand(self, path: Path, data: bytes, *, whole: bool) -> bytes:
@@ -55,10 +55,10 @@ class Checksums:
         Raises:
             DamagedLinesError: if they are not what was written.
         """
-        kept = data[: self.bytes]
-        if len(kept) != self.bytes or hashlib.sha256(kept).hexdigest() != self.sha256:
+        kept = data[: self.size]
+        if len(kept) != self.size or hashlib.sha256(kept).hexdigest() != self.sha256:
             raise DamagedLinesError(self._difference(path, data))
-        if whole and len(data) > self.bytes:
+        if whole and len(data) > self.size:
             raise DamagedLinesError(f"line {self.lines + 1} of {path} is not the run's, which wrote {self.lines} lines")
         return kept
 

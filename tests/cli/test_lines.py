@@ -86,7 +86,7 @@ def test_checksums_are_those_of_the_file_whoever_wrote_its_parts(file: Lines) ->
     rows = again.go_on_after(5, Checksums.read(json.loads(json.dumps(first.__dict__))))
     again.cut()
     assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
-    assert (again.checksums, file.path.stat().st_size) == (first, first.bytes)
+    assert (again.checksums, file.path.stat().st_size) == (first, first.size)
     again.write({"round": 6})
     data = file.path.read_bytes()
     again.path.unlink()
@@ -95,7 +95,7 @@ def test_checksums_are_those_of_the_file_whoever_wrote_its_parts(file: Lines) ->
     assert found.demand(file.path, data + b'{"rou', whole=False) == data
 
 
-@pytest.mark.parametrize("held", [None, {}, {"lines": 1}, {"lines": True, "bytes": 1, "sha256": "", "crc32": ""}, 3])
+@pytest.mark.parametrize("held", [None, {}, {"lines": 1}, {"lines": True, "size": 1, "sha256": "", "crc32": ""}, 3])
 def test_what_knows_nothing_of_a_file_is_none(held: object) -> None:
     assert Checksums.read(held) is None
 
