@@ -24,7 +24,7 @@ from hydra.errors import (
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from src.config import CONF, Root, flatten, load
+from src.config import CONF, Root, flatten, load, options
 from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted
 
@@ -97,7 +97,7 @@ def _no_such_option(text: str) -> str:
     if not found:
         return text.splitlines()[0]
     group, _, option = found.group(1).rpartition("/")
-    return _not_an_option(group, option, _options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE))
+    return _not_an_option(group, option, options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE))
 
 
 def _not_an_option(group: str, option: str, options: Sequence[str]) -> str:
@@ -197,11 +197,11 @@ def _check_choice(override: Override, group: str) -> None:
     listed = isinstance(value, list) and group not in TAKES_SEVERAL
     if override.is_delete() or listed or value is None:
         none = "; leave it out for none" if group in ("experiment", "debug") else ""
-        raise UserError(f"{override.input_line}: {group} takes one of {', '.join(_options(group))}{none}")
+        raise UserError(f"{override.input_line}: {group} takes one of {', '.join(options(group))}{none}")
     if (override.is_add() or override.is_force_add()) and "@" not in override.key_or_group:
         raise UserError(f"{override.input_line}: {group} is part of every run; write {group}=..., without +")
     if group == "method" and "/" in str(value):
-        raise UserError(_not_an_option(group, str(value), _options(group)))
+        raise UserError(_not_an_option(group, str(value), options(group)))
 
 
 def _check_additions(overrides: Sequence[Override]) -> None:
@@ -229,9 +229,3 @@ def _parsed(words: Sequence[str]) -> list[Override]:
         )
     except HydraException:
         return []
-
-
-def _options(group: str) -> list[str]:
-    """What can be chosen in ``group``; the parts of methods lie in folders below them and are no methods."""
-    found = (str(p.relative_to(CONF / group).with_suffix("")) for p in (CONF / group).rglob("*.yaml"))
-    return sorted(o for o in found if group != "method" or "/" not in o)

@@ -1,6 +1,6 @@
 """The ranges that configuration values must lie in, as types: a field annotated so is checked before anything runs.
 
-``src.config.check`` validates every field of every configured part against its annotation, so a part states its
+``src.check`` validates every field of every configured part against its annotation, so a part states its
 ranges once, here, and needs no checks of its own for single values.
 """
 

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from src import config, progress, session
+from src import progress, session
+from src.check import check_config
 from src.interrupt import Interruption
 from src.session import Session
 
@@ -53,7 +54,7 @@ def train(
     Raises:
         UserError: for what the user can mend.
     """
-    config.check(cfg)
+    check_config(cfg)
     claimed = session.claim(cfg, words, job)
     if claimed.folder.finished:
         assert claimed.folder.earlier is not None

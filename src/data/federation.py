@@ -285,11 +285,12 @@ def show(overrides: Sequence[str]) -> Path:
     from rich.console import Console
 
     from src import config
+    from src.check import check_config
     from src.data.card import card, markdown, tables
     from src.data.figure import save
 
     cfg = config.load(overrides)
-    config.check(cfg)
+    check_config(cfg)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     folder = Path(cfg.output or Path(cfg.output_root) / f"federation-{federation.fingerprint[:8]}")
     folder.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from src import config
 from src.core import Executor, described
 from src.executors.processes import usable_cores
+from src.executors.workbench import Inner
 from src.local.sgd import LocalTraining
 from src.method import Method
 from src.network import Network
@@ -38,9 +39,9 @@ STACKED_CLIENTS = 4
 class Auto:
     """What the rule chooses from: how each executor would be built."""
 
-    sequential: Any
-    stacked: Any
-    processes: Any
+    sequential: Inner
+    stacked: Inner
+    processes: Inner
 
 
 @dataclass(frozen=True)
