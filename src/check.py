@@ -9,8 +9,9 @@ import collections.abc
 import difflib
 import importlib
 import inspect
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -20,7 +21,7 @@ from omegaconf import DictConfig, Node, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from src.config import GROUPS, Root, options, resolved
-from src.errors import UserError
+from src.errors import UserError, shortened
 from src.ranges import Count
 
 Fault = tuple[str, str]
@@ -54,6 +55,44 @@ def _source(cfg: DictConfig, key: str) -> str:
         return _source(cfg, found.group(1))
     own = re.match(r"\$\{(?:own:|of:\w+,)(\w+)", written)
     return f"method.{own.group(1)}" if own and own.group(1) in cfg.method else key
+
+
+RELAYS = ("protocol", "rounds", "fraction")
+"""Keys that are there for others to take their values from."""
+
+
+def check_read(cfg: DictConfig, words: Sequence[str]) -> None:
+    """Refuse values of the protocol among ``words`` that nothing in the configuration takes.
+
+    Raises:
+        UserError: naming the first.
+    """
+    for word in words:
+        key = word.lstrip("+").split("=")[0]
+        if key.startswith("protocol.") and key != "protocol.name" and not _is_read(cfg, key):
+            raise UserError(f"{word}: nothing in a run of method={cfg.method.name} takes {key}; leave it out")
+
+
+def _is_read(cfg: DictConfig, key: str) -> bool:
+    """Whether another value of ``key`` makes another configuration."""
+    other = cfg.copy()
+    OmegaConf.update(other, key, "another value", merge=False, force_add=True)
+    try:
+        plain, changed = resolved(cfg), resolved(other)
+    except UserError:
+        return True  # whoever takes it cannot do with that
+    return any(plain[name] != changed[name] for name in plain if name not in RELAYS)
+
+
+def check_machine(cfg: DictConfig) -> None:
+    """Refuse what this machine cannot do.
+
+    Raises:
+        UserError: naming the key.
+    """
+    cores = os.cpu_count() or 1
+    if cfg.threads > cores:
+        raise UserError(f"threads={cfg.threads}: this machine has {cores} core{'' if cores == 1 else 's'}")
 
 
 # ----------------------------------------------------------------------------------------------------------- slots
@@ -163,13 +202,13 @@ def _part(key: str, node: Any, slot: Slot) -> Iterator[Fault]:
         return
     for name in (name for name in node if str(name).startswith("_") and name not in OF_HYDRA):
         yield f"{key}.{name}", " is not a key of a part"
-    partial = node.get("_partial_", False)
-    if not isinstance(partial, bool) or (partial and not slot.adds):
-        right = "must be true or false" if slot.adds else "must be false, or left out"
-        yield f"{key}._partial_", f"={_value(partial)}: {right}"
     values = {k: v for k, v in node.items() if not str(k).startswith("_")}
-    if is_dataclass(kind):
-        yield from _faults(f"{key}.", values, kind, slot.adds if partial else ())
+    adds = set(_hints(kind).values()) & set(slot.adds) if is_dataclass(kind) else set()
+    if node.get("_partial_", False) is not bool(adds):
+        right = "true: the run adds what is missing" if adds else "false, or left out"
+        yield f"{key}._partial_", f"={_value(node.get('_partial_'))}: must be {right}"
+    elif is_dataclass(kind):
+        yield from _faults(f"{key}.", values, kind, adds)
     else:
         yield from _unbound(key, values, kind)
         for name, value in values.items():
@@ -265,7 +304,7 @@ def _parts_of(where: str, node: Mapping[str, Any], *, required: bool = True) -> 
 # ---------------------------------------------------------------------------------------------------------- values
 
 
-def _faults(prefix: str, node: Mapping[str, Any], schema: type, added: tuple[type, ...] = ()) -> Iterator[Fault]:
+def _faults(prefix: str, node: Mapping[str, Any], schema: type, added: Collection[type] = ()) -> Iterator[Fault]:
     """What is wrong with keys and values, by the annotations of a dataclass.
 
     Fields of the types ``added`` are missing by right.
@@ -296,7 +335,7 @@ def _faults(prefix: str, node: Mapping[str, Any], schema: type, added: tuple[typ
 @cache
 def _hints(schema: type) -> dict[str, Any]:
     hints = get_type_hints(schema, include_extras=True)
-    return {f.name: hints[f.name] for f in fields(schema) if f.init}
+    return {f.name: hints[f.name] for f in fields(schema) if f.init and not f.name.startswith("_")}
 
 
 def _slot_of(hint: Any) -> Slot | None:
@@ -314,7 +353,8 @@ def _wrong(key: str, value: Any, hint: Any) -> Iterator[Fault]:
     try:
         _adapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
-        wanted = " or ".join(dict.fromkeys(str(e["msg"]).replace("Input should", "must") for e in error.errors()))
+        said = (str(e["msg"]).removeprefix("Value error, ").replace("Input should", "must") for e in error.errors())
+        wanted = " or ".join(dict.fromkeys(said))
         place = ".".join(str(part) for part in error.errors()[0]["loc"] if isinstance(part, int))
         yield key, f"{f'[{place}]' if place else ''}={_value(value)}: {wanted}"
 
@@ -324,8 +364,8 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def _value(value: Any) -> str:
-    """A value as it is typed."""
-    return "null" if value is None else str(value)
+    """A value as it is typed, or as much of it as a line can hold."""
+    return "null" if value is None else shortened(str(value))
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

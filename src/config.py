@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from src.errors import UserError
-from src.ranges import Count, NonNegative, Positive, PositiveCount, PositiveShare, Seed
+from src.ranges import Count, NonNegative, PathText, Positive, PositiveCount, PositiveShare, Seed
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -31,7 +31,9 @@ def _protocol(key: str, *default: Any, _root_: DictConfig) -> Any:
     A variant of a method says in ``like`` whose section it takes.
     """
     protocol, method = _root_.protocol, _root_.method.get("like", _root_.method.name)
-    for section in (protocol.get(method, {}), protocol):
+    for name, section in ((f".{method}", protocol.get(method, {})), ("", protocol)):
+        if not isinstance(section, DictConfig | dict):
+            raise UserError(f"protocol{name}={section}: must have the values of a method, as in protocol{name}.{key}=")
         if key in section:
             return section[key]
     if default:
@@ -142,10 +144,10 @@ class Root:
     seed: Seed
     data_seed: Seed
     max_rounds: PositiveCount | None
-    resume: bool | Annotated[str, MinLen(1)]
-    output: Annotated[str, MinLen(1)] | None
-    output_root: Annotated[str, MinLen(1)]
-    cache: Annotated[str, MinLen(1)]
+    resume: bool | PathText
+    output: PathText | None
+    output_root: PathText
+    cache: PathText
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal[32, 64, "bf16"]
     threads: Annotated[int, Interval(ge=1, le=1024)]

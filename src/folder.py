@@ -42,7 +42,8 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         record: dict[str, Any] = json.loads((folder / RESULT).read_text())
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and "key" in record else None
+    whole = isinstance(record, dict) and isinstance(record.get("key"), str) and isinstance(record.get("config"), dict)
+    return record if whole else None
 
 
 def open_folder(

@@ -10,14 +10,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from src import cli, config, usage
+from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted
 from src.sweep import job
 from src.sweep.account import accounted
@@ -46,6 +50,22 @@ def _main(cfg: DictConfig) -> float | None:
 _failed: list[Exception] = []
 
 
+def _by_hydra(words: Sequence[str]) -> None:
+    """Have Hydra do what the words say. A run's own errors are kept elsewhere, so what arises here is of Hydra's keys.
+
+    Raises:
+        UserError: if Hydra cannot do what the words ask of it.
+    """
+    try:
+        _main()
+    except (UserError, HydraException, OmegaConfBaseException):
+        raise
+    except Exception as error:
+        if asked := [word for word in words if word.lstrip("+~").startswith("hydra")]:
+            raise UserError(f"{', '.join(asked)}: Hydra cannot do that ({in_one_line(error)})") from error
+        raise
+
+
 def main() -> None:
     """What ``python -m src.main`` runs."""
     words = sys.argv[1:]
@@ -55,7 +75,7 @@ def main() -> None:
             print(usage.text(words))
             return
         with accounted():
-            _main()
+            _by_hydra(words)
         if _failed:
             raise _failed.pop()
 

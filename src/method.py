@@ -156,13 +156,6 @@ class Method:
         for key, part in _parts(stage):
             on_clients = key.startswith("local/") or key in ("batch", "gradient")
             self._require(key, part, self._reaches(stage) if on_clients else self._told, stage)
-            for kind in part.beside:
-                if not any(isinstance(term, kind) for term in stage.local.values()):
-                    home = kind.__module__.rsplit(".", 1)[-1]
-                    raise UserError(
-                        f"method/{key} ({type(part).__name__}) means nothing without the loss term {home}, which stage "
-                        f"{stage.name} has not; add method/local=[{','.join((*stage.local, home))}]"
-                    )
         if stage.correct is None:
             return
         rules = stage.correct.corrector.rules
@@ -172,6 +165,19 @@ class Method:
                 f"but the corrector has {', '.join(rules)}"
             )
         self._require("corrector", stage.correct.corrector, self._told, stage)
+
+    def doubts(self) -> list[str]:
+        """Combinations that are surely slips: parts without what they are meant to act with, each in a line."""
+        found: dict[tuple[str, str, str], list[str]] = {}
+        for stage in self.stages:
+            acting = dict(_parts(stage))
+            for key, part in acting.items():
+                if missing := part.lacks(list(acting.values())):
+                    found.setdefault((key, type(part).__name__, " and ".join(missing)), []).append(stage.name)
+        return [
+            f"method/{key} ({name}) is meant for {missing}, which stage {' and '.join(stages)} does not have"
+            for (key, name, missing), stages in found.items()
+        ]
 
     @property
     def _told(self) -> set[type]:
@@ -246,7 +252,7 @@ def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCor
     return Correcting(corrector, given["rule"], given["when"])
 
 
-STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number"} | {"silent"}
+STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number", "exchange"} | {"silent"}
 
 
 def assemble(config: Mapping[str, Any]) -> Method:

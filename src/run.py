@@ -16,7 +16,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig
 
 from src import progress, session
-from src.check import check_config
+from src.check import check_config, check_machine, check_read
 from src.interrupt import Interruption
 from src.session import Session
 
@@ -55,6 +55,9 @@ def train(
         UserError: for what the user can mend.
     """
     check_config(cfg)
+    check_machine(cfg)
+    if job is None:  # one protocol may serve all methods of a sweep
+        check_read(cfg, words)
     claimed = session.claim(cfg, words, job)
     if claimed.folder.finished:
         assert claimed.folder.earlier is not None

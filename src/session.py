@@ -368,6 +368,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
     progress.stages(method)
+    progress.opening([f"warning: {line}" for line in method.doubts()])
     sizes = {client: federation.sizes[client] for client in federation.with_data}
     progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())

@@ -292,12 +292,17 @@ def show(overrides: Sequence[str]) -> Path:
     cfg = config.load(overrides)
     check_config(cfg)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
-    folder = Path(cfg.output or Path(cfg.output_root) / f"federation-{federation.fingerprint[:8]}")
-    folder.mkdir(parents=True, exist_ok=True)
+    key, folder = "output", Path(cfg.output or "")
+    if cfg.output is None:
+        key, folder = "output_root", Path(cfg.output_root) / f"federation-{federation.fingerprint[:8]}"
     found = card(federation)
-    (folder / "card.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
-    (folder / "card.md").write_text(markdown(found), encoding="utf-8")
-    save(federation, folder / FIGURE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "card.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
+        (folder / "card.md").write_text(markdown(found), encoding="utf-8")
+        save(federation, folder / FIGURE)
+    except OSError as error:
+        raise UserError(f"{key}={cfg[key]}: {error.strerror or error}; choose a folder you can write to") from None
     console = Console()
     for table in tables(found, console.width):
         console.print(table)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from src.core import ClientJob, ClientTask, Exchange, Opened, Payload
 from src.label_privacy import (
+    Epsilon,
     PeerDistribution,
     PrivacySpent,
     Projection,
@@ -22,7 +23,7 @@ from src.label_privacy import (
     peer_distribution,
 )
 from src.network import Network
-from src.ranges import Positive, PositiveCount
+from src.ranges import PositiveCount
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class ShareLabels:
     """The job of telling, once, how often each label occurs."""
 
     kind: PeerDistribution
-    epsilon: Positive
+    epsilon: Epsilon
 
     def __call__(self, network: Network, task: ClientTask) -> Opened:
         """Counts that travel, or a distribution of the client's own that does not."""
@@ -96,7 +97,7 @@ class LabelSharing(Exchange):
     sends: ClassVar[tuple[type, ...]] = (LabelDistribution,)
     keeps: ClassVar[tuple[type, ...]] = (OwnDistribution,)
     knows: ClassVar[tuple[type, ...]] = (LabelsKnown,)
-    epsilon: Positive
+    epsilon: Epsilon
     peer_dist: PeerDistribution
     projection: Projection
     stage: PositiveCount

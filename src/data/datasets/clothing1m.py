@@ -17,7 +17,7 @@ from src.data.datasets.download import expand
 from src.data.images import ImageFiles, file_sizes
 from src.data.transforms import IMAGENET, Transform
 from src.errors import UserError
-from src.ranges import PositiveCount
+from src.ranges import PathText, PositiveCount
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Clothing1M:
     """
 
     name: Literal["clothing1m"]
-    root: str
+    root: PathText
     verify: bool
     normalize: Literal["imagenet", "own"]
     augment: bool
