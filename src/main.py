@@ -55,13 +55,18 @@ def _by_hydra(words: Sequence[str]) -> None:
 
     Raises:
         UserError: if Hydra cannot do what the words ask of it.
+        SystemExit: 2, if it has said so itself.
     """
     try:
-        _main()
+        with accounted():
+            try:
+                _main()
+            except SystemExit as left:
+                sys.exit(2 if left.code == 1 else left.code)
     except (UserError, HydraException, OmegaConfBaseException):
         raise
     except Exception as error:
-        if asked := [word for word in words if word.lstrip("+~").startswith("hydra")]:
+        if asked := [word for word in words if word.lstrip("+~").startswith(("hydra", "--config"))]:
             raise UserError(f"{', '.join(asked)}: Hydra cannot do that ({in_one_line(error)})") from error
         raise
 
@@ -74,8 +79,7 @@ def main() -> None:
         if {"--help", "-h"} & set(words):
             print(usage.text(words))
             return
-        with accounted():
-            _by_hydra(words)
+        _by_hydra(words)
         if _failed:
             raise _failed.pop()
 
