@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.turns import Turns
 from bench.workloads import SEED, Job
 from src import config, session
+from src.check import check_config
 from src.session import Session
 
 
@@ -51,7 +52,7 @@ def opened(job: Job, executor: str, folder: Path, *more: str) -> Session:
     """A run of the job, before its first round."""
     overrides = [*words(job, executor, folder), *more]
     cfg = config.load(overrides)
-    config.check(cfg)
+    check_config(cfg)
     return session.open_session(cfg, overrides, session.claim(cfg, overrides, None))
 
 

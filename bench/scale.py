@@ -29,6 +29,7 @@ from bench.round_cost import Clock
 from bench.ways import ROOT, environment
 from bench.workloads import Workload, write_arrays
 from src import config, session
+from src.check import check_config
 from src.executors.stacked import Stacked
 from src.local.sgd import LocalTraining
 
@@ -93,7 +94,7 @@ def measure(words: Sequence[str]) -> dict[str, Any]:
     with Sampler(os.getpid(), EVERY) as memory:
         began, clock = time.perf_counter(), Clock()
         cfg = config.load(words)
-        config.check(cfg)
+        check_config(cfg)
         with session.open_session(cfg, words, session.claim(cfg, words, None)) as run:
             memory.look()
             opened, at_start = time.perf_counter() - began, memory.peak

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import os
 import re
 import sys
@@ -24,9 +25,9 @@ from hydra.errors import (
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from src.config import CONF, Root, flatten, load
+from src.config import CONF, Root, flatten, load, options
 from src.credentials import put_aside
-from src.errors import UserError, in_one_line
+from src.errors import UserError, in_one_line, one_line
 from src.interrupt import Interrupted
 from src.terminal import log_to_stderr, print_line
 
@@ -56,13 +57,35 @@ def guarded(entry: Callable[[], object], *, overrides: bool = True) -> None:
     except (UserError, HydraException, OmegaConfBaseException) as error:
         if wanted:
             raise
-        print_line(f"error: {explain(error, sys.argv[1:])}", to=sys.stderr)
+        print_line(f"error: {one_line(explain(error, sys.argv[1:]))}", to=sys.stderr)
         sys.exit(2)
     except Exception as error:
         if wanted:
             raise
-        print_line(f"error: the run failed: {in_one_line(error)}; {TRACEBACKS}=1 shows where", to=sys.stderr)
+        if not overrides and (word := _path_at_fault(error, sys.argv[1:])) is not None:
+            reason = error.strerror if isinstance(error, OSError) else error
+            print_line(f"error: {one_line(f'{word}: {reason}')}", to=sys.stderr)
+            sys.exit(2)
+        print_line(f"error: the run failed: {one_line(in_one_line(error))}; {TRACEBACKS}=1 shows where", to=sys.stderr)
         sys.exit(1)
+
+
+def _path_at_fault(error: Exception, words: Sequence[str]) -> str | None:
+    """The word of the command whose path the system refuses, where that is what went wrong."""
+    if isinstance(error, ValueError) and "null byte" in str(error):
+        return next((word for word in words if "\0" in word), None)
+    if not isinstance(error, OSError) or error.errno not in REFUSED or error.filename is None:
+        return None
+    path = os.fspath(error.filename)
+    typed = [(word, word.partition("=")[2] or word) for word in words]
+    return next((word for word, value in typed if path == value or path.startswith(f"{value.rstrip('/')}/")), None)
+
+
+REFUSED = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENXIO, errno.ENODEV),
+)
+"""What a system says of a path that a person has to mend; a full disk is none of it."""
 
 
 def explain(error: BaseException, words: Sequence[str]) -> str:
@@ -102,7 +125,7 @@ def _no_such_option(text: str) -> str:
     if not found:
         return text.splitlines()[0]
     group, _, option = found.group(1).rpartition("/")
-    return _not_an_option(group, option, _options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE))
+    return _not_an_option(group, option, options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE))
 
 
 def _not_an_option(group: str, option: str, options: Sequence[str]) -> str:
@@ -202,11 +225,13 @@ def _check_choice(override: Override, group: str) -> None:
     listed = isinstance(value, list) and group not in TAKES_SEVERAL
     if override.is_delete() or listed or value is None:
         none = "; leave it out for none" if group in ("experiment", "debug") else ""
-        raise UserError(f"{override.input_line}: {group} takes one of {', '.join(_options(group))}{none}")
+        raise UserError(f"{override.input_line}: {group} takes one of {', '.join(options(group))}{none}")
+    if again := [one for one in value if value.count(one) > 1] if isinstance(value, list) else []:
+        raise UserError(f"{override.input_line}: {group} takes each choice once, and {again[0]} stands there again")
     if (override.is_add() or override.is_force_add()) and "@" not in override.key_or_group:
         raise UserError(f"{override.input_line}: {group} is part of every run; write {group}=..., without +")
     if group == "method" and "/" in str(value):
-        raise UserError(_not_an_option(group, str(value), _options(group)))
+        raise UserError(_not_an_option(group, str(value), options(group)))
 
 
 def _check_additions(overrides: Sequence[Override]) -> None:
@@ -234,9 +259,3 @@ def _parsed(words: Sequence[str]) -> list[Override]:
         )
     except HydraException:
         return []
-
-
-def _options(group: str) -> list[str]:
-    """What can be chosen in ``group``; the parts of methods lie in folders below them and are no methods."""
-    found = (str(p.relative_to(CONF / group).with_suffix("")) for p in (CONF / group).rglob("*.yaml"))
-    return sorted(o for o in found if group != "method" or "/" not in o)

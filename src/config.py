@@ -1,29 +1,22 @@
-"""From configuration to objects: resolvers, the check of every key and value, and building.
-
-A value is checked against the annotation of the field it will become, so a range is stated once, at the field.
-"""
+"""From configuration to objects: resolvers, the schema of what is in no group, and building."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import hydra
 from annotated_types import Interval, MinLen
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, Node, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from src.errors import UserError
-from src.ranges import Count, Neutral, NonNegative, Positive, PositiveCount, PositiveShare, Seed
+from src.ranges import Count, Neutral, NonNegative, PathText, Positive, PositiveCount, PositiveShare, Seed
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -36,7 +29,9 @@ def _protocol(key: str, *default: Any, _root_: DictConfig) -> Any:
     A variant of a method says in ``like`` whose section it takes.
     """
     protocol, method = _root_.protocol, _root_.method.get("like", _root_.method.name)
-    for section in (protocol.get(method, {}), protocol):
+    for name, section in ((f".{method}", protocol.get(method, {})), ("", protocol)):
+        if not isinstance(section, DictConfig | dict):
+            raise UserError(f"protocol{name}={section}: must have the values of a method, as in protocol{name}.{key}=")
         if key in section:
             return section[key]
     if default:
@@ -147,10 +142,10 @@ class Root:
     seed: Seed
     data_seed: Seed
     max_rounds: PositiveCount | None
-    resume: bool | Annotated[str, MinLen(1)]
-    output: Annotated[str, MinLen(1)] | None
-    output_root: Annotated[str, MinLen(1)]
-    cache: Annotated[str, MinLen(1)]
+    resume: bool | PathText
+    output: PathText | None
+    output_root: PathText
+    cache: PathText
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal[32, 64, "bf16"]
     threads: Annotated[int, Interval(ge=1, le=1024)]
@@ -172,59 +167,6 @@ NO_GROUPS = ("table", "scale")
 GROUPS = ("protocol", "dataset", "partition", "noise", "model", "method", "executor")
 
 
-def check(cfg: DictConfig) -> None:
-    """Check every key and value of a composed configuration.
-
-    Raises:
-        UserError: one phrase for each fault, naming the key that a person would type.
-    """
-    plain = resolved(cfg)
-    faults = list(_faults("", {k: v for k, v in plain.items() if k not in GROUPS}, Root))
-    for group in GROUPS:
-        faults += _walk(group, plain[group])
-    faults += _stages(plain["method"]["stages"])
-    if faults:
-        raise UserError("; ".join(dict.fromkeys(f"{_source(cfg, key)}{said}" for key, said in faults)))
-
-
-def faults_of(values: Mapping[str, Any]) -> str:
-    """What is wrong with some keys and groups of a configuration, in one line; empty where nothing is."""
-    faults = list(_faults("", {k: v for k, v in values.items() if k not in GROUPS}, Root, partial=True))
-    for group in GROUPS:
-        faults += _walk(group, values.get(group))
-    return "; ".join(dict.fromkeys(f"{key}{fault}" for key, fault in faults))
-
-
-Fault = tuple[str, str]
-"""A key, and what is wrong with it."""
-
-
-def _stages(stages: Any) -> Iterator[Fault]:
-    if not isinstance(stages, Mapping):
-        yield "method.stages", f"={'null' if stages is None else stages}: must have a section a stage"
-        return
-    for name, stage in stages.items():
-        if not isinstance(stage, Mapping):
-            yield f"method.stages.{name}", f"={'null' if stage is None else stage}: must say what the stage is made of"
-            continue
-        for length in sorted({"rounds", "passes"} & stage.keys()):
-            yield from _wrong(f"method.stages.{name}.{length}", stage[length], Count)
-
-
-def _source(cfg: DictConfig, key: str) -> str:
-    """The key that a value was written at: where a node only repeats another, the other's."""
-    group, _, leaf = key.rpartition(".")
-    node = OmegaConf.select(cfg, group) if group else cfg
-    raw = node._get_node(leaf) if isinstance(node, DictConfig) and leaf in node else None
-    written = raw._value() if isinstance(raw, Node) else None
-    if not isinstance(written, str):
-        return key
-    if found := re.fullmatch(r"\$\{([\w.]+)\}", written):
-        return _source(cfg, found.group(1))
-    own = re.match(r"\$\{(?:own:|of:\w+,)(\w+)", written)
-    return f"method.{own.group(1)}" if own and own.group(1) in cfg.method else key
-
-
 def resolved(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, every interpolation resolved.
 
@@ -242,6 +184,12 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
         raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
 
 
+def options(group: str) -> list[str]:
+    """What can be chosen in ``group``; the parts of methods lie in folders below them and are no methods."""
+    found = (str(p.relative_to(CONF / group).with_suffix("")) for p in (CONF / group).rglob("*.yaml"))
+    return sorted(o for o in found if group != "method" or "/" not in o)
+
+
 def _owners(key: str) -> str:
     """Which files of its group have ``key``."""
     if term := re.fullmatch(r"method\.(local|exchange)\.(\w+)", key):
@@ -251,71 +199,6 @@ def _owners(key: str) -> str:
     group, _, leaf = key.partition(".")
     files = sorted(p for p in (CONF / group).glob("*.yaml") if leaf in (OmegaConf.load(p) or {})) if leaf else []
     return f"only {' and '.join(f'{group}={p.stem}' for p in files)} has" if files else "is not a key"
-
-
-def _walk(path: str, node: Any) -> Iterator[Fault]:
-    if not isinstance(node, Mapping):
-        return
-    if "_target_" in node:
-        target = located(str(node["_target_"]))
-        if target is None:
-            yield f"{path}._target_", f"={node['_target_']}: there is no such class"
-        elif is_dataclass(target):
-            values = {k: v for k, v in node.items() if not k.startswith("_")}
-            yield from _faults(f"{path}.", values, target, partial=node.get("_partial_", False))
-    for key, value in node.items():
-        yield from _walk(f"{path}.{key}", value)
-
-
-def located(name: str) -> type | None:
-    """The class of that name; None where there is none."""
-    module, _, leaf = name.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), leaf, None)
-    except (ImportError, ValueError):
-        return None
-    return found if isinstance(found, type) else None
-
-
-def _faults(prefix: str, node: Mapping[str, Any], schema: type, *, partial: bool = False) -> Iterator[Fault]:
-    hints = field_types(schema)
-    for key, value in node.items():
-        if key not in hints:
-            yield f"{prefix}{key}", f" is not a key{_nearest(key, list(hints))}"
-        elif isinstance(value, Mapping) and "_target_" in value:
-            continue  # a part of its own
-        elif is_dataclass(hints[key]):
-            if isinstance(value, Mapping):
-                yield from _faults(f"{prefix}{key}.", value, hints[key])
-            else:
-                names = ", ".join(f"{prefix}{key}.{name}" for name in field_types(hints[key]))
-                yield f"{prefix}{key}", f"={'null' if value is None else value}: set one of {names}"
-        else:
-            yield from _wrong(f"{prefix}{key}", value, hints[key])
-    yield from ((f"{prefix}{key}", " is missing") for key in hints if key not in node and not partial)
-
-
-@cache
-def field_types(schema: type) -> dict[str, Any]:
-    """The fields that a dataclass is built from, with their annotations."""
-    hints = get_type_hints(schema, include_extras=True)
-    return {f.name: hints[f.name] for f in fields(schema) if f.init}
-
-
-def _wrong(key: str, value: Any, hint: Any) -> Iterator[Fault]:
-    """What is wrong with a value. Strictly: the part is built from the value as it stands, unconverted."""
-    try:
-        adapter = TypeAdapter[Any](hint, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
-        adapter.validate_python(value, strict=True)
-    except ValidationError as error:
-        wanted = " or ".join(dict.fromkeys(str(e["msg"]).replace("Input should", "must") for e in error.errors()))
-        place = ".".join(str(part) for part in error.errors()[0]["loc"] if isinstance(part, int))
-        yield key, f"{f'[{place}]' if place else ''}={'null' if value is None else value}: {wanted}"
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
 
 
 # -------------------------------------------------------------------------------------------------- compose, build

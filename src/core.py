@@ -353,8 +353,10 @@ class Part(Protocol):
 
     reads: ClassVar[tuple[type, ...]] = ()
     """Types of message without which this part cannot work."""
-    beside: ClassVar[tuple[type[LossTerm], ...]] = ()
-    """Types of loss term without which it has no meaning."""
+
+    def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
+        """Words that choose what it is meant to act with and ``stage``, the active parts, do not have."""
+        return ()
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,35 @@
 """What goes wrong, in one line: what the user can mend, and what nobody foresaw."""
 
+import re
+
+LONGEST = 240
+"""Characters of one value in a message; the middle of a longer one is left out."""
+
 
 class UserError(Exception):
     """A mistake in the configuration, the data or the place to write to; shown as one line, exit status 2.
 
     The message names the key a person would type (``noise.rho``), the value found and what would be accepted.
     """
+
+
+def shortened(text: str) -> str:
+    """The text, without its middle where it is long.
+
+    >>> len(shortened("x" * 5000))
+    240
+    """
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 61]}…{text[-60:]}"
+
+
+def one_line(text: str) -> str:
+    """A message as a terminal shows it: what would break the line or steer the terminal is escaped.
+
+    >>> one_line("a\\nb")
+    'a\\\\nb'
+    """
+    printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return re.sub(rf"\S{{{LONGEST + 1},}}", lambda found: shortened(found.group()), printable)
 
 
 def in_one_line(error: BaseException) -> str:

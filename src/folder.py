@@ -43,7 +43,8 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         record: dict[str, Any] = json.loads((folder / RESULT).read_text())
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and "key" in record else None
+    whole = isinstance(record, dict) and isinstance(record.get("key"), str) and isinstance(record.get("config"), dict)
+    return record if whole else None
 
 
 def open_folder(
@@ -83,9 +84,10 @@ def _path(text: str) -> Path:
 def _named(path: Path, resume: bool, key: str, plain: Mapping[str, Any]) -> tuple[RunFolder, str]:
     folder = _lock(path)
     if folder.earlier is None:
-        if (path / "checkpoints").exists():
+        left = [name for name in (RESULT, "checkpoints") if (path / name).exists()]
+        if left:
             folder.lock.release()
-            raise UserError(f"output={path} has checkpoints but no readable {RESULT}; choose another folder")
+            raise UserError(f"output={path} has {left[-1]} but no readable {RESULT}; choose another folder")
         return folder, f"output={path} holds no run yet; starting afresh" if resume else ""
     if not resume:
         folder.lock.release()

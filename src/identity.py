@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, get_args
 
-from src.config import Root, field_types, flatten, located
+from src.check import field_types, located
+from src.config import Root, flatten
 from src.ranges import Neutral
 from src.registry import named, stored_name
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from src import cli, config, usage
+from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted
 from src.sweep import job
 from src.sweep.account import accounted
@@ -46,6 +50,27 @@ def _main(cfg: DictConfig) -> float | None:
 _failed: list[Exception] = []
 
 
+def _by_hydra(words: Sequence[str]) -> None:
+    """Have Hydra do what the words say. A run's own errors are kept elsewhere, so what arises here is of Hydra's keys.
+
+    Raises:
+        UserError: if Hydra cannot do what the words ask of it.
+        SystemExit: 2, if it has said so itself.
+    """
+    try:
+        with accounted():
+            try:
+                _main()
+            except SystemExit as left:
+                sys.exit(2 if left.code == 1 else left.code)
+    except (UserError, HydraException, OmegaConfBaseException):
+        raise
+    except Exception as error:
+        if asked := [word for word in words if word.lstrip("+~").startswith(("hydra", "--config"))]:
+            raise UserError(f"{', '.join(asked)}: Hydra cannot do that ({in_one_line(error)})") from error
+        raise
+
+
 def main() -> None:
     """What ``python -m src.main`` runs."""
 
@@ -53,8 +78,7 @@ def main() -> None:
         if {"--help", "-h"} & set(sys.argv[1:]):
             print(usage.text(sys.argv[1:]))
             return
-        with accounted():
-            _main()
+        _by_hydra(sys.argv[1:])
         if _failed:
             raise _failed.pop()
 

@@ -192,13 +192,6 @@ class Method:
         for key, part in _parts(stage):
             on_clients = key.startswith("local/") or key in ("batch", "gradient")
             self._require(key, part, self._reaches(stage) if on_clients else self._told, stage, option_of)
-            for kind in part.beside:
-                if not any(isinstance(term, kind) for term in stage.local.values()):
-                    option = option_of("method/local", partial(_is, kind)) or kind.__name__
-                    raise UserError(
-                        f"method/{key} ({type(part).__name__}) means nothing without the loss term {option}, which "
-                        f"stage {stage.name} has not; add method/local=[{','.join((*stage.local, option))}]"
-                    )
         if stage.correct is None:
             return
         rules = stage.correct.corrector.rules
@@ -208,6 +201,19 @@ class Method:
                 f"but the corrector has {', '.join(rules)}"
             )
         self._require("corrector", stage.correct.corrector, self._told, stage, option_of)
+
+    def doubts(self) -> list[str]:
+        """Combinations that are surely slips: parts without what they are meant to act with, each in a line."""
+        found: dict[tuple[str, str, str], list[str]] = {}
+        for stage in self.stages:
+            acting = dict(_parts(stage))
+            for key, part in acting.items():
+                if missing := part.lacks(list(acting.values())):
+                    found.setdefault((key, type(part).__name__, " and ".join(missing)), []).append(stage.name)
+        return [
+            f"method/{key} ({name}) is meant for {missing}, which stage {' and '.join(stages)} does not have"
+            for (key, name, missing), stages in found.items()
+        ]
 
     @property
     def _told(self) -> set[type]:
@@ -241,10 +247,6 @@ class Method:
             option = option_of("method/exchange", partial(_gives, kind))
             hint = f"; add method/exchange=[{option}]" if option else ""
             raise UserError(f"{said} no exchange sends{hint}")
-
-
-def _is(kind: type, part: type) -> bool:
-    return issubclass(part, kind)
 
 
 def _gives(kind: type, part: type) -> bool:
@@ -296,7 +298,7 @@ def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCor
     return Correcting(corrector, given["rule"], given["when"])
 
 
-STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number"} | {"silent"}
+STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number", "exchange"} | {"silent"}
 
 
 def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Method:

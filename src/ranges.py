@@ -1,13 +1,15 @@
 """The ranges that configuration values must lie in, as types: a field annotated so is checked before anything runs.
 
-``src.config.check`` validates every field of every configured part against its annotation, so a part states its
+``src.check`` validates every field of every configured part against its annotation, so a part states its
 ranges once, here, and needs no checks of its own for single values.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt, Interval, MinLen
+from pydantic import AfterValidator
 
 Share = Annotated[float, Interval(ge=0, le=1)]
 """A fraction or a probability, ends included."""
@@ -44,3 +46,22 @@ class Neutral:
     """
 
     value: Any
+
+
+NAME_BYTES = 255
+PATH_BYTES = 4096 - 512
+"""Most systems take 4,096; what a run puts below a path has the rest."""
+
+
+def _is_path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must have no NUL character")
+    if len(os.fsencode(text)) > PATH_BYTES:
+        raise ValueError(f"must have at most {PATH_BYTES} bytes")
+    if max(map(len, os.fsencode(text).split(b"/"))) > NAME_BYTES:
+        raise ValueError(f"must have at most {NAME_BYTES} bytes between two slashes")
+    return text
+
+
+PathText = Annotated[str, MinLen(1), AfterValidator(_is_path)]
+"""A path or a URL as it is written, of a form that systems take; whether it is there is another matter."""

@@ -18,6 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from src import config
+from src.check import faults_of, field_types, located
 from src.errors import UserError
 from src.ranges import FromFiles
 
@@ -88,7 +89,7 @@ def restored(group: str, node: Any, source: str, places: Sequence[Path] = ()) ->
     found = _withheld(_restored(node, known, f"{source}: {group}"))
     if not isinstance(found, dict) or "_target_" not in found:
         raise UserError(f"{source}: {group} names no class")
-    if faults := config.faults_of({group: found}):
+    if faults := faults_of({group: found}):
         raise UserError(f"{source}: {faults}")
     return found
 
@@ -116,8 +117,8 @@ def _withheld(node: Any) -> Any:
     if not isinstance(node, dict):
         return [_withheld(value) for value in node] if isinstance(node, list) else node
     found = {key: _withheld(value) for key, value in node.items()}
-    kind = config.located(found["_target_"]) if "_target_" in found else None
-    for key, hint in config.field_types(kind).items() if kind is not None and is_dataclass(kind) else ():
+    kind = located(found["_target_"]) if "_target_" in found else None
+    for key, hint in field_types(kind).items() if kind is not None and is_dataclass(kind) else ():
         withheld = [one.value for one in get_args(hint)[1:] if isinstance(one, FromFiles)]
         if withheld and key in found:
             found[key] = withheld[0]
@@ -139,7 +140,7 @@ def option_of(group: str, fits: Callable[[type], bool]) -> str | None:
     """The first option of a group that names a class which ``fits``; None where there is none."""
     for place in folders():
         for file in sorted((place / group).rglob("*.yaml")):
-            kinds = map(config.located, _paths(OmegaConf.to_container(OmegaConf.load(file))))
+            kinds = map(located, _paths(OmegaConf.to_container(OmegaConf.load(file))))
             if any(kind is not None and fits(kind) for kind in kinds):
                 return file.relative_to(place / group).with_suffix("").as_posix()
     return None

@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from src import config, lines, progress, session
+from src import lines, progress, session
+from src.check import check_config, check_machine, check_read
 from src.folder import RESULT
 from src.interrupt import Interruption
 from src.session import Session
@@ -59,7 +60,10 @@ def train(
         UserError: for what the user can mend.
         NonFiniteError: if every local training of the run diverged.
     """
-    config.check(cfg)
+    check_config(cfg)
+    check_machine(cfg)
+    if job is None:  # one protocol may serve all methods of a sweep
+        check_read(cfg, words)
     claimed = session.claim(cfg, words, job)
     if claimed.folder.finished:
         assert claimed.folder.earlier is not None

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from src.core import LossTerm, Params, ServerUpdate
+from src.aggregators import Mean, QualityMean
+from src.core import Params, Part, ServerUpdate
 from src.local.terms import feddyn
 from src.models.layers import is_running_statistic
 from src.ranges import Positive
@@ -43,6 +44,9 @@ class Scaled(ServerUpdate):
         return moved, state
 
 
+UNIFORM = ("method/aggregator=uniform_mean",)
+
+
 def is_learned(name: str, tensor: Tensor) -> bool:
     """Whether an entry of a model is a parameter: no running statistic and no integer."""
     return tensor.is_floating_point() and not is_running_statistic(name)
@@ -60,8 +64,13 @@ class FedDyn(ServerUpdate):
     authors' program does.
     """
 
-    beside: ClassVar[tuple[type[LossTerm], ...]] = (feddyn.FedDyn,)
     evaluate: Literal["server", "cohort"]
+
+    def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
+        """The term whose ``h_k`` H is the mean of, and a mean in which every client counts the same."""
+        term = any(isinstance(part, feddyn.FedDyn) for part in stage)
+        by_samples = any(isinstance(part, Mean | QualityMean) and part.weights != "uniform" for part in stage)
+        return (() if term else ("method/local=[...,feddyn]",)) + (UNIFORM if by_samples else ())
 
     def init(self, params: Params) -> Params:
         """Zeros."""

@@ -402,6 +402,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     progress.opening([f"note: files of {data.name} are known by path and size alone"] if federation.by_names else [])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
     progress.stages(method)
+    progress.opening([f"warning: {line}" for line in method.doubts()])
     sizes = {client: federation.sizes[client] for client in federation.with_data}
     progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())

@@ -125,6 +125,9 @@ def find(names: Sequence[str], *, unfinished: bool = False) -> list[Run]:
         if not found[name]:
             note(f"{name}: no run is recorded in or below it")
     read = {folder: _read(folder) for folders in found.values() for folder in folders}
+    unread = [folder for folder, run in read.items() if run is None]
+    if len(unread) == len(read):
+        raise UserError(f"{', '.join(map(shown, unread))}: {RESULT} cannot be read as that of a run")
     runs = []
     for folder, run in read.items():
         if run is None:

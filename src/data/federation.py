@@ -296,15 +296,18 @@ def show(overrides: Sequence[str]) -> Path:
     from rich.console import Console
 
     from src import config
+    from src.check import check_config
     from src.data.card import card, markdown, tables
     from src.data.figure import encoded
     from src.output_file import write_output
     from src.terminal import print_line
 
     cfg = config.load(overrides)
-    config.check(cfg)
+    check_config(cfg)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
-    folder = Path(cfg.output or Path(cfg.output_root) / f"federation-{federation.fingerprint[:8]}")
+    key, folder = "output", Path(cfg.output or "")
+    if cfg.output is None:
+        key, folder = "output_root", Path(cfg.output_root) / f"federation-{federation.fingerprint[:8]}"
     found = card(federation)
     files = {
         "card.json": (json.dumps(found) + "\n").encode(),
@@ -316,7 +319,7 @@ def show(overrides: Sequence[str]) -> Path:
         for name, content in files.items():
             write_output(folder / name, content)
     except OSError as error:
-        raise UserError(f"output={folder}: {error.strerror or error}; choose a folder you can write to") from error
+        raise UserError(f"{key}={cfg[key]}: {error.strerror or error}; choose a folder you can write to") from error
     console = Console()
     for table in tables(found, console.width):
         console.print(table)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from src.data.dataset import Indices, Labels
 from src.errors import UserError
-from src.ranges import Positive, PositiveCount, Share
+from src.ranges import PathText, Positive, PositiveCount, Share
 
 LEFT_OUT = -1
 """The owner of a sample that no client holds."""
@@ -309,7 +309,7 @@ class File:
     """
 
     num_clients: PositiveCount | None
-    path: str | None
+    path: PathText | None
 
     def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
         """Read the owners."""
@@ -359,13 +359,24 @@ def deal(pool: Pool, counts: Indices, rng: np.random.Generator) -> Split:
     return Split(owner, len(counts))
 
 
+LARGEST_ALPHA, SMALLEST_ALPHA = 1e300, 1e-300
+"""Beyond, a draw is its limit in all digits, and the sums that NumPy makes on the way to it leave float64."""
+
+
 def shares(alpha: float, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Dir(alpha, ..., alpha) over ``count``, [count], with its two limits: equal shares, and everything to one."""
-    if np.isinf(alpha):
+    """Dir(alpha, ..., alpha) over ``count``, [count], with its two limits: equal shares, and everything to one.
+
+    >>> shares(1e308, 4, np.random.default_rng(0)).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    >>> sorted(shares(1e-320, 4, np.random.default_rng(0)).tolist())
+    [0.0, 0.0, 0.0, 1.0]
+    """
+    if alpha > LARGEST_ALPHA:
         return np.full(count, 1 / count, np.float64)
-    drawn = rng.dirichlet(np.full(count, alpha))
-    if np.isfinite(drawn).all() and drawn.sum() > 0:
-        return np.asarray(drawn / drawn.sum(), np.float64)
+    if alpha > SMALLEST_ALPHA:
+        drawn = rng.dirichlet(np.full(count, alpha))
+        if np.isfinite(drawn).all() and drawn.sum() > 0:
+            return np.asarray(drawn / drawn.sum(), np.float64)
     return np.asarray(np.eye(count)[rng.integers(count)], np.float64)  # so small an alpha that every share underflows
 
 

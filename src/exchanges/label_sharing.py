@@ -15,6 +15,7 @@ from torch import Tensor
 from src.core import ClientJob, ClientState, ClientTask, Exchange, Opened, Payload
 from src.findings import Finding, LabelShares
 from src.label_privacy import (
+    Epsilon,
     PeerDistribution,
     PrivacySpent,
     Projection,
@@ -22,7 +23,7 @@ from src.label_privacy import (
     peer_distribution,
 )
 from src.model_protocol import Model
-from src.ranges import Positive, PositiveCount
+from src.ranges import PositiveCount
 from src.scaling import label_shares
 from src.stored import stored
 
@@ -74,7 +75,7 @@ class ShareLabels:
     """The job of telling, once, how often each label occurs."""
 
     kind: PeerDistribution
-    epsilon: Positive
+    epsilon: Epsilon
 
     def __call__(self, network: Model, task: ClientTask) -> Opened:
         """Counts that travel, or a distribution of the client's own that does not."""
@@ -101,7 +102,7 @@ class LabelSharing(Exchange):
     sends: ClassVar[tuple[type, ...]] = (LabelDistribution,)
     keeps: ClassVar[tuple[type, ...]] = (OwnDistribution,)
     knows: ClassVar[tuple[type, ...]] = (LabelsKnown,)
-    epsilon: Positive
+    epsilon: Epsilon
     peer_dist: PeerDistribution
     projection: Projection
     stage: PositiveCount

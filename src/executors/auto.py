@@ -17,8 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from torch.utils.flop_counter import FlopCounterMode
 
 from src import config, registry
+from src.check import located
 from src.core import Executor, described
 from src.executors.processes import usable_cores
+from src.executors.workbench import Inner
 from src.folder import RESULT
 from src.local.sgd import LocalTraining
 from src.method import Method
@@ -39,9 +41,9 @@ STACKED_CLIENTS = 4
 class Auto:
     """What the rule chooses from: how each executor would be built."""
 
-    sequential: Any
-    stacked: Any
-    processes: Any
+    sequential: Inner
+    stacked: Inner
+    processes: Inner
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any) -> tupl
         earlier: what the run's record says of the executor it began with, where it goes on.
     """
     plain: Any = OmegaConf.to_container(cfg.executor, resolve=True)
-    if config.located(str(plain["_target_"])) is not Auto:
+    if located(str(plain["_target_"])) is not Auto:
         executor, reason = config.build(plain)(network), "as asked"
     elif earlier:
         node = registry.restored("executor", _node(_record(earlier)), RESULT)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
-from src.config import faults_of
+from src.check import faults_of
 from src.errors import UserError
 from src.figures.record import RunRecord
 from src.figures.style import EIGHT, title

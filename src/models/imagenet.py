@@ -14,13 +14,14 @@ from torchvision import models
 
 from src.errors import UserError
 from src.models.layers import Classifier, Shape, check_inputs
+from src.ranges import PathText
 
 
 @dataclass(frozen=True)
 class ResNet18ImageNet:
     """torchvision's ResNet-18 (7x7 stem, max-pool): 11,183,694 parameters for 14 classes."""
 
-    pretrained: str  # none, imagenet (IMAGENET1K_V1) or the path of a state dict in torchvision's names
+    pretrained: PathText  # none, imagenet (IMAGENET1K_V1) or the path of a state dict in torchvision's names
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:
         """The network for inputs of ``shape``.
@@ -39,7 +40,7 @@ class ResNet50:
     FedCorr and the papers that compare with it start from ImageNet's weights on Clothing1M.
     """
 
-    pretrained: str  # none, imagenet (IMAGENET1K_V1) or the path of a state dict in torchvision's names
+    pretrained: PathText  # none, imagenet (IMAGENET1K_V1) or the path of a state dict in torchvision's names
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:
         """The network for inputs of ``shape``.

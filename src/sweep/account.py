@@ -21,6 +21,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict
 
 from src import cli, config
+from src.check import check_config
 from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted
 from src.sweep import workers
@@ -202,7 +203,7 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
             cfg = loader.load_sweep_config(composed, list(job))
             with open_dict(cfg):
                 del cfg["hydra"]
-            config.check(cfg)
+            check_config(cfg)
         except (UserError, HydraException) as error:
             said = cli.explain(error, job)
             raise UserError(said if len(jobs) == 1 else f"job {number}: {said}; no job has begun") from None

@@ -26,6 +26,8 @@ LAUNCHING = ("plan", "run")
 """Those that take words on how runs are launched."""
 OPTIONS = ("scale", "seeds", "out")
 RESULTS = Path("results")
+MOST_SEEDS = 1000
+"""Beyond, a number of seeds is taken for a mistake: every cell's configuration is composed for each of them."""
 MINUTE, HOUR = 60.0, 3600.0
 
 USAGE = """\
@@ -103,8 +105,8 @@ def asked(words: Sequence[str]) -> Asked:
             names.append(read.known(Path(word).stem if word.endswith(".yaml") else word, read.names(), "table"))
     scale = read.known(said.get("scale", "small"), read.scales(), "scale")
     seeds = said.get("seeds")
-    if seeds is not None and not (seeds.isdecimal() and int(seeds) > 0):
-        raise UserError(f"seeds={seeds}: give a number of seeds, 1 or more")
+    if seeds is not None and not (seeds.isdecimal() and len(seeds) < 10 and 0 < int(seeds) <= MOST_SEEDS):
+        raise UserError(f"seeds={seeds}: give a number of seeds, 1 to {MOST_SEEDS}")
     tables = tuple(read.table(name) for name in dict.fromkeys(names or read.names()))
     every, wrong = read.readable()
     overrides = tuple(words[len(before) + 1 :])

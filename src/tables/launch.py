@@ -24,6 +24,7 @@ from hydra.version import setbase
 from omegaconf import DictConfig
 
 from src import cli, config
+from src.check import check_config
 from src.errors import UserError
 from src.identity import NOT_OF_THE_KEY
 from src.sweep import job, workers
@@ -87,7 +88,7 @@ def check(plan: Plan, words: Sequence[str]) -> None:
             raise UserError(
                 f"{word} would make other runs than the table's: say it in a table of your own, conf/table/"
             )
-    config.check(composed)
+    check_config(composed)
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:

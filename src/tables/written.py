@@ -52,9 +52,15 @@ class Written:
 
 
 def record(folder: Path) -> dict[str, Any] | None:
-    """A run's ``result.json`` but for parts that are not what they should be; None where none can be read."""
+    """A run's ``result.json`` but for parts that are not what they should be; None where there is none.
+
+    Raises:
+        UserError: if it is there and cannot be read as that of a run, whatever its numbers were.
+    """
     found = read_record(folder)
     if found is None:
+        if (folder / RESULT).exists():
+            raise _damaged(folder, f"its {RESULT} cannot be read as that of a run")
         return None
     return {name: part for name, part in found.items() if isinstance(part, PARTS.get(name, object))}
 

@@ -9,6 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from src import config
+from src.check import check_config
 from src.errors import UserError
 from src.method import assemble
 
@@ -59,7 +60,7 @@ SELECTABLE = [
 @pytest.mark.parametrize("path", SELECTABLE, ids=name)
 def test_every_file_composes_and_its_values_are_in_range(path: Path) -> None:
     cfg = config.load([*choice(path), *NEEDED.get(name(path), [])])
-    config.check(cfg)
+    check_config(cfg)
     config.build(cfg.partition)
     config.build(cfg.noise)
     if name(path) not in ("method/exchange/none", "method/corrector/none"):  # without them FedCorr cannot be assembled
@@ -160,4 +161,4 @@ def test_a_key_that_no_part_has_is_refused_in_every_group() -> None:
     for group in ("dataset", "partition", "noise", "model", "executor", "method.sampler", "method.batch", "train"):
         cfg = config.load([f"+{group}.nobody_reads_this=1"])
         with pytest.raises(UserError, match=rf"{group}\.nobody_reads_this"):
-            config.check(cfg)
+            check_config(cfg)

@@ -7,6 +7,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from src import config
+from src.check import check_config
 from src.method import assemble
 
 EXPERIMENTS = sorted(
@@ -56,7 +57,7 @@ def test_an_experiment_gives_every_method_as_its_own_file_says(experiment: str, 
     assert {k: v for k, v in with_it.items() if k not in own} == {k: v for k, v in without.items() if k not in own}
 
     cfg = composed(f"experiment={experiment}", f"method={method}")
-    config.check(cfg)
+    check_config(cfg)
     assemble(config.build(cfg.method))
 
     pinned = ("protocol=digits", "partition=iid_uniform", f"method={method}")

@@ -14,6 +14,7 @@ import pytest
 import rich.console
 
 from src import config, identity
+from src.check import check_config
 from src.data import contents
 from src.data.contents import digests
 from src.data.datasets.image_folder import ImageFolder
@@ -240,7 +241,7 @@ def test_the_configuration_says_how_and_where(tmp_path: Path, opened: list[str])
             own.save(tmp_path / split / name / "0.png", 1)
     words = ["dataset=image_folder", f"dataset.root={tmp_path}", "partition.num_clients=2", "noise=none"]
     cfg = config.load([*words, f"cache={tmp_path / 'cache'}"])
-    config.check(cfg)
+    check_config(cfg)
     found = from_config(cfg)
     assert (len(opened), (tmp_path / "cache" / contents.FILE).exists()) == (6, True)
     assert (found.by_names, found.names_fingerprint is None) == (False, False)
@@ -248,5 +249,5 @@ def test_the_configuration_says_how_and_where(tmp_path: Path, opened: list[str])
     assert named.by_names
     assert named.fingerprint == found.names_fingerprint
     with pytest.raises(UserError, match=r"dataset\.fingerprint=pixels"):
-        config.check(config.load([*words, "dataset.fingerprint=pixels"]))
+        check_config(config.load([*words, "dataset.fingerprint=pixels"]))
     assert not from_config(config.load(["dataset=digits", "dataset.train_size=100"])).by_names

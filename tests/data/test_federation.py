@@ -12,6 +12,7 @@ import torch
 from matplotlib.axes import Axes
 
 from src import config
+from src.check import check_config
 from src.data import federation as F
 from src.data import partition as P
 from src.data.card import card, markdown, tables
@@ -396,6 +397,6 @@ def test_every_file_names_every_field_of_its_part(group):
     assert files
     for file in files:
         cfg = config.load([f"{group}={file.stem}"])
-        config.check(cfg)
+        check_config(cfg)
         if file.stem != "matrix":  # its values are the user's
             config.build(cfg[group])

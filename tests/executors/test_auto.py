@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from src import config
+from src.check import check_config
 from src.data.transforms import Transform
 from src.executors import auto, processes
 from src.executors.auto import Work, choose, products
@@ -142,7 +143,7 @@ def test_values_out_of_range_are_refused(word: str, said: str) -> None:
     from src.errors import UserError
 
     with pytest.raises(UserError, match=said):
-        config.check(config.load(["executor=processes", word]))
+        check_config(config.load(["executor=processes", word]))
 
 
 def test_jobs_that_run_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

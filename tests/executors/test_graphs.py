@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from src import config
+from src.check import check_config
 from src.core import Broadcast, ClientState, ClientTask, LossTerm, Params, Payload, Step
 from src.errors import UserError
 from src.exchanges.lid import NoiseDirective
@@ -369,7 +370,7 @@ def test_graphs_are_a_gpus(tmp_path: Path):
 def test_stacks_are_few_clients_or_whole_blocks(stack: int, fits: bool, tmp_path: Path):
     words = [*REGISTRY[0].words, "executor=stacked", f"executor.stack={stack}"]
     if fits:
-        config.check(config.load(words))
+        check_config(config.load(words))
     else:
         with pytest.raises(UserError, match=r"executor\.stack"):
-            config.check(config.load(words))
+            check_config(config.load(words))

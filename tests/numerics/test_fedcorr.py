@@ -16,6 +16,7 @@ from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from src import config
+from src.check import check_config
 from src.core import ClientState, Correction, Payload, RoundResult, Sampling
 from src.correctors.fedcorr import FedCorr, Suspects
 from src.data.noise.client import FedCorr as FedCorrNoise
@@ -743,7 +744,7 @@ def test_fedavg_sends_models_only():
 def told(*words: str) -> tuple[Method, dict[str, Any]]:
     """A method as a command line has it, and the configuration it came from."""
     cfg = config.load(words)
-    config.check(cfg)
+    check_config(cfg)
     return assemble(config.build(cfg.method)), config.resolved(cfg)
 
 

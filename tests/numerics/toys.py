@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from src import config, loop
 from src.aggregators import Mean
+from src.check import check_config
 from src.config import Training
 from src.core import (
     Broadcast,
@@ -343,7 +344,7 @@ TINY = (
 def composed(*overrides: str) -> Composed:
     """The whole of ``python -m src.main`` on a tiny setting, but for its folder."""
     cfg = config.load([*TINY, *overrides])
-    config.check(cfg)
+    check_config(cfg)
     made = assemble(config.build(cfg.method))
     dealt = from_config(cfg)
     data = dealt.dataset

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from src import config
+from src.check import check_config
 from src.identity import NOT_OF_THE_KEY, run_key
 from src.tables import identity, read
 from src.tables.identity import Identities, _chooses, trainings
@@ -46,7 +47,7 @@ def check(scale: str, composer: Identities, *, each: bool) -> int:
         checked.add(words)
         cfg = composer._set((*words, "seed=1"))
         try:
-            config.check(cfg)
+            check_config(cfg)
         except Exception as error:
             pytest.fail(f"{label}: {error}")
     return len(checked)

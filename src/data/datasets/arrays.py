@@ -22,7 +22,7 @@ from src.data.datasets.label_file import LabelFile, choose_labels, number_client
 from src.data.images import TensorImages
 from src.data.transforms import Transform
 from src.errors import UserError
-from src.ranges import Count, PositiveCount
+from src.ranges import Count, PathText, PositiveCount
 
 Content = Mapping[str, NDArray[Any]]
 MOST_CLASSES = 100_000
@@ -45,9 +45,9 @@ class Arrays:
     """
 
     name: str
-    root: str
-    file: str  # a relative path begins at root
-    labels: str | None  # a relative path begins at root
+    root: PathText
+    file: PathText  # a relative path begins at root
+    labels: PathText | None  # a relative path begins at root
     truth: Literal["y_train", "csv", "none"]
     layout: Literal["auto", "NHWC", "NCHW"]
     shape: list[int] | None

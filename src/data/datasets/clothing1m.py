@@ -17,7 +17,7 @@ from src.data.datasets.download import expand
 from src.data.images import ImageFiles, file_sizes
 from src.data.transforms import IMAGENET, Transform
 from src.errors import UserError
-from src.ranges import FromFiles, PositiveCount
+from src.ranges import FromFiles, PathText, PositiveCount
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Clothing1M:
     """
 
     name: Literal["clothing1m"]
-    root: str
+    root: PathText
     verify: bool
     normalize: Literal["imagenet", "own"]
     augment: bool

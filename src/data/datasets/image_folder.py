@@ -18,7 +18,7 @@ from src.data.datasets.label_file import choose_labels, read_label_file
 from src.data.images import ImageFiles, file_sizes
 from src.data.transforms import IMAGENET, Transform
 from src.errors import UserError
-from src.ranges import Count, FromFiles, NonNegative, PositiveCount
+from src.ranges import Count, FromFiles, NonNegative, PathText, PositiveCount
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ class ImageFolder:
     """
 
     name: str
-    root: str
-    labels: str | None  # a relative path begins at root
+    root: PathText
+    labels: PathText | None  # a relative path begins at root
     truth: Literal["folder", "csv", "none"]
     image_size: PositiveCount
     crop_from: PositiveCount | None  # training images get this size before a crop of image_size is taken

@@ -25,7 +25,7 @@ from src.data.datasets.download import Access, Published, expand, provide
 from src.data.images import TensorImages
 from src.data.transforms import IMAGENET, Transform
 from src.errors import UserError
-from src.ranges import FromFiles, Positive, PositiveCount
+from src.ranges import FromFiles, PathText, Positive, PositiveCount
 
 DIGITS = tuple("0123456789")
 
@@ -35,9 +35,9 @@ class Cifar:
     """CIFAR-10 or CIFAR-100: 50,000 and 10,000 colour images of 32x32; crops padded by 4 and mirror images."""
 
     name: Literal["cifar10", "cifar100"]
-    root: str
+    root: PathText
     download: Annotated[bool, FromFiles(False)]
-    mirror: Annotated[str | None, FromFiles(None)]
+    mirror: Annotated[PathText | None, FromFiles(None)]
     verify: bool
     timeout: Positive  # seconds
     normalize: Literal["default", "imagenet"]
@@ -86,9 +86,9 @@ class Mnist:
     """MNIST or Fashion-MNIST: 60,000 and 10,000 grey images of 28x28, without augmentation."""
 
     name: Literal["mnist", "fashion_mnist"]
-    root: str
+    root: PathText
     download: Annotated[bool, FromFiles(False)]
-    mirror: Annotated[str | None, FromFiles(None)]
+    mirror: Annotated[PathText | None, FromFiles(None)]
     verify: bool
     timeout: Positive  # seconds
     train_size: PositiveCount | None
@@ -132,9 +132,9 @@ class Svhn:
     """SVHN, cropped digits: 73,257 and 26,032 colour images of 32x32; crops padded by 4, no mirror images of digits."""
 
     name: Literal["svhn"]
-    root: str
+    root: PathText
     download: Annotated[bool, FromFiles(False)]
-    mirror: Annotated[str | None, FromFiles(None)]
+    mirror: Annotated[PathText | None, FromFiles(None)]
     verify: bool
     timeout: Positive  # seconds
     augment: bool

@@ -14,6 +14,7 @@ import numpy as np
 
 from src.data.dataset import Dataset, Labels
 from src.errors import UserError
+from src.ranges import PathText
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,8 @@ class Human:
     """
 
     source: Source
-    root: str | None
-    path: str | None
+    root: PathText | None
+    path: PathText | None
 
     @property
     def nominal(self) -> None:

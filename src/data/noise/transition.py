@@ -15,7 +15,7 @@ from src.data.dataset import Dataset, Labels
 from src.data.noise.flips import choose, redraw, remap
 from src.data.noise.maps import MapName, class_map
 from src.errors import UserError
-from src.ranges import Share
+from src.ranges import PathText, Share
 from src.streams import stream
 
 Transition = NDArray[np.float64]
@@ -126,7 +126,7 @@ class Matrix:
     """A transition matrix of one's own, as rows or as a ``.npy`` or ``.csv`` file of C lines of C numbers."""
 
     matrix: list[list[float]] | None
-    path: str | None
+    path: PathText | None
 
     def __post_init__(self) -> None:
         if (self.matrix is None) == (self.path is None):

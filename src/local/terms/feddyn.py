@@ -1,12 +1,13 @@
 """FedDyn's dynamic regulariser: each client's objective is corrected by all that it has learned before."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from src.core import Broadcast, LossTerm, Params, Step
+from src.core import Broadcast, LossTerm, Params, Part, Step
 from src.local.terms.proximal import squared_distance
 from src.models.layers import is_running_statistic
 from src.ranges import NonNegative, Positive
@@ -27,6 +28,12 @@ class FedDyn(LossTerm):
 
     alpha: NonNegative
     mean_samples: Positive | None
+
+    def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
+        """The server's part: without it clients are pulled to where no fixed point is."""
+        from src.servers import FedDyn as Server  # which takes this module
+
+        return () if any(isinstance(part, Server) for part in stage) else ("method/server=feddyn",)
 
     def init(self, params: Params, count: int, num_classes: int) -> dict[str, Any]:
         """Zeros, and this client's α_k."""
