@@ -213,13 +213,14 @@ def _part(key: str, node: Any, slot: Slot) -> Iterator[Fault]:
         yield f"{key}.{name}", " is not a key of a part"
     values = {k: v for k, v in node.items() if not str(k).startswith("_")}
     adds = set(field_types(kind).values()) & set(slot.adds) if is_dataclass(kind) else set()
-    if node.get("_partial_", False) is not bool(adds):
+    unfinished = node.get("_partial_", False)
+    if unfinished is not bool(adds) and (is_dataclass(kind) or not isinstance(unfinished, bool)):
         right = "true: the run adds what is missing" if adds else "false, or left out"
         yield f"{key}._partial_", f"={_value(node.get('_partial_'))}: must be {right}"
     elif is_dataclass(kind):
         yield from _faults(f"{key}.", values, kind, adds)
     else:
-        yield from _unbound(key, values, kind)
+        yield from _unbound(key, values, kind, missing=not unfinished)
         for name, value in values.items():
             yield from _inner(f"{key}.{name}", value)
 
@@ -237,8 +238,8 @@ def _inner(key: str, node: Any) -> Iterator[Fault]:
             yield from _inner(f"{key}.{i}", value)
 
 
-def _unbound(key: str, values: Mapping[str, Any], kind: type) -> Iterator[Fault]:
-    """What is wrong with the keys of a class that does not annotate its fields."""
+def _unbound(key: str, values: Mapping[str, Any], kind: type, *, missing: bool) -> Iterator[Fault]:
+    """What is wrong with the keys of a class that does not annotate its fields; ``missing``: also what is not there."""
     try:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):
@@ -246,7 +247,7 @@ def _unbound(key: str, values: Mapping[str, Any], kind: type) -> Iterator[Fault]
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if not any(p.kind == p.VAR_KEYWORD for p in parameters):
         yield from ((f"{key}.{k}", f" is not a key{_nearest(k, named)}") for k in values if k not in named)
-    needed = [p.name for p in parameters if p.name in named and p.default is p.empty]
+    needed = [p.name for p in parameters if missing and p.name in named and p.default is p.empty]
     yield from ((f"{key}.{name}", " is missing") for name in needed if name not in values)
 
 

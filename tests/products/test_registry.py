@@ -116,6 +116,7 @@ def test_a_record_fetches_nothing(tmp_path: Path) -> None:
     found = _recorded(plain, ()).dataset
     assert (found.download, found.mirror, found.root) == (False, None, plain["dataset"]["root"])
     ray = {"_target_": "ray", "_partial_": True, "workers": 1, "num_cpus": 1.0, "num_gpus": 0.0, "address": "evil:1"}
+    ray["inner"] = {"_target_": "sequential", "_partial_": True}
     assert registry.restored("executor", ray, "result.json")["address"] is None
 
 
