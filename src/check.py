@@ -14,13 +14,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import MinLen
-from omegaconf import DictConfig, Node, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from src.config import GROUPS, Root, options, resolved
+from src.config import GROUPS, Root, options, resolved, source
 from src.errors import UserError, shortened
 from src.ranges import Count
 
@@ -34,13 +34,20 @@ def check_config(cfg: DictConfig) -> None:
     Raises:
         UserError: one phrase for each fault, naming the key that a person would type.
     """
+    names = {key: cfg.method._get_node(key)._value() for key in ("name", "like") if key in cfg.method}
+    faults = [fault for key, name in names.items() for fault in _wrong(f"method.{key}", name, Name)]
+    _refuse(cfg, faults)  # what others take from the protocol goes by them
     plain = resolved(cfg)
     faults = list(_faults("", {k: v for k, v in plain.items() if k not in GROUPS}, Root))
     for group, slot in _slots().groups.items():
         faults += _part(group, plain[group], slot)
     faults += _method(plain["method"])
+    _refuse(cfg, faults)
+
+
+def _refuse(cfg: DictConfig, faults: Sequence[Fault]) -> None:
     if faults:
-        raise UserError("; ".join(dict.fromkeys(f"{_source(cfg, key)}{said}" for key, said in faults)))
+        raise UserError("; ".join(dict.fromkeys(f"{source(cfg, key)}{said}" for key, said in faults)))
 
 
 def faults_of(values: Mapping[str, Any]) -> str:
@@ -50,20 +57,6 @@ def faults_of(values: Mapping[str, Any]) -> str:
     for group, slot in _slots().groups.items():
         faults += _part(group, values[group], slot) if group in values else ()
     return "; ".join(dict.fromkeys(f"{key}{fault}" for key, fault in faults))
-
-
-def _source(cfg: DictConfig, key: str) -> str:
-    """The key that a value was written at: where a node only repeats another, the other's."""
-    group, _, leaf = key.rpartition(".")
-    node = OmegaConf.select(cfg, group) if group else cfg
-    raw = node._get_node(leaf) if isinstance(node, DictConfig) and leaf in node else None
-    written = raw._value() if isinstance(raw, Node) else None
-    if not isinstance(written, str):
-        return key
-    if found := re.fullmatch(r"\$\{([\w.]+)\}", written):
-        return _source(cfg, found.group(1))
-    own = re.match(r"\$\{(?:own:|of:\w+,)(\w+)", written)
-    return f"method.{own.group(1)}" if own and own.group(1) in cfg.method else key
 
 
 RELAYS = ("protocol", "rounds", "fraction")
@@ -266,8 +259,6 @@ def located(name: Any) -> type | None:
 
 def _method(method: Mapping[str, Any]) -> Iterator[Fault]:
     """What is wrong with a method: its own parts, and those of its stages."""
-    for key in {"name", "like"} & method.keys():
-        yield from _wrong(f"method.{key}", method[key], Name)
     yield from _parts_of("method", method)
     stages = method.get("stages")
     if not isinstance(stages, Mapping):
@@ -279,8 +270,13 @@ def _method(method: Mapping[str, Any]) -> Iterator[Fault]:
             yield where, f"={_value(stage)}: must say what the stage is made of"
             continue
         yield from _parts_of(where, stage, required=False)
-        for key in stage.keys() & STAGE_VALUES.keys():
-            yield from _wrong(f"{where}.{key}", stage[key], STAGE_VALUES[key])
+        for key in STAGE_VALUES:
+            if key in stage:
+                yield from _wrong(f"{where}.{key}", stage[key], STAGE_VALUES[key])
+        if isinstance(correct := stage.get("correct"), Mapping):
+            yield from _faults(f"{where}.correct.", correct, Correct)
+        elif correct is not None:
+            yield f"{where}.correct", f"={_value(correct)}: must be null, or a rule and when"
 
 
 Name = Annotated[str, MinLen(1)]
@@ -289,9 +285,16 @@ STAGE_VALUES: Mapping[str, Any] = {
     "passes": Count,
     "restart": bool,
     "silent": list[str],
-    "correct": dict[str, str] | None,
 }
-"""What a stage says besides its parts."""
+"""What a stage says besides its parts and how it corrects labels."""
+
+
+@dataclass(frozen=True)
+class Correct:
+    """How a stage corrects labels: by which of the corrector's rules, and when."""
+
+    rule: Name
+    when: Literal["pass", "end"]
 
 
 def _parts_of(where: str, node: Mapping[str, Any], *, required: bool = True) -> Iterator[Fault]:
@@ -334,7 +337,7 @@ def _faults(prefix: str, node: Mapping[str, Any], schema: type, added: Collectio
                 )
         elif (slot := _slot_of(hints[key])) is not None:
             yield from _part(name, value, slot)
-        elif isinstance(value, Mapping) and "_target_" in value:
+        elif isinstance(value, Mapping) and "_target_" in value and not _is_plain(hints[key]):
             yield from _part(name, value, Slot())
         else:
             yield from _wrong(name, value, hints[key])
@@ -360,12 +363,22 @@ def _slot_of(hint: Any) -> Slot | None:
     return None
 
 
+def _is_plain(hint: Any) -> bool:
+    """Whether a field is a value and no part."""
+    arguments = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return _is_plain(arguments[0])
+    if get_origin(hint) is Literal or not arguments:
+        return get_origin(hint) is Literal or hint in (int, float, str, bool, type(None))
+    return all(map(_is_plain, arguments))
+
+
 def _wrong(key: str, value: Any, hint: Any) -> Iterator[Fault]:
     """What is wrong with a value. Strictly: the part is built from the value as it stands, unconverted."""
     try:
         _adapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
-        said = (str(e["msg"]).removeprefix("Value error, ").replace("Input should", "must") for e in error.errors())
+        said = (re.sub(r"^\w+ should", "must", str(e["msg"]).removeprefix("Value error, ")) for e in error.errors())
         wanted = " or ".join(dict.fromkeys(said))
         place = ".".join(str(part) for part in error.errors()[0]["loc"] if isinstance(part, int))
         yield key, f"{f'[{place}]' if place else ''}={_value(value)}: {wanted}"

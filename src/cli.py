@@ -78,7 +78,8 @@ def _path_at_fault(error: Exception, words: Sequence[str]) -> str | None:
         return None
     path = os.fspath(error.filename)
     typed = [(word, word.partition("=")[2] or word) for word in words]
-    return next((word for word, value in typed if path == value or path.startswith(f"{value.rstrip('/')}/")), None)
+    near = (word for word, value in typed if f"{path}/".startswith(f"{value}/") or value.startswith(f"{path}/"))
+    return next(near, None)
 
 
 REFUSED = (
@@ -253,9 +254,13 @@ def _check_additions(overrides: Sequence[Override]) -> None:
 
 
 def _parsed(words: Sequence[str]) -> list[Override]:
+    typed = [w for w in words if ("=" in w or w.startswith("~")) and not w.startswith("-")]
+    parser = OverridesParser.create()
     try:
-        return OverridesParser.create().parse_overrides(
-            [w for w in words if ("=" in w or w.startswith("~")) and not w.startswith("-")]
-        )
+        return parser.parse_overrides(typed)
     except HydraException:
         return []
+    except ValueError:  # Python refuses to read so long a number
+        limit = sys.get_int_max_str_digits()
+        long = next(word for word in typed if re.search(rf"\d{{{limit + 1}}}", word.replace("_", "")))
+        raise UserError(f"{long}: a number may have at most {limit} digits") from None

@@ -12,7 +12,7 @@ import hydra
 from annotated_types import Interval, MinLen
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from src.errors import UserError
@@ -31,7 +31,7 @@ def _protocol(key: str, *default: Any, _root_: DictConfig) -> Any:
     protocol, method = _root_.protocol, _root_.method.get("like", _root_.method.name)
     for name, section in ((f".{method}", protocol.get(method, {})), ("", protocol)):
         if not isinstance(section, DictConfig | dict):
-            raise UserError(f"protocol{name}={section}: must have the values of a method, as in protocol{name}.{key}=")
+            raise UserError(f"protocol{name}={section}: must have the values of a method, a key each")
         if key in section:
             return section[key]
     if default:
@@ -167,6 +167,31 @@ NO_GROUPS = ("table", "scale")
 GROUPS = ("protocol", "dataset", "partition", "noise", "model", "method", "executor")
 
 
+def source(cfg: DictConfig, key: str) -> str:
+    """The key that a value was written at: where a node only repeats another, the other's."""
+    raw = _node(cfg, key)
+    written = None if raw is None else raw._value()
+    if not isinstance(written, str):
+        return key
+    if repeated := re.fullmatch(r"\$\{([\w.]+)\}", written):
+        return key if _node(cfg, repeated[1]) is None else source(cfg, repeated[1])
+    own = re.match(r"\$\{(?:own:|of:\w+,)(\w+)", written)
+    if own and own[1] in cfg.method:
+        return source(cfg, f"method.{own[1]}")
+    said = re.search(r"\$\{protocol:(\w+)", written)
+    places = (f"protocol.{cfg.method.get('like', cfg.method.name)}.{said[1]}", f"protocol.{said[1]}") if said else ()
+    return next((place for place in places if _node(cfg, place) is not None), key)
+
+
+def _node(cfg: DictConfig, key: str) -> Node | None:
+    """What is written at ``key``, unresolved."""
+    node: Any = cfg
+    for part in key.split("."):
+        usable = isinstance(node, DictConfig) and isinstance(node._content, dict)
+        node = node._get_node(part, validate_access=False) if usable else None
+    return node if isinstance(node, Node) else None
+
+
 def resolved(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, every interpolation resolved.
 
@@ -176,9 +201,12 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     try:
         return OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
-        if isinstance(error.__cause__, UserError):
-            raise error.__cause__ from None
-        key = getattr(error, "full_key", None) or "configuration"
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, UserError):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        key = source(cfg, getattr(error, "full_key", None) or "configuration")
         if found := re.search(r"Interpolation key '(.+?)' not found", str(error)):
             raise UserError(f"{key} takes {found.group(1)}, which {_owners(found.group(1))}") from None
         raise UserError(f"{key}: {str(error).splitlines()[0]}") from None

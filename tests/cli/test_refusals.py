@@ -97,8 +97,6 @@ MISTAKES = {
     "method=fedavg method/corrector=fedcorr": "method.",
     "method=fedavg method/stages=fedcorr": "method.",
     "method=fedcorr method/exchange=[]": "method/exchange=[lid]",
-    "method=fedavg method/server=feddyn": "add method/local=[cross_entropy,feddyn]",
-    "method=fedcorr method/server=feddyn": "stage usual has not; add method/local=[cross_entropy,feddyn]",
     "method=fedcorr method/stages=fedcorr_flr": "add method/local=[flr]",
     "method=fedavg method/gradient=selective_decay": "add method/exchange=[quality]",
     "method=fedavg method/batch=reselection": "add method/exchange=[noise_filter]",

@@ -225,6 +225,37 @@ def test_dirichlet_limits_of_alpha():
     assert sorted(tiny.tolist()) == [0, 0, 0, 1]
 
 
+@pytest.mark.parametrize("alpha", [1e301, 1e307, 1e308, np.inf])
+def test_an_alpha_without_end_gives_equal_shares(alpha: float):
+    """NumPy's sum of so large numbers is infinite, and its shares are all zero."""
+    for count in (1, 7, 1000):
+        np.testing.assert_array_equal(P.shares(alpha, count, stream(0, "partition")), np.full(count, 1 / count))
+    assert [len(c) for c in P.Dirichlet(10, alpha, False, 1, "truth")(balanced(100), stream(0, "x")).clients] == [
+        100
+    ] * 10
+    assert [len(c) for c in P.QuantitySkew(10, alpha, 1)(balanced(100), stream(0, "x")).clients] == [100] * 10
+
+
+@pytest.mark.parametrize("alpha", [1e18, 1e100, 9e299])
+def test_a_large_alpha_gives_nearly_equal_shares(alpha: float):
+    np.testing.assert_allclose(P.shares(alpha, 1000, stream(0, "partition")), np.full(1000, 1e-3), rtol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [5e-324, 1e-310, 1e-301, 2e-300, 1e-100])
+def test_a_small_alpha_gives_everything_to_any_one(alpha: float):
+    rng = np.random.default_rng(0)
+    found = np.array([P.shares(alpha, 4, rng) for _ in range(2000)])
+    assert set(np.unique(found)) == {0.0, 1.0}
+    assert (found.sum(axis=1) == 1).all()
+    assert np.abs(found.mean(axis=0) - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / 2000)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.1, 0.5, 1.0, 10.0, 1e6])
+def test_an_ordinary_alpha_is_numpy_s_draw_to_the_bit(alpha: float):
+    drawn = stream(3, "partition").dirichlet(np.full(20, alpha))
+    np.testing.assert_array_equal(P.shares(alpha, 20, stream(3, "partition")), drawn / drawn.sum())
+
+
 def test_dirichlet_gives_up_and_says_why():
     with pytest.raises(UserError, match=r"partition\.alpha=0\.001 .* partition\.minimum .* at best 0 samples; 10"):
         drawn(P.Dirichlet(50, 0.001, False, 10, "truth"), balanced(100))

@@ -1,6 +1,7 @@
 """FedPeer's private labels and its losses, against matrices written out, searches and autograd."""
 
 import math
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from scipy.optimize import minimize
 from scipy.stats import chisquare
 from torch import Tensor
 
+from src.check import check_config
 from src.checkpoint import decode, encode
+from src.config import load
 from src.data.noise.transition import transmit
 from src.diagnostics import l1_error
+from src.errors import UserError
 from src.label_privacy import (
     PrivacySpent,
     RandomisedResponse,
@@ -162,6 +166,77 @@ def test_every_projection_is_a_distribution(counts: list[float], epsilon: float)
         assert (np.argsort(q[np.argsort(shares)]) == np.arange(len(q))).all() or np.ptp(np.sort(q)) >= 0
         if raw.min() > 1e-9:
             np.testing.assert_allclose(q, raw, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------- small and large ε
+
+
+def in_sixty_digits(epsilon: float, shares: Array, what: str) -> Array:
+    """What is recovered, and its projections, as their definitions read, of shares that sum to 1 exactly."""
+    with localcontext() as context:
+        context.prec = 60
+        p = [Decimal(float(x)) for x in shares]
+        p = [x / sum(p) for x in p]
+        stays, classes = Decimal(epsilon).exp(), len(p)
+        a, b = stays / (stays + classes - 1), 1 / (stays + classes - 1)
+        raw = [(x - b) / (a - b) for x in p]
+        if what == "recovered":
+            found = raw
+        elif what == "clip_renorm":
+            clipped = [max(x, Decimal(0)) for x in raw]
+            found = [x / sum(clipped) for x in clipped]
+        elif what == "simplex":
+            ordered = sorted(raw, reverse=True)
+            levels = [(sum(ordered[:m]) - 1) / m for m in range(1, classes + 1)]
+            level = [t for t, x in zip(levels, ordered, strict=True) if x > t][-1]
+            found = [max(Decimal(0), x - level) for x in raw]
+        else:
+            c, ordered = b / (a - b), sorted(p, reverse=True)
+            levels = [sum(ordered[:m]) / (1 + c * m) for m in range(1, classes + 1)]
+            level = [t for t, x in zip(levels, ordered, strict=True) if x > c * t][-1]
+            found = [max(Decimal(0), x / level - c) for x in p]
+        return np.array([float(x) for x in found])
+
+
+def drawn_shares(epsilon: float, classes: int, rng: np.random.Generator) -> list[Array]:
+    """Of few labels, with ties; of any; and so near to equal that their differences are of the size of ε."""
+    near = np.maximum(1 / classes + (rng.random(classes) - 0.5) * epsilon / classes * rng.choice([0.1, 1, 10]), 0)
+    few = np.bincount(rng.integers(0, classes, int(rng.integers(1, 2000))), minlength=classes)
+    return [few / few.sum(), rng.dirichlet(np.ones(classes)), near / near.sum(), np.full(classes, 1 / classes)]
+
+
+@pytest.mark.parametrize("epsilon", [2.3e-16, 1e-15, 1e-12, 1e-9, 1e-7, 1e-6, 1e-3, 0.5, 1.0, 3.58, 100.0, 700.0])
+def test_every_epsilon_is_right_to_nine_digits(epsilon: float):
+    rng = np.random.default_rng(1)
+    for classes in (2, 3, 10, 100):
+        response = RandomisedResponse(epsilon, classes)
+        for shares in drawn_shares(min(epsilon, 1.0), classes, rng):
+            want = in_sixty_digits(epsilon, shares, "recovered")
+            np.testing.assert_allclose(response.recovered(shares), want, rtol=1e-9, atol=1e-9 * np.abs(want).max())
+            for projection in ("simplex", "clip_renorm", "mle"):
+                found = response.distribution(shares, projection)
+                np.testing.assert_allclose(found, in_sixty_digits(epsilon, shares, projection), atol=1e-9)
+                assert (found >= 0).all()
+                assert found.sum() == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [2.3e-16, 1e-12, 1e-6, 0.5, 3.58])
+def test_the_gap_has_all_its_digits(epsilon: float):
+    with localcontext() as context:
+        context.prec = 60
+        stays = Decimal(epsilon).exp()
+        gap = float((stays - 1) / (stays + 9))
+    assert RandomisedResponse(epsilon, 10).gap == pytest.approx(gap, rel=1e-13)
+
+
+def test_an_epsilon_that_the_arithmetic_cannot_hold_is_refused():
+    for epsilon, holds in ((2.3e-16, True), (2.2e-16, False), (1e-300, False)):
+        words = ["method=fedpeer", f"method.epsilon={epsilon}"]
+        if holds:
+            check_config(load(words))
+            continue
+        with pytest.raises(UserError, match=f"^method.epsilon={epsilon}: must be greater than or equal to 2.2"):
+            check_config(load(words))
 
 
 def test_a_distribution_is_its_own_projection():

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from src.errors import UserError
 from src.sweep.ledger import Job, Ledger
 from src.tables.cost import Estimate, estimate
 from src.tables.fruitless import fruitless, remember
@@ -35,7 +36,7 @@ def plan(tmp_path: Path, *tables: Table, seeds: int | None = None) -> Plan:
 def finish(found: Plan, run: Wanted, status: str = "finished", evaluations: list[Any] = [], **said: Any) -> None:  # noqa: B006
     folder = found.at(run)
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"key": run.identity.key, "status": status, "device": "cpu", **said}
+    record = {"key": run.identity.key, "status": status, "device": "cpu", "config": {}, **said}
     (folder / "result.json").write_text(json.dumps(record))
     lines = [
         {"kind": "round", "round": 1, "local_memorization_clean_wrong": 0.04},
@@ -238,10 +239,21 @@ def test_parts_of_a_record_that_are_something_else_are_none(tmp_path: Path) -> N
     """Estimates and notes read them."""
     found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)))
     (run,) = found.runs.values()
-    finish(found, run, metrics={"best": 0.8}, wall_time_s="12", participations=560, config=None)
+    finish(found, run, metrics={"best": 0.8}, wall_time_s="12", participations=560, versions=None)
     assert estimate(found, gpu=False).measured == 0
     (record,) = found.records.values()
-    assert "config" not in record
+    assert "versions" not in record
+
+
+@pytest.mark.parametrize("text", ['{"key": "k", "status": "finished", "metrics": {"best": 0.8}}', "{", "\x00"])
+def test_a_record_without_its_configuration_is_named_and_counts_for_nothing_else(tmp_path: Path, text: str) -> None:
+    """Taken for a run that has not begun, it would be written over."""
+    found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)))
+    (run,) = found.runs.values()
+    finish(found, run, evaluations=REACHED, metrics={"best": 0.8})
+    (found.at(run) / "result.json").write_text(text)
+    with pytest.raises(UserError, match=r"its result.json cannot be read as that of a run; remove the folder and run"):
+        plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,))).filled()
 
 
 def test_a_number_that_is_not_finite_is_none(tmp_path: Path) -> None:

@@ -1,0 +1,361 @@
+"""What a person can mend ends with exit code 2 and one line that names the key, whatever was typed; slips are said."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src import config
+from src.check import Slot, check_config, check_read
+from src.cli import guarded
+from src.data import federation
+from src.errors import UserError
+from src.list import main as list_main
+from tests.cli.conftest import Command, Said
+from tests.products.conftest import Commands, said  # noqa: F401
+from tests.registry import BY_NAME, TINY
+
+LONG = "x" * 5000
+DIGITS = "9" * 5000
+FEDAVG = BY_NAME["fedavg"].words
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    # what stands in a slot is a part of its kind
+    "a number in a slot": (["method.gradient=inf"], "method.gradient=inf: must be a part"),
+    "a word in a stage's slot": (
+        ["method.stages.finetune.gradient=x"],
+        "method.stages.finetune.gradient=x: must be a part, with a _target_ and its values, or null",
+    ),
+    "a number for a corrector": (["method=flr", "method.corrector=-1"], "method.corrector=-1: must be a part"),
+    "null in a slot that is never empty": (["method.server=null"], "method.server=null: must be a part"),
+    "a word for parts with names": (
+        ["method=flr", 'method.exchange="a\tb"'],
+        "method.exchange=a\\tb: must have a part",
+    ),
+    "a number for a part with a name": (["method.local.cross_entropy=3"], "method.local.cross_entropy=3: must be a"),
+    "a part of another kind": (
+        ["method.server._target_=src.samplers.Uniform"],
+        "method.server._target_=src.samplers.Uniform: cannot stand there",
+    ),
+    "a part that is called otherwise": (
+        ["noise=none", "noise._target_=src.servers.Replace"],
+        "noise._target_=src.servers.Replace: cannot stand there",
+    ),
+    "a part of another kind inside one": (
+        ["executor=processes", "executor.inner._target_=src.servers.Replace"],
+        "executor.inner._target_=src.servers.Replace: cannot stand there",
+    ),
+    "no class": (["model._target_=[]"], "model._target_=[]: there is no such class"),
+    "a module that cannot be imported": (["model._target_=.a.b"], "model._target_=.a.b: there is no such class"),
+    "no target": (["~model._target_"], "model="),
+    "a part that the run completes": (["executor._partial_=-1"], "executor._partial_=-1: must be true"),
+    "a part that nothing completes": (["+method.server._partial_=true"], "method.server._partial_"),
+    "a key of a class without annotations": (
+        ["model._target_=torch.nn.Linear", "~model.hidden", "~model.dropout"],
+        "model.in_features is missing",
+    ),
+    # a stage
+    "a number for names": (
+        ["method.stages.usual.silent=1e400"],
+        "method.stages.usual.silent=inf: must be a valid list",
+    ),
+    "a correction that is none": (
+        ["method.stages.finetune.correct=3"],
+        "method.stages.finetune.correct=3: must be null",
+    ),
+    "a correction at no time": (
+        ["method.stages.finetune.correct.when=never"],
+        "method.stages.finetune.correct.when=never: must be 'pass' or 'end'",
+    ),
+    "a restart that is none": (["method=fedes", "method.restart=3"], "method.restart=3: must be a valid boolean"),
+    # names by which others take their values
+    "a list for a name": (["method.name=[a]"], "method.name=['a']: must be a valid string"),
+    "no name": (["method.name=''"], "method.name=: must have at least 1"),
+    # the key that was typed
+    "a value of the protocol": (["protocol.lr=-1"], "protocol.lr=-1: must be greater than 0"),
+    "a value of the protocol for one method": (
+        ["protocol.fedcorr.T1=x"],
+        "protocol.fedcorr.T1=x: must be a valid integer",
+    ),
+    "a section that is none": (["protocol.fedcorr=3"], "protocol.fedcorr=3: must have the values of a method"),
+    "an interpolation of nothing": (["method.T1=${nothing}"], "method.T1 takes nothing, which is not a key"),
+    "a part for a value": (["method.theta={_target_:os.system}"], "method.theta="),
+    # values of the protocol that nothing reads
+    "another method's": (["method=fedavg", "protocol.fedcorr.T1=3"], "protocol.fedcorr.T1=3: nothing in a run of"),
+    "another loss term's": (["method=fedavg", "protocol.reg_start_round=3"], "protocol.reg_start_round=3: nothing in"),
+    "rounds of a method with stages": (["protocol.rounds=3"], "protocol.rounds=3: nothing in a run of method=fedcorr"),
+    "a value that was set beside it": (
+        ["protocol=cifar10", "method=fedprox", "method.mu=1", "protocol.fedprox.mu=3"],
+        "protocol.fedprox.mu=3: nothing in a run of method=fedprox takes",
+    ),
+    # choices
+    "an exchange twice": (["method/exchange=[lid,lid]"], "method/exchange=[lid,lid]: method/exchange takes each"),
+    "a term twice": (["method=fedavg", "method/local=[cross_entropy,cross_entropy]"], "and cross_entropy stands there"),
+    # numbers
+    "too many digits": ([f"seed={DIGITS}"], "a number may have at most 4300 digits"),
+    "an epsilon beside which 1 + epsilon is 1": (["method=fedpeer", "method.epsilon=1e-17"], "method.epsilon=1e-17"),
+    # Hydra's own keys
+    "a folder of Hydra's": (["hydra.run.dir=/proc/x"], "hydra.run.dir=/proc/x: Hydra cannot do that"),
+    "a folder in it": (["hydra.output_subdir=/proc/x"], "hydra.output_subdir=/proc/x: Hydra cannot do that"),
+    "a logger of Hydra's": (["hydra.verbose=[1]"], "hydra.verbose=[1]: Hydra cannot do that"),
+    "a plugin": (["-m", "hydra.sweeper._target_=x"], "hydra.sweeper._target_=x: Hydra cannot do that"),
+    "a job's folder": (["-m", "hydra.sweep.subdir=/proc/x"], "hydra.sweep.subdir=/proc/x: Hydra cannot do that"),
+    "a long name of a configuration": (["--config-name", LONG], "--config-name: Hydra cannot do that"),
+    # paths
+    **{
+        f"a long {key}": ([f"{key}={LONG}"], f"{key}=xxx")
+        for key in ("output", "output_root", "cache", "resume", "hydra.run.dir")
+    },
+    "a long file of labels": (["dataset=arrays", f"dataset.labels={LONG}"], "dataset.labels=xxx"),
+    "a long root": (["dataset=cifar10", f"dataset.root={LONG}"], "dataset.root=xxx"),
+    "a long name in a short path": ([f"cache=a/{'b' * 256}"], "must have at most 255 bytes between two slashes"),
+    "long partition": (["partition=file", f"partition.path={LONG}"], "partition.path=xxx"),
+    "a long path of noise": (["noise=matrix", f"noise.path={LONG}"], "noise.path=xxx"),
+    "weights": (["dataset=image_folder", "model=resnet50", f"model.pretrained={LONG}"], "model.pretrained=xxx"),
+    "a path with an end in it": (["output='a\0b'"], "output=a\\x00b: must have no NUL character"),
+    # what would break a line, or steer a terminal
+    "lines": (["noise.rho='a\nb'"], "noise.rho=a\\nb: must be a valid number"),
+    "escapes": (["noise.rho='\x1b[31m'"], "noise.rho=\\x1b[31m: must be a valid number"),
+}
+
+
+def without(words: list[str]) -> list[str]:
+    """A tiny run's words but for those whose key or group is among ``words``."""
+    taken = {w.lstrip("+~").split("=")[0] for w in words}
+    groups = {"model": "model.", "dataset": "dataset."}
+    return [
+        w for w in TINY if w.split("=")[0] not in taken and not any(g in taken and p in w for g, p in groups.items())
+    ]
+
+
+def refused(answer: Said) -> None:
+    """Exit code 2, one line."""
+    assert answer.code == 2, answer.err
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1, answer.err
+    assert answer.err[:-1].isprintable()
+    assert len(answer.err) < 1500
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_in_one_line_that_names_the_key(name: str, command: Command, tmp_path: Path) -> None:
+    words, expected = REFUSED[name]
+    flags = [word for word in words[:1] if word.startswith("-")]
+    answer = command(*(words if flags[:1] == ["--config-name"] else [*flags, *without(words), *words[len(flags) :]]))
+    refused(answer)
+    assert expected in answer.err
+    assert not list(tmp_path.glob("outputs/*"))
+
+
+def test_hydra_says_itself_that_a_package_is_not_there(command: Command) -> None:
+    answer = command("--package", "nothing", "--cfg", "job")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+
+
+# -------------------------------------------------------------------------------------------------------- protocol
+
+
+@pytest.mark.parametrize(
+    ("method", "word"),
+    [
+        ("fedavg", "protocol.rounds=3"),
+        ("fedavg", "protocol.lr=0.2"),
+        ("fedavg", "protocol.fraction=0.5"),
+        ("fedcorr", "protocol.fedcorr.T1=1"),
+        ("fedcorr", "protocol.fedcorr={T1:1,T2:1,T3:1}"),
+        ("fedcorr_released", "protocol.fedcorr.T1=1"),
+        ("flr", "protocol.flr.lam=1"),
+        ("fedavg", "protocol.name=mine"),
+    ],
+)
+def test_a_value_of_the_protocol_that_something_reads_is_taken(method: str, word: str) -> None:
+    words = [f"method={method}", word]
+    check_read(config.load(words), words)
+
+
+def test_a_value_of_the_protocol_is_read_while_one_of_its_readers_is_left() -> None:
+    words = ["protocol=cifar10", "method=fedpeer", "protocol.fedpeer.epsilon=2"]
+    for over in ("seed=2", "method.exchange.label_sharing.epsilon=1"):
+        words.append(over)
+        check_read(config.load(words), words)
+    words.append("method.epsilon=1")
+    with pytest.raises(UserError, match=r"protocol.fedpeer.epsilon=2: nothing in a run of method=fedpeer takes"):
+        check_read(config.load(words), words)
+
+
+def test_a_sweep_over_methods_may_say_what_one_of_them_reads(command: Command) -> None:
+    words = [*without([]), "protocol=cifar10", "train.epochs=1", "rounds=1", "protocol.fedprox.mu=0.5"]
+    assert command("-m", *words, "method=fedavg,fedprox").code == 0
+    refused(command(*words, "method=fedavg"))
+
+
+# --------------------------------------------------------------------------------------------------------- machine
+
+
+def test_more_threads_than_the_machine_has_are_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    answer = command(*FEDAVG, "threads=3")
+    refused(answer)
+    assert answer.err == "error: threads=3: this machine has 2 cores\n"
+    assert command(*FEDAVG, "threads=2", "max_rounds=1").code == 0
+
+
+# ----------------------------------------------------------------------------------------------------------- slips
+
+SLIPS: dict[str, tuple[list[str], list[str]]] = {
+    "the term alone": (
+        ["method=fedavg", "method/local=[cross_entropy,feddyn]"],
+        ["method/local/feddyn (FedDyn) is meant for method/server=feddyn, which stage training does not have"],
+    ),
+    "the server's step alone": (
+        ["method=fedavg", "method/server=feddyn", "method/aggregator=uniform_mean"],
+        ["method/server (FedDyn) is meant for method/local=[...,feddyn], which stage training does not have"],
+    ),
+    "a mean by samples": (
+        ["method=feddyn", "method/aggregator=mean"],
+        ["method/server (FedDyn) is meant for method/aggregator=uniform_mean, which stage training does not have"],
+    ),
+    "two slips of one part": (
+        ["method=fedavg", "method/server=feddyn"],
+        ["meant for method/local=[...,feddyn] and method/aggregator=uniform_mean, which"],
+    ),
+    "the whole of it": (["method=feddyn"], []),
+    "with the median": (["method=feddyn", "method/aggregator=median"], []),
+}
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_half_a_combination_runs_with_a_line_of_warning(name: str, command: Command) -> None:
+    words, expected = SLIPS[name]
+    answer = command(*without([]), *words, "rounds=1")
+    assert answer.code == 0
+    found = [line for line in answer.err.splitlines() if line.startswith("warning: ")]
+    assert len(found) == len(expected)
+    for line, part in zip(found, expected, strict=True):
+        assert part in line
+
+
+# --------------------------------------------------------------------------------------------------- small commands
+
+
+def test_the_card_of_a_federation_goes_to_a_folder(said: Commands, monkeypatch: Any, tmp_path: Path) -> None:  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").write_text("kept")
+    for word in ("output=a_file", "output=a_file/below", "output_root=a_file", f"output={LONG}", f"cache={LONG}"):
+        answer = said(federation, *TINY, word)
+        refused(Said(answer.code, answer.out, answer.err))
+        assert answer.err.startswith(f"error: {word.split('=')[0]}=")
+    assert (tmp_path / "a_file").read_text() == "kept"
+
+
+def test_a_path_that_the_system_refuses_is_named_as_it_was_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ends(error: Exception, *words: str) -> tuple[object, str]:
+        def fail() -> None:
+            raise error
+
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        monkeypatch.setattr("sys.argv", ["program", *words])
+        with pytest.raises(SystemExit) as left:
+            guarded(fail, overrides=False)
+        return left.value.code, capsys.readouterr().err
+
+    assert ends(OSError(errno.ENAMETOOLONG, "too long", "a/b"), "x", "out=a") == (2, "error: out=a: too long\n")
+    assert ends(OSError(errno.ENOTDIR, "no folder", "a"), "a") == (2, "error: a: no folder\n")
+    assert ends(ValueError("embedded null byte"), "b\0") == (2, "error: b\\x00: embedded null byte\n")
+    for error in (OSError(errno.ENOSPC, "full", "a"), OSError(errno.ENOENT, "gone", "ab"), OSError("?"), ValueError()):
+        code, line = ends(error, "a")
+        assert code == 1
+        assert line.startswith("error: the run failed: ")
+    assert ends(OSError(errno.ENOENT, "gone", "ab"), "a")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("compare", [LONG]),
+        ("compare", ["run", "--csv", LONG, "--figure", "none"]),
+        ("compare", ["run", "--figure", f"{LONG}/a.png"]),
+        ("figures", [LONG]),
+        ("predict", [LONG, "x"]),
+        ("predict", ["run", LONG]),
+        ("tables", ["plan", LONG]),
+        ("tables", ["render", "fedcorr_2", f"out={LONG}"]),
+        ("tables", ["plan", "fedcorr_2", "seeds=99999999999"]),
+        ("tables", ["plan", "fedcorr_2", f"seeds={DIGITS}"]),
+        ("tables", ["plan", "fedcorr_2", f"scale={LONG}"]),
+        ("list", [LONG]),
+        # a record without its configuration
+        ("compare", ["run", "--figure", "none"]),
+        ("figures", ["run"]),
+    ],
+)
+def test_a_small_command_refuses_in_one_line(
+    name: str,
+    words: list[str],
+    said: Commands,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    import importlib
+
+    monkeypatch.chdir(tmp_path)
+    damaged(tmp_path / "run")
+    module = importlib.import_module(f"src.{name}{'.__main__' if name in ('compare', 'figures', 'tables') else ''}")
+    answer = said(module, *words)
+    refused(Said(answer.code, answer.out, answer.err))
+    assert any((word.partition("=")[2] or word)[:9] in answer.err for word in words)
+
+
+def damaged(folder: Path) -> bytes:
+    """A record that has lost its configuration."""
+    folder.mkdir()
+    (folder / "result.json").write_text(json.dumps({"key": "k", "status": "finished", "metrics": {"last": 0.5}}))
+    return (folder / "result.json").read_bytes()
+
+
+@pytest.mark.parametrize("words", [["resume=run"], ["output=run"], ["output=run", "resume=true"]])
+def test_a_record_without_its_configuration_is_not_gone_on_with(
+    words: list[str], command: Command, tmp_path: Path
+) -> None:
+    before = damaged(tmp_path / "run")
+    answer = command(*FEDAVG, *words)
+    refused(answer)
+    assert words[0] in answer.err
+    assert "result.json" in answer.err
+    assert (tmp_path / "run" / "result.json").read_bytes() == before
+
+
+# ------------------------------------------------------------------------------------------------------- the check
+
+
+def test_every_group_that_is_chosen_passes_the_check_of_its_slot() -> None:
+    for group in ("partition", "noise", "executor", "model", "method"):
+        for option in config.options(group):
+            check_config(config.load([f"{group}={option}"]))
+
+
+def test_a_slot_without_kinds_admits_what_can_be_called_so() -> None:
+    class Called:
+        def __call__(self, one: int, two: int) -> None: ...
+
+    class Silent: ...
+
+    assert Slot(called_with=(2, 3)).admits(Called)
+    assert not Slot(called_with=(1, 3)).admits(Called)
+    assert not Slot(called_with=(2,)).admits(Silent)
+    assert Slot((Silent,), called_with=(2,)).admits(type("Below", (Silent,), {}))
+
+
+def test_a_group_that_is_not_there_is_refused_by_the_list(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["list", "a\nb"])
+    with pytest.raises(SystemExit) as left:
+        list_main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("error: a\\nb is not a group")
