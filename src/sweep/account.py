@@ -21,7 +21,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict
 
 from src import cli, config
-from src.check import check_config
+from src.check import check_config, check_machine
 from src.errors import UserError, in_one_line
 from src.interrupt import Interrupted
 from src.sweep import workers
@@ -98,7 +98,7 @@ class Sweep:
         if not shares_a_process(chosen):
             self._watch = Watch(self._ledger, self.labels)
             self._watch.start()
-            if "slurm" not in str(chosen.launcher._target_).lower():  # there, jobs outlive this process
+            if not elsewhere(chosen):  # there, jobs outlive this process
                 self._before = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
         else:
             self._before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupt)}
@@ -159,6 +159,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise Interrupted(number)
 
 
+def elsewhere(chosen: DictConfig) -> bool:
+    """Whether jobs run on other machines than this one, under a scheduler."""
+    return "slurm" in str(chosen.launcher._target_).lower()
+
+
 def _locked(folder: Path, in_use: str) -> FileLock:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -204,6 +209,8 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
             with open_dict(cfg):
                 del cfg["hydra"]
             check_config(cfg)
+            if not elsewhere(composed.hydra):
+                check_machine(cfg)
         except (UserError, HydraException) as error:
             said = cli.explain(error, job)
             raise UserError(said if len(jobs) == 1 else f"job {number}: {said}; no job has begun") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from src import config
 from src.check import Slot, check_config, check_read
@@ -201,6 +202,10 @@ def test_more_threads_than_the_machine_has_are_refused(command: Command, monkeyp
     refused(answer)
     assert answer.err == "error: threads=3: this machine has 2 cores\n"
     assert command(*FEDAVG, "threads=2", "max_rounds=1").code == 0
+    torch.set_num_threads(1)
+    swept = command("-m", *FEDAVG, "threads=2,3")
+    refused(swept)
+    assert swept.err == "error: job 1: threads=3: this machine has 2 cores; no job has begun\n"
 
 
 # ----------------------------------------------------------------------------------------------------------- slips

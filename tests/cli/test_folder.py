@@ -1,6 +1,7 @@
 """Which folder a run gets and which earlier run it goes on from; what is in use or another's is left alone."""
 
 import json
+import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -134,6 +135,13 @@ def test_a_failed_run_is_unfinished(command: Command, tmp_path: Path) -> None:
     assert len(folders(tmp_path)) == 1
 
 
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_cores")
 def test_another_configuration_is_refused_with_the_keys_that_differ(command: Command, tmp_path: Path) -> None:
     command(*FEDAVG, "output=run", "max_rounds=1")
     before = (tmp_path / "run" / "result.json").read_bytes()
@@ -151,6 +159,7 @@ def test_a_number_may_be_written_in_another_way(command: Command, tmp_path: Path
     assert command(*FEDAVG, "noise.tau=0", "resume=run").code == 0
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_other_threads_are_allowed_with_one_line(command: Command, tmp_path: Path) -> None:
     command(*FEDAVG, "output=run", "max_rounds=2")
     assert "may differ" not in command(*FEDAVG, "resume=run", "max_rounds=3").err

@@ -235,7 +235,7 @@ def test_an_epsilon_that_the_arithmetic_cannot_hold_is_refused():
         if holds:
             check_config(load(words))
             continue
-        with pytest.raises(UserError, match=f"^method.epsilon={epsilon}: must be greater than or equal to 2.2"):
+        with pytest.raises(UserError, match=f"^method.epsilon={epsilon}: must be greater than or equal to 0"):
             check_config(load(words))
 
 
