@@ -128,8 +128,8 @@ def environment() -> dict[str, Any]:
 def _commit() -> str | None:
     def git(*words: str) -> str:
         here = Path(__file__).resolve().parent
-        found = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True)
-        return found.stdout.strip()
+        command = ["git", "--no-optional-locks", "-C", str(here), *words]  # a killed run must leave no lock behind
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_checksums_are_those_of_the_file_whoever_wrote_its_parts(file: Lines) ->
     again = Lines(file.path)
     with file.path.open("a") as half:
         half.write('{"kind": "rou')
-    rows = again.go_on_after(5, Checksums.read(json.loads(json.dumps(first.__dict__))))
+    rows = again.go_on_after(5, Checksums.read(json.loads(json.dumps(asdict(first)))))
     again.cut()
     assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
     assert (again.checksums, file.path.stat().st_size) == (first, first.size)
@@ -240,6 +241,16 @@ def test_a_run_that_was_killed_may_have_more_lines_than_its_record_knows(tmp_pat
     flip(folder / "metrics.jsonl", 5)
     with pytest.raises(UserError, match="line 1 of"):
         record.read(folder)
+
+
+def test_a_finished_run_has_no_more_lines_than_its_record_knows(file: Lines) -> None:
+    folder, known = file.path.parent, {"lines": {"metrics.jsonl": asdict(file.checksums)}}
+    assert lines.damage(folder, {**known, "status": "finished"}) is None
+    with file.path.open("a") as more:
+        more.write('{"kind": "evaluation", "accuracy": 9.14}\n')
+    assert lines.damage(folder, {**known, "status": "interrupted"}) is None
+    wrong = lines.damage(folder, {**known, "status": "finished"})
+    assert wrong == f"line 6 of {file.path} is not the run's, which wrote 5 lines"
 
 
 @pytest.mark.parametrize("held", [None, 3, {"metrics.jsonl": {"lines": "many"}}])

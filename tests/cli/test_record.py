@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from src import config, identity
+from src import config, identity, loggers
 from src.core import ClientSampler, ClientState, Sampling
 from src.loop import NonFiniteError
 from src.shelved import Shelved
@@ -78,6 +78,27 @@ def test_the_result_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> Non
     assert metrics["mean_last_10"] == pytest.approx(sum(accuracies[-10:]) / len(accuracies[-10:]), abs=1e-12)
     assert {"detection_precision", "detection_recall", "detection_f1", "correction_accuracy"} <= set(metrics)
     assert json.loads(json.dumps(ran.record, default=str))["metrics"] == metrics
+
+
+def test_to_ask_for_the_commit_writes_nothing_into_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git would renew its index under a lock, which a run that is killed meanwhile would leave there."""
+
+    def git(*words: str) -> None:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", str(tmp_path), *name, *words], check=True, capture_output=True)
+
+    (tmp_path / "module.py").write_text("")
+    git("init")
+    git("add", "module.py")
+    git("commit", "-m", "first")
+    os.utime(tmp_path / "module.py", (1, 1))  # the index no longer knows it as unchanged
+    index = (tmp_path / ".git" / "index").read_bytes()
+    monkeypatch.setattr(loggers, "__file__", str(tmp_path / "module.py"))
+    commit = loggers.environment()["commit"]
+    assert len(commit) == 40
+    assert (tmp_path / ".git" / "index").read_bytes() == index
 
 
 def test_evaluations_fall_due_by_participations_at_borders_and_at_the_end(tmp_path: Path) -> None:

@@ -195,6 +195,14 @@ def test_of_equal_runs_the_newest_counts(compared: Commands, tmp_path: Path) -> 
     assert answer.err == "y counts for seed 4; the same configuration again is left out: z, x\n"
 
 
+def test_of_equal_runs_the_newest_is_that_with_the_highest_number(compared: Commands, tmp_path: Path) -> None:
+    """Whatever clocks said; those of earlier versions have none."""
+    for name, order, started in (("x", 2, 5.0), ("y", 1, 30.0), ("z", None, 99.0)):
+        made(tmp_path / name, "method=fedavg seed=4", started=started, order=order)
+    answer = compared(tmp_path)
+    assert answer.err == "x counts for seed 4; the same configuration again is left out: y, z\n"
+
+
 def test_of_equal_runs_a_finished_one_counts_before_a_newer_one(tmp_path: Path) -> None:
     made(tmp_path / "done", "method=fedavg", started=1.0)
     made(tmp_path / "new", "method=fedavg", started=2.0, status="interrupted")
