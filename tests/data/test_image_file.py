@@ -6,7 +6,9 @@ import struct
 import subprocess
 import sys
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -228,12 +230,12 @@ def test_images_are_set_upright_as_exif_says(kind: str, orientation: int) -> Non
 
 
 @pytest.mark.filterwarnings(r"ignore::UserWarning:PIL\.")  # as the module has it, until a test resets the filters
-@pytest.mark.parametrize(
-    "exif", [b"Exif\0\0garbage", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12"]
-)
-def test_damaged_exif_data_cost_no_image(exif: bytes) -> None:
-    plain = pixels(encoded(Image.fromarray(COLOUR), "JPEG"))
-    assert (pixels(encoded(Image.fromarray(COLOUR), "JPEG", exif=exif)) == plain).all()
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("damaged", [b"garbage", b"II*\0\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff\x12"])
+def test_damaged_exif_data_cost_no_image(kind: str, damaged: bytes) -> None:
+    exif = b"Exif\0\0" + damaged if kind == "JPEG" else damaged
+    plain = pixels(encoded(Image.fromarray(COLOUR), kind))
+    assert (pixels(encoded(Image.fromarray(COLOUR), kind, exif=exif)) == plain).all()
 
 
 # ---------------------------------------------------------------------------------------------------------- refusals
@@ -297,11 +299,16 @@ def test_only_files_of_bounded_size_are_read(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_pipe_that_takes_a_file_s_place_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look at a file and its opening."""
+    """Between the look at a file and its opening: whoever opens a pipe waits for its other end."""
     (tmp_path / "a.png").write_bytes(b"123456")
     before = (tmp_path / "a.png").stat()
     (tmp_path / "a.png").unlink()
     os.mkfifo(tmp_path / "a.png")
-    monkeypatch.setattr("src.data.image_file.os.stat", lambda path: before)
-    with pytest.raises(ImageError, match="pipe"):
-        read_bytes(tmp_path / "a.png")
+    monkeypatch.setattr("src.data.image_file.os", SimpleNamespace(**vars(os) | {"stat": lambda path: before}))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_bytes, tmp_path / "a.png")
+        try:
+            with pytest.raises(ImageError, match="pipe"):
+                reading.result(10)
+        finally:
+            os.close(os.open(tmp_path / "a.png", os.O_RDWR | os.O_NONBLOCK))  # the other end, for who waits after all
