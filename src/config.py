@@ -56,11 +56,21 @@ def _of(method: str, key: str, default: Any, *, _root_: DictConfig) -> Any:
 def _first_stage(term: str, *, _root_: DictConfig) -> int:
     """The number of the first stage with any rounds in which the loss term of this name acts; 1 where none does."""
     method = _root_.method
-    for number, stage in enumerate(method.stages.values(), start=1):
+    for number, name in enumerate(_section(method, "stages"), start=1):
+        stage = _section(method.stages, name)
         length = stage.get("rounds", stage.get("passes", 0))
-        if length and term in (stage.local if "local" in stage else method.local):
+        if length and term in _section(stage if "local" in stage else method, "local"):
             return number
     return 1
+
+
+def _section(node: DictConfig, name: Any) -> DictConfig:
+    """What is in a section that a person may have put something else in the place of."""
+    found = node.get(name)
+    if not isinstance(found, DictConfig):
+        key = node._get_full_key(name)
+        raise UserError(f"{key}={'null' if found is None else found}: must be a section, with a key each")
+    return found
 
 
 ALIKE = ("IIDUniform", "IIDClass", "QuantitySkew")
@@ -192,6 +202,16 @@ def _node(cfg: DictConfig, key: str) -> Node | None:
     return node if isinstance(node, Node) else None
 
 
+def _written(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every key in and below a node whose value is a text, and that text, unresolved."""
+    content = node._content if isinstance(node, DictConfig) else node._value()
+    if isinstance(content, str):
+        yield key, content
+    elif isinstance(content, dict):
+        for name, inner in content.items():
+            yield from _written(inner, f"{key}.{name}" if key else str(name))
+
+
 def resolved(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, every interpolation resolved.
 
@@ -206,9 +226,10 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
             if isinstance(cause, UserError):
                 raise cause from None
             cause = cause.__cause__ or cause.__context__
-        key = source(cfg, getattr(error, "full_key", None) or "configuration")
+        key = getattr(error, "full_key", None) or "configuration"
         if found := re.search(r"Interpolation key '(.+?)' not found", str(error)):
-            raise UserError(f"{key} takes {found.group(1)}, which {_owners(found.group(1))}") from None
+            takers = (taker for taker, text in _written(cfg) if f"${{{found[1]}}}" in text)
+            raise UserError(f"{next(takers, key)} takes {found[1]}, which {_owners(found[1])}") from None
         raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
 
 

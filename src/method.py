@@ -197,8 +197,7 @@ class Method:
         rules = stage.correct.corrector.rules
         if stage.correct.rule not in rules:
             raise UserError(
-                f"method/stages: stage {stage.name} asks for rule {stage.correct.rule}, "
-                f"but the corrector has {', '.join(rules)}"
+                f"method.stages.{stage.name}.correct.rule={stage.correct.rule}: the corrector has {', '.join(rules)}"
             )
         self._require("corrector", stage.correct.corrector, self._told, stage, option_of)
 

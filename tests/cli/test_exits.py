@@ -83,6 +83,20 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "a section that is none": (["protocol.fedcorr=3"], "protocol.fedcorr=3: must have the values of a method"),
     "an interpolation of nothing": (["method.T1=${nothing}"], "method.T1 takes nothing, which is not a key"),
+    "an interpolation that another takes": (
+        ["method=fedcorr", "method/local=[flr]", "method.stages.usual.rounds=${nothing}"],
+        "method.stages.usual.rounds takes nothing, which is not a key",
+    ),
+    "a number for stages that a term looks at": (["method=flr", "method.stages=1"], "method.stages=1: must be"),
+    "a number for one of them": (["method=flr", "method.stages.training=1"], "method.stages.training=1: must be"),
+    "a number for a stage's terms": (
+        ["method/local=[flr]", "method/stages=fedcorr_flr", "method.stages.finetune.local=1"],
+        "method.stages.finetune.local=1: must be",
+    ),
+    "a rule that is none": (
+        ["method.stages.finetune.correct.rule=x"],
+        "method.stages.finetune.correct.rule=x: the corrector has top_losses, all_confident",
+    ),
     "a part for a value": (["method.theta={_target_:os.system}"], "method.theta="),
     # values of the protocol that nothing reads
     "another method's": (["method=fedavg", "protocol.fedcorr.T1=3"], "protocol.fedcorr.T1=3: nothing in a run of"),

@@ -84,6 +84,7 @@ BASES: dict[tuple[str, ...], str] = {
 BESIDE = {
     "dataset.train_size": "partition.num_clients",  # too few samples for the clients
     "dataset.download": "dataset.mirror",
+    "method.name": "for method=",  # the protocol's section for it is sought
 }
 """Keys whose value is right by itself, and the one that is named where the two do not fit each other."""
 
