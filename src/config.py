@@ -209,7 +209,7 @@ def _written(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
         yield key, content
     elif isinstance(content, dict):
         for name, inner in content.items():
-            yield from _written(inner, f"{key}.{name}" if key else str(name))
+            yield from _written(inner, f"{key}.{name!s}" if key else str(name))
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:

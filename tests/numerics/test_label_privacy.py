@@ -188,12 +188,12 @@ def in_sixty_digits(epsilon: float, shares: Array, what: str) -> Array:
         elif what == "simplex":
             ordered = sorted(raw, reverse=True)
             levels = [(sum(ordered[:m]) - 1) / m for m in range(1, classes + 1)]
-            level = [t for t, x in zip(levels, ordered, strict=True) if x > t][-1]
+            level = Decimal([t for t, x in zip(levels, ordered, strict=True) if x > t][-1])
             found = [max(Decimal(0), x - level) for x in raw]
         else:
-            c, ordered = b / (a - b), sorted(p, reverse=True)
+            c, ordered = Decimal(b / (a - b)), sorted(p, reverse=True)
             levels = [sum(ordered[:m]) / (1 + c * m) for m in range(1, classes + 1)]
-            level = [t for t, x in zip(levels, ordered, strict=True) if x > c * t][-1]
+            level = Decimal([t for t, x in zip(levels, ordered, strict=True) if x > c * Decimal(t)][-1])
             found = [max(Decimal(0), x / level - c) for x in p]
         return np.array([float(x) for x in found])
 
