@@ -25,6 +25,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from src.errors import UserError
+from src.terminal import print_line
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +203,7 @@ def _progress(files: int, size: int, root: Path) -> Iterator[Callable[[], None]]
             yield lambda: bar.advance(task)
         return
     what = f"{files:,} files below {root} ({decimal(size)})"
-    print(f"reading {what} once, to tell them from others; dataset.fingerprint=names does not", file=sys.stderr)
+    print_line(f"reading {what} once, to tell them from others; dataset.fingerprint=names does not", to=sys.stderr)
     done, said = 0, time.monotonic()
 
     def advance() -> None:
@@ -210,6 +211,6 @@ def _progress(files: int, size: int, root: Path) -> Iterator[Callable[[], None]]
         done += 1
         if time.monotonic() - said > QUIET_SECONDS:
             said = time.monotonic()
-            print(f"read {done:,} of {what}", file=sys.stderr, flush=True)
+            print_line(f"read {done:,} of {what}", to=sys.stderr)
 
     yield advance

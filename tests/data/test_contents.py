@@ -165,6 +165,19 @@ def test_progress_is_shown_where_there_is_much_to_read(
     assert "reading files once" in capsys.readouterr().err
 
 
+def test_progress_shows_a_folder_s_name_and_obeys_none_of_it(
+    files: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, names = files
+    nasty = root.rename(root.with_name("\x1b[2Jfiles"))
+    monkeypatch.setattr(contents, "MANY", 10)
+    monkeypatch.setattr(contents, "QUIET_SECONDS", 0.0)
+    digests(nasty, names[:20], None)
+    err = capsys.readouterr().err
+    assert err.count(r"\x1b[2Jfiles") == 21
+    assert "\x1b" not in err
+
+
 # ----------------------------------------------------------------------------------------------------- the data sets
 
 
