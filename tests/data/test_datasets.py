@@ -24,8 +24,10 @@ FILES = sorted(CONF.glob("*.yaml"))
 def test_every_field_has_its_default_in_yaml(path: Path, monkeypatch: pytest.MonkeyPatch):
     """A default in the class would be a second home; a key without a field, a setting that does nothing."""
     monkeypatch.setenv("FLNL_DATA", "/somewhere")
-    config: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    assert set(config) == {"defaults", "dataset"}
+    loaded: Any = OmegaConf.load(path)
+    loaded.cache = "/cache"  # a key of the run
+    config: Any = OmegaConf.to_container(loaded, resolve=True)
+    assert set(config) == {"defaults", "dataset", "cache"}
     target = config["dataset"].pop("_target_")
     part = get_class(target)
     assert set(config["dataset"]) == {field.name for field in fields(part)}

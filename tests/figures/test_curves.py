@@ -97,7 +97,7 @@ def test_broken_records_cost_their_own_curve_only(tmp_path: Path, caplog: pytest
     }
     for name, text in texts.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text('{"key": "k"}')
+        (tmp_path / name / "result.json").write_text('{"key": "k", "config": {}}')
         (tmp_path / name / "metrics.jsonl").write_text(text)
     with caplog.at_level(logging.WARNING):
         row, nothing = curves.read([("a", [tmp_path / name for name in texts]), ("b", [tmp_path / "gone"])])
