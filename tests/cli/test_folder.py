@@ -12,6 +12,7 @@ import torch
 
 from src import order
 from src.folder import open_folder
+from src.identity import FORMAT
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME
@@ -99,9 +100,10 @@ def test_the_newest_run_is_that_which_began_last_whatever_the_clock_said(
 
 def test_runs_without_a_number_are_older_and_among_themselves_in_the_order_of_their_clocks(tmp_path: Path) -> None:
     records = {"a": {"started": 9e9}, "b": {"started": 8e9}, "c": {"order": 1, "started": 1.0}, "d": {"started": 9e9}}
+    whole = {"key": "k", "key_format": FORMAT, "config": {}}
     for name, record in records.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(json.dumps({"key": "k", "config": {}, **record}))
+        (tmp_path / name / "result.json").write_text(json.dumps({**whole, **record}))
     found = []
     while records:
         newest, _ = open_folder(output=None, output_root=str(tmp_path), resume=True, key="k", plain={}, job=None)
