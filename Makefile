@@ -27,11 +27,11 @@ run: $(STAMP) ## train: make run ARGS="method=fedavg noise.rho=0.4"
 	@$(RUN) -m src.main $(if $(ARGS),$(ARGS),method=fedcorr noise.rho=0.6)
 
 reproduce-tables: $(STAMP) ## the papers' tables, ours beside theirs: make reproduce-tables SCALE=small TABLES="fedcorr_2"
-	@$(RUN) -m src.tables run $(TABLES) scale=$(SCALE) $(if $(ARGS),-- $(ARGS)); code=$$?; [ $$code -le 1 ] || exit $$code; \
-	$(RUN) -m src.tables render $(TABLES) scale=$(SCALE) && exit $$code
+	@$(RUN) -m flnl tables run $(TABLES) scale=$(SCALE) $(if $(ARGS),-- $(ARGS)); code=$$?; [ $$code -le 1 ] || exit $$code; \
+	$(RUN) -m flnl tables render $(TABLES) scale=$(SCALE) && exit $$code
 
 card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"
-	@$(RUN) -m src.data.federation $(ARGS)
+	@$(RUN) -m flnl card $(ARGS)
 
 test: $(STAMP) ## the tests, in some twenty minutes on two cores
 	@$(RUN) -m pytest -n 2 -m "not slow"

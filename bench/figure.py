@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Results, time_of
-from src.figures.style import CLEAN, GREY, INK, bare, title
+from flnl.figure_style import CLEAN, GREY, INK, bare, title
 
 COLOURS = {"hand": INK, "ours": CLEAN, "peer": GREY}
 NAMES = {"hand": "hand-written loop", "ours": "flnl", "peer": "other frameworks"}

@@ -26,16 +26,16 @@ from bench.machine import machine
 from bench.report import conditions, table, time_of
 from bench.ways import ROOT
 from bench.workloads import SEED, Workload, model, normalise, orders
-from src.config import Training
-from src.core import Broadcast, ClientState, ClientTask, Samples, as_list
-from src.data.images import TensorImages
-from src.data.transforms import Transform
-from src.executors.sequential import Sequential
-from src.executors.stacked import Stacked
-from src.local.batches import Plain
-from src.local.sgd import LocalTraining
-from src.local.terms.cross_entropy import CrossEntropy
-from src.network import Layout, Network, fabric_for
+from flnl.config.compose import Training
+from flnl.core.parts import Broadcast, ClientState, ClientTask, Samples, as_list
+from flnl.data.images import TensorImages
+from flnl.data.transforms import Transform
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.network import Layout, Network, fabric_for
+from flnl.parts.batches import Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
 
 FEDCORR = Workload("gpu", "ResNet-18, 3x32x32", "resnet18", "pixels", cohort=10, turn=1, clients=10, samples=500)
 TINY = replace(FEDCORR, title="LeNet-5, 3x32x32, tiny", model="lenet5", cohort=2, clients=2, samples=40, epochs=1)

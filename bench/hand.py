@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bench.turns import Turns
 from bench.workloads import SEED, Job, Workload, cohort, model, normalise, orders, read
-from src.streams import stream
+from flnl.core.streams import stream
 
 State = dict[str, Tensor]
 

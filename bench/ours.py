@@ -10,9 +10,10 @@ from pathlib import Path
 
 from bench.turns import Turns
 from bench.workloads import SEED, Job
-from src import config, session
-from src.check import check_config
-from src.session import Session
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.run import session
+from flnl.run.session import Session
 
 
 def words(job: Job, executor: str, folder: Path) -> list[str]:
@@ -51,7 +52,7 @@ def words(job: Job, executor: str, folder: Path) -> list[str]:
 def opened(job: Job, executor: str, folder: Path, *more: str) -> Session:
     """A run of the job, before its first round."""
     overrides = [*words(job, executor, folder), *more]
-    cfg = config.load(overrides)
+    cfg = compose.load(overrides)
     check_config(cfg)
     return session.open_session(cfg, overrides, session.claim(cfg, overrides, None))
 

@@ -28,10 +28,11 @@ from bench.report import conditions, table, time_of
 from bench.round_cost import Clock
 from bench.ways import ROOT, environment
 from bench.workloads import Workload, write_arrays
-from src import config, session
-from src.check import check_config
-from src.executors.stacked import Stacked
-from src.local.sgd import LocalTraining
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.local.sgd import LocalTraining
+from flnl.run import session
 
 COHORT, SAMPLES = 100, 7
 LIMITS = {"2": "memory", "0.01": "disk"}
@@ -93,7 +94,7 @@ def measure(words: Sequence[str]) -> dict[str, Any]:
     """
     with Sampler(os.getpid(), EVERY) as memory:
         began, clock = time.perf_counter(), Clock()
-        cfg = config.load(words)
+        cfg = compose.load(words)
         check_config(cfg)
         with session.open_session(cfg, words, session.claim(cfg, words, None)) as run:
             memory.look()

@@ -14,9 +14,9 @@ COMMANDS = {
     "python -c pass": ("-c", "pass"),
     "import torch": ("-c", "import torch"),
     "import torch, lightning": ("-c", "import torch, lightning"),
-    "--help": ("-m", "src.main", "--help"),
-    "--cfg job --resolve": ("-m", "src.main", "method=fedcorr", "--cfg", "job", "--resolve"),
-    "src.list": ("-m", "src.list"),
+    "--help": ("-m", "flnl", "--help"),
+    "--cfg job --resolve": ("-m", "flnl", "method=fedcorr", "--cfg", "job", "--resolve"),
+    "flnl list": ("-m", "flnl", "list"),
 }
 
 

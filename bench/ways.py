@@ -65,7 +65,7 @@ def ways(conf: Path = ROOT / "conf/executor") -> dict[str, Way]:
 
 def environment() -> dict[str, str]:
     """What every process gets: one thread, nobody's accounts, this checkout."""
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    paths = os.pathsep.join(filter(None, (str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH"))))
     return {**os.environ, **dict.fromkeys(THREADS, "1"), **SILENT, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from src.streams import stream, torch_seed
+from flnl.core.streams import stream, torch_seed
 
 SEED = 1
 
@@ -180,10 +180,10 @@ def normalise(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def model(workload: Workload) -> nn.Module:
     """The network with the parameters that a run of seed ``SEED`` starts from."""
-    from src.models.cnn import CNN
-    from src.models.lenet import LeNet5
-    from src.models.mlp import MLP
-    from src.models.resnet import ResNet
+    from flnl.models.cnn import CNN
+    from flnl.models.lenet import LeNet5
+    from flnl.models.mlp import MLP
+    from flnl.models.resnet import ResNet
 
     makers: dict[str, Callable[[tuple[int, int, int], int], nn.Module]] = {
         "mlp": MLP([64], 0.0),

@@ -1,3 +1,1 @@
-"""flnl: federated learning with noisy labels, as methods that compose."""
-
-__version__ = "0.1.0"
+"""No package: this file has ``python -m src.main`` find the door beside it, whatever ``src`` lies elsewhere."""

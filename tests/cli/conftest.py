@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from src import main
+from flnl import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
@@ -59,7 +59,12 @@ class Zygote:
     """The process that forks runs; see ``tests.cli.zygote``."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.cli.zygote"],
             stdin=subprocess.PIPE,

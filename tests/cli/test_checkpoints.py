@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from src import checkpoint, session
-from src.errors import UserError
+from flnl.core.errors import UserError
+from flnl.run import checkpoint, session
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME

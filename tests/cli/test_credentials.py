@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src import credentials
-from src.credentials import VARIABLE, of_host, put_aside, redacted, redacted_in
-from src.data.datasets.download import fetch
-from src.errors import UserError
+from flnl.core import credentials
+from flnl.core.credentials import VARIABLE, of_host, put_aside, redacted, redacted_in
+from flnl.core.errors import UserError
+from flnl.data.datasets.download import fetch
 from tests.cli.conftest import Command, Launch, resuming_words
 
 USER, SECRET = "me", "s3cr%2Ft"  # as a URL has it; the password is s3cr/t
@@ -205,7 +205,7 @@ def test_a_failing_run_keeps_them_to_itself(
     def fail(*args: object, **kwargs: object) -> None:
         raise ValueError(f"cannot do http://{USER}:{SECRET}@host/")
 
-    monkeypatch.setattr("src.loop.run", fail)
+    monkeypatch.setattr("flnl.engine.loop.run", fail)
     said = command(*RUN, mirror(mnist), "output=run", "wandb.mode=disabled")
     assert said.code == 1
     assert "http://***@host/" in said.err
@@ -216,12 +216,12 @@ def test_a_failing_run_keeps_them_to_itself(
 
 def test_a_run_that_is_called_as_a_function_records_none(mnist: Host, tmp_path: Path, monkeypatch) -> None:
     """No command has put them aside then."""
-    from src import config
-    from src.run import train
+    from flnl.config import compose
+    from flnl.run.train import train
 
     monkeypatch.chdir(tmp_path)
     words = [*RUN, mirror(mnist), "output=run", "wandb.mode=disabled", "rounds=1"]
-    train(config.load([*words, f"cache={tmp_path / 'cache'}"]), words)
+    train(compose.load([*words, f"cache={tmp_path / 'cache'}"]), words)
     assert set(mnist.told) == {TOLD}
     assert leaks(tmp_path) == []
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from src import config
-from src.check import Slot, check_config, check_read
-from src.cli import guarded
-from src.data import federation
-from src.errors import UserError
-from src.list import main as list_main
+from flnl.cli.guard import guarded
+from flnl.config import compose
+from flnl.config.check import Slot, check_config, check_read
+from flnl.core.errors import UserError
+from flnl.data.federation import build
+from flnl.list import main as list_main
 from tests.cli.conftest import Command, Said
 from tests.products.conftest import Commands, said  # noqa: F401
 from tests.registry import BY_NAME, TINY
@@ -38,16 +38,16 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "a number for a part with a name": (["method.local.cross_entropy=3"], "method.local.cross_entropy=3: must be a"),
     "a part of another kind": (
-        ["method.server._target_=src.samplers.Uniform"],
-        "method.server._target_=src.samplers.Uniform: cannot stand there",
+        ["method.server._target_=flnl.parts.samplers.uniform.Uniform"],
+        "method.server._target_=flnl.parts.samplers.uniform.Uniform: cannot stand there",
     ),
     "a part that is called otherwise": (
-        ["noise=none", "noise._target_=src.servers.Replace"],
-        "noise._target_=src.servers.Replace: cannot stand there",
+        ["noise=none", "noise._target_=flnl.parts.servers.Replace"],
+        "noise._target_=flnl.parts.servers.Replace: cannot stand there",
     ),
     "a part of another kind inside one": (
-        ["executor=processes", "executor.inner._target_=src.servers.Replace"],
-        "executor.inner._target_=src.servers.Replace: cannot stand there",
+        ["executor=processes", "executor.inner._target_=flnl.parts.servers.Replace"],
+        "executor.inner._target_=flnl.parts.servers.Replace: cannot stand there",
     ),
     "no class": (["model._target_=[]"], "model._target_=[]: there is no such class"),
     "a module that cannot be imported": (["model._target_=.a.b"], "model._target_=.a.b: there is no such class"),
@@ -188,17 +188,17 @@ def test_hydra_says_itself_that_a_package_is_not_there(command: Command) -> None
 )
 def test_a_value_of_the_protocol_that_something_reads_is_taken(method: str, word: str) -> None:
     words = [f"method={method}", word]
-    check_read(config.load(words), words)
+    check_read(compose.load(words), words)
 
 
 def test_a_value_of_the_protocol_is_read_while_one_of_its_readers_is_left() -> None:
     words = ["protocol=cifar10", "method=fedpeer", "protocol.fedpeer.epsilon=2"]
     for over in ("seed=2", "method.exchange.label_sharing.epsilon=1"):
         words.append(over)
-        check_read(config.load(words), words)
+        check_read(compose.load(words), words)
     words.append("method.epsilon=1")
     with pytest.raises(UserError, match=r"protocol.fedpeer.epsilon=2: nothing in a run of method=fedpeer takes"):
-        check_read(config.load(words), words)
+        check_read(compose.load(words), words)
 
 
 def test_a_sweep_over_methods_may_say_what_one_of_them_reads(command: Command) -> None:
@@ -264,7 +264,7 @@ def test_the_card_of_a_federation_goes_to_a_folder(said: Commands, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a_file").write_text("kept")
     for word in ("output=a_file", "output=a_file/below", "output_root=a_file", f"output={LONG}", f"cache={LONG}"):
-        answer = said(federation, *TINY, word)
+        answer = said(build, *TINY, word)
         refused(Said(answer.code, answer.out, answer.err))
         assert answer.err.startswith(f"error: {word.split('=')[0]}=")
     assert (tmp_path / "a_file").read_text() == "kept"
@@ -354,8 +354,8 @@ def test_a_record_without_its_configuration_is_not_gone_on_with(
 
 def test_every_group_that_is_chosen_passes_the_check_of_its_slot() -> None:
     for group in ("partition", "noise", "executor", "model", "method"):
-        for option in config.options(group):
-            check_config(config.load([f"{group}={option}"]))
+        for option in compose.options(group):
+            check_config(compose.load([f"{group}={option}"]))
 
 
 def test_a_slot_without_kinds_admits_what_can_be_called_so() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from src import order
-from src.folder import open_folder
-from src.identity import FORMAT
+from flnl.config.identity import FORMAT
+from flnl.run.folder import open_folder
+from flnl.storage import order
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME
@@ -83,7 +83,7 @@ def test_the_newest_run_is_that_which_began_last_whatever_the_clock_said(
     clock = time.time
     for number, words in enumerate((["output_root=outputs"], ["-m"], ["output_root=elsewhere"])):
         with monkeypatch.context() as patch:  # set back, each time further
-            patch.setattr("src.session.time.time", lambda by=1e6 * number: clock() - by)
+            patch.setattr("flnl.run.session.time.time", lambda by=1e6 * number: clock() - by)
             assert command(*words, *FEDAVG, "max_rounds=1").code == 0
     (first,), (second,), (third,) = (
         tmp_path.glob(f"{pattern}/result.json") for pattern in ("outputs/*", "multirun/*/*/*", "elsewhere/*")

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from src.disk import DiskFullError
-from src.forgiving import forgiven
+from flnl.forgiving import forgiven
+from flnl.storage.disk import DiskFullError
 
 log = logging.getLogger("tests.forgiving")
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src import config, label_table
-from src.data import federation
-from src.disk import FULL
+from flnl.config import compose
+from flnl.data.federation import build
+from flnl.evaluation import label_table
+from flnl.storage.disk import FULL
 from tests.cli.conftest import Command, Said
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME, TINY
@@ -104,7 +105,7 @@ def test_products_without_space_leave_a_run_to_be_finished_later(
 
 def through(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
     """``write``, as what is written atomically tells of it."""
-    from src.disk import writing
+    from flnl.storage.disk import writing
 
     def writes(path: Path, data: bytes) -> None:
         with writing(path):
@@ -131,6 +132,6 @@ def test_a_cache_without_space_costs_time_and_leaves_nothing(
         raise OSError(number, "no space")
 
     monkeypatch.setattr(np, "savez", full)
-    federation.from_config(config.load(TINY), tmp_path / "cache")
+    build.from_config(compose.load(TINY), tmp_path / "cache")
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert list((tmp_path / "cache").iterdir()) == []

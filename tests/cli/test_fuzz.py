@@ -20,8 +20,10 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from src import cli, config, session
-from src.check import check_config, check_machine, check_read
+from flnl.cli import guard
+from flnl.config import compose
+from flnl.config.check import check_config, check_machine, check_read
+from flnl.run import session
 from tests.cli.conftest import Command, Said
 from tests.registry import TINY
 
@@ -66,15 +68,15 @@ IMAGENET = ("resnet18_imagenet", "resnet50", "vgg11")
 
 BASES: dict[tuple[str, ...], str] = {
     (): "",
-    **{(f"method={name}",): "method" for name in config.options("method")},
+    **{(f"method={name}",): "method" for name in compose.options("method")},
     **{("method=fedavg", f"method/local=[cross_entropy,{term}]"): f"method.local.{term}" for term in TERMS},
     ("method=fedavg", "method/local=[temperature_scaling]"): "method.local",
     ("method=fedavg", "method/local=[truncated_gce]"): "method.local",
     ("method=fedavg", "method/batch=mixup"): "method.batch",
     ("method=fedes", "method/sampler=of_quality"): "method.sampler",
     ("method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr"): "method.stages",
-    **{(f"{group}={name}",): group for group in ("partition", "noise", "executor") for name in config.options(group)},
-    **{(f"model={name}",): "model" for name in config.options("model") if name not in IMAGENET},
+    **{(f"{group}={name}",): group for group in ("partition", "noise", "executor") for name in compose.options(group)},
+    **{(f"model={name}",): "model" for name in compose.options("model") if name not in IMAGENET},
     **{("dataset=image_folder", f"model={name}"): "model" for name in IMAGENET},
     **{(f"dataset={name}",): "dataset" for name in ("arrays", "image_folder", "clothing1m", "digits")},
     **{(f"dataset={name}", *OFFLINE): "dataset" for name in ("cifar10", "cifar100", "fashion_mnist", "mnist", "svhn")},
@@ -123,13 +125,13 @@ def keys_of(composed: DictConfig, section: str) -> list[str]:
     found: list[str] = []
 
     def walk(key: str, node: object) -> None:
-        if key and key not in config.GROUPS:
+        if key and key not in compose.GROUPS:
             found.append(key)
         if isinstance(node, dict):
             for name, inner in node.items():
                 walk(f"{key}.{name}" if key else str(name), inner)
 
-    walk("", config.resolved(composed))
+    walk("", compose.resolved(composed))
     return [key for key in found if not section or key == section or key.startswith(f"{section}.")]
 
 
@@ -147,7 +149,7 @@ def assembled(words: Sequence[str], composed: DictConfig, word: str | None) -> S
     """How a command ends that stops before its first round; Hydra sets the word on what the others compose to."""
 
     def entry() -> None:
-        cli.check_words(words)
+        guard.check_words(words)
         cfg = copy.deepcopy(composed)
         if word is not None:
             ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides([word]), cfg)
@@ -166,7 +168,7 @@ def ended(entry: Callable[[], object]) -> Said:
     out, err, code = io.StringIO(), io.StringIO(), 0
     with redirect_stdout(out), redirect_stderr(err), patience():
         try:
-            cli.guarded(entry, overrides=False)
+            guard.guarded(entry, overrides=False)
         except SystemExit as left:
             code = left.code if isinstance(left.code, int) else 1
     return Said(code, out.getvalue(), err.getvalue())
@@ -191,7 +193,7 @@ def test_every_key_is_refused_by_name_or_taken(
     monkeypatch.setenv("FLNL_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "argv", ["src/main.py"])
     words = words_of(base)
-    composed = config.load(words)
+    composed = compose.load(words)
     reference = assembled([*words, "output=reference"], composed, None)
     wrong, taken, counts = [], [], {"refused": 0, "taken": 0}
     for number, (key, kind, word) in enumerate(lines(base, composed, each=1 if base else 4)):
@@ -220,7 +222,7 @@ def test_every_key_is_refused_by_name_or_taken(
 def test_there_are_enough_of_them() -> None:
     """Of the smallest base and the largest; composing all takes a while."""
     assert len(BASES) >= 60
-    composed = config.load(words_of(()))
+    composed = compose.load(words_of(()))
     found = lines((), composed, each=4)
     assert len(found) >= 600
     assert len({kind for _, kind, _ in found}) == len(VALUES)

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from src import checkpoint, lines
-from src.atomic import write_atomically
-from src.compare.runs import find
-from src.errors import UserError
-from src.figures import record
-from src.lines import Checksums, DamagedLinesError, Lines
-from src.tables import written
+from flnl.compare.runs import find
+from flnl.core.errors import UserError
+from flnl.figures import record
+from flnl.run import checkpoint
+from flnl.storage import lines
+from flnl.storage.atomic import write_atomically
+from flnl.storage.lines import Checksums, DamagedLinesError, Lines
+from flnl.tables import run_record
 from tests.cli.conftest import Command
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME
@@ -206,8 +207,8 @@ def test_readers_of_finished_runs_name_the_line(tmp_path: Path, command: Command
     with pytest.raises(UserError, match=place):
         record.read(ran.folder)
     with pytest.raises(UserError, match=place):
-        written.read(ran.folder)
-    assert written.read(other.folder).evaluations
+        run_record.read(ran.folder)
+    assert run_record.read(other.folder).evaluations
     said = command(*FEDAVG, f"resume={ran.folder}")
     assert (said.code, f"{100 * ran.record['metrics']['last']:.2f} %" in said.out) == (0, True)
 

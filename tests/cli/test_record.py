@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from src import config, identity, loggers
-from src.core import ClientSampler, ClientState, Sampling
-from src.loop import NonFiniteError
-from src.shelved import Shelved
+from flnl.config import compose, identity
+from flnl.core.parts import ClientSampler, ClientState, Sampling
+from flnl.engine.loop import NonFiniteError
+from flnl.run import record as run_record
+from flnl.shelved import Shelved
 from tests.cli.conftest import ROOT, Command
 from tests.properties.runs import Ran, assembled, difference, run
 from tests.registry import BY_NAME, TINY, Entry
@@ -30,8 +31,8 @@ FEDAVG = BY_NAME["fedavg"].words
 def test_from_the_command_line_alone_it_is_the_same_run(name: str, tmp_path: Path) -> None:
     """Another process, another folder, another hash seed: the same bits."""
     here = run(BY_NAME[name].words, tmp_path / "here")
-    command = [sys.executable, "-m", "src.main", *BY_NAME[name].words, "output=there"]
-    environment = {**os.environ, "PYTHONHASHSEED": "17", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "flnl", *BY_NAME[name].words, "output=there"]
+    environment = {**os.environ, "PYTHONHASHSEED": "17", "PYTHONPATH": str(ROOT / "src")}
     said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert said.returncode == 0, said.stderr
     there = Ran(tmp_path / "there", json.loads((tmp_path / "there" / "result.json").read_text()))
@@ -45,8 +46,8 @@ def test_from_the_command_line_alone_it_is_the_same_run(name: str, tmp_path: Pat
 
 
 def test_the_exit_code_of_a_mistake(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "src.main", "noise.rho=2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "flnl", "noise.rho=2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == "error: noise.rho=2: must be less than or equal to 1\n"
@@ -57,7 +58,7 @@ def test_the_result_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> Non
     words = BY_NAME["fedcorr"].words
     ran = run(words, tmp_path / "run")
     record = json.loads((tmp_path / "run" / "result.json").read_text())
-    plain = config.resolved(config.load([*words, f"output={tmp_path / 'run'}", f"cache={tmp_path / 'cache'}"]))
+    plain = compose.resolved(compose.load([*words, f"output={tmp_path / 'run'}", f"cache={tmp_path / 'cache'}"]))
     assert record["status"] == "finished"
     assert record["config"] == json.loads(json.dumps(plain))
     assert record["key"] == identity.run_key(plain)
@@ -95,8 +96,8 @@ def test_to_ask_for_the_commit_writes_nothing_into_the_repository(
     git("commit", "-m", "first")
     os.utime(tmp_path / "module.py", (1, 1))  # the index no longer knows it as unchanged
     index = (tmp_path / ".git" / "index").read_bytes()
-    monkeypatch.setattr(loggers, "__file__", str(tmp_path / "module.py"))
-    commit = loggers.environment()["commit"]
+    monkeypatch.setattr(run_record, "__file__", str(tmp_path / "module.py"))
+    commit = run_record.environment()["commit"]
     assert len(commit) == 40
     assert (tmp_path / ".git" / "index").read_bytes() == index
 
@@ -184,7 +185,7 @@ def test_stopping_at_divergence_fails_the_run(command: Command, tmp_path: Path) 
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (config.CONF / "method").glob("*.yaml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in (compose.CONF / "method").glob("*.yaml")))
 def test_a_run_in_which_every_training_diverged_has_failed(name: str, command: Command, tmp_path: Path) -> None:
     words = ["debug=fast", f"method={name}", "train.lr=1e30", "figures=false", "output=run"]
     said = command(*words)

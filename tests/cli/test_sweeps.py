@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from src.sweep.account import _patterns
-from src.sweep.ledger import Job, Ledger
-from src.sweep.table import labels
-from src.sweep.watch import rounds_done
+from flnl.sweep.ledger import Job, Ledger
+from flnl.sweep.progress import rounds_done
+from flnl.sweep.supervisor import _patterns
+from flnl.sweep.table import labels
 from tests.cli.conftest import ROOT, Command, Launch, lines_of
 from tests.properties.runs import Ran
 from tests.registry import BY_NAME
@@ -207,8 +207,8 @@ def test_the_mirrors_of_runs_that_went_on_elsewhere_are_named_too(tmp_path: Path
 
 
 def start(tmp_path: Path, *words: str) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "src.main", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "flnl", *words]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True

@@ -52,7 +52,7 @@ def become(request: dict[str, Any]) -> NoReturn:
 
 def outcome() -> int:
     """The exit code that ``main`` ends with."""
-    from src.main import main
+    from flnl.main import main
 
     try:
         main()
@@ -73,8 +73,8 @@ def poll(pid: int) -> int | None:
 if __name__ == "__main__":
     import sklearn.mixture  # noqa: F401 (for the runs)
 
-    import src.main
-    import src.session  # noqa: F401
+    import flnl.main
+    import flnl.run.session  # noqa: F401
 
     print(json.dumps("ready"), flush=True)
     serve()

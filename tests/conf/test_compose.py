@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from src import config
-from src.check import check_config
-from src.errors import UserError
-from src.method import assemble
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.core.errors import UserError
+from flnl.core.method import assemble
 
-CONF = config.CONF
+CONF = compose.CONF
 FILES = sorted(CONF.rglob("*.yaml"))
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 LISTS = ("local", "exchange")
@@ -53,18 +53,18 @@ NEEDED = {
 SELECTABLE = [
     path
     for path in FILES
-    if name(path) not in ("config", "method/parts/default") and path.parent.name not in config.NO_GROUPS
+    if name(path) not in ("config", "method/parts/default") and path.parent.name not in compose.NO_GROUPS
 ]
 
 
 @pytest.mark.parametrize("path", SELECTABLE, ids=name)
 def test_every_file_composes_and_its_values_are_in_range(path: Path) -> None:
-    cfg = config.load([*choice(path), *NEEDED.get(name(path), [])])
+    cfg = compose.load([*choice(path), *NEEDED.get(name(path), [])])
     check_config(cfg)
-    config.build(cfg.partition)
-    config.build(cfg.noise)
+    compose.build(cfg.partition)
+    compose.build(cfg.noise)
     if name(path) not in ("method/exchange/none", "method/corrector/none"):  # without them FedCorr cannot be assembled
-        assemble(config.build(cfg.method))
+        assemble(compose.build(cfg.method))
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
@@ -79,7 +79,7 @@ def test_every_file_starts_with_one_line_that_says_what_it_is(path: Path) -> Non
 def test_every_value_of_a_method_is_read_by_a_part() -> None:
     """A key that nobody reads would be an ablation that changes nothing."""
     for method in METHODS:
-        raw: Any = OmegaConf.to_container(config.load([f"method={method}"]).method)
+        raw: Any = OmegaConf.to_container(compose.load([f"method={method}"]).method)
         text = str(raw)
         read = set(re.findall(r"\$\{method\.(\w+)", text)) | set(re.findall(r"\$\{(?:own:|of:\w+,)(\w+)", text))
         parts = {"sampler", "batch", "local", "gradient", "exchange", "corrector", "aggregator", "server", "stages"}
@@ -103,7 +103,7 @@ def test_every_value_of_a_protocol_is_read_by_somebody() -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("protocol", sorted(path.stem for path in (CONF / "protocol").glob("*.yaml")))
 def test_what_a_protocol_says_of_a_method_reaches_it(method: str, protocol: str) -> None:
-    plain = config.resolved(config.load([f"method={method}", f"protocol={protocol}"]))
+    plain = compose.resolved(compose.load([f"method={method}", f"protocol={protocol}"]))
     own = plain["protocol"].get(plain["method"].get("like", method), {})
     says = {**plain["protocol"], **own}
     for key in ("lr", "momentum", "weight_decay", "batch_size", "epochs"):
@@ -117,9 +117,9 @@ def test_what_a_protocol_says_of_a_method_reaches_it(method: str, protocol: str)
 
 def test_every_data_set_brings_its_protocol_and_both_can_be_replaced() -> None:
     for path in sorted((CONF / "dataset").glob("*.yaml")):
-        cfg = config.load([f"dataset={path.stem}"])
+        cfg = compose.load([f"dataset={path.stem}"])
         assert (CONF / "protocol" / f"{cfg.protocol.name}.yaml").is_file()
-        other = config.load([f"dataset={path.stem}", "protocol=svhn", "model=mlp"])
+        other = compose.load([f"dataset={path.stem}", "protocol=svhn", "model=mlp"])
         assert other.protocol.name == "svhn"
         assert other.model._target_.endswith("MLP")
 
@@ -145,7 +145,7 @@ KEYS = {
 
 @pytest.mark.parametrize("chosen", KEYS)
 def test_names_that_scripts_rely_on_exist(chosen: tuple[str, ...]) -> None:
-    found = set(sections(config.resolved(config.load(chosen))))
+    found = set(sections(compose.resolved(compose.load(chosen))))
     assert set(KEYS[chosen].split()) <= found
 
 
@@ -159,6 +159,6 @@ def sections(node: Any, prefix: str = "") -> Iterator[str]:
 
 def test_a_key_that_no_part_has_is_refused_in_every_group() -> None:
     for group in ("dataset", "partition", "noise", "model", "executor", "method.sampler", "method.batch", "train"):
-        cfg = config.load([f"+{group}.nobody_reads_this=1"])
+        cfg = compose.load([f"+{group}.nobody_reads_this=1"])
         with pytest.raises(UserError, match=rf"{group}\.nobody_reads_this"):
             check_config(cfg)

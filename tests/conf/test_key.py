@@ -12,13 +12,13 @@ from typing import Annotated, Any, ClassVar
 import pytest
 from annotated_types import Ge
 
-from src import config, identity
-from src.method import assemble
-from src.ranges import Neutral
+from flnl.config import compose, identity
+from flnl.core.method import assemble
+from flnl.core.ranges import Neutral
 
 
 def key(*words: str) -> str:
-    return identity.run_key(config.resolved(config.load(words)))
+    return identity.run_key(compose.resolved(compose.load(words)))
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +126,9 @@ def test_whole_numbers_have_one_form(default: str) -> None:
 
 def test_the_key_is_the_same_in_every_process(default: str, tmp_path: Path) -> None:
     """Neither the hash seed, nor the folder, nor the locale has a part in it."""
-    code = "from src import config, identity; print(identity.run_key(config.resolved(config.load([]))))"
+    code = "from flnl.config import compose, identity; print(identity.run_key(compose.resolved(compose.load([]))))"
     for seed, place in (("1", tmp_path), ("2", Path("/"))):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(config.CONF.parent), "LC_ALL": "C"}
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(compose.CONF.parent), "LC_ALL": "C"}
         found = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, cwd=place, env=environment, check=True
         )
@@ -151,16 +151,16 @@ def test_the_folder_of_the_federations_is_not_in_the_key(monkeypatch: pytest.Mon
     ],
 )
 def test_differences_name_the_keys_that_differ(one: Sequence[str], other: Sequence[str], named: set[str]) -> None:
-    ours, theirs = (config.resolved(config.load(words)) for words in (one, other))
+    ours, theirs = (compose.resolved(compose.load(words)) for words in (one, other))
     assert set(identity.differences(ours, theirs)) == named
 
 
 def test_a_record_of_the_first_format_has_its_key_worked_out_again() -> None:
     """From its configuration, which may lack fields that came later and may name classes where they were then."""
-    plain = config.resolved(config.load(["method=fedes"]))
+    plain = compose.resolved(compose.load(["method=fedes"]))
     older = copy.deepcopy(plain)
     del older["eval"]["benchmark"]
-    older["model"]["_target_"] = "src.elsewhere.long_ago.CNN"
+    older["model"]["_target_"] = "flnl.elsewhere.long_ago.CNN"
     assert identity.recorded_key({"key": "of the first format", "config": older}) == identity.run_key(plain)
     older["model"]["_target_"] = "lab.nets.CNN"
     assert identity.recorded_key({"key": "of the first format", "config": older}) != identity.run_key(plain)
@@ -171,7 +171,7 @@ def test_a_record_of_the_first_format_has_its_key_worked_out_again() -> None:
 def test_a_record_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hostile_module.py").write_text("class Net: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    plain = config.resolved(config.load())
+    plain = compose.resolved(compose.load())
     plain["model"]["_target_"] = "hostile_module.Net"
     assert identity.recorded_key({"key": "old", "config": plain})
     assert "hostile_module" not in sys.modules
@@ -197,11 +197,11 @@ class After:
 
 def test_a_part_that_moves_and_gets_a_field_keeps_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its stored name is the same; the new field counts as soon as it does something."""
-    classes = {"src.models.old.Net": Before, "src.nets.new.Net": After}
+    classes = {"flnl.models.old.Net": Before, "flnl.nets.new.Net": After}
     monkeypatch.setattr(identity, "located", lambda path: classes.get(path))
-    plain = {"seed": 1, "model": {"_target_": "src.models.old.Net", "_partial_": True, "width": 8}}
-    sgd = {"_target_": "src.optimisers.SGD", "nesterov": False}
-    moved = {**plain["model"], "_target_": "src.nets.new.Net", "depth": 0, "inner": sgd}  # type: ignore[dict-item]
+    plain = {"seed": 1, "model": {"_target_": "flnl.models.old.Net", "_partial_": True, "width": 8}}
+    sgd = {"_target_": "flnl.optimisers.SGD", "nesterov": False}
+    moved = {**plain["model"], "_target_": "flnl.nets.new.Net", "depth": 0, "inner": sgd}  # type: ignore[dict-item]
     key = identity.run_key(plain)
     assert identity.run_key({**plain, "model": moved}) == key
     for change in ({"depth": 1}, {"depth": False}, {"inner": {**sgd, "nesterov": True}}, {"width": 9}):
@@ -219,20 +219,20 @@ def test_methods_are_built_from_what_the_key_reads() -> None:
             return super().__getitem__(key)
 
     for method in ("fedcorr", "feddiv", "fedes", "flr"):
-        assemble(Watched(config.build(config.load([f"method={method}"]).method)))
+        assemble(Watched(compose.build(compose.load([f"method={method}"]).method)))
     assert set(identity.METHOD) == Watched.read
 
 
 def test_a_short_name_counts_where_it_is_read() -> None:
     """``method.beta`` is a name for a value of FedCorr's proximal term, which alone enters the key."""
-    values = identity.identity(config.resolved(config.load(["method.beta=3"])))
+    values = identity.identity(compose.resolved(compose.load(["method.beta=3"])))
     assert "method.beta" not in values
     assert values["method.stages.preprocess.local.adaptive_proximal.beta"] == 3
 
 
 def test_a_key_that_one_side_lacks_is_a_difference() -> None:
     """As after an update that adds a key whose default is null: the keys of the runs differ, so must the list."""
-    ours = config.resolved(config.load())
+    ours = compose.resolved(compose.load())
     theirs = {**ours, "train": {k: v for k, v in ours["train"].items() if k != "momentum"}}
     assert set(identity.differences(ours, theirs)) == {"train.momentum"}
     added = {**ours, "train": {**ours["train"], "new": None}}

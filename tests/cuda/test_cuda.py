@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from src.config import Training
-from src.core import Broadcast, ClientResult, ClientState, ClientTask, LossTerm, Samples, Step, as_list
-from src.data.images import TensorImages
-from src.data.transforms import Transform
-from src.executors.sequential import Sequential
-from src.executors.stacked import Stacked
-from src.local.batches import Mixup, Plain
-from src.local.sgd import LocalTraining
-from src.local.terms.cross_entropy import CrossEntropy
-from src.local.terms.proximal import Proximal
-from src.models.resnet import ResNet
-from src.network import Network, fabric_for
+from flnl.config.compose import Training
+from flnl.core.parts import Broadcast, ClientResult, ClientState, ClientTask, LossTerm, Samples, Step, as_list
+from flnl.data.images import TensorImages
+from flnl.data.transforms import Transform
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.network import Network, fabric_for
+from flnl.models.resnet import ResNet
+from flnl.parts.batches import Mixup, Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.parts.losses.proximal import Proximal
 from tests.properties.runs import assembled, difference, run
 from tests.registry import BY_NAME, REGISTRY, Entry
 
@@ -181,7 +181,7 @@ def test_graphs_give_the_bits_of_the_steps_that_they_record(
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
     for least in (1000, 4):
-        monkeypatch.setattr("src.stacked.graph.LEAST", least)
+        monkeypatch.setattr("flnl.engine.stacked.graph.LEAST", least)
         net = network("cuda", precision)
         executor, own = Stacked(net, 5, 1.0, True), []
         for number in range(3):

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from src.data.dataset import Dataset, Labels
-from src.data.images import TensorImages
-from src.data.transforms import Transform
+from flnl.data.dataset import Dataset, Labels
+from flnl.data.images import TensorImages
+from flnl.data.transforms import Transform
 
 
 def labelled(labels: Labels, classes: int, name: str = "synthetic", pixels: Any = None, **more: Any) -> Any:

@@ -13,9 +13,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from src.data.array_pickle import read_array_pickle
-from src.data.noise.human import Human
-from src.errors import UserError
+from flnl.core.errors import UserError
+from flnl.data.array_pickle import read_array_pickle
+from flnl.data.noise.human import Human
 from tests.data.noise_sets import balanced
 from tests.data.test_datasets_torchvision import as_published, cifar, write_cifar
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import rich.console
 
-from src import config, identity
-from src.check import check_config
-from src.data import contents
-from src.data.contents import digests
-from src.data.datasets.image_folder import ImageFolder
-from src.data.federation import from_config
-from src.errors import UserError
+from flnl.config import compose, identity
+from flnl.config.check import check_config
+from flnl.core.errors import UserError
+from flnl.data import contents
+from flnl.data.contents import digests
+from flnl.data.datasets.image_folder import ImageFolder
+from flnl.data.federation.build import from_config
 from tests.data import test_datasets_clothing1m as clothing1m
 from tests.data import test_datasets_own as own
 
@@ -239,7 +239,7 @@ def test_a_cut_set_reads_no_more_than_it_has(tmp_path: Path, opened: list[str]) 
 @pytest.mark.parametrize("dataset", ["image_folder", "clothing1m"])
 def test_how_files_are_known_is_not_in_the_key(dataset: str) -> None:
     def plain(*words: str) -> dict[str, Any]:
-        return config.resolved(config.load([f"dataset={dataset}", *words]))
+        return compose.resolved(compose.load([f"dataset={dataset}", *words]))
 
     before = plain()
     assert before["dataset"].pop("fingerprint") == "contents"
@@ -253,14 +253,14 @@ def test_the_configuration_says_how_and_where(tmp_path: Path, opened: list[str])
         for split in ("train", "test"):
             own.save(tmp_path / split / name / "0.png", 1)
     words = ["dataset=image_folder", f"dataset.root={tmp_path}", "partition.num_clients=2", "noise=none"]
-    cfg = config.load([*words, f"cache={tmp_path / 'cache'}"])
+    cfg = compose.load([*words, f"cache={tmp_path / 'cache'}"])
     check_config(cfg)
     found = from_config(cfg)
     assert (len(opened), (tmp_path / "cache" / contents.FILE).exists()) == (6, True)
     assert (found.by_names, found.names_fingerprint is None) == (False, False)
-    named = from_config(config.load([*words, "dataset.fingerprint=names"]))
+    named = from_config(compose.load([*words, "dataset.fingerprint=names"]))
     assert named.by_names
     assert named.fingerprint == found.names_fingerprint
     with pytest.raises(UserError, match=r"dataset\.fingerprint=pixels"):
-        check_config(config.load([*words, "dataset.fingerprint=pixels"]))
-    assert not from_config(config.load(["dataset=digits", "dataset.train_size=100"])).by_names
+        check_config(compose.load([*words, "dataset.fingerprint=pixels"]))
+    assert not from_config(compose.load(["dataset=digits", "dataset.train_size=100"])).by_names

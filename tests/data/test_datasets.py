@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from src.data.datasets.assemble import balanced
-from src.data.datasets.digits import Digits
-from src.errors import UserError
+from flnl.core.errors import UserError
+from flnl.data.datasets.assemble import balanced
+from flnl.data.datasets.digits import Digits
 
 CONF = Path(__file__).parents[2] / "conf" / "dataset"
 FILES = sorted(CONF.glob("*.yaml"))

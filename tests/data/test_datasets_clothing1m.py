@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-import src.data.datasets.clothing1m as module
-from src.data.datasets.clothing1m import Clothing1M
-from src.errors import UserError
-from src.streams import stream
+from flnl.core.errors import UserError
+from flnl.core.streams import stream
+from flnl.data.datasets import clothing1m as module
+from flnl.data.datasets.clothing1m import Clothing1M
 
 TRAIN = [f"{i % 3}/{i:03}.jpg" for i in range(28)]
 TEST = TRAIN[:2] + [f"9/{i}.jpg" for i in range(12)]  # some images are in both, with a label in each file

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from src.data.datasets.download import Access, Published, check, fetch, provide, unpack
-from src.errors import UserError
+from flnl.core.errors import UserError
+from flnl.data.datasets.download import Access, Published, check, fetch, provide, unpack
 
 CONTENT = b"pixels" * 1000
 

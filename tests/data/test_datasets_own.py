@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from src.data.datasets.arrays import Arrays
-from src.data.datasets.image_folder import ImageFolder
-from src.data.datasets.label_file import number_clients
-from src.errors import UserError
-from src.streams import stream
+from flnl.core.errors import UserError
+from flnl.core.streams import stream
+from flnl.data.datasets.arrays import Arrays
+from flnl.data.datasets.image_folder import ImageFolder
+from flnl.data.datasets.label_file import number_clients
 
 CLASSES = ["ant", "bee", "cat"]
 

@@ -14,9 +14,9 @@ import scipy.io
 import torch
 import torchvision
 
-from src.data.datasets.torchvision import Cifar, Mnist, Svhn
-from src.errors import UserError
-from src.streams import stream
+from flnl.core.errors import UserError
+from flnl.core.streams import stream
+from flnl.data.datasets.torchvision import Cifar, Mnist, Svhn
 
 
 def cifar(root: Path, name: Any = "cifar10", **changes: Any) -> Cifar:

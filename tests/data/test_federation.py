@@ -11,17 +11,17 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 
-from src import config
-from src.check import check_config
-from src.data import federation as F
-from src.data import partition as P
-from src.data.card import card, markdown, tables
-from src.data.federation import Federation, build
-from src.data.figure import draw
-from src.data.noise.client import FedCorr, FedES
-from src.data.noise.human import Human
-from src.data.noise.transition import Asymmetric, Clean, Matrix, Symmetric
-from src.errors import UserError
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.core.errors import UserError
+from flnl.data import partition as P
+from flnl.data.federation import build as F
+from flnl.data.federation.build import Federation, build
+from flnl.data.federation.card import card, markdown, tables
+from flnl.data.federation.figure import draw
+from flnl.data.noise.client import FedCorr, FedES
+from flnl.data.noise.human import Human
+from flnl.data.noise.transition import Asymmetric, Clean, Matrix, Symmetric
 from tests.data.noise_sets import balanced, labelled
 
 IID = P.IIDUniform(5)
@@ -385,7 +385,7 @@ def test_the_command_writes_card_and_figure(tmp_path, capsys):
 def test_data_seed_alone_decides(tmp_path):
     words = ["dataset=digits", f"cache={tmp_path}"]
     first, other, third = (
-        F.from_config(config.load([*words, *more])).fingerprint
+        F.from_config(compose.load([*words, *more])).fingerprint
         for more in (["seed=1", "data_seed=7"], ["seed=2", "data_seed=7"], ["seed=1", "data_seed=8"])
     )
     assert first == other != third
@@ -393,10 +393,10 @@ def test_data_seed_alone_decides(tmp_path):
 
 @pytest.mark.parametrize("group", ["partition", "noise"])
 def test_every_file_names_every_field_of_its_part(group):
-    files = sorted((config.CONF / group).glob("*.yaml"))
+    files = sorted((compose.CONF / group).glob("*.yaml"))
     assert files
     for file in files:
-        cfg = config.load([f"{group}={file.stem}"])
+        cfg = compose.load([f"{group}={file.stem}"])
         check_config(cfg)
         if file.stem != "matrix":  # its values are the user's
-            config.build(cfg[group])
+            compose.build(cfg[group])

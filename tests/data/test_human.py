@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from src.data.noise.human import Human
-from src.errors import UserError
+from flnl.core.errors import UserError
+from flnl.data.noise.human import Human
 from tests.data.noise_sets import balanced, labelled, share
 
 KEYS = {

@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import EpsImagePlugin, Image
 
-from src.data import image_file
-from src.data.image_file import ImageError, decode, read_bytes
+from flnl.data import image_file
+from flnl.data.image_file import ImageError, decode, read_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDE = np.random.default_rng(0).integers(0, 2**16, (12, 16)).astype(np.uint16)
@@ -254,10 +254,10 @@ def test_no_warning_of_pillow_is_printed(tmp_path: Path) -> None:
     """In a process of its own, where warnings are printed as they are for a user: 90 million pixels are read."""
     (tmp_path / "large.png").write_bytes(png_of(9_000, 10_000, 1, 0, bytes((1 + 1_125) * 10_000)))
     code = (
-        "from pathlib import Path; from src.data.image_file import decode;"
+        "from pathlib import Path; from flnl.data.image_file import decode;"
         "print(decode(Path('large.png').read_bytes(), (2, 2), 1).shape)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (said.returncode, said.stdout, said.stderr) == (0, "(1, 2, 2)\n", "")
 
@@ -304,7 +304,7 @@ def test_a_pipe_that_takes_a_file_s_place_is_not_waited_for(tmp_path: Path, monk
     before = (tmp_path / "a.png").stat()
     (tmp_path / "a.png").unlink()
     os.mkfifo(tmp_path / "a.png")
-    monkeypatch.setattr("src.data.image_file.os", SimpleNamespace(**vars(os) | {"stat": lambda path: before}))
+    monkeypatch.setattr("flnl.data.image_file.os", SimpleNamespace(**vars(os) | {"stat": lambda path: before}))
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read_bytes, tmp_path / "a.png")
         try:

@@ -16,10 +16,10 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional as reference
 
-from src.data import image_file, images
-from src.data.images import ImageFiles, TensorImages, file_sizes
-from src.errors import UserError
-from src.streams import stream
+from flnl.core.errors import UserError
+from flnl.core.streams import stream
+from flnl.data import image_file, images
+from flnl.data.images import ImageFiles, TensorImages, file_sizes
 
 
 @pytest.fixture

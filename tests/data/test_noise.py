@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from src.data.noise import ClientNoise, corrupt
-from src.data.noise.client import FLR, FedCorr, FedES, Localized, Pooled
-from src.data.noise.flips import choose, nearest, whole
-from src.data.noise.instance import Instance, confusion
-from src.data.noise.maps import class_map, local_map, superclass_map
-from src.data.noise.transition import Asymmetric, Clean, Matrix, Random, Symmetric, transmit
-from src.errors import UserError
-from src.streams import stream
+from flnl.core.errors import UserError
+from flnl.core.streams import stream
+from flnl.data.noise import ClientNoise, corrupt
+from flnl.data.noise.client import FLR, FedCorr, FedES, Localized, Pooled
+from flnl.data.noise.instance import Instance, confusion
+from flnl.data.noise.maps import class_map, local_map, superclass_map
+from flnl.data.noise.transition import Asymmetric, Clean, Matrix, Random, Symmetric, transmit
+from flnl.numerics.label_flips import choose, nearest, whole
 from tests.data.noise_sets import balanced, labelled, share, transition
 
 VECTORS = Path(__file__).parent.parent / "vectors"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from src.data import partition as P
-from src.data.partition import Pool, Split
-from src.errors import UserError
-from src.streams import stream
+from flnl.core.errors import UserError
+from flnl.core.streams import stream
+from flnl.data import partition as P
+from flnl.data.partition import Pool, Split
 
 Make = Callable[..., Any]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from src.core import BatchRule, Block, Broadcast, ClientState, ClientTask, Params, Samples
-from src.data.images import TensorImages
-from src.errors import UserError
-from src.model_protocol import Model
+from flnl.core.errors import UserError
+from flnl.core.model import Model
+from flnl.core.parts import BatchRule, Block, Broadcast, ClientState, ClientTask, Params, Samples
+from flnl.data.images import TensorImages
 
 
 @dataclass(frozen=True)

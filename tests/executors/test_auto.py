@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from src import config
-from src.check import check_config
-from src.data.transforms import Transform
-from src.executors import auto, processes
-from src.executors.auto import Work, choose, products
-from src.network import Network, fabric_for
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.data.transforms import Transform
+from flnl.engine.executors import auto, processes
+from flnl.engine.executors.auto import Work, choose, products
+from flnl.engine.network import Network, fabric_for
 from tests.properties.runs import Ran, assembled, run
 from tests.registry import BY_NAME
 
@@ -56,7 +56,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_products_are_counted(name: str) -> None:
     shape, parameters, expected = MODELS[name]
-    module = config.build(config.load([f"model={name}"]).model)(shape, 10)
+    module = compose.build(compose.load([f"model={name}"]).model)(shape, 10)
     transform = Transform(size=shape[1:], mean=(0.0,) * shape[0], std=(1.0,) * shape[0])
     assert products(Network(module, transform, 10, fabric_for("cpu", 32))) == expected
     assert sum(p.numel() for p in module.parameters()) == parameters
@@ -123,7 +123,7 @@ def test_a_run_that_goes_on_keeps_it(
 
 def test_the_state_says_who_computed_it(tmp_path: Path) -> None:
     """A process that was killed before it saved anything leaves its name in the record, not in the checkpoint."""
-    from src import checkpoint
+    from flnl.run import checkpoint
 
     run(WORDS, tmp_path / "run", "max_rounds=1")
     found = checkpoint.newest(tmp_path / "run" / "checkpoints")
@@ -140,10 +140,10 @@ def test_the_state_says_who_computed_it(tmp_path: Path) -> None:
     ],
 )
 def test_values_out_of_range_are_refused(word: str, said: str) -> None:
-    from src.errors import UserError
+    from flnl.core.errors import UserError
 
     with pytest.raises(UserError, match=said):
-        check_config(config.load(["executor=processes", word]))
+        check_config(compose.load(["executor=processes", word]))
 
 
 def test_jobs_that_run_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

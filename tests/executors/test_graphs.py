@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from src import config
-from src.check import check_config
-from src.core import Broadcast, ClientState, ClientTask, LossTerm, Params, Payload, Step
-from src.errors import UserError
-from src.exchanges.lid import NoiseDirective
-from src.executors.stacked import Stacked
-from src.local.batches import Mixup
-from src.local.sgd import LocalTraining
-from src.local.terms.cross_entropy import CrossEntropy
-from src.network import Network
-from src.stacked.graph import MOST, WARM, Graphs
-from src.stacked.network import stacked
-from src.stacked.training import train
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.core.errors import UserError
+from flnl.core.parts import Broadcast, ClientState, ClientTask, LossTerm, Params, Payload, Step
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.network import Network
+from flnl.engine.stacked.graph import MOST, WARM, Graphs
+from flnl.engine.stacked.network import stacked
+from flnl.engine.stacked.training import train
+from flnl.methods.fedcorr.exchange import NoiseDirective
+from flnl.parts.batches import Mixup
+from flnl.parts.losses.cross_entropy import CrossEntropy
 from tests.executors.tape import Tape
 from tests.executors.test_stacked import TERMS, TRAINING, OwnScale, Seen, job
 from tests.numerics.toys import mlp, network, random_federation
@@ -345,7 +345,7 @@ def test_a_method_is_the_same_run(entry: Entry, tmp_path: Path, monkeypatch: pyt
     """Cut into the same stacks, one of a single client among them, steps are the same whether recorded or run."""
     found = []
     for least in (1000, 2):  # three batches make an epoch here
-        monkeypatch.setattr("src.stacked.graph.LEAST", least)
+        monkeypatch.setattr("flnl.engine.stacked.graph.LEAST", least)
         recorder = Recorder()
         with assembled(entry.words, tmp_path / f"run{least}") as parts:
             executor = Stacked(parts.evaluator.network, 5, 1.0)
@@ -370,7 +370,7 @@ def test_graphs_are_a_gpus(tmp_path: Path):
 def test_stacks_are_few_clients_or_whole_blocks(stack: int, fits: bool, tmp_path: Path):
     words = [*REGISTRY[0].words, "executor=stacked", f"executor.stack={stack}"]
     if fits:
-        check_config(config.load(words))
+        check_config(compose.load(words))
     else:
         with pytest.raises(UserError, match=r"executor\.stack"):
-            check_config(config.load(words))
+            check_config(compose.load(words))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.core import BLOCK
-from src.executors.plan import Piece, plan
+from flnl.core.parts import BLOCK
+from flnl.engine.executors.chunking import Piece, plan
 
 
 def alone(count: int) -> list[list[int]]:

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from src.core import Executor, Params, as_list
-from src.data.images import TensorImages
-from src.errors import UserError
-from src.executors import crew, processes
-from src.executors.processes import Local, Processes
-from src.executors.sequential import Sequential
-from src.network import Network
+from flnl.core.errors import UserError
+from flnl.core.parts import Executor, Params, as_list
+from flnl.data.images import TensorImages
+from flnl.engine.executors import dispatch, processes
+from flnl.engine.executors.processes import Local, Processes
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.network import Network
 from tests.executors import jobs
 from tests.numerics.toys import mlp, network
 from tests.properties.runs import Assembled, assembled, difference
@@ -254,7 +254,7 @@ def test_a_worker_that_dies_is_replaced(net: Network, tmp_path: Path, caplog: py
 def test_clients_that_cost_three_workers_end_the_run(net: Network, tmp_path: Path) -> None:
     given = jobs.tasks(received(net), IMAGES, [3] * 2)
     with crew_of(net) as executor:
-        with pytest.raises(crew.WorkerLostError, match=r"client 1 cost 3 workers.*signal 9.*executor\.workers"):
+        with pytest.raises(dispatch.WorkerLostError, match=r"client 1 cost 3 workers.*signal 9.*executor\.workers"):
             list(executor.map(jobs.Dies(1, 99, tmp_path), given, as_list))
         assert len(list(tmp_path.iterdir())) == 3
         blocks = list(executor.map(jobs.Where(), given, as_list))  # and whoever goes on can

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from src import config
-from src.core import as_list
-from src.errors import UserError
-from src.executors.processes import python_path
-from src.executors.sequential import Sequential
-from src.network import Network
+from flnl.config import compose
+from flnl.core.errors import UserError
+from flnl.core.parts import as_list
+from flnl.engine.executors.processes import python_path
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.network import Network
 from tests.executors import jobs
 from tests.executors.test_processes import IMAGES, same
 from tests.numerics.toys import mlp, network
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"executor=ray needs Ray.*pip install 'flnl\[ray\]'"):
-        config.build(config.load(["executor=ray"]).executor)(network(mlp(4, 3)))
+        compose.build(compose.load(["executor=ray"]).executor)(network(mlp(4, 3)))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def cluster() -> Iterator[str]:
 
 
 def on_ray(net: Network, workers: int | None = 2, cpus: float = 1, gpus: float = 0) -> Any:
-    from src.executors.ray import Ray
+    from flnl.engine.executors.ray import Ray
 
     return Ray(net, Sequential, workers, cpus, gpus, None)
 
@@ -70,7 +70,7 @@ def kept(cluster: str, actors: dict[int, Any], monkeypatch: pytest.MonkeyPatch) 
     """Actors outlive an executor: to import torch for each of the registry would take an hour."""
     import ray
 
-    from src.executors.ray import Actor, Actors
+    from flnl.engine.executors.ray import Actor, Actors
 
     def hire(crew: Actors, worker: int) -> Any:
         if worker in actors:
@@ -94,7 +94,7 @@ def actors() -> dict[int, Any]:
 def test_every_method_agrees_with_sequential_to_the_bit(
     entry: Entry, tmp_path: Path, kept: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from src.executors.ray import Actors
+    from flnl.engine.executors.ray import Actors
 
     handed, hand = set[int](), Actors.hand
 
@@ -158,7 +158,7 @@ def test_a_sweep_runs_on_one_cluster(tmp_path: Path, cluster: str) -> None:
     words = [*words, "max_rounds=2", "dataset.test_size=20"]
     sweep = ["seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
     ours = ["executor=ray", f"executor.address='{address}'", "executor.workers=1", "checkpoint.every=1"]
-    command = [sys.executable, "-m", "src.main", "-m", *words, *sweep, *ours]
+    command = [sys.executable, "-m", "flnl", "-m", *words, *sweep, *ours]
     environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=200)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -171,8 +171,8 @@ def test_a_sweep_runs_on_one_cluster(tmp_path: Path, cluster: str) -> None:
 
 
 ALONE = """
-from src.executors.ray import Ray
-from src.executors.sequential import Sequential
+from flnl.engine.executors.ray import Ray
+from flnl.engine.executors.sequential import Sequential
 from tests.numerics.toys import mlp, network
 executor = Ray(network(mlp(4, 3)), Sequential, 1, 1, 0, None)
 import ray
@@ -185,5 +185,5 @@ print(ray.is_initialized())
 @pytest.mark.slow
 def test_a_ray_of_its_own_listens_to_this_machine_alone_and_ends_with_it() -> None:
     pytest.importorskip("ray")
-    found = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=config.CONF.parent)
+    found = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=compose.CONF.parent)
     assert found.stdout.split() == ["['127.0.0.1']", "False"], found.stderr

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from src.aggregators import Mean
-from src.config import Training
-from src.core import (
+from flnl.config.compose import Training
+from flnl.core.model import Model
+from flnl.core.parts import (
     BatchRule,
     Broadcast,
     ClientResult,
@@ -27,26 +27,26 @@ from src.core import (
     Step,
     as_list,
 )
-from src.data.federation import Federation
-from src.data.images import TensorImages
-from src.data.transforms import Transform
-from src.exchanges.lid import NoiseDirective
-from src.executors.sequential import Sequential
-from src.executors.stacked import Stacked
-from src.local.batches import Mixup, Plain
-from src.local.sgd import LocalTraining
-from src.local.terms.cross_entropy import CrossEntropy
-from src.local.terms.proximal import AdaptiveProximal, Proximal
-from src.loop import Reduce
-from src.model_protocol import Model
-from src.models.cnn import CNN
-from src.models.lenet import LeNet5
-from src.models.mlp import MLP
-from src.models.resnet import ResNet
-from src.network import Network
-from src.stacked.schedule import runs
-from src.stacked.suitable import why_not
-from src.stacked.training import train
+from flnl.data.federation.build import Federation
+from flnl.data.images import TensorImages
+from flnl.data.transforms import Transform
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.loop import Reduce
+from flnl.engine.network import Network
+from flnl.engine.stacked.eligibility import why_not
+from flnl.engine.stacked.schedule import runs
+from flnl.engine.stacked.training import train
+from flnl.methods.fedcorr.exchange import NoiseDirective
+from flnl.models.cnn import CNN
+from flnl.models.lenet import LeNet5
+from flnl.models.mlp import MLP
+from flnl.models.resnet import ResNet
+from flnl.parts.aggregators.mean import Mean
+from flnl.parts.batches import Mixup, Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.parts.losses.proximal import AdaptiveProximal, Proximal
 from tests.numerics.toys import federation, mlp, network, random_federation
 from tests.properties.parts import HalfTheSamples, Pull, Scaled
 from tests.properties.runs import assembled, difference, run
@@ -279,8 +279,8 @@ def test_mixing_and_augmentation(transform: Transform | None, caplog: pytest.Log
 
 def test_crops_are_drawn_in_the_portions_of_one_client(caplog: pytest.LogCaptureFixture, monkeypatch: Any):
     """Images that do not fit a chunk are drawn for in several parts, and those of a stack are read as needed."""
-    monkeypatch.setattr("src.network.CHUNK_BYTES", 8 * 4 * 11)
-    monkeypatch.setattr("src.executors.stacked.POOLED", 1e-8)
+    monkeypatch.setattr("flnl.engine.network.CHUNK_BYTES", 8 * 4 * 11)
+    monkeypatch.setattr("flnl.engine.executors.stacked.POOLED", 1e-8)
     net = network(mlp(4, 3, norm=True), transform=CROPPED)
     agree(net, job(), tasks(net), caplog)
     net = network(mlp(4, 3))
@@ -302,9 +302,9 @@ class Portions(TensorImages):
 @pytest.mark.parametrize("held", [True, False])
 def test_a_store_is_told_what_comes_next(held: bool, monkeypatch: pytest.MonkeyPatch):
     """So that it may decode ahead: an epoch's portions at once, or all clients' where a stack holds its images."""
-    monkeypatch.setattr("src.network.CHUNK_BYTES", 8 * 4 * 16)  # 16 images
+    monkeypatch.setattr("flnl.engine.network.CHUNK_BYTES", 8 * 4 * 16)  # 16 images
     if not held:
-        monkeypatch.setattr("src.executors.stacked.POOLED", 1e-9)
+        monkeypatch.setattr("flnl.engine.executors.stacked.POOLED", 1e-9)
     net = network(mlp(4, 3))
     dealt = random_federation((8, 8, 5))
     first = dealt.samples(0).images
@@ -651,7 +651,7 @@ def trained_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(together))
         return train(work, net, many, together, *more)
 
-    monkeypatch.setattr("src.executors.stacked.train", counted)
+    monkeypatch.setattr("flnl.engine.executors.stacked.train", counted)
     return sizes
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from src.core import Broadcast, ClientState, ClientTask, Payload, Samples
-from src.data.images import TensorImages
-from src.executors.memory import ALIGNED, place
-from src.executors.wire import Shared, decode, encode, pack
+from flnl.core.parts import Broadcast, ClientState, ClientTask, Payload, Samples
+from flnl.data.images import TensorImages
+from flnl.engine.executors.serialization import Shared, decode, encode, pack
+from flnl.engine.executors.shared_memory import ALIGNED, place
 from tests.properties.runs import difference
 
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from src.figures import curves
-from src.figures.curves import Curve, Row
+from flnl.figures import curves
+from flnl.figures.curves import Curve, Row
 
 LONG = "method=fedcorr partition=dirichlet noise.rho=0.4"
 

@@ -11,11 +11,10 @@ import pytest
 import torch
 from matplotlib.collections import PathCollection
 
-from src import figures
-from src.errors import UserError
-from src.figures import __main__, features
-from src.figures.record import read
-from src.model_file import ModelFile
+from flnl.core.errors import UserError
+from flnl.engine.model_file import ModelFile
+from flnl.figures import __main__, drawing, features
+from flnl.figures.record import read
 from tests.properties.runs import Ran, run
 from tests.registry import BY_NAME
 
@@ -80,8 +79,8 @@ def test_other_data_and_a_missing_model_are_named(ran: Ran, tmp_path: Path, capl
     record = json.loads((ran.folder / "result.json").read_text())
     del record["lines"]  # the files are not there
     (tmp_path / "result.json").write_text(json.dumps(record | {"federation": "another"}))
-    with caplog.at_level(logging.WARNING, "src.figures"):
-        assert [file.stem for file in figures.save(tmp_path, tsne=True)] == []
+    with caplog.at_level(logging.WARNING, "flnl.figures.drawing"):
+        assert [file.stem for file in drawing.save(tmp_path, tsne=True)] == []
     assert f"there is no {tmp_path / 'model.pt'}" in caplog.text
     (tmp_path / "model.pt").write_bytes((ran.folder / "model.pt").read_bytes())
     with pytest.raises(UserError, match="is not the run's"):

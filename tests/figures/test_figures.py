@@ -14,10 +14,10 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from src import figures
-from src.figures import FIGURES, __main__, accuracy, confusion, lid, memorization, noise_levels, stability
-from src.figures import clients as of_clients
-from src.figures.record import RunRecord, read
+from flnl.figures import __main__, accuracy, confusion, drawing, lid, memorization, noise_levels, stability
+from flnl.figures import clients as of_clients
+from flnl.figures.drawing import FIGURES
+from flnl.figures.record import RunRecord, read
 from tests.properties.runs import run
 from tests.registry import BY_NAME
 
@@ -159,7 +159,7 @@ def test_what_diverged_leaves_a_gap_and_is_never_the_best(tmp_path: Path) -> Non
 def test_a_run_stopped_before_its_first_evaluation_has_no_curve(tmp_path: Path) -> None:
     record = written(tmp_path, THREE[:1], status="stopped")
     assert all(draw(record) is None for draw in FIGURES.values())
-    assert figures.save(tmp_path) == []
+    assert drawing.save(tmp_path) == []
     assert not (tmp_path / "figures").exists()
 
 
@@ -297,7 +297,7 @@ def test_hundreds_of_clients_are_drawn_as_one_shape(tmp_path: Path) -> None:
         **{key: [5] * n for key in noise_levels.OUTCOMES},
     }
     written(tmp_path, corrections=[correction(4, clients=many)])
-    files = figures.save(tmp_path)
+    files = drawing.save(tmp_path)
     assert [file.name for file in files] == [f"{name}.png" for name in OF_FEDCORR if name not in ASKED]
     levels, bars = drawn(noise_levels.draw(read(tmp_path))).axes
     assert line(levels, "true, before")[1] == sorted(noise.tolist())
@@ -489,12 +489,12 @@ def test_a_figure_that_fails_costs_one_line_and_no_other_figure(
     def broken(record: RunRecord) -> Figure:
         raise ValueError("no paint")
 
-    monkeypatch.setattr(figures, "FIGURES", {"before": broken, "accuracy": accuracy.draw})
-    with caplog.at_level(logging.WARNING, "src.figures"):
+    monkeypatch.setattr(drawing, "FIGURES", {"before": broken, "accuracy": accuracy.draw})
+    with caplog.at_level(logging.WARNING, "flnl.figures.drawing"):
         ran = run(BY_NAME["fedavg"].words, tmp_path / "run", "figures=true")
     assert ran.record["status"] == "finished"
     assert [p.stem for p in (ran.folder / "figures").iterdir()] == ["accuracy"]
-    (said,) = (r.getMessage() for r in caplog.records if r.name == "src.figures")
+    (said,) = (r.getMessage() for r in caplog.records if r.name == "flnl.figures.drawing")
     assert "before.png" in said
     assert "no paint" in said
 
@@ -505,7 +505,7 @@ def test_figures_that_cannot_be_read_or_written_leave_the_run_as_it_is(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "figures").write_text("a file in the way")
     assert run(BY_NAME["fedavg"].words, tmp_path / "run", "figures=true").record["status"] == "finished"
-    monkeypatch.setattr(figures, "read", lambda folder: 1 / 0)
+    monkeypatch.setattr(drawing, "read", lambda folder: 1 / 0)
     assert run(BY_NAME["fedavg"].words, tmp_path / "other", "figures=true").record["status"] == "finished"
     assert len([r for r in caplog.records if "could not be drawn" in r.getMessage()]) == 2
 
@@ -549,7 +549,7 @@ def test_one_pass_gives_the_picture_that_savefig_would(tmp_path: Path) -> None:
         figure.legend(loc="outside lower center")
         return figure
 
-    figures._write(drawn(), tmp_path / "ours.png")
-    drawn().savefig(tmp_path / "theirs.png", dpi=figures.DPI)
+    drawing._write(drawn(), tmp_path / "ours.png")
+    drawn().savefig(tmp_path / "theirs.png", dpi=drawing.DPI)
     ours, theirs = (np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB")) for name in ("ours", "theirs"))
     assert np.array_equal(ours, theirs)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from src import config
+from flnl.config import compose
 
 FILE = Path(__file__).with_name("trajectories.json")
 
@@ -78,10 +78,10 @@ CORRECTION = ("asked", "relabelled", "noise_final")
 
 def trajectory(words: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
     """Every round and evaluation of a run, as its record has them."""
-    from src.run import train
+    from flnl.run.train import train
 
     overrides = [*SETTING, *words, f"output={folder / 'run'}", f"cache={folder / 'cache'}"]
-    train(config.load(overrides), overrides)
+    train(compose.load(overrides), overrides)
     rows: dict[int, dict[str, Any]] = {}
     for line in (folder / "run/metrics.jsonl").read_text().splitlines():
         row = json.loads(line)

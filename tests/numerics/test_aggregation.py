@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from src.aggregators import Mean
-from src.config import Training
-from src.core import BLOCK, Block, ClientResult, ClientState, ClientTask, Params, Payload, ServerUpdate
-from src.data.federation import Federation
-from src.executors.sequential import Sequential
-from src.loop import NonFiniteError
-from src.model_protocol import Model
-from src.samplers import Uniform
-from src.servers import Scaled
+from flnl.config.compose import Training
+from flnl.core.model import Model
+from flnl.core.parts import BLOCK, Block, ClientResult, ClientState, ClientTask, Params, Payload, ServerUpdate
+from flnl.data.federation.build import Federation
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.loop import NonFiniteError
+from flnl.parts.aggregators.mean import Mean
+from flnl.parts.samplers.uniform import Uniform
+from flnl.parts.servers import Scaled
 from tests.numerics.toys import (
     ONE_STEP,
     Point,

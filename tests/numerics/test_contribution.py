@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from src.contribution import Drops, OnBenchmark, Relevance, shapley
-from src.core import Benchmark, Broadcast, ClientResult, ClientState, Gathered, Params, Payload
-from src.quality import quality_of_relevance
+from flnl.core.parts import Benchmark, Broadcast, ClientResult, ClientState, Gathered, Params, Payload
+from flnl.methods.fedes.contribution import Drops, OnBenchmark, Relevance, shapley
+from flnl.methods.fedes.quality import quality_of_relevance
 from tests.numerics.vectors import federated
 
 BENCHMARK = OnBenchmark(memory=0.5, keep=0.75, gain=0.25, temperature=1.0, permutations=10, tolerance=0.005)

@@ -13,9 +13,9 @@ from scipy.stats import spearmanr, wasserstein_distance
 from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
-from src.criticality import criticalities, emd, emd_weighted, flattened, profile, shared_subset
-from src.diagnostics import rank_correlation, squared_error, squared_error_floor, true_quality
-from src.quality import (
+from flnl.evaluation.metrics import rank_correlation, squared_error, squared_error_floor, true_quality
+from flnl.methods.fedes.criticality import criticalities, emd, emd_weighted, flattened, profile, shared_subset
+from flnl.methods.fedes.quality import (
     aggregation_weights,
     of_quality,
     quality_of_confidence,
@@ -24,8 +24,14 @@ from src.quality import (
     signed,
     unsure_share,
 )
-from src.scaling import quality
-from src.selective_decay import critical_count, decayed_gradients, decayed_update, static_masks, step_masks
+from flnl.methods.fedes.selective_decay import (
+    critical_count,
+    decayed_gradients,
+    decayed_update,
+    static_masks,
+    step_masks,
+)
+from flnl.numerics.scaling import quality
 from tests.numerics.baselines import baseline, check
 from tests.numerics.toys import vector
 

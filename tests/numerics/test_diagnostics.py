@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 
-from src.diagnostics import (
+from flnl.evaluation.evaluator import Evaluator
+from flnl.evaluation.metrics import (
     Memorization,
     detection,
     detection_auc,
@@ -20,7 +21,6 @@ from src.diagnostics import (
     squared_move,
     training_stability,
 )
-from src.evaluate import Evaluator
 from tests.numerics.toys import composed
 
 

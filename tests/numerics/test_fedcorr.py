@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from src import config
-from src.check import check_config
-from src.core import ClientState, Correction, Payload, RoundResult, Sampling
-from src.correctors.fedcorr import FedCorr, Suspects
-from src.data.noise.client import FedCorr as FedCorrNoise
-from src.exchanges.lid import Lid, LidScore, LidState, NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
-from src.local.terms.proximal import AdaptiveProximal
-from src.method import Method, assemble
-from src.samplers import CleanOnly, OnePass, Uniform
-from src.shelved import Shelved
-from src.statistics import lid_score, sample_losses, two_gaussians
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.core.method import Method, assemble
+from flnl.core.parts import ClientState, Correction, Payload, RoundResult, Sampling
+from flnl.data.noise.client import FedCorr as FedCorrNoise
+from flnl.methods.fedcorr.corrector import FedCorr, Suspects
+from flnl.methods.fedcorr.exchange import Lid, LidScore, LidState, NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
+from flnl.numerics.mixture import lid_score, sample_losses, two_gaussians
+from flnl.parts.losses.proximal import AdaptiveProximal
+from flnl.parts.samplers.uniform import CleanOnly, OnePass, Uniform
+from flnl.shelved import Shelved
 from tests.numerics.toys import (
     ONE_STEP,
     Composed,
@@ -743,9 +743,9 @@ def test_fedavg_sends_models_only():
 
 def told(*words: str) -> tuple[Method, dict[str, Any]]:
     """A method as a command line has it, and the configuration it came from."""
-    cfg = config.load(words)
+    cfg = compose.load(words)
     check_config(cfg)
-    return assemble(config.build(cfg.method)), config.resolved(cfg)
+    return assemble(compose.build(cfg.method)), compose.resolved(cfg)
 
 
 def trainings(made: Method, clients: int) -> int:
@@ -819,7 +819,7 @@ def test_hyperparameters_of_the_paper(dataset: str, lr: float, theta: float, pi:
     assert second.sampler == CleanOnly(cfg["fraction"], 0.1)
     assert third.sampler == Uniform(cfg["fraction"])
     assert [set(s.local) for s in made.stages] == [{"cross_entropy", "adaptive_proximal"}, *[{"cross_entropy"}] * 2]
-    batches = [config.build(cfg["method"]["batch"])] * 3
+    batches = [compose.build(cfg["method"]["batch"])] * 3
     assert [s.batch for s in made.stages] == batches
     assert (batches[0].alpha, batches[0].enabled) == (1.0, True)
     assert all(batches[0].draw(np.random.default_rng(0), 4, n) is not None for n in (1, 2, 3))

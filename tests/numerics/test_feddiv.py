@@ -11,11 +11,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from src import loop
-from src.config import Training
-from src.core import ClientState, ClientTask, Payload
-from src.estimates import by_client
-from src.exchanges.noise_filter import (
+from flnl.config.compose import Training
+from flnl.core.parts import ClientState, ClientTask, Payload
+from flnl.engine import loop
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.network import Network
+from flnl.evaluation.estimates import by_client
+from flnl.figures import confusion
+from flnl.figures.record import read
+from flnl.methods.feddiv.batch import Reselection
+from flnl.methods.feddiv.exchange import (
     ClassBias,
     FilterFlags,
     FilterState,
@@ -24,14 +29,9 @@ from src.exchanges.noise_filter import (
     LocalFilter,
     NoiseFilter,
 )
-from src.figures import confusion
-from src.figures.record import read
-from src.local.reselection import Reselection
-from src.local.sgd import LocalTraining
-from src.local.terms.cross_entropy import CrossEntropy
-from src.local.terms.prior import Prior
-from src.network import Network
-from src.noise_filter import Filter
+from flnl.methods.feddiv.loss import Prior
+from flnl.methods.feddiv.noise_filter import Filter
+from flnl.parts.losses.cross_entropy import CrossEntropy
 from tests.numerics.toys import Logits, composed, equal, federation, network, step, task
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME

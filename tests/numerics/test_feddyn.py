@@ -13,17 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from src import config, loop
-from src.aggregators import Mean
-from src.config import Training
-from src.core import Broadcast, ClientResult, ClientState, Params, Payload
-from src.data.federation import Federation
-from src.local.terms.cross_entropy import CrossEntropy
-from src.local.terms.feddyn import FedDyn
-from src.model_file import ModelFile
-from src.models.layers import is_running_statistic
-from src.samplers import OnePass, Uniform
-from src.servers import FedDyn as FedDynServer
+from flnl.config import compose
+from flnl.config.compose import Training
+from flnl.core.parts import Broadcast, ClientResult, ClientState, Params, Payload
+from flnl.data.federation.build import Federation
+from flnl.engine import loop
+from flnl.engine.model_file import ModelFile
+from flnl.methods.feddyn.loss import FedDyn
+from flnl.models.layers import is_running_statistic
+from flnl.parts.aggregators.mean import Mean
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.parts.samplers.uniform import OnePass, Uniform
+from flnl.parts.servers import FedDyn as FedDynServer
 from tests.numerics.toys import ONE_STEP, Point, Toward, federation, method, mlp, random_federation, rounds, stage, step
 from tests.numerics.vectors import federated
 from tests.properties.runs import assembled, run
@@ -242,15 +243,15 @@ def test_running_statistics_are_averaged_and_never_moved():
         torch.testing.assert_close(ours[-1].state.server.params[name], start + 2 * step_of_fedavg)
 
 
-MODELS = sorted(path.stem for path in (config.CONF / "model").glob("*.yaml"))
+MODELS = sorted(path.stem for path in (compose.CONF / "model").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_what_is_measured_and_not_learned_is_known_by_its_name(model: str):
     shape = (3, 64, 64) if "imagenet" in model or model == "resnet50" else (3, 32, 32)
-    node = config.load([f"model={model}"]).model
+    node = compose.load([f"model={model}"]).model
     with torch.device("meta"):
-        module = config.build(node)(shape, 10)
+        module = compose.build(node)(shape, 10)
     floats = {name for name, p in module.state_dict().items() if p.is_floating_point()}
     assert {name for name in floats if is_running_statistic(name)} == floats - {n for n, _ in module.named_parameters()}
 
@@ -303,12 +304,12 @@ def test_every_round_of_a_chain_of_single_clients_counts_for_the_rate():
 
 @pytest.mark.parametrize("protocol", ["cifar10", "cifar100", "clothing1m"])
 def test_the_papers_values_are_the_defaults(protocol: str):
-    found = config.resolved(config.load(["method=feddyn", f"protocol={protocol}"]))
+    found = compose.resolved(compose.load(["method=feddyn", f"protocol={protocol}"]))
     assert found["method"]["local"]["feddyn"]["alpha"] == 0.01
     assert found["train"]["lr"] == 0.1
     assert found["train"]["lr_decay"] == 0.998
     assert found["method"]["server"]["evaluate"] == "cohort"
-    assert config.resolved(config.load(["method=fedcorr", f"protocol={protocol}"]))["train"]["lr_decay"] == 1
+    assert compose.resolved(compose.load(["method=fedcorr", f"protocol={protocol}"]))["train"]["lr_decay"] == 1
     assert found["method"]["aggregator"]["weights"] == "uniform"
-    other = config.resolved(config.load(["method=feddyn", "method.feddyn_alpha=0.2"]))
+    other = compose.resolved(compose.load(["method=feddyn", "method.feddyn_alpha=0.2"]))
     assert other["method"]["local"]["feddyn"]["alpha"] == 0.2

@@ -13,14 +13,16 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn import functional as F
 
-from src.aggregators import QualityMean
-from src.config import Training
-from src.contribution import OnBenchmark
-from src.core import Benchmark, Broadcast, ClientResult, ClientState, Gathered, Oracle, Params, Payload, Sampling
-from src.errors import UserError
-from src.estimates import by_client, summary
-from src.evaluate import Evaluator
-from src.exchanges.quality import (
+from flnl.config.compose import Training
+from flnl.core.errors import UserError
+from flnl.core.parts import Benchmark, Broadcast, ClientResult, ClientState, Gathered, Oracle, Params, Payload, Sampling
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.local.sgd import LocalTraining
+from flnl.evaluation.estimates import by_client, summary
+from flnl.evaluation.evaluator import Evaluator
+from flnl.figures.record import read
+from flnl.methods.fedes.contribution import OnBenchmark
+from flnl.methods.fedes.exchange import (
     ClientQualities,
     ClientQuality,
     CriticalityRanks,
@@ -28,14 +30,12 @@ from src.exchanges.quality import (
     QualityState,
     UnsureShare,
 )
-from src.executors.sequential import Sequential
-from src.figures.record import read
-from src.gradients.selective import SelectiveDecay
-from src.local.batches import Plain
-from src.local.sgd import LocalTraining
-from src.local.terms.cross_entropy import CrossEntropy
-from src.samplers import OfQuality
-from src.selective_decay import ranked_masks, ranks, static_masks
+from flnl.methods.fedes.gradient import SelectiveDecay
+from flnl.methods.fedes.selective_decay import ranked_masks, ranks, static_masks
+from flnl.parts.aggregators.mean import QualityMean
+from flnl.parts.batches import Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.parts.samplers.uniform import OfQuality
 from tests.numerics.toys import composed, equal, method, mlp, network, random_federation, stage, task
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME

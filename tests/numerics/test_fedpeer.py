@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from src.checkpoint import decode, encode
-from src.config import Training
-from src.core import Exchange, Payload, RoundResult
-from src.data.federation import Federation
-from src.evaluate import Evaluator
-from src.exchanges.label_sharing import (
+from flnl.config.compose import Training
+from flnl.core.method import Method
+from flnl.core.parts import Exchange, Payload, RoundResult
+from flnl.core.streams import stream
+from flnl.data.federation.build import Federation
+from flnl.evaluation.evaluator import Evaluator
+from flnl.methods.fedpeer.exchange import (
     LabelCounts,
     LabelDistribution,
     LabelSharing,
@@ -24,11 +25,10 @@ from src.exchanges.label_sharing import (
     OwnDistribution,
     SharedLabels,
 )
-from src.label_privacy import RandomisedResponse
-from src.local.batches import Mixup
-from src.local.terms.peer import Peer
-from src.method import Method
-from src.streams import stream
+from flnl.methods.fedpeer.loss import Peer
+from flnl.methods.fedpeer.privacy import RandomisedResponse
+from flnl.parts.batches import Mixup
+from flnl.run.checkpoint import decode, encode
 from tests.numerics.toys import Logits, composed, federation, method, network, rounds, stage, step
 
 Array = NDArray[np.float64]

@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from src.config import Training
-from src.core import Broadcast, LossTerm, Params
-from src.data.federation import Federation
-from src.errors import UserError
-from src.local.batches import Mixup, Plain
-from src.local.plan import Draws
-from src.local.sgd import LocalTraining
-from src.local.terms.cross_entropy import CrossEntropy
-from src.local.terms.flr import FLR
-from src.network import Network
-from src.samplers import Uniform
-from src.streams import stream
+from flnl.config.compose import Training
+from flnl.core.errors import UserError
+from flnl.core.parts import Broadcast, LossTerm, Params
+from flnl.core.streams import stream
+from flnl.data.federation.build import Federation
+from flnl.engine.local.batching import Draws
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.network import Network
+from flnl.methods.flr.loss import FLR
+from flnl.parts.batches import Mixup, Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.parts.samplers.uniform import Uniform
 from tests.numerics.toys import Logits, composed, federation, method, network, rounds, stage, step, task
 
 Array = NDArray[np.float64]

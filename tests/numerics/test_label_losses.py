@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from src import config
-from src.core import Broadcast, LossTerm, Mixing, Step
-from src.local.batches import Mixup
-from src.local.terms.cross_entropy import CrossEntropy
-from src.local.terms.entropy_minimization import EntropyMinimization
-from src.local.terms.generalized_cross_entropy import GeneralizedCrossEntropy
-from src.local.terms.label_smoothing import LabelSmoothing
-from src.local.terms.symmetric_cross_entropy import SymmetricCrossEntropy
-from src.local.terms.temperature_scaling import TemperatureScaling
+from flnl.config import compose
+from flnl.core.parts import Broadcast, LossTerm, Mixing, Step
+from flnl.parts.batches import Mixup
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.parts.losses.entropy_minimization import EntropyMinimization
+from flnl.parts.losses.generalized_cross_entropy import GeneralizedCrossEntropy
+from flnl.parts.losses.label_smoothing import LabelSmoothing
+from flnl.parts.losses.symmetric_cross_entropy import SymmetricCrossEntropy
+from flnl.parts.losses.temperature_scaling import TemperatureScaling
 from tests.numerics.toys import step
 from tests.numerics.vectors import LABEL_NOISE, entries, label_noise
 
@@ -373,7 +373,7 @@ def test_dividing_by_the_temperature_makes_the_gradient_small():
 
 
 def values(*words: str) -> dict[str, Any]:
-    plain = config.resolved(config.load(["method=fedavg", *words]))
+    plain = compose.resolved(compose.load(["method=fedavg", *words]))
     return {k: v for k, v in next(iter(plain["method"]["local"].values())).items() if k != "_target_"}
 
 

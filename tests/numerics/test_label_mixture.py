@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from src.data.noise.client import FLR
-from src.label_mixture import Schedule, mixed_pair, mixture, regulariser, running_average
+from flnl.data.noise.client import FLR
+from flnl.methods.flr.pseudo_label import Schedule, mixed_pair, mixture, regulariser, running_average
 from tests.numerics.baselines import baseline, check
 from tests.numerics.toys import vector
 

@@ -14,20 +14,15 @@ from scipy.optimize import minimize
 from scipy.stats import chisquare
 from torch import Tensor
 
-from src.check import check_config
-from src.checkpoint import decode, encode
-from src.config import load
-from src.data.noise.transition import transmit
-from src.diagnostics import l1_error
-from src.errors import UserError
-from src.label_privacy import (
-    PrivacySpent,
-    RandomisedResponse,
-    nearest_distribution,
-    peer_distribution,
-)
-from src.local.terms.peer import cores_loss, peer_labels, peer_loss, ramped
-from src.scaling import label_shares
+from flnl.config.check import check_config
+from flnl.config.compose import load
+from flnl.core.errors import UserError
+from flnl.data.noise.transition import transmit
+from flnl.evaluation.metrics import l1_error
+from flnl.methods.fedpeer.loss import cores_loss, peer_labels, peer_loss, ramped
+from flnl.methods.fedpeer.privacy import PrivacySpent, RandomisedResponse, nearest_distribution, peer_distribution
+from flnl.numerics.scaling import label_shares
+from flnl.run.checkpoint import decode, encode
 from tests.numerics.baselines import baseline, check
 from tests.numerics.toys import vector
 

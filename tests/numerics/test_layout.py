@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from src.config import Training
-from src.core import GradientTransform, Params, Step
-from src.data.transforms import Transform
-from src.executors.wire import Shared, decode, encode
-from src.executors.workbench import Recipe
-from src.local.batches import Mixup, Plain
-from src.local.sgd import LocalTraining
-from src.local.terms.cross_entropy import CrossEntropy
-from src.models.cnn import CNN
-from src.network import Layout, Network, fabric_for
+from flnl.config.compose import Training
+from flnl.core.parts import GradientTransform, Params, Step
+from flnl.data.transforms import Transform
+from flnl.engine.executors.serialization import Shared, decode, encode
+from flnl.engine.executors.worker_context import Recipe
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.network import Layout, Network, fabric_for
+from flnl.models.cnn import CNN
+from flnl.parts.batches import Mixup, Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
 from tests.numerics.toys import mlp, random_federation, task
 
 TRAINING = Training(lr=0.1, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2, lr_decay=1.0)

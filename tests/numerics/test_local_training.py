@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from src.config import Training
-from src.core import (
+from flnl.config.compose import Training
+from flnl.core.model import Model
+from flnl.core.parts import (
     BatchRule,
     Broadcast,
     ClientResult,
@@ -27,13 +28,12 @@ from src.core import (
     Selection,
     Step,
 )
-from src.data.transforms import Transform
-from src.local.batches import Mixup, Plain
-from src.local.plan import batch_sizes
-from src.local.sgd import LocalTraining
-from src.local.terms.cross_entropy import CrossEntropy
-from src.model_protocol import Model
-from src.network import Network
+from flnl.data.transforms import Transform
+from flnl.engine.local.batching import batch_sizes
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.network import Network
+from flnl.parts.batches import Mixup, Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
 from tests.numerics.toys import equal, mlp, network, random_federation, task
 
 TRAINING = Training(lr=0.2, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2, lr_decay=1.0)

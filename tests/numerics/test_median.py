@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from src import aggregators, config
-from src.aggregators import Median
-from src.core import BLOCK, ClientResult, ClientState, Params, Payload
+from flnl.config import compose
+from flnl.core.parts import BLOCK, ClientResult, ClientState, Params, Payload
+from flnl.parts.aggregators import mean
+from flnl.parts.aggregators.mean import Median
 from tests.numerics.toys import equal
 from tests.numerics.vectors import federated
 
@@ -131,11 +132,11 @@ def test_nobody_contributed_leaves_the_model():
 def test_it_is_sorted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch):
     models = matrix(6)
     whole = combined(models)["w"]
-    monkeypatch.setattr(aggregators, "COLUMNS", 7)
+    monkeypatch.setattr(mean, "COLUMNS", 7)
     assert torch.equal(combined(models)["w"], whole)
 
 
 @pytest.mark.parametrize("protocol", ["cifar10", "cifar100", "clothing1m"])
 def test_the_papers_values_are_the_defaults(protocol: str):
-    found = config.resolved(config.load(["method=median", f"protocol={protocol}"]))
+    found = compose.resolved(compose.load(["method=median", f"protocol={protocol}"]))
     assert (found["method"]["aggregator"]["weights"], found["train"]["lr"]) == ("uniform", 0.01)

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torchvision import models
 
-from src.errors import UserError
-from src.models.imagenet import ResNet18ImageNet
-from src.models.layers import Classifier, has_batch_norm
-from src.models.resnet import ResNet
+from flnl.core.errors import UserError
+from flnl.models.imagenet import ResNet18ImageNet
+from flnl.models.layers import Classifier, has_batch_norm
+from flnl.models.resnet import ResNet
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests/vectors"

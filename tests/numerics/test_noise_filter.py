@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from torch import Tensor
 
-from src.checkpoint import decode, encode
-from src.consistency import Selection, debiased, next_bias, no_bias
-from src.core import size_in_bytes
-from src.local.terms.prior import divergence_from_uniform
-from src.noise_filter import (
+from flnl.core.parts import size_in_bytes
+from flnl.methods.feddiv.consistency import Selection, debiased, next_bias, no_bias
+from flnl.methods.feddiv.loss import divergence_from_uniform
+from flnl.methods.feddiv.noise_filter import (
     Filter,
     aggregate,
     blobs,
@@ -30,7 +29,8 @@ from src.noise_filter import (
     normalised,
     posterior_of_clean,
 )
-from src.statistics import two_gaussians
+from flnl.numerics.mixture import two_gaussians
+from flnl.run.checkpoint import decode, encode
 from tests.numerics.toys import vector
 
 Array = NDArray[np.float64]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from src.config import Training
-from src.local.optimizer import Sgd
+from flnl.config.compose import Training
+from flnl.engine.local.optimizer import Sgd
 
 
 def gradients(parameters: list[nn.Parameter], step: int, missing: int | None) -> None:

@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from src import config
-from src.core import ClientState, Payload, Samples, Sampling, size_in_bytes
-from src.samplers import MeanLoss, PowerOfChoice
+from flnl.config import compose
+from flnl.core.parts import ClientState, Payload, Samples, Sampling, size_in_bytes
+from flnl.parts.samplers.uniform import MeanLoss, PowerOfChoice
 from tests.numerics.toys import method, mlp, network, random_federation, rounds, stage, task
 from tests.numerics.vectors import FEDERATED, entries, federated
 
@@ -192,12 +192,12 @@ def test_a_run_takes_the_largest_losses_and_counts_the_questions():
 
 @pytest.mark.parametrize("protocol", ["cifar10", "cifar100", "clothing1m"])
 def test_the_papers_values_are_the_defaults(protocol: str):
-    found = config.resolved(config.load(["method=power_of_choice", f"protocol={protocol}"]))
+    found = compose.resolved(compose.load(["method=power_of_choice", f"protocol={protocol}"]))
     sampler = found["method"]["sampler"]
     assert (sampler["d"], sampler["draw"], sampler["batch"], sampler["first_round"]) == (30, "samples", None, "losses")
     assert found["train"]["lr"] == 0.01
     assert found["method"]["aggregator"]["weights"] == "uniform"
-    other = config.resolved(config.load(["method=power_of_choice", "method.candidates=12"]))
+    other = compose.resolved(compose.load(["method=power_of_choice", "method.candidates=12"]))
     assert other["method"]["sampler"]["d"] == 12
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from src.core import Broadcast, Params
+from flnl.core.parts import Broadcast, Params
 from tests.numerics.toys import Point, mlp, network
 
 

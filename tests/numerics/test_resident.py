@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from src.config import Training
-from src.core import ClientTask, Samples, as_list
-from src.data.images import TensorImages
-from src.data.transforms import Transform
-from src.executors.stacked import Stacked
-from src.local.batches import Plain
-from src.local.sgd import LocalTraining
-from src.local.terms.cross_entropy import CrossEntropy
-from src.resident import Resident
+from flnl.config.compose import Training
+from flnl.core.parts import ClientTask, Samples, as_list
+from flnl.data.images import TensorImages
+from flnl.data.transforms import Transform
+from flnl.engine.device_images import Resident
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.local.sgd import LocalTraining
+from flnl.parts.batches import Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
 from tests.numerics.toys import equal, mlp, network, random_federation, task
 
 TRAINING = Training(lr=0.2, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2, lr_decay=1.0)
@@ -59,7 +59,7 @@ class Elsewhere(TensorImages):
 @pytest.mark.parametrize("many", [1, 40_000])
 def test_training_and_scores_read_what_is_there(transform: Transform, many: int, monkeypatch: pytest.MonkeyPatch):
     """Alone and stacked, in one read a client and in portions."""
-    monkeypatch.setattr("src.network.CHUNK_BYTES", 64 * 2**20 // many)
+    monkeypatch.setattr("flnl.engine.network.CHUNK_BYTES", 64 * 2**20 // many)
     dealt = random_federation([7, 7, 7, 7], transform=transform)
     net = network(mlp(4, 3), transform=transform)
     job = LocalTraining(TRAINING, Plain(), {"cross_entropy": CrossEntropy()}, None, {})

@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import norm
 from torch import Tensor
 
-from src.statistics import lid, lid_score, sample_losses, two_gaussians
+from flnl.numerics.mixture import lid, lid_score, sample_losses, two_gaussians
 from tests.numerics.toys import vector
 
 Array = NDArray[np.float64]

@@ -9,11 +9,11 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor, nn
 
-from src.core import LossTerm, Mixing, Params, Payload
-from src.exchanges.lid import NoiseDirective
-from src.local.batches import Mixup, Plain
-from src.local.terms.cross_entropy import CrossEntropy
-from src.local.terms.proximal import AdaptiveProximal, Proximal
+from flnl.core.parts import LossTerm, Mixing, Params, Payload
+from flnl.methods.fedcorr.exchange import NoiseDirective
+from flnl.parts.batches import Mixup, Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.parts.losses.proximal import AdaptiveProximal, Proximal
 from tests.numerics.toys import mlp, network, step, vector
 
 

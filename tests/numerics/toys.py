@@ -16,11 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from src import config, loop
-from src.aggregators import Mean
-from src.check import check_config
-from src.config import Training
-from src.core import (
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.config.compose import Training
+from flnl.core.method import Method, Stage, assemble
+from flnl.core.parts import (
     Broadcast,
     ClientState,
     ClientTask,
@@ -34,18 +34,19 @@ from src.core import (
     Samples,
     Step,
 )
-from src.data.dataset import Dataset
-from src.data.federation import Federation, from_config
-from src.data.images import TensorImages
-from src.data.transforms import Transform
-from src.evaluate import Evaluator
-from src.executors.sequential import Sequential
-from src.local.batches import Plain
-from src.local.terms.cross_entropy import CrossEntropy
-from src.method import Method, Stage, assemble
-from src.network import Network, fabric_for, initial_params
-from src.samplers import Uniform
-from src.servers import Replace
+from flnl.data.dataset import Dataset
+from flnl.data.federation.build import Federation, from_config
+from flnl.data.images import TensorImages
+from flnl.data.transforms import Transform
+from flnl.engine import loop
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.network import Network, fabric_for, initial_params
+from flnl.evaluation.evaluator import Evaluator
+from flnl.parts.aggregators.mean import Mean
+from flnl.parts.batches import Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.parts.samplers.uniform import Uniform
+from flnl.parts.servers import Replace
 
 # --------------------------------------------------------------------------------------------------------- vectors
 
@@ -343,15 +344,15 @@ TINY = (
 
 def composed(*overrides: str) -> Composed:
     """The whole of ``python -m src.main`` on a tiny setting, but for its folder."""
-    cfg = config.load([*TINY, *overrides])
+    cfg = compose.load([*TINY, *overrides])
     check_config(cfg)
-    made = assemble(config.build(cfg.method))
+    made = assemble(compose.build(cfg.method))
     dealt = from_config(cfg)
     data = dealt.dataset
-    module, _ = initial_params(lambda: config.build(cfg.model)(data.train.shape, data.num_classes), cfg.seed)
+    module, _ = initial_params(lambda: compose.build(cfg.model)(data.train.shape, data.num_classes), cfg.seed)
     net = Network(module, data.transform, data.num_classes, fabric_for("cpu", cfg.precision))
     start = net.params()
-    settings = loop.Settings(cfg.seed, Training(**config.resolved(cfg)["train"]), cfg.eval.every, cfg.on_nonfinite)
+    settings = loop.Settings(cfg.seed, Training(**compose.resolved(cfg)["train"]), cfg.eval.every, cfg.on_nonfinite)
     results = loop.run(made, dealt, Sequential(net), Evaluator(dealt, net, made), loop.initial_state(start), settings)
     return Composed(made, dealt, net, start, list(results))
 

@@ -1,4 +1,4 @@
-"""``python -m src.compare`` finds the runs, counts each seed once and shows their numbers as they are."""
+"""``flnl compare`` finds the runs, counts each seed once and shows their numbers as they are."""
 
 import copy
 import csv
@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from src.compare import __main__ as program
-from src.compare.runs import find, grouped
-from src.compare.table import Table
-from src.config import load, resolved
+from flnl.compare import __main__ as program
+from flnl.compare.runs import find, grouped
+from flnl.compare.table import Table
+from flnl.config.compose import load, resolved
 from tests.products.conftest import Commands, Said
 from tests.properties.runs import Ran
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE = SimpleNamespace(main=program.main, __name__="src.compare")
+MODULE = SimpleNamespace(main=program.main, __name__="flnl.compare")
 
 
 @cache
@@ -276,7 +276,7 @@ def test_a_part_of_what_was_named_may_hold_no_run(compared: Commands, tmp_path: 
         (["a", "gone"], "gone is not there"),
         (["empty"], "no run is recorded in or below empty"),
         (["no*"], "no run is recorded in or below no*"),
-        ([], "the following arguments are required: RUN_DIR_OR_PATTERN; see python -m src.compare --help"),
+        ([], "the following arguments are required: RUN_DIR_OR_PATTERN; see flnl compare --help"),
         (["a", "--sort", "colour"], "argument --sort: invalid choice: 'colour'"),
         (["a", "--unfin"], "unrecognized arguments: --unfin"),
         (["a", "--csv", "gone/t.csv"], "--csv gone/t.csv cannot be written (No such file or directory)"),
@@ -400,7 +400,7 @@ def test_no_figure_of_runs_without_an_evaluation(compared: Commands, tmp_path: P
 def test_what_takes_seconds_to_import_is_left_alone(tmp_path: Path) -> None:
     made(tmp_path / "a", "method=fedavg")
     script = (
-        "import sys, src.compare.__main__ as c; sys.argv = ['', sys.argv[1], '--figure', 'none']; c.main();"
+        "import sys, flnl.compare.__main__ as c; sys.argv = ['', sys.argv[1], '--figure', 'none']; c.main();"
         "print({'torch', 'numpy', 'matplotlib'} & {*sys.modules})"
     )
     words = [sys.executable, "-c", script, str(tmp_path)]

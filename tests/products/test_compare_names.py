@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from src.compare.names import names
-from src.compare.runs import Row, Run
-from src.config import load, resolved
+from flnl.compare.names import names
+from flnl.compare.runs import Row, Run
+from flnl.config.compose import load, resolved
 
 
 @cache

@@ -1,15 +1,15 @@
-"""``python -m src.compare --over KEY``: which rows are one line, and the numbers on it."""
+"""``flnl compare --over KEY``: which rows are one line, and the numbers on it."""
 
 import statistics
 from pathlib import Path
 
 import pytest
 
-from src.compare.over import swept
-from src.compare.runs import find, grouped
-from src.errors import UserError
-from src.figures import over
-from src.figures.over import Point, Swept
+from flnl.compare.over import swept
+from flnl.compare.runs import find, grouped
+from flnl.core.errors import UserError
+from flnl.figures import over
+from flnl.figures.over import Point, Swept
 from tests.products.conftest import Commands
 from tests.products.test_compare import compared, made
 

@@ -17,21 +17,22 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from src import cli, predict
-from src.compare import __main__ as program
-from src.data import card as cards
-from src.data.datasets.label_file import read_label_file
-from src.errors import UserError
-from src.label_table import LabelTable
-from src.predict import Prediction
-from src.spreadsheet import text_cell, text_of
-from src.sweep import table as jobs
-from src.sweep.ledger import Job
-from src.terminal import Lines, cell, print_line, visible
+from flnl import predict
+from flnl.cli import guard
+from flnl.compare import __main__ as program
+from flnl.core.errors import UserError
+from flnl.core.terminal import Lines, cell, print_line, visible
+from flnl.data.datasets.label_file import read_label_file
+from flnl.data.federation import card as cards
+from flnl.evaluation.label_table import LabelTable
+from flnl.predict import Prediction
+from flnl.storage.spreadsheet import text_cell, text_of
+from flnl.sweep import table as jobs
+from flnl.sweep.ledger import Job
 from tests.products.conftest import Commands, Own, read_csv
 from tests.products.test_compare import made
 
-COMPARE = SimpleNamespace(main=program.main, __name__="src.compare")
+COMPARE = SimpleNamespace(main=program.main, __name__="flnl.compare")
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x08 \u202egnp.\u2066x\u2028[red]:smile:"
 """Sets the terminal's title, empties it, turns the text around and begins a line; and what rich takes for its own."""
@@ -88,7 +89,7 @@ def test_an_error_names_a_file_in_one_line(said: Commands) -> None:
         raise ValueError(NASTY)
 
     for raised, code in ((fail, 2), (crash, 1)):
-        module = SimpleNamespace(main=lambda raised=raised: cli.guarded(raised, overrides=False), __name__="x")
+        module = SimpleNamespace(main=lambda raised=raised: guard.guarded(raised, overrides=False), __name__="x")
         answer = said(module)
         assert answer.code == code
         assert harmless(answer.err, lines=1)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from src import config
-from src.data.federation import from_config
+from flnl.config import compose
+from flnl.data.federation.build import from_config
 from tests.products.conftest import Own, read_csv
 from tests.properties.runs import Ran, assembled
 from tests.registry import ONE_STAGE, THREE_STAGES, TINY
@@ -16,11 +16,11 @@ from tests.registry import ONE_STAGE, THREE_STAGES, TINY
 
 def test_fedcorr(fedcorr: Ran) -> None:
     """Labels are the clients' own, confidence is the last model's, flags are what the record counts as found."""
-    cfg = config.load([*TINY, "method=fedcorr", *THREE_STAGES, "eval.validation=0.2"])
+    cfg = compose.load([*TINY, "method=fedcorr", *THREE_STAGES, "eval.validation=0.2"])
     federation = from_config(cfg)
     pixels = federation.dataset.train.read(torch.arange(170)).double()
     ids = federation.dataset.ids
-    module = config.build(cfg.model)((1, 8, 8), 10)
+    module = compose.build(cfg.model)((1, 8, 8), 10)
     module.load_state_dict(fedcorr.state.server.params)
     with torch.no_grad():
         logits = module.eval()(((pixels / 16 - 0.3053) / 0.3760).float()).double().numpy()

@@ -1,4 +1,4 @@
-"""``python -m src.list`` names what there is in ``conf/``."""
+"""``flnl list`` names what there is in ``conf/``."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from src import list as listing
+from flnl import list as listing
 from tests.products.conftest import Commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +55,8 @@ def test_an_unknown_group(group: str, nearest: str, said: Commands) -> None:
 
 
 def test_what_takes_seconds_to_import_is_left_alone() -> None:
-    script = "import sys, src.list as l; sys.argv = ['', 'noise']; l.main(); print({'torch', 'numpy'} & {*sys.modules})"
+    script = (
+        "import sys, flnl.list as l; sys.argv = ['', 'noise']; l.main(); print({'torch', 'numpy'} & {*sys.modules})"
+    )
     said = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert said.stdout.splitlines()[-1] == "set()"

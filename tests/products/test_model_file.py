@@ -11,13 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
-from src import config, predict
-from src.config import load
-from src.data.federation import from_config
-from src.errors import UserError
-from src.model_file import ModelFile
-from src.network import Network, fabric_for
-from src.predict import classify
+from flnl import predict
+from flnl.config import compose
+from flnl.config.compose import load
+from flnl.core.errors import UserError
+from flnl.data.federation.build import from_config
+from flnl.engine.model_file import ModelFile
+from flnl.engine.network import Network, fabric_for
+from flnl.predict import classify
 from tests.products.conftest import Commands, Own, read_csv
 from tests.properties.runs import Ran, difference, run
 from tests.registry import ONE_STAGE, REGISTRY, TINY, Entry
@@ -29,7 +30,7 @@ def expected(ran: Ran, words: list[str]) -> torch.Tensor:
     data = from_config(cfg).dataset
     params = ran.state.server.params
     double = any(p.dtype == torch.float64 for p in params.values())
-    module = config.build(cfg.model)(data.train.shape, data.num_classes)
+    module = compose.build(cfg.model)(data.train.shape, data.num_classes)
     network = Network(module, data.transform, data.num_classes, fabric_for("cpu", 64 if double else 32))
     network.load(params)
     return torch.softmax(network.outputs(data.test, torch.arange(len(data.test))).double(), 1)
@@ -85,7 +86,7 @@ def test_every_method_leaves_its_products(entry: Entry, tmp_path: Path) -> None:
         sent = {name: p - learned[name].to(p) if name in learned else p for name, p in sent.items()}
         assert learned or entry.name != "feddyn"  # FedCorr's first stage has another server's part
     assert difference(found, sent) is None
-    held_out = int(170 * config.load(entry.words).eval.validation)
+    held_out = int(170 * compose.load(entry.words).eval.validation)
     assert 170 - held_out <= len(read_csv(ran.folder / "labels.csv")) <= 170 - held_out + 8  # rounded down, by client
 
 
@@ -93,10 +94,10 @@ def test_a_model_from_elsewhere_is_not_built(fedcorr: Ran, tmp_path: Path) -> No
     """``_target_`` could name any function."""
     for node in (
         {"_target_": "pathlib.Path.mkdir", "self": str(tmp_path / "made")},
-        {"_target_": "src.models.mlp.MLP", "hidden": {"_target_": "os.mkdir", "path": str(tmp_path / "made")}},
+        {"_target_": "flnl.models.mlp.MLP", "hidden": {"_target_": "os.mkdir", "path": str(tmp_path / "made")}},
         {},
     ):
-        with pytest.raises(UserError, match=r"no model of src\.models"):
+        with pytest.raises(UserError, match=r"no model of flnl\.models"):
             replace(ModelFile.load(fedcorr.folder), model=node).network()
     assert not (tmp_path / "made").exists()
 
@@ -108,8 +109,8 @@ def test_weights_that_do_not_fit_are_refused(fedcorr: Ran) -> None:
 
 
 def test_what_training_started_from_is_not_fetched() -> None:
-    node = {"_target_": "src.models.imagenet.ResNet18ImageNet", "pretrained": "/nowhere/weights.pt"}
-    module = config.build({**node, "pretrained": "none"})((3, 32, 32), 2)
+    node = {"_target_": "flnl.models.imagenet.ResNet18ImageNet", "pretrained": "/nowhere/weights.pt"}
+    module = compose.build({**node, "pretrained": "none"})((3, 32, 32), 2)
     transform = {"size": [32, 32], "mean": [0.5] * 3, "std": [0.5] * 3}
     held = ModelFile(module.state_dict(), ["a", "b"], node, [3, 32, 32], transform, "uint8", "own", "", 1)
     assert held.network().num_classes == 2

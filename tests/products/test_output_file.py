@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from src import predict
-from src.compare import __main__ as program
-from src.data import federation
-from src.disk import DiskFullError
-from src.output_file import is_special, write_output
+from flnl import predict
+from flnl.compare import __main__ as program
+from flnl.data.federation import build
+from flnl.storage.disk import DiskFullError
+from flnl.storage.output_file import is_special, write_output
 from tests.products.conftest import Commands, Own
 from tests.products.test_compare import made
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPARE = SimpleNamespace(main=program.main, __name__="src.compare")
+COMPARE = SimpleNamespace(main=program.main, __name__="flnl.compare")
 
 
 class Reader:
@@ -103,10 +103,11 @@ def test_what_the_process_prints_to_gets_it_in_order(number: int, to_a_file: boo
     """Also where the shell has sent it to a file, which must not be replaced, emptied or written over."""
     stream, name = {1: "stdout", 2: "stderr"}[number], {1: "/dev/stdout", 2: "/dev/stderr"}[number]
     code = (
-        f"from sys import {stream} as stream; from pathlib import Path; from src.output_file import write_output;"
+        f"from sys import {stream} as stream; from pathlib import Path; "
+        f"from flnl.storage.output_file import write_output; "
         f"print('before', file=stream); write_output(Path('{name}'), b'table\\n'); print('after', file=stream)"
     )
-    environment: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "cwd": tmp_path}
+    environment: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(ROOT / "src")}, "cwd": tmp_path}
     if to_a_file:
         with (tmp_path / "all").open("wb") as file:
             environment[stream] = file
@@ -158,7 +159,7 @@ def test_compare_draws_into_a_pipe(tmp_path: Path, said: Commands, monkeypatch: 
 
 def test_the_card_of_a_federation(tmp_path: Path, said: Commands) -> None:
     """Written through links in its folder; a folder that is none is refused in one line."""
-    module = SimpleNamespace(main=federation.main, __name__="src.data.federation")
+    module = SimpleNamespace(main=build.main, __name__="flnl.data.federation.build")
     folder = tmp_path / "card"
     folder.mkdir()
     (folder / "card.json").symlink_to(tmp_path / "elsewhere.json")

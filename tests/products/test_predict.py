@@ -1,11 +1,11 @@
-"""``python -m src.predict``: what it prints, writes and answers."""
+"""``flnl predict``: what it prints, writes and answers."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
-from src import predict
+from flnl import predict
 from tests.products.conftest import Commands, Own, read_csv
 
 

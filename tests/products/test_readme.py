@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from src import config
-from src import list as listing
-from src.run import train
+from flnl import list as listing
+from flnl.config import compose
+from flnl.run.train import train
 from tests.products.conftest import Commands
 from tests.registry import TINY
 
@@ -16,11 +16,11 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_table_of_methods_is_the_one_that_is_made() -> None:
-    made = re.search(r"<!-- made by: python -m src\.list (.*?) -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+    made = re.search(r"<!-- made by: flnl list (.*?) -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
     assert made is not None
     flag, group = made.group(1).split()
     assert flag == "--markdown"
-    assert made.group(2) == listing.markdown(group), f"put the output of src.list {flag} {group} there"
+    assert made.group(2) == listing.markdown(group), f"put the output of flnl list {flag} {group} there"
 
 
 def test_the_rendered_table_is_one_that_was_rendered() -> None:
@@ -41,11 +41,11 @@ def test_the_method_that_is_added_runs(tmp_path: Path, monkeypatch: pytest.Monke
     for name, text in (("method/local/gce", part), ("method/gce", method)):
         file = tmp_path / "conf" / f"{name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text.replace("src.local.terms.gce", "readme_gce"))
+        file.write_text(text.replace("flnl.parts.losses.gce", "readme_gce"))
     monkeypatch.syspath_prepend(str(tmp_path))
     also = f"hydra.searchpath=[file://{tmp_path / 'conf'}]"
     words = [*TINY, "method=gce", "rounds=2", f"output={tmp_path / 'run'}", f"cache={tmp_path}"]
-    outcome = train(config.load([also, *words]), words)
+    outcome = train(compose.load([also, *words]), words)
     assert outcome.status == "finished"
     assert "gce(q=0.7)" in str(outcome.record["stages"])
 

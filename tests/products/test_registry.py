@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-from src import checkpoint, config, figures, predict, registry
-from src.errors import UserError
-from src.figures import __main__ as redraw
-from src.figures.features import _recorded
-from src.figures.record import read
-from src.model_file import ModelFile
-from src.stored import class_of, stored
+from flnl import predict
+from flnl.config import compose, registry
+from flnl.core.errors import UserError
+from flnl.core.stored import class_of, stored
+from flnl.engine.model_file import ModelFile
+from flnl.figures import __main__ as redraw
+from flnl.figures import features
+from flnl.figures.features import _recorded
+from flnl.figures.record import read
+from flnl.run import checkpoint
 from tests.products.conftest import Commands
 from tests.properties.runs import Ran, run
 from tests.registry import ONE_STAGE, REGISTRY, TINY
@@ -60,11 +63,11 @@ HOSTILE: dict[str, Callable[[Any, Any], Any]] = {
     "a call beside": lambda node, call: {**node, "other": call},
     "a call instead": lambda node, call: call,
     "a function below a module": lambda node, call: {
-        "_target_": "src.models.imagenet.torch.hub.download_url_to_file",
+        "_target_": "flnl.models.imagenet.torch.hub.download_url_to_file",
         "url": "file:///etc/hostname",
         "dst": call["command"].split()[1],
     },
-    "a class of another kind": lambda node, call: {"_target_": "src.run.Outcome"},
+    "a class of another kind": lambda node, call: {"_target_": "flnl.run.train.Outcome"},
     "arguments by place": lambda node, call: {**node, "_args_": [call]},
     "a value out of range": lambda node, call: {**node, "hidden": [-1]},
     "an interpolation": lambda node, call: {**node, "hidden": "${oc.env:HOME}"},
@@ -107,12 +110,12 @@ def test_figures_of_a_record_run_no_code(group: str, case: str, copied: Path, ma
     record["config"][group] = HOSTILE[case](record["config"][group], call(marker))
     (copied / "result.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match=r"result\.json"):
-        figures.features.draw(read(copied), copied)
+        features.draw(read(copied), copied)
 
 
 def test_a_record_fetches_nothing(tmp_path: Path) -> None:
     """Where data come from is the command line's word."""
-    plain = config.resolved(config.load(["dataset=cifar10", "dataset.mirror=https://example.org/", "noise=none"]))
+    plain = compose.resolved(compose.load(["dataset=cifar10", "dataset.mirror=https://example.org/", "noise=none"]))
     found = _recorded(plain, ()).dataset
     assert (found.download, found.mirror, found.root) == (False, None, plain["dataset"]["root"])
     ray = {"_target_": "ray", "_partial_": True, "workers": 1, "num_cpus": 1.0, "num_gpus": 0.0, "address": "evil:1"}
@@ -121,14 +124,14 @@ def test_a_record_fetches_nothing(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_brings_back_what_was_stored_alone() -> None:
-    for name in ("os:system", "system", "src.run:Outcome", "Outcome", "subprocess:Popen"):
+    for name in ("os:system", "system", "flnl.run.train:Outcome", "Outcome", "subprocess:Popen"):
         with pytest.raises(ValueError, match="which no part of this run stores"):
             checkpoint.decode({"type of": name, "fields": {}})
     with pytest.raises(TypeError, match="@stored"):
         checkpoint.encode(Ran(Path(), {}))
     with pytest.raises(TypeError, match="cannot be stored as ClientState"):
         stored("ClientState")(Ran)
-    assert class_of("src.wherever.it.was:ClientState") is class_of("ClientState")
+    assert class_of("flnl.wherever.it.was:ClientState") is class_of("ClientState")
 
 
 LAB = """

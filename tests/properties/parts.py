@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from src.core import (
+from flnl.core.model import Model
+from flnl.core.parts import (
     BatchRule,
     Broadcast,
     ClientTask,
@@ -22,7 +23,6 @@ from src.core import (
     ServerUpdate,
     Step,
 )
-from src.model_protocol import Model
 
 
 @dataclass(frozen=True)

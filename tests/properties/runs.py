@@ -11,13 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from src import checkpoint, config, loop
-from src.core import Executor, FederatedState, Payload, RoundResult
-from src.data.federation import Federation
-from src.evaluate import Evaluator
-from src.method import Method
-from src.run import train
-from src.session import claim, open_session
+from flnl.config import compose
+from flnl.core.method import Method
+from flnl.core.parts import Executor, FederatedState, Payload, RoundResult
+from flnl.data.federation.build import Federation
+from flnl.engine import loop
+from flnl.evaluation.evaluator import Evaluator
+from flnl.run import checkpoint
+from flnl.run.session import claim, open_session
+from flnl.run.train import train
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def without_times(path: Path) -> list[dict[str, Any]]:
 def run(words: Sequence[str], folder: Path, *more: str) -> Ran:
     """Train in this process with ``folder`` as the run's."""
     overrides = [*words, f"output={folder}", f"cache={folder.parent / 'cache'}", *more]
-    return Ran(folder, train(config.load(overrides), overrides).record)
+    return Ran(folder, train(compose.load(overrides), overrides).record)
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Assembled:
 def assembled(words: Sequence[str], folder: Path, *more: str) -> Iterator[Assembled]:
     """What a run is made of, before its first round."""
     overrides = [*words, f"output={folder}", f"cache={folder.parent / 'cache'}", *more]
-    cfg = config.load(overrides)
+    cfg = compose.load(overrides)
     session = open_session(cfg, overrides, claim(cfg, overrides, None))
     try:
         yield Assembled(*session.federated())

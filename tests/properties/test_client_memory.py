@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from src.checkpoint import client_shelf
-from src.core import ClientState, Payload
-from src.errors import UserError
-from src.shelved import Shelved
+from flnl.core.errors import UserError
+from flnl.core.parts import ClientState, Payload
+from flnl.run.checkpoint import client_shelf
+from flnl.shelved import Shelved
 from tests.properties.runs import difference, run
 from tests.registry import BY_NAME
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from src import network
-from src.executors import stacked
+from flnl.engine import network
+from flnl.engine.executors import stacked
 from tests.properties.runs import Ran, difference, run
 
 WORDS = (

@@ -18,28 +18,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from src import (
-    aggregators,
-    core,
-    correctors,
-    diagnostics,
-    estimates,
-    evaluate,
-    exchanges,
-    figures,
-    gradients,
-    label_table,
-    method,
-    samplers,
-    scaling,
-    servers,
-)
-from src import findings as vocabulary
-from src.core import ClientState, ClientTask, Correction, Exchange, LabelCorrector, Params, Payload
-from src.diagnostics import absolute_error
-from src.estimates import by_client, noise_columns, summary
-from src.figures.record import read
-from src.findings import (
+from flnl import methods as flnl_methods
+from flnl.core import findings as vocabulary
+from flnl.core import method
+from flnl.core import parts as core_parts
+from flnl.core.findings import (
     EstimatedNoise,
     EstimatedQuality,
     Finding,
@@ -51,8 +34,20 @@ from src.findings import (
     scalars,
     suspects,
 )
-from src.local import batches, reselection, terms
-from src.model_protocol import Model
+from flnl.core.model import Model
+from flnl.core.parts import ClientState, ClientTask, Correction, Exchange, LabelCorrector, Params, Payload
+from flnl.evaluation import estimates, evaluator, label_table
+from flnl.evaluation import metrics as evaluation_metrics
+from flnl.evaluation.estimates import by_client, noise_columns, summary
+from flnl.evaluation.metrics import absolute_error
+from flnl.figures import drawing as figures_drawing
+from flnl.figures.record import read
+from flnl.methods import fedcorr, fedes
+from flnl.methods.feddiv import batch
+from flnl.numerics import scaling
+from flnl.parts import batches, losses, servers
+from flnl.parts.aggregators import mean
+from flnl.parts.samplers import uniform
 from tests.numerics.toys import composed, random_federation
 from tests.properties.runs import Ran, assembled, run
 from tests.registry import ONE_STAGE, TINY
@@ -169,7 +164,7 @@ def masks(ran: Ran) -> dict[int, list[bool]]:
 def drawn(ran: Ran) -> set[str]:
     """The figures that the run's record has data for."""
     record = read(ran.folder)
-    return {name for name, draw in figures.FIGURES.items() if draw(record) is not None}
+    return {name for name, draw in figures_drawing.FIGURES.items() if draw(record) is not None}
 
 
 # -------------------------------------------------------------------------------------------------- a whole new method
@@ -352,24 +347,26 @@ def imported(modules: Iterable[Any]) -> Sequence[str]:
 
 
 def test_who_measures_and_draws_imports_no_method() -> None:
-    drawing = [getattr(figures, name) for name in ("accuracy", "clients", "confusion", "lid", "noise_levels")]
-    names = imported([estimates, evaluate, diagnostics, label_table, figures, vocabulary, *drawing])
-    methods = {exchanges.__name__, correctors.__name__, "src.quality", "src.label_privacy"}
-    assert "src.findings" in names, "imports are found"
+    drawing = [getattr(figures_drawing, name) for name in ("accuracy", "clients", "confusion", "lid", "noise_levels")]
+    names = imported([estimates, evaluator, evaluation_metrics, label_table, figures_drawing, vocabulary, *drawing])
+    methods = {flnl_methods.__name__, fedcorr.__name__, "flnl.methods.fedes.quality", "flnl.methods.fedpeer.privacy"}
+    assert "flnl.core.findings" in names, "imports are found"
     assert not [name for name in names if name in methods or name.rpartition(".")[0] in methods]
 
 
 def test_parts_ask_the_network_by_its_protocol_alone() -> None:
-    packages = [exchanges, correctors, gradients, terms]
+    packages = [flnl_methods, fedcorr, fedes, losses]
     parts = [
         importlib.import_module(m.name) for p in packages for m in pkgutil.iter_modules(p.__path__, f"{p.__name__}.")
     ]
-    names = imported([*parts, aggregators, batches, reselection, samplers, servers])
-    assert "src.model_protocol.Model" in names, "imports are found"
+    names = imported([*parts, mean, batches, batch, uniform, servers])
+    assert "flnl.core.model.Model" in names, "imports are found"
     assert not [name for name in names if name.split(".")[:2] in (["src", "network"], ["src", "stacked"])]
 
 
 def test_the_vocabulary_imports_neither_the_engine_nor_what_stores_it() -> None:
-    names = imported([core, method, vocabulary, scaling])
-    assert "src.model_protocol.Model" in names, "imports are found"
-    assert not {"src.network", "src.shelf", "src.resident", "src.checkpoint"} & set(names)
+    names = imported([core_parts, method, vocabulary, scaling])
+    assert "flnl.core.model.Model" in names, "imports are found"
+    assert not {"flnl.engine.network", "flnl.storage.shelf", "flnl.engine.device_images", "flnl.run.checkpoint"} & set(
+        names
+    )

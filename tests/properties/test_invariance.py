@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from src import loop
-from src.core import BLOCK, Block, ClientJob, ClientTask, Executor
-from src.data.federation import Federation
-from src.network import Network
+from flnl.core.parts import BLOCK, Block, ClientJob, ClientTask, Executor
+from flnl.data.federation.build import Federation
+from flnl.engine import loop
+from flnl.engine.network import Network
 from tests.properties.runs import Assembled, assembled, copied, difference, rounds, same_params
 from tests.registry import BY_NAME, REGISTRY, Entry
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from src.core import FederatedState
+from flnl.core.parts import FederatedState
 from tests.properties.runs import difference, rounds
 from tests.registry import NORMED, TINY, Entry
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from src.executors.stacked import Stacked
+from flnl.engine.executors.stacked import Stacked
 from tests.executors.test_processes import crew_of, same
 from tests.properties.runs import assembled, difference, rounds, run
 from tests.registry import BY_NAME

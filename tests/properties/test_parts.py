@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from src import config, progress
-from src.errors import UserError
-from src.exchanges.quality import CriticalityRanks
-from src.method import Method, Stage, assemble
+from flnl.config import compose
+from flnl.core.errors import UserError
+from flnl.core.method import Method, Stage, assemble
+from flnl.methods.fedes.exchange import CriticalityRanks
+from flnl.run import progress
 from tests.registry import BY_NAME, REGISTRY, TINY, Entry
 
 
 def method_of(words: Sequence[str]) -> Method:
     """The method that these overrides describe."""
-    return assemble(config.build(config.load(words).method))
+    return assemble(compose.build(compose.load(words).method))
 
 
 def acting(stage: Stage) -> str:
@@ -139,7 +140,7 @@ def test_selecting_a_term_is_a_union() -> None:
 
 
 def test_released_departs_from_the_paper_in_named_values_only() -> None:
-    ours, theirs = (config.resolved(config.load([*TINY, f"method={m}"])) for m in ("fedcorr", "fedcorr_released"))
+    ours, theirs = (compose.resolved(compose.load([*TINY, f"method={m}"])) for m in ("fedcorr", "fedcorr_released"))
     assert set(theirs["method"]) - set(ours["method"]) <= {"like"}
     changed = {k for k in ours["method"] if ours["method"][k] != theirs["method"][k]}
     values = {"prox", "loss", "relabel_set", "inference_augment", "strict_theta", "lid_guard"}
@@ -148,11 +149,11 @@ def test_released_departs_from_the_paper_in_named_values_only() -> None:
 
 
 def test_the_registry_has_every_method_and_every_selectable_part() -> None:
-    methods = {path.stem for path in (config.CONF / "method").glob("*.yaml")}
+    methods = {path.stem for path in (compose.CONF / "method").glob("*.yaml")}
     assert {w.removeprefix("method=") for e in REGISTRY for w in e.words if w.startswith("method=")} == methods
     used = " ".join(word for entry in REGISTRY for word in entry.words)
     for slot in ("batch", "local", "aggregator", "server", "sampler", "gradient"):
-        for path in (config.CONF / "method" / slot).glob("*.yaml"):
+        for path in (compose.CONF / "method" / slot).glob("*.yaml"):
             default = path.stem in ("plain", "cross_entropy", "mean", "replace", "uniform", "none")
             assert default or (f"method/{slot}" in used and path.stem in used), f"{slot}/{path.stem} is in no entry"
     assert len(BY_NAME) == len(REGISTRY)

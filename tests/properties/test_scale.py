@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from src import checkpoint, config
-from src.checkpoint import Checkpoint
-from src.disk import DiskFullError
-from src.loop import initial_state
-from src.session import claim, open_session
+from flnl.config import compose
+from flnl.engine.loop import initial_state
+from flnl.run import checkpoint
+from flnl.run.checkpoint import Checkpoint
+from flnl.run.session import claim, open_session
+from flnl.storage.disk import DiskFullError
 from tests.properties.runs import difference
 
 COHORT, ROUNDS, MODEL = 10, 3, 4 * (16 * 4 + 4 + 4 * 3 + 3)
@@ -78,7 +79,7 @@ class Calls:
 def calls_of_a_round(method: str, clients: int, folder: Path) -> int:
     """Of the last round with its evaluation and its lines; what clients keep is on disk."""
     overrides = words(method, clients, folder)
-    cfg = config.load(overrides)
+    cfg = compose.load(overrides)
     with open_session(cfg, overrides, claim(cfg, overrides, None)) as run:
         results = run.results()
         for _ in range(ROUNDS - 1):
@@ -98,7 +99,7 @@ def test_a_round_costs_no_more_with_ten_times_the_clients(method: str, tmp_path:
 
 def test_memory_holds_what_the_visited_keep_and_no_more(tmp_path: Path) -> None:
     overrides = [*words("feddyn", 2000, tmp_path / "a"), "client_memory=1"]
-    cfg = config.load(overrides)
+    cfg = compose.load(overrides)
     with open_session(cfg, overrides, claim(cfg, overrides, None)) as run:
         visited: set[int] = set()
         for result in run.results():

@@ -1,4 +1,4 @@
-"""``python -m src.tables``: a table of one's own from a copy, run, gone on with, and counted."""
+"""``flnl tables``: a table of one's own from a copy, run, gone on with, and counted."""
 
 import io
 import json
@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from src.tables import __main__ as tables
-from src.tables import read
-from src.tables.identity import Identity
+from flnl.tables import __main__ as tables
+from flnl.tables import load
+from flnl.tables.identity import Identity
 from tests.cli.conftest import ROOT, Said
 from tests.registry import TINY
 
@@ -34,18 +34,18 @@ overrides: [{", ".join(f'"{word}"' for word in ("dataset=digits", "protocol=digi
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tables:
     """The command in a folder with one scale and the tables of the project to copy from."""
-    shutil.copytree(read.TABLES, tmp_path / "table")
+    shutil.copytree(load.TABLES, tmp_path / "table")
     (tmp_path / "scale").mkdir()
     (tmp_path / "scale" / "small.yaml").write_text(SCALE)
-    monkeypatch.setattr(read, "TABLES", tmp_path / "table")
-    monkeypatch.setattr(read, "SCALES", tmp_path / "scale")
-    monkeypatch.setattr(read, "CONF", tmp_path / "conf")
+    monkeypatch.setattr(load, "TABLES", tmp_path / "table")
+    monkeypatch.setattr(load, "SCALES", tmp_path / "scale")
+    monkeypatch.setattr(load, "CONF", tmp_path / "conf")
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Said:
-        read.table.cache_clear()
+        load.table.cache_clear()
         monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-        monkeypatch.setattr(sys, "argv", ["src/tables/__main__.py", *words])
+        monkeypatch.setattr(sys, "argv", ["src/flnl/tables/__main__.py", *words])
         out, err, code = io.StringIO(), io.StringIO(), 0
         with redirect_stdout(out), redirect_stderr(err):
             try:
@@ -251,13 +251,15 @@ def test_every_table_is_listed_with_what_it_lacks(command: Tables) -> None:
 @pytest.mark.parametrize("verb", ["--help", "list", "plan fedpeer_3"])
 def test_asking_costs_no_torch(verb: str, tmp_path: Path) -> None:
     code = (
-        "import sys; from src.tables import __main__ as t\n"
+        "import sys; from flnl.tables import __main__ as t\n"
         f"sys.argv = ['tables', *{verb.split()!r}]\n"
         "try: t.main()\n"
         "except SystemExit as left: assert not left.code\n"
         "assert 'torch' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "src")}, timeout=120
+    )
     assert done.returncode == 0
 
 

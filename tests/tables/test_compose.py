@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from src import config
-from src.check import check_config
-from src.identity import NOT_OF_THE_KEY, run_key
-from src.tables import identity, read
-from src.tables.identity import Identities, _chooses, trainings
-from src.tables.plan import RECORDED
-from src.tables.scaling import Scaling
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.config.identity import NOT_OF_THE_KEY, run_key
+from flnl.tables import identity, load
+from flnl.tables.identity import Identities, _chooses, trainings
+from flnl.tables.plan import RECORDED
+from flnl.tables.scaling import Scaling
 
 Words = tuple[str, ...]
 
 
 def cells(scaling: Scaling, *, each: bool = False) -> Iterator[tuple[str, Words]]:
     """Cells that can run, with their words; unless ``each`` is wanted, every row and every column of a table once."""
-    for name in read.names():
-        table = read.table(name)
+    for name in load.names():
+        table = load.table(name)
         pairs = [
             (row, column)
             for row, column in itertools.product(table.rows, table.columns)
@@ -41,7 +41,7 @@ def composer(tmp_path_factory: pytest.TempPathFactory) -> Identities:
 
 def check(scale: str, composer: Identities, *, each: bool) -> int:
     checked: set[Words] = set()
-    for label, words in cells(read.scaling(scale), each=each):
+    for label, words in cells(load.scaling(scale), each=each):
         if words in checked:
             continue
         checked.add(words)
@@ -60,25 +60,25 @@ def test_every_row_and_column_makes_a_run(scale: str, composer: Identities) -> N
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("scale", read.scales())
+@pytest.mark.parametrize("scale", load.scales())
 def test_every_cell_makes_a_run(scale: str, composer: Identities) -> None:
     assert check(scale, composer, each=True) > 300
 
 
 def test_composing_in_parts_is_composing(composer: Identities) -> None:
     """Values set on a copy give what the command line gives, deletions and lists included."""
-    row, column = read.table("fedpeer_2").rows[5], read.table("fedpeer_2").columns[0]
-    human = read.scaling("small").words(row, column)
+    row, column = load.table("fedpeer_2").rows[5], load.table("fedpeer_2").columns[0]
+    human = load.scaling("small").words(row, column)
     assert "~noise.source" in human
-    plus = next(row for row in read.table("flr_3").rows if row.label == "FLR+")
-    for words in (human, read.scaling("paper").words(plus, read.table("flr_3").columns[4])):
-        composed = config.resolved(config.load([*words, "seed=3"]))
+    plus = next(row for row in load.table("flr_3").rows if row.label == "FLR+")
+    for words in (human, load.scaling("paper").words(plus, load.table("flr_3").columns[4])):
+        composed = compose.resolved(compose.load([*words, "seed=3"]))
         assert composer.of((*words, "seed=3")).key == run_key(composed)
 
 
 def test_every_cell_at_the_small_scale_is_twenty_clients_of_digits(composer: Identities) -> None:
     """Partition and noise stay the paper's; data, clients and budget are the scale's."""
-    for label, words in cells(read.scaling("small")):
+    for label, words in cells(load.scaling("small")):
         found = composer._set(words)
         assert found.dataset.name == "digits", label
         assert found.partition.num_clients == (1 if "centralized" in label else 20), label
@@ -86,8 +86,8 @@ def test_every_cell_at_the_small_scale_is_twenty_clients_of_digits(composer: Ide
 
 
 def test_the_paper_scale_changes_nothing_but_what_the_table_says() -> None:
-    for label, words in cells(read.scaling("paper"), each=True):
-        table, row_and_column = read.table(label.split()[0]), set(words)
+    for label, words in cells(load.scaling("paper"), each=True):
+        table, row_and_column = load.table(label.split()[0]), set(words)
         said = {w for column in table.columns for w in column.overrides} | {w for r in table.rows for w in r.overrides}
         said |= {w for row in table.rows for _, further in row.where for w in further}
         assert row_and_column <= said, label
@@ -110,7 +110,7 @@ def test_groups_are_told_from_values() -> None:
 @pytest.mark.parametrize("method", ["fedavg", "fedcorr", "feddiv", "fedes"])
 def test_trainings_are_counted_from_the_stages(method: str) -> None:
     """560 a run on digits, by the comment of protocol=digits; 20 clients, cohorts of 10."""
-    plain = config.resolved(config.load([f"method={method}"]))
+    plain = compose.resolved(compose.load([f"method={method}"]))
     assert trainings(plain) == 560
 
 
@@ -124,7 +124,7 @@ def test_what_was_found_is_kept_until_the_configuration_changes(
     def refuse(*words: Any) -> Any:
         raise AssertionError("composed again")
 
-    monkeypatch.setattr(config, "load", refuse)
+    monkeypatch.setattr(compose, "load", refuse)
     assert Identities(tmp_path).of(("method=fedavg", "seed=1")) == found
     monkeypatch.setenv("FLNL_DATA", "/elsewhere")  # where data lie is of the key
     with pytest.raises(AssertionError, match="composed again"):

@@ -21,7 +21,7 @@ PATIENCE = 240.0
 COMMAND = """\
 import sys
 from pathlib import Path
-from src.tables import __main__, read
+from flnl.tables import __main__, read
 read.TABLES, read.SCALES, read.CONF = Path("table").resolve(), Path("scale").resolve(), Path("conf").resolve()
 __main__.main()
 """
@@ -51,7 +51,7 @@ class Place:
         self.runs = top / "multirun" / "tables" / "small"
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", COMMAND, *words]
         with (self.top / "said").open("a") as said:
             found = subprocess.Popen(

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from src.tables import notes, read
-from src.tables.identity import Identity
-from src.tables.plan import Plan
-from src.tables.scaling import Scaling
-from src.tables.table import Column, Metric, Row, Table
+from flnl.tables import load, notes
+from flnl.tables.identity import Identity
+from flnl.tables.plan import Plan
+from flnl.tables.scaling import Scaling
+from flnl.tables.table import Column, Metric, Row, Table
 
 
 def identity(**said: Any) -> Identity:
@@ -62,8 +62,8 @@ def test_what_the_paper_leaves_open_has_its_value() -> None:
 @pytest.mark.parametrize("name", ["fedpeer_1", "flr_3"])
 def test_what_papers_leave_open_are_settings_that_their_runs_have(name: str, tmp_path: Path) -> None:
     """A slip in a key would be a note that is never seen."""
-    table = read.table(name)
-    plan = Plan([table], read.scaling("small"), None, tmp_path)
+    table = load.table(name)
+    plan = Plan([table], load.scaling("small"), None, tmp_path)
     known = {key for run in plan.runs.values() for key in run.identity.settings}
     assert table.unstated
     assert set(table.unstated) <= known

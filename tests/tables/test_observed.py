@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from src.tables import notes, observed
-from src.tables.observed import Ended
-from src.tables.plan import Plan
-from src.tables.scaling import Scaling
-from src.tables.table import Column, Metric, Row, Table
+from flnl.tables import notes, run_notes
+from flnl.tables.plan import Plan
+from flnl.tables.run_notes import Ended
+from flnl.tables.scaling import Scaling
+from flnl.tables.table import Column, Metric, Row, Table
 
 Given = dict[str, list[tuple[Ended, ...]]]
 
@@ -28,15 +28,15 @@ def test_runs_that_ended_with_fewer_trainings_are_counted_by_row() -> None:
         "whole": [(ended("d"),), (), ()],
         "less": [(ended("e", 340, 360),), (ended("f", 360, 360),), ()],
     }
-    assert observed.endings(rows) == [
+    assert run_notes.endings(rows) == [
         "Runs that ended with fewer local trainings than their budget: 2 of 3 of “CS” (182 to 452 of 560), "
         "1 of 2 of “less” (340 of 360)."
     ]
-    assert observed.endings({"whole": rows["whole"]}) == []
+    assert run_notes.endings({"whole": rows["whole"]}) == []
 
 
 def test_a_record_without_a_count_is_not_short_of_it() -> None:
-    assert observed.endings({"a": [(Ended("k", 560, {"key": "k"}, {}),)]}) == []
+    assert run_notes.endings({"a": [(Ended("k", 560, {"key": "k"}, {}),)]}) == []
 
 
 def test_rows_that_agree_to_the_bit_are_told() -> None:
@@ -47,15 +47,15 @@ def test_rows_that_agree_to_the_bit_are_told() -> None:
         "EMD and sign": [(ended("c"),), (ended("d", loss=0.25),)],
         "mean": [(ended("e", loss=0.5 + 2**-53),), (ended("f", loss=0.25, best=0.6),)],
     }
-    assert observed.alike(columns, rows) == [
+    assert run_notes.alike(columns, rows) == [
         "“EMD” and “EMD and sign” are different runs that agree to the last bit in every column."
     ]
     rows["EMD and sign"][1] = (ended("d", loss=0.125),)
-    assert observed.alike(columns, rows) == [
+    assert run_notes.alike(columns, rows) == [
         "“EMD” and “EMD and sign” are different runs that agree to the last bit in x."
     ]
     rows["EMD and sign"][0] = (ended("a"),)
-    assert observed.alike(columns, rows) == ["“EMD” and “EMD and sign” are the same runs in x."]
+    assert run_notes.alike(columns, rows) == ["“EMD” and “EMD and sign” are the same runs in x."]
 
 
 def test_every_seed_must_agree() -> None:
@@ -65,24 +65,24 @@ def test_every_seed_must_agree() -> None:
         "c": [(ended("5"),)],
         "d": [()],
     }
-    assert observed.alike(["x"], rows) == []
+    assert run_notes.alike(["x"], rows) == []
 
 
 def test_runs_that_recorded_no_evaluation_cannot_be_compared() -> None:
     rows = {name: [(Ended(name, 560, {"key": name}, {}),)] for name in "ab"}
-    assert observed.alike(["x"], rows) == []
+    assert run_notes.alike(["x"], rows) == []
 
 
 def test_what_explains_it_is_told() -> None:
     """No sign was negative in either: the sign had nothing to change."""
     rows = {name: [(ended(name, negative_signs=0.0),)] for name in "ab"}
-    (told,) = observed.alike(["x"], rows)
+    (told,) = run_notes.alike(["x"], rows)
     assert told == (
         "“a” and “b” are different runs that agree to the last bit in every column; "
         "in none of them was a client's sign negative."
     )
     rows = {name: [(ended(name, negative_signs=1.0),)] for name in "ab"}
-    assert observed.alike(["x"], rows)[0].endswith("in every column.")
+    assert run_notes.alike(["x"], rows)[0].endswith("in every column.")
 
 
 def test_how_right_estimates_of_quality_were_is_told() -> None:
@@ -92,23 +92,23 @@ def test_how_right_estimates_of_quality_were_is_told() -> None:
         "again": [(ended("f", quality_rank_correlation=-0.0312),), ()],
         "FedAvg": [(ended("e"),), ()],
     }
-    assert observed.estimates(rows) == [
+    assert run_notes.estimates(rows) == [
         "Rank correlation of clients' estimated with their true quality, 0 by chance: −0.05 to 0.93 in “FedES”; "
         "−0.03 in “mean”, “again”."
     ]
-    assert observed.estimates({"FedAvg": rows["FedAvg"]}) == []
+    assert run_notes.estimates({"FedAvg": rows["FedAvg"]}) == []
 
 
 def test_images_that_are_not_the_published_files_are_told() -> None:
     """As far as records tell: whose checksums were not looked at, and a user's own folders."""
-    cifar = {"_target_": "src.data.datasets.torchvision.Cifar", "name": "cifar10"}
-    folder = {"_target_": "src.data.datasets.image_folder.ImageFolder", "name": "clothes"}
+    cifar = {"_target_": "flnl.data.datasets.torchvision.Cifar", "name": "cifar10"}
+    folder = {"_target_": "flnl.data.datasets.image_folder.ImageFolder", "name": "clothes"}
     every = [cifar | {"verify": True}, cifar | {"verify": False}, folder, {"name": "digits"}]
     runs = [Ended(str(i), 1, {"config": {"dataset": one}}, {}) for i, one in enumerate(every)]
-    first, second = observed.sources({"a": [tuple(runs)]})
+    first, second = run_notes.sources({"a": [tuple(runs)]})
     assert first.startswith("1 of 4 runs took cifar10 from files that were not compared")
     assert second.startswith("1 of 4 runs took clothes from a folder of images")
-    assert observed.sources({"a": [(runs[0],)]}) == []
+    assert run_notes.sources({"a": [(runs[0],)]}) == []
 
 
 @pytest.mark.parametrize(("status", "told"), [("finished", True), ("interrupted", False)])

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from src.errors import UserError
-from src.sweep.ledger import Job, Ledger
-from src.tables.cost import Estimate, estimate
-from src.tables.fruitless import fruitless, remember
-from src.tables.plan import Count, Plan, Wanted
-from src.tables.scaling import Scaling
-from src.tables.table import NEVER, Column, Metric, Number, Row, Table
+from flnl.core.errors import UserError
+from flnl.sweep.ledger import Job, Ledger
+from flnl.tables.cost import Estimate, estimate
+from flnl.tables.failed_jobs import fruitless, remember
+from flnl.tables.plan import Count, Plan, Wanted
+from flnl.tables.scaling import Scaling
+from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
 
 BEST = Metric("best test accuracy", "%", True, "best")
 SCALING = Scaling("tiny", "tiny", (), (1,), ("dataset=digits", "protocol=digits", "model=mlp"), {}, {"seed=9": "no"})

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from src.errors import UserError
-from src.tables import read
-from src.tables.table import Number
+from flnl.core.errors import UserError
+from flnl.tables import load
+from flnl.tables.table import Number
 
 OWN = """\
 title: mine
@@ -25,15 +25,15 @@ rows:
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The file of a table of one's own, in a folder that stands for ``conf/table``."""
-    monkeypatch.setattr(read, "TABLES", tmp_path)
-    monkeypatch.setattr(read, "CONF", tmp_path / "conf")  # of which files are shown relative to the parent
-    read.table.cache_clear()
+    monkeypatch.setattr(load, "TABLES", tmp_path)
+    monkeypatch.setattr(load, "CONF", tmp_path / "conf")  # of which files are shown relative to the parent
+    load.table.cache_clear()
     (tmp_path / "own_table.yaml").write_text(OWN)
     return tmp_path / "own_table.yaml"
 
 
 def test_a_table_is_read_as_it_stands(own: Path) -> None:
-    table = read.table("own_table")
+    table = load.table("own_table")
     assert (table.paper, table.number, table.trials) == ("", "", None)
     assert [c.overrides for c in table.columns] == [("dataset=digits", "noise.rho=0.0"), ("dataset=digits",)]
     assert [c.key for c in table.columns] == [None, "last"]
@@ -88,45 +88,45 @@ def test_a_table_is_read_as_it_stands(own: Path) -> None:
 def test_what_is_wrong_is_named(own: Path, before: str, after: str, said: str) -> None:
     own.write_text(OWN.replace(before, after))
     with pytest.raises(UserError, match=said):
-        read.table("own_table")
+        load.table("own_table")
 
 
 def test_a_name_that_is_not_there_gets_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean fedcorr_2"):
-        read.table("fedcor_2")
+        load.table("fedcor_2")
     with pytest.raises(UserError, match="did you mean small"):
-        read.scaling("smal")
+        load.scaling("smal")
 
 
 def test_tables_come_by_paper_and_number() -> None:
-    names = read.names()
+    names = load.names()
     assert names.index("fedcorr_9") < names.index("fedcorr_10") < names.index("feddiv_1") < names.index("fedes_5")
-    assert read.scales() == ["small", "mnist", "cifar", "paper"]
+    assert load.scales() == ["small", "mnist", "cifar", "paper"]
 
 
 def test_a_scale_says_what_it_changes() -> None:
-    for name in read.scales():
-        scaling = read.scaling(name)
+    for name in load.scales():
+        scaling = load.scaling(name)
         assert bool(scaling.changes) != scaling.papers, name  # who is not the paper says what differs
         assert all(change.endswith(".") for change in scaling.changes), name
 
 
 def test_seeds_are_the_scales_or_the_papers_trials_or_as_many_as_asked() -> None:
-    table = read.table("fedpeer_3")
-    assert read.scaling("small").of(table).seeds == (1,)
-    assert read.scaling("paper").of(table).seeds == tuple(range(1, 11))
-    assert read.scaling("paper").of(read.table("fedcorr_11")).seeds == (1,)
-    assert read.scaling("small").of(table, 3).seeds == (1, 2, 3)
+    table = load.table("fedpeer_3")
+    assert load.scaling("small").of(table).seeds == (1,)
+    assert load.scaling("paper").of(table).seeds == tuple(range(1, 11))
+    assert load.scaling("paper").of(load.table("fedcorr_11")).seeds == (1,)
+    assert load.scaling("small").of(table, 3).seeds == (1, 2, 3)
 
 
 @pytest.mark.parametrize("seeds", ["[]", "[1, 1]", "[1.5]", "[-1]", "trial", "3"])
 def test_seeds_of_a_scale_are_distinct_numbers(own: Path, monkeypatch: pytest.MonkeyPatch, seeds: str) -> None:
     """An empty list would silently be the paper's trials."""
-    monkeypatch.setattr(read, "SCALES", own.parent / "scale")
+    monkeypatch.setattr(load, "SCALES", own.parent / "scale")
     (own.parent / "scale").mkdir()
     (own.parent / "scale" / "tiny.yaml").write_text(f"title: t\nchanges: []\nseeds: {seeds}\n")
     with pytest.raises(UserError, match=r"tiny.yaml: seeds: .* must be distinct numbers, as in \[1, 2\], or trials"):
-        read.scaling("tiny")
+        load.scaling("tiny")
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_seeds_of_a_scale_are_distinct_numbers(own: Path, monkeypatch: pytest.Mo
 def test_a_scale_that_speaks_of_what_no_table_says_is_refused(
     own: Path, monkeypatch: pytest.MonkeyPatch, more: str, idle: str
 ) -> None:
-    monkeypatch.setattr(read, "SCALES", own.parent / "scale")
+    monkeypatch.setattr(load, "SCALES", own.parent / "scale")
     (own.parent / "scale").mkdir()
     file = own.parent / "scale" / "tiny.yaml"
     file.write_text(f"title: t\nchanges: []\nseeds: [1]\n{more}\n")
     with pytest.raises(UserError, match=rf"tiny.yaml: no table says {idle};"):
-        read.scaling("tiny")
+        load.scaling("tiny")

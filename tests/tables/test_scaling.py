@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from src.tables.scaling import Scaling, merged
-from src.tables.table import Column, Metric, Row, Table
+from flnl.tables.scaling import Scaling, merged
+from flnl.tables.table import Column, Metric, Row, Table
 
 SCALING = Scaling(
     "s",

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import yaml
 
-from src.config import CONF
-from src.tables import read
-from src.tables.table import NEVER, Number, Table
+from flnl.config.compose import CONF
+from flnl.tables import load
+from flnl.tables.table import NEVER, Number, Table
 
 PAPER = {
     found["id"].replace("_t", "_"): found
     for found in yaml.safe_load((Path(__file__).parent / "paper_tables.yaml").read_text())["tables"]
 }
-OURS = [name for name in read.names() if read.table(name).paper]
+OURS = [name for name in load.names() if load.table(name).paper]
 BOTH_SETS = ("fedpeer_1", "fedpeer_5", "fedpeer_6")
 """The paper stacks two data sets as rows; here they are columns side by side, so that a column is one setting."""
 
@@ -76,7 +76,7 @@ def test_no_table_is_lost_and_none_is_made_up() -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_number_is_the_papers(name: str) -> None:
-    table, expected, target = read.table(name), printed(PAPER[name]), "target_accuracy" in PAPER[name]
+    table, expected, target = load.table(name), printed(PAPER[name]), "target_accuracy" in PAPER[name]
     assert [[as_printed(cell, target=target) for cell in row] for row in table.cells] == expected
     assert table.trials == PAPER[name]["n_trials"]
     assert (table.paper.lower(), table.number) == tuple(name.split("_"))
@@ -84,7 +84,7 @@ def test_every_number_is_the_papers(name: str) -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_rows_are_the_papers_methods_in_its_order(name: str) -> None:
-    for row, method in zip(read.table(name).rows, methods(PAPER[name]), strict=True):
+    for row, method in zip(load.table(name).rows, methods(PAPER[name]), strict=True):
         if name == "fedes_4":
             continue  # rows are indicators there, whose names differ
         assert NAMES.get(method, method) in row.label
@@ -94,7 +94,7 @@ def test_rows_are_the_papers_methods_in_its_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_columns_say_the_papers_parameters(name: str) -> None:
-    table = read.table(name)
+    table = load.table(name)
     for column, parameters in zip(table.columns, columns(PAPER[name]), strict=True):
         said = dict(word.split("=", 1) for word in column.overrides)
         experiment = said.get("experiment", "")
@@ -118,7 +118,7 @@ def test_metrics_are_what_the_papers_measure() -> None:
         "mse_estimated_vs_true_quality": ("quality_error", ""),
     }
     for name in OURS:
-        metric, said = read.table(name).metric, PAPER[name]
+        metric, said = load.table(name).metric, PAPER[name]
         if "target_accuracy" in said:
             assert metric.key == f"participations_to_{said['target_accuracy']:.0f}"
             assert metric.higher_is_better is False
@@ -127,7 +127,7 @@ def test_metrics_are_what_the_papers_measure() -> None:
 
 
 def test_what_is_memorised_is_in_its_column() -> None:
-    table = read.table("flr_1")
+    table = load.table("flr_1")
     for column, said in zip(table.columns, PAPER["flr_1"]["columns"], strict=True):
         side, _, what = said["metric"].partition("_")
         if side == "global":
@@ -141,7 +141,7 @@ def test_what_is_memorised_is_in_its_column() -> None:
 def test_a_missing_method_is_one_that_cannot_be_chosen() -> None:
     """A row that is marked missing after its method has come would never be run."""
     chosen = {path.stem.replace("_", "").lower() for path in (CONF / "method").glob("*.yaml")}
-    tables: list[Table] = [read.table(name) for name in OURS]
+    tables: list[Table] = [load.table(name) for name in OURS]
     missing = {row.missing for table in tables for row in table.rows if row.missing}
     assert missing
     assert not {re.sub(r"\W", "", name).lower() for name in missing} & chosen

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from src.tables.filled import Cell, Filled, Run, Scale
-from src.tables.table import Column, Metric, Number, Row, Table
+from flnl.tables.results import Cell, Filled, Run, Scale
+from flnl.tables.table import Column, Metric, Number, Row, Table
 
 ACCURACY = Metric("best test accuracy", "%", True, "best")
 SMALL = Scale("small", "digits", ("Images are digits.", "Budgets are 5 % of the paper's."), (1, 2))

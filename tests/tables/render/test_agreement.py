@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from src.tables.render.agreement import agreements, competitors, spearman
-from src.tables.render.words import coefficient
-from src.tables.table import NEVER, Metric, Number, Row
+from flnl.tables.render.agreement import agreements, competitors, spearman
+from flnl.tables.render.phrases import coefficient
+from flnl.tables.table import NEVER, Metric, Number, Row
 from tests.tables.render.made import ACCURACY, Given, table
 
 

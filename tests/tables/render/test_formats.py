@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from src.tables.filled import Filled
-from src.tables.render import latex, long, markdown
-from src.tables.render.agreement import agreements
-from src.tables.render.evidence import Evidence
-from src.tables.render.sheet import Sheet
-from src.tables.table import NEVER, Metric, Number
+from flnl.tables.render import csv as render_csv
+from flnl.tables.render import latex, markdown
+from flnl.tables.render.agreement import agreements
+from flnl.tables.render.evidence import Evidence
+from flnl.tables.render.sheet import Sheet
+from flnl.tables.results import Filled
+from flnl.tables.table import NEVER, Metric, Number
 from tests.tables.render.made import PAPER, Given, cell, run, table
 
 COLUMNS = ["ρ=0.6", "CIFAR-10", "CIFAR-100"]
@@ -56,7 +57,7 @@ def tex(filled: Filled) -> str:
 
 
 def csv_rows(filled: Filled) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(long.table(filled, Evidence()))))
+    return list(csv.DictReader(io.StringIO(render_csv.table(filled, Evidence()))))
 
 
 EXPECTED = """\

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from src.tables.filled import Filled
-from src.tables.render import drawings, words
-from src.tables.render.ranking import Ranking, critical_difference, ranking
+from flnl.tables.render import drawings, phrases
+from flnl.tables.render.ranking import Ranking, critical_difference, ranking
+from flnl.tables.results import Filled
 from tests.tables.render.made import ACCURACY, SMALL, Given, table
 
 METHODS = ("a", "b", "c", "d")
@@ -60,8 +60,8 @@ def test_pairs_that_are_further_apart_than_the_critical_difference() -> None:
     """2.569 sqrt(20 / 36) = 1.915: a and d are 2.75 apart, b and d 1.833, a and c 1.667."""
     found = ranked(filled())
     assert found.apart == [("a", "d")]
-    assert "1 of 6 pairs do" in words.verdict(found)
-    assert "6 settings and 4 methods" in words.verdict(found)
+    assert "1 of 6 pairs do" in phrases.verdict(found)
+    assert "6 settings and 4 methods" in phrases.verdict(found)
 
 
 def test_without_a_difference_no_pair_is_apart() -> None:
@@ -70,7 +70,7 @@ def test_without_a_difference_no_pair_is_apart() -> None:
     found = ranked(filled(square, ("a", "b", "c")))
     assert found.friedman == pytest.approx((0, 1))
     assert found.apart == []
-    assert "no pair is told apart" in words.verdict(found)
+    assert "no pair is told apart" in phrases.verdict(found)
     tied = ranked(filled(np.ones((5, 3)), ("a", "b", "c")))
     assert tied.friedman == (0, 1)
 
@@ -78,7 +78,7 @@ def test_without_a_difference_no_pair_is_apart() -> None:
 def test_too_few_settings_or_methods_are_said_and_not_tested() -> None:
     assert ranked(filled(NUMBERS[:4])).too_few
     assert ranked(filled(NUMBERS[:, :2], ("a", "b"))).too_few
-    assert "4 methods in 4 settings" in words.verdict(ranked(filled(NUMBERS[:4])))
+    assert "4 methods in 4 settings" in phrases.verdict(ranked(filled(NUMBERS[:4])))
     assert ranked(filled(NUMBERS[:5, :3], ("a", "b", "c"))).too_few is None
     assert ranking("P", [filled(NUMBERS[:, :1], ("a",))]) is None
 
@@ -91,7 +91,7 @@ def test_most_settings_go_before_most_methods() -> None:
     assert found.methods == ("a", "b", "c")
     assert len(found.settings) == 10
     assert found.without_methods == ("d", "z")
-    assert words.left_out(found) == ["Methods that lack a number in one of these settings: d, z."]
+    assert phrases.left_out(found) == ["Methods that lack a number in one of these settings: d, z."]
 
 
 def test_a_setting_without_one_of_the_methods_is_left_out_and_said() -> None:
@@ -101,7 +101,7 @@ def test_a_setting_without_one_of_the_methods_is_left_out_and_said() -> None:
     found = ranked(table(ours, papers, [f"s{i}" for i in range(6)]))
     assert set(found.methods) == {"a", "b", "c"}
     assert [setting.column for setting in found.settings] == ["s1", "s2", "s3", "s4", "s5"]
-    assert words.left_out(found) == ["Settings in which one of these methods lacks a number: 1 column of Table 1."]
+    assert phrases.left_out(found) == ["Settings in which one of these methods lacks a number: 1 column of Table 1."]
 
 
 def test_columns_of_the_same_runs_count_once() -> None:
@@ -109,7 +109,7 @@ def test_columns_of_the_same_runs_count_once() -> None:
     found = ranked(filled(), filled())
     assert len(found.settings) == 6
     assert found.repeated == 6
-    assert words.left_out(found) == ["Not counted again: 6 columns of the same runs as another."]
+    assert phrases.left_out(found) == ["Not counted again: 6 columns of the same runs as another."]
 
 
 def test_only_accuracies_count() -> None:

@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from src.tables import values, written
-from src.tables.render import records, render
-from src.tables.render.evidence import Evidence
-from src.tables.table import Column, Metric
+from flnl.tables import metric_values, run_record
+from flnl.tables.render import records, render
+from flnl.tables.render.evidence import Evidence
+from flnl.tables.table import Column, Metric
 from tests.tables.render.made import recorded, run, table
 
 
@@ -16,7 +16,7 @@ def test_the_record_has_what_cells_are_made_of(tmp_path: Path) -> None:
     recorded(one.folder, [0.1, 0.25, 0.5, 0.45], key="k", participations=40)
     with (one.folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "round", "round": 4, "local_memorization": 0.125, "cohort": [1, 2]}) + "\n")
-    whole = written.read(one.folder)
+    whole = run_record.read(one.folder)
     found = json.loads(records.text(one, whole))
     assert found["reached"] == {"5": 10, "10": 10, "15": 20, "20": 20, "25": 20} | {
         str(percent): 30 for percent in range(30, 51, 5)
@@ -27,7 +27,7 @@ def test_the_record_has_what_cells_are_made_of(tmp_path: Path) -> None:
     assert found["metrics"]["best"] == 0.5
     for key, where in (("best", "metrics"), ("local_memorization", "round"), ("accuracy", "evaluation")):
         metric = Metric("m", "", None, key)
-        value = values.value(whole, metric, Column("c", ()))
+        value = metric_values.value(whole, metric, Column("c", ()))
         assert value == found[where][key]
 
 

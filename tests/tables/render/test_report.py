@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.errors import UserError
-from src.figures import record
-from src.figures.curves import Curve
-from src.tables import render as package
-from src.tables.filled import Filled
-from src.tables.render import drawings, render
+from flnl.core.errors import UserError
+from flnl.figures import record
+from flnl.figures.curves import Curve
+from flnl.tables import render as package
+from flnl.tables.render import drawings, render
+from flnl.tables.results import Filled
 from tests.tables.render.made import SMALL, recorded, table
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -282,7 +282,7 @@ def test_the_page_of_the_papers_own_setting_claims_nothing_else(filled: list[Fil
 def test_rendering_does_without_torch() -> None:
     """It takes seconds to import, and nothing is computed."""
     names = ("report", "drawings", "index", "latex", "long", "markdown", "ranking", "agreement")
-    said = "; ".join(["import sys", *(f"import src.tables.render.{name}" for name in names), "print(*sys.modules)"])
+    said = "; ".join(["import sys", *(f"import flnl.tables.render.{name}" for name in names), "print(*sys.modules)"])
     loaded = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True).stdout.split()
-    assert "src.tables.render.report" in loaded
+    assert "flnl.tables.render.report" in loaded
     assert "torch" not in loaded

@@ -1,1 +1,0 @@
-"""Runs side by side: their numbers over seeds in a table, their curves in a figure; ``python -m src.compare``."""

@@ -1,0 +1,72 @@
+"""``flnl``, which is ``python -m flnl``: a run or a sweep, and commands that read what they leave.
+
+    flnl method=fedcorr noise.rho=0.6       one run; with -m a sweep
+    flnl compare multirun/2026-11-20        a command by its name
+
+A command is imported when it is chosen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import sys
+
+TRAIN = "run"
+COMMANDS = {
+    TRAIN: ("flnl.main", "KEY=VALUE ...", "train; -m makes a sweep of it. The name may be left out"),
+    "list": ("flnl.list", "[GROUP ...]", "what can be chosen, with a line each"),
+    "card": ("flnl.data.federation.__main__", "KEY=VALUE ...", "the federation, without training"),
+    "compare": ("flnl.compare.__main__", "RUN_DIR_OR_PATTERN ...", "finished runs side by side"),
+    "figures": ("flnl.figures.__main__", "RUN_DIR ...", "the figures of runs, drawn again from their records"),
+    "tables": ("flnl.tables.__main__", "list|plan|run|render ...", "the papers' tables, ours beside theirs"),
+    "predict": ("flnl.predict", "RUN_DIR IMAGE_OR_FOLDER ...", "classify images with the model of a run"),
+}
+"""The module whose ``main`` each command is, what it takes, and what it does."""
+
+
+def usage() -> str:
+    """All commands, a line each, and where the rest is told.
+
+    >>> print(usage().splitlines()[2])
+      flnl list [GROUP ...]                      what can be chosen, with a line each
+    """
+    taken = {name: f"flnl {name} {takes}" for name, (_, takes, _) in COMMANDS.items()}
+    width = max(map(len, taken.values()))
+    return "\n".join(
+        [
+            "flnl: federated learning with noisy labels",
+            *(f"  {taken[name]:{width}}  {does}" for name, (_, _, does) in COMMANDS.items()),
+            "",
+            "  flnl method=fedcorr noise.rho=0.6       one run",
+            "  flnl -m method=fedavg,fedcorr seed=1,2  a sweep",
+            "",
+            f"flnl COMMAND --help says more; flnl {TRAIN} --help has every group, option and key.",
+        ]
+    )
+
+
+def main() -> None:
+    """Run the command that the first word names; without one, train with all words as overrides.
+
+    What looks like a command and is none is refused in one line, with exit code 2.
+    """
+    words = sys.argv[1:]
+    name = words[0] if words else ""
+    if words in (["--help"], ["-h"]):
+        print(usage())
+        return
+    if name in COMMANDS:
+        del sys.argv[1]
+    elif re.fullmatch(r"[A-Za-z][\w-]*", name):
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        there = f"there are {', '.join(COMMANDS)}, and overrides of a run as in noise.rho=0.6"
+        print(f"error: {name} is not a command; {hint}{there}", file=sys.stderr)
+        sys.exit(2)
+    importlib.import_module(COMMANDS.get(name, COMMANDS[TRAIN])[0]).main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The command line: the check of its words, its errors in one line, its help."""

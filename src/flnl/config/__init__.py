@@ -1,0 +1,1 @@
+"""The configuration: composed from ``conf/``, checked, identified, built into objects."""

@@ -1,0 +1,408 @@
+"""The check of a composed configuration: every key, every value, and what stands in every slot.
+
+A value is checked against the annotation of the field it will become, so a range is stated once, at the field.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import difflib
+import importlib
+import inspect
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from annotated_types import MinLen
+from omegaconf import DictConfig, OmegaConf
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from flnl.config.compose import GROUPS, Root, options, resolved, source
+from flnl.core.errors import UserError, shortened
+from flnl.core.ranges import Count
+
+Fault = tuple[str, str]
+"""A key, and what is wrong with it."""
+
+
+def check_config(cfg: DictConfig) -> None:
+    """Check every key and value of a composed configuration.
+
+    Raises:
+        UserError: one phrase for each fault, naming the key that a person would type.
+    """
+    names = {key: cfg.method._get_node(key)._value() for key in ("name", "like") if key in cfg.method}
+    faults = [fault for key, name in names.items() for fault in _wrong(f"method.{key}", name, Name)]
+    _refuse(cfg, faults)  # what others take from the protocol goes by them
+    plain = resolved(cfg)
+    faults = list(_faults("", {k: v for k, v in plain.items() if k not in GROUPS}, Root))
+    for group, slot in _slots().groups.items():
+        faults += _part(group, plain[group], slot)
+    faults += _method(plain["method"])
+    _refuse(cfg, faults)
+
+
+def _refuse(cfg: DictConfig, faults: Sequence[Fault]) -> None:
+    if faults:
+        raise UserError("; ".join(dict.fromkeys(f"{source(cfg, key)}{said}" for key, said in faults)))
+
+
+def faults_of(values: Mapping[str, Any]) -> str:
+    """What is wrong with some keys and some groups of a configuration, in one line; empty where nothing is."""
+    others = {key: value for key, value in values.items() if key not in GROUPS}
+    faults = [fault for fault in _faults("", others, Root) if fault[0].split(".")[0] in others]
+    for group, slot in _slots().groups.items():
+        faults += _part(group, values[group], slot) if group in values else ()
+    return "; ".join(dict.fromkeys(f"{key}{fault}" for key, fault in faults))
+
+
+RELAYS = ("protocol", "rounds", "fraction")
+"""Keys that are there for others to take their values from."""
+
+
+def check_read(cfg: DictConfig, words: Sequence[str]) -> None:
+    """Refuse values of the protocol among ``words`` that nothing in the configuration takes.
+
+    Raises:
+        UserError: naming the first.
+    """
+    for word in words:
+        key = word.lstrip("+").split("=")[0]
+        if key.startswith("protocol.") and key != "protocol.name" and not _is_read(cfg, key):
+            raise UserError(f"{word}: nothing in a run of method={cfg.method.name} takes {key}; leave it out")
+
+
+def _is_read(cfg: DictConfig, key: str) -> bool:
+    """Whether another value of ``key`` makes another configuration."""
+    other = cfg.copy()
+    OmegaConf.update(other, key, "another value", merge=False, force_add=True)
+    try:
+        plain, changed = resolved(cfg), resolved(other)
+    except UserError:
+        return True  # whoever takes it cannot do with that
+    return any(plain[name] != changed[name] for name in plain if name not in RELAYS)
+
+
+def check_machine(cfg: DictConfig) -> None:
+    """Refuse what this machine cannot do.
+
+    Raises:
+        UserError: naming the key.
+    """
+    cores = os.cpu_count() or 1
+    if cfg.threads > cores:
+        raise UserError(f"threads={cfg.threads}: this machine has {cores} core{'' if cores == 1 else 's'}")
+
+
+# ----------------------------------------------------------------------------------------------------------- slots
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place of the configuration that a part stands in.
+
+    Args:
+        kinds: classes of which the part must be one.
+        called_with: numbers of arguments, with one of which a part of no such class must be callable.
+        adds: types of what the run still adds to its values, whence Hydra leaves the part unfinished.
+        may_be_empty: whether nothing may stand there.
+        choices: the group of ``conf/`` that it is chosen from.
+    """
+
+    kinds: tuple[type, ...] = ()
+    called_with: tuple[int, ...] = ()
+    adds: tuple[type, ...] = ()
+    may_be_empty: bool = False
+    choices: str = ""
+
+    def admits(self, kind: type) -> bool:
+        """Whether a part of this class may stand there."""
+        if not self.kinds and not self.called_with:
+            return True
+        if any(one in kind.__mro__ for one in self.kinds):
+            return True
+        call = next((vars(one)["__call__"] for one in kind.__mro__ if "__call__" in vars(one)), None)
+        return callable(call) and any(_binds(call, count + 1) for count in self.called_with)
+
+    @property
+    def wanted(self) -> str:
+        """What must stand there."""
+        chosen = f"; choose one with {self.choices}={', '.join(options(self.choices))}" if self.choices else ""
+        return f"must be a part, with a _target_ and its values{', or null' if self.may_be_empty else ''}{chosen}"
+
+
+def _binds(call: Any, count: int) -> bool:
+    """Whether something can be called with so many arguments; True where it does not say."""
+    try:
+        inspect.signature(call).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
+@dataclass(frozen=True)
+class Slots:
+    """All slots, by their keys: of the configuration, of a method or a stage, and of its parts that have names."""
+
+    groups: Mapping[str, Slot]
+    method: Mapping[str, Slot]
+    named: Mapping[str, Slot]
+
+
+@cache
+def _slots() -> Slots:
+    from flnl.core.parts import (  # torch takes seconds to import
+        Aggregator,
+        BatchRule,
+        ClientSampler,
+        Exchange,
+        Executor,
+        GradientTransform,
+        LabelCorrector,
+        LossTerm,
+        ServerUpdate,
+    )
+    from flnl.data.dataset import Dataset
+    from flnl.engine.executors.auto import Auto
+    from flnl.engine.network import Network
+
+    return Slots(
+        groups={
+            "dataset": Slot((Dataset,), called_with=(0,), choices="dataset"),
+            "partition": Slot(called_with=(2,), choices="partition"),  # the pool, and chance
+            "noise": Slot(called_with=(2, 4), choices="noise"),  # of the set, or inside clients
+            "model": Slot(called_with=(2,), choices="model"),  # the shape of an image, and the number of classes
+            "executor": Slot((Executor, Auto), adds=(Network,), choices="executor"),
+        },
+        method={
+            "sampler": Slot((ClientSampler,), choices="method/sampler"),
+            "batch": Slot((BatchRule,), choices="method/batch"),
+            "gradient": Slot((GradientTransform,), may_be_empty=True, choices="method/gradient"),
+            "aggregator": Slot((Aggregator,), choices="method/aggregator"),
+            "server": Slot((ServerUpdate,), choices="method/server"),
+            "corrector": Slot((LabelCorrector,), may_be_empty=True, choices="method/corrector"),
+        },
+        named={
+            "local": Slot((LossTerm,)),
+            "exchange": Slot((Exchange,)),
+        },
+    )
+
+
+OF_HYDRA = ("_target_", "_partial_")
+"""Keys of a part that Hydra reads. It knows more, but none that a part here could do with."""
+
+
+def _part(key: str, node: Any, slot: Slot) -> Iterator[Fault]:
+    """What is wrong with what stands in a slot."""
+    if slot.may_be_empty and (node is None or node == {}):
+        return
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        yield key, f"={_value(node)}: {slot.wanted}"
+        return
+    kind = located(node["_target_"])
+    if kind is None:
+        yield f"{key}._target_", f"={_value(node['_target_'])}: there is no such class"
+        return
+    if not slot.admits(kind):
+        yield f"{key}._target_", f"={_value(node['_target_'])}: cannot stand there; {key} {slot.wanted}"
+        return
+    for name in (name for name in node if str(name).startswith("_") and name not in OF_HYDRA):
+        yield f"{key}.{name}", " is not a key of a part"
+    values = {k: v for k, v in node.items() if not str(k).startswith("_")}
+    adds = set(field_types(kind).values()) & set(slot.adds) if is_dataclass(kind) else set()
+    unfinished = node.get("_partial_", False)
+    if unfinished is not bool(adds) and (is_dataclass(kind) or not isinstance(unfinished, bool)):
+        right = "true: the run adds what is missing" if adds else "false, or left out"
+        yield f"{key}._partial_", f"={_value(node.get('_partial_'))}: must be {right}"
+    elif is_dataclass(kind):
+        yield from _faults(f"{key}.", values, kind, adds)
+    else:
+        yield from _unbound(key, values, kind, missing=not unfinished)
+        for name, value in values.items():
+            yield from _inner(f"{key}.{name}", value)
+
+
+def _inner(key: str, node: Any) -> Iterator[Fault]:
+    """What is wrong with the parts inside a value whose type nothing says."""
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield from _part(key, node, Slot())
+        else:
+            for name, value in node.items():
+                yield from _inner(f"{key}.{name}", value)
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from _inner(f"{key}.{i}", value)
+
+
+def _unbound(key: str, values: Mapping[str, Any], kind: type, *, missing: bool) -> Iterator[Fault]:
+    """What is wrong with the keys of a class that does not annotate its fields; ``missing``: also what is not there."""
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if not any(p.kind == p.VAR_KEYWORD for p in parameters):
+        yield from ((f"{key}.{k}", f" is not a key{_nearest(k, named)}") for k in values if k not in named)
+    needed = [p.name for p in parameters if missing and p.name in named and p.default is p.empty]
+    yield from ((f"{key}.{name}", " is missing") for name in needed if name not in values)
+
+
+def located(name: Any) -> type | None:
+    """The class of that name; None where there is none that can be imported."""
+    module, _, leaf = str(name).rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), leaf, None)
+    except Exception:  # what a module does while it is imported can fail in any way
+        return None
+    return found if isinstance(found, type) else None
+
+
+# ---------------------------------------------------------------------------------------------------------- method
+
+
+def _method(method: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is wrong with a method: its own parts, and those of its stages."""
+    yield from _parts_of("method", method)
+    stages = method.get("stages")
+    if not isinstance(stages, Mapping):
+        yield "method.stages", f"={_value(stages)}: must have a section a stage"
+        return
+    for name, stage in stages.items():
+        where = f"method.stages.{name}"
+        if not isinstance(stage, Mapping):
+            yield where, f"={_value(stage)}: must say what the stage is made of"
+            continue
+        yield from _parts_of(where, stage, required=False)
+        for key in STAGE_VALUES:
+            if key in stage:
+                yield from _wrong(f"{where}.{key}", stage[key], STAGE_VALUES[key])
+        if isinstance(correct := stage.get("correct"), Mapping):
+            yield from _faults(f"{where}.correct.", correct, Correct)
+        elif correct is not None:
+            yield f"{where}.correct", f"={_value(correct)}: must be null, or a rule and when"
+
+
+Name = Annotated[str, MinLen(1)]
+STAGE_VALUES: Mapping[str, Any] = {
+    "rounds": Count,
+    "passes": Count,
+    "restart": bool,
+    "silent": list[str],
+}
+"""What a stage says besides its parts and how it corrects labels."""
+
+
+@dataclass(frozen=True)
+class Correct:
+    """How a stage corrects labels: by which of the corrector's rules, and when."""
+
+    rule: Name
+    when: Literal["pass", "end"]
+
+
+def _parts_of(where: str, node: Mapping[str, Any], *, required: bool = True) -> Iterator[Fault]:
+    """What is wrong with the parts of a method, or with those that a stage has in their place."""
+    slots = _slots()
+    for name, slot in slots.method.items():
+        if name in node or (required and not slot.may_be_empty):
+            yield from _part(f"{where}.{name}", node.get(name), slot)
+    for name, slot in slots.named.items():
+        if name not in node and not required:
+            continue
+        parts = node.get(name)
+        if not isinstance(parts, Mapping):
+            yield f"{where}.{name}", f"={_value(parts)}: must have a part a name; choose some with method/{name}=[...]"
+            continue
+        for key, part in parts.items():
+            yield from _part(f"{where}.{name}.{key}", part, slot)
+
+
+# ---------------------------------------------------------------------------------------------------------- values
+
+
+def _faults(prefix: str, node: Mapping[str, Any], schema: type, added: Collection[type] = ()) -> Iterator[Fault]:
+    """What is wrong with keys and values, by the annotations of a dataclass.
+
+    Fields of the types ``added`` are missing by right.
+    """
+    hints = field_types(schema)
+    for key, value in node.items():
+        name = f"{prefix}{key}"
+        if key not in hints:
+            yield name, f" is not a key{_nearest(str(key), list(hints))}"
+        elif schema is Root and is_dataclass(hints[key]):
+            if isinstance(value, Mapping):
+                yield from _faults(f"{name}.", value, hints[key])
+            else:
+                yield (
+                    name,
+                    f"={_value(value)}: set one of {', '.join(f'{name}.{inner}' for inner in field_types(hints[key]))}",
+                )
+        elif (slot := _slot_of(hints[key])) is not None:
+            yield from _part(name, value, slot)
+        elif isinstance(value, Mapping) and "_target_" in value and not _is_plain(hints[key]):
+            yield from _part(name, value, Slot())
+        else:
+            yield from _wrong(name, value, hints[key])
+    optional = {f.name for f in fields(schema) if f.default is not MISSING or f.default_factory is not MISSING}
+    missing = (key for key, hint in hints.items() if key not in node and hint not in added and key not in optional)
+    yield from ((f"{prefix}{key}", " is missing") for key in missing)
+
+
+@cache
+def field_types(schema: type) -> dict[str, Any]:
+    """The fields that a dataclass is built from, with their annotations."""
+    hints = get_type_hints(schema, include_extras=True)
+    return {f.name: hints[f.name] for f in fields(schema) if f.init and not f.name.startswith("_")}
+
+
+def _slot_of(hint: Any) -> Slot | None:
+    """The slot that a field is, by its annotation: a class of parts, or what makes one of further arguments."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        return Slot((hint,))
+    if get_origin(hint) is collections.abc.Callable:
+        arguments, made = get_args(hint)
+        return Slot((made,), adds=tuple(arguments)) if isinstance(made, type) else None
+    return None
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether a field is a value and no part."""
+    arguments = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return _is_plain(arguments[0])
+    if get_origin(hint) is Literal or not arguments:
+        return get_origin(hint) is Literal or hint in (int, float, str, bool, type(None))
+    return all(map(_is_plain, arguments))
+
+
+def _wrong(key: str, value: Any, hint: Any) -> Iterator[Fault]:
+    """What is wrong with a value. Strictly: the part is built from the value as it stands, unconverted."""
+    try:
+        _adapter(hint).validate_python(value, strict=True)
+    except ValidationError as error:
+        said = (re.sub(r"^\w+ should", "must", str(e["msg"]).removeprefix("Value error, ")) for e in error.errors())
+        wanted = " or ".join(dict.fromkeys(said))
+        place = ".".join(str(part) for part in error.errors()[0]["loc"] if isinstance(part, int))
+        yield key, f"{f'[{place}]' if place else ''}={_value(value)}: {wanted}"
+
+
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
+
+
+def _value(value: Any) -> str:
+    """A value as it is typed, or as much of it as a line can hold."""
+    return "null" if value is None else shortened(str(value))
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"

@@ -1,0 +1,166 @@
+"""What makes a run what it is, and its key: the part of a configuration that numbers depend on.
+
+Classes count by their stored names, so that moving one changes no key. A field that has its neutral value, with which
+its part does what it did before the field was there, does not count, so that adding one changes no key either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import Any, get_args
+
+from flnl.config.check import field_types, located
+from flnl.config.compose import Root, flatten
+from flnl.config.registry import named, stored_name
+from flnl.core.ranges import Neutral
+
+FORMAT = 2
+"""Of keys, as records name it. Keys of the first format hashed the paths of classes and are worked out again."""
+
+NOT_OF_THE_KEY = (
+    "output",
+    "output_root",
+    "cache",
+    "products",
+    "figures",
+    "wandb",
+    "device",
+    "executor",
+    "threads",
+    "memory_format",
+    "client_memory",
+    "eval.memorization",
+    "eval.cohort",
+    "checkpoint",
+    "max_rounds",
+    "resume",
+    "protocol",
+    "dataset.download",
+    "dataset.mirror",
+    "dataset.timeout",
+    "dataset.threads",
+    "dataset.in_memory",
+    "dataset.memory_limit",
+    "dataset.fingerprint",
+    "dataset.cache",
+)
+"""What may differ between two runs that are the same: where they write, how they are run, how data are fetched.
+
+A protocol's values count where they are used, so a section for one more method changes no other's key.
+"""
+
+METHOD = (
+    *("name", "stages", "exchange", "corrector"),
+    *("sampler", "batch", "local", "gradient", "aggregator", "server"),
+)
+"""What is read of ``method``. Its other keys are short names for values of these, and count there."""
+
+
+def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a resolved configuration that makes a run what it is, as dotted keys and values."""
+    return _relevant(_canonical(_read(plain), Root))
+
+
+def recorded_identity(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity of the run that a record tells of.
+
+    A record of the first format has none: it is worked out from the configuration, whose classes are not imported.
+    """
+    written = record.get("identity")
+    if isinstance(written, Mapping):
+        return dict(written)
+    return _relevant(_canonical(_read(record["config"]), Root, imports=False))
+
+
+def settings(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """As ``identity``, with the short names of a method's values, and with values that are neutral.
+
+    These are the keys that a person types and reads. No class is imported to tell them.
+    """
+    return _relevant({key: _one_form(value) for key, value in named(plain).items()})
+
+
+def run_key(plain: Mapping[str, Any]) -> str:
+    """The key of a resolved configuration: sha256 of its identity, 64 hex digits."""
+    return _digest(identity(plain))
+
+
+def recorded_key(record: Mapping[str, Any]) -> str:
+    """The key of the run that a record tells of, in today's format."""
+    if record.get("key_format") == FORMAT or not isinstance(record.get("config"), Mapping):
+        return str(record["key"])
+    return _digest(recorded_identity(record))
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_text(values).encode()).hexdigest()
+
+
+def _read(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without the keys of ``method`` that no part is built from."""
+    method = plain.get("method")
+    read = {key: value for key, value in method.items() if key in METHOD} if isinstance(method, Mapping) else method
+    return {**plain, "method": read}
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings of two runs that differ, with both values; a key that one side lacks is "absent" there.
+
+    >>> differences({"train": {"lr": 1}, "threads": 1}, {"train": {"lr": 2}, "threads": 2})
+    {'train.lr': (1, 2)}
+    """
+    mine, other = settings(ours), settings(theirs)
+    both = {k: (mine.get(k, "absent"), other.get(k, "absent")) for k in sorted(mine.keys() | other.keys())}
+    return {key: values for key, values in both.items() if values[0] != values[1]}
+
+
+def _relevant(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in flatten(node)
+        if not any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY)
+    }
+
+
+def _canonical(node: Any, schema: type | None = None, *, imports: bool = True) -> Any:
+    """A node with stored names for classes, without neutral values; ``schema`` is the class that has its fields.
+
+    Where nothing may be imported, a part's neutral values are not known, and stay.
+    """
+    if isinstance(node, list):
+        return [_canonical(value, imports=imports) for value in node]
+    if not isinstance(node, Mapping):
+        return _one_form(node)
+    target = node.get("_target_")
+    if target is not None:
+        schema = located(str(target)) if imports else None
+    fields = field_types(schema) if schema is not None and is_dataclass(schema) else {}
+    found = {} if target is None else {"_target_": stored_name(str(target))}
+    for key, value in node.items():
+        if key in ("_target_", "_partial_"):
+            continue
+        hint = fields.get(key)
+        canonical = _canonical(value, hint if isinstance(hint, type) else None, imports=imports)
+        if not any(_text(canonical) == _text(_one_form(neutral.value)) for neutral in _neutrals(hint)):
+            found[str(key)] = canonical
+    return found
+
+
+def _neutrals(hint: Any) -> Iterator[Neutral]:
+    return (one for one in get_args(hint)[1:] if isinstance(one, Neutral))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _one_form(value: Any) -> Any:
+    """1.0 and 1 are the same value."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {str(key): _one_form(v) for key, v in value.items()}
+    return [_one_form(v) for v in value] if isinstance(value, list) else value

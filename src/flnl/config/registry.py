@@ -1,0 +1,146 @@
+"""The classes that files may name: those that configuration files name.
+
+A file written by a run (its record, its model, a checkpoint) says which part it means by a stored name. The name is
+looked up among the classes that the files of one configuration group name, in ``conf/`` and in folders that the user's
+command adds, and its values are checked as those of the command line are. So no file can have other code run, a part
+may move to another module, and a new part needs no entry anywhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
+from flnl.config import compose
+from flnl.config.check import faults_of, field_types, located
+from flnl.core.errors import UserError
+from flnl.core.ranges import FromFiles
+
+PACKAGES = ("flnl", "src")  # and what it was called at first
+"""Top-level packages whose classes are stored by their bare names; any other class is stored with its path."""
+
+
+def stored_name(target: str) -> str:
+    """What files call the class at the path ``target``: its bare name where it is one of this package's.
+
+    >>> stored_name("flnl.models.cnn.CNN"), stored_name("lab.nets.CNN"), stored_name("CNN")
+    ('CNN', 'lab.nets.CNN', 'CNN')
+    """
+    package, _, rest = target.partition(".")
+    return rest.rpartition(".")[2] if package in PACKAGES and rest else target
+
+
+def named(node: Any) -> Any:
+    """A configuration node with the stored name of each class in the place of its path."""
+    if isinstance(node, Mapping):
+        return {k: stored_name(str(v)) if k == "_target_" else named(v) for k, v in node.items()}
+    return [named(v) for v in node] if isinstance(node, list) else node
+
+
+def folders() -> list[Path]:
+    """The folders with configuration files of the command that is running: ``conf/`` and its search path."""
+    found = [compose.CONF]
+    if HydraConfig.initialized():
+        for source in HydraConfig.get().runtime.config_sources:
+            if source.schema == "file":
+                found.append(Path(source.path))
+            elif source.schema == "pkg" and not source.path.startswith("hydra."):
+                found += [Path(place) for place in importlib.import_module(source.path).__path__]
+    return list(dict.fromkeys(path.resolve() for path in found if path.is_dir()))
+
+
+def targets(group: str, places: Sequence[Path] = ()) -> dict[str, str]:
+    """The classes that the files of a group name: paths by stored name. ``places`` are searched besides ``folders``."""
+    files = (file for place in (*folders(), *places) for file in sorted((place / group).rglob("*.yaml")))
+    return {stored_name(path): path for file in files for path in _paths(OmegaConf.to_container(OmegaConf.load(file)))}
+
+
+def _paths(node: Any) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield str(node["_target_"])
+        for value in node.values():
+            yield from _paths(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _paths(value)
+
+
+def restored(group: str, node: Any, source: str, places: Sequence[Path] = ()) -> dict[str, Any]:
+    """A node of a configuration group that was read from a file, fit to be built.
+
+    Args:
+        group: the group that it belongs to, as in ``model``.
+        node: what the file says, with stored names (or paths of this package's classes, as they were at first).
+        source: the file, for messages.
+        places: folders with configuration files, besides those of the command.
+
+    Raises:
+        UserError: if it names a class that no file of the group names, has a value that the class does not take, or
+            holds what only a command line may say.
+    """
+    known = targets(group, places)
+    found = _withheld(_restored(node, known, f"{source}: {group}"))
+    if not isinstance(found, dict) or "_target_" not in found:
+        raise UserError(f"{source}: {group} names no class")
+    if faults := faults_of({group: found}):
+        raise UserError(f"{source}: {faults}")
+    return found
+
+
+def _restored(node: Any, known: Mapping[str, str], where: str) -> Any:
+    if isinstance(node, str) and "${" in node:
+        raise UserError(f"{where} holds {node!r}: interpolations are for the command line")
+    if isinstance(node, list):
+        return [_restored(value, known, where) for value in node]
+    if not isinstance(node, Mapping):
+        return node
+    found: dict[str, Any] = {}
+    for key, value in node.items():
+        if key == "_target_":
+            found[key] = _path(str(value), known, where)
+        elif str(key).startswith("_") and not (key == "_partial_" and isinstance(value, bool)):
+            raise UserError(f"{where} has {key}, which only the command line may say")
+        else:
+            found[key] = _restored(value, known, f"{where}.{key}")
+    return found
+
+
+def _withheld(node: Any) -> Any:
+    """A node without what only a command line may set."""
+    if not isinstance(node, dict):
+        return [_withheld(value) for value in node] if isinstance(node, list) else node
+    found = {key: _withheld(value) for key, value in node.items()}
+    kind = located(found["_target_"]) if "_target_" in found else None
+    for key, hint in field_types(kind).items() if kind is not None and is_dataclass(kind) else ():
+        withheld = [one.value for one in get_args(hint)[1:] if isinstance(one, FromFiles)]
+        if withheld and key in found:
+            found[key] = withheld[0]
+    return found
+
+
+def _path(text: str, known: Mapping[str, str], where: str) -> str:
+    name = stored_name(text)
+    for candidate, path in known.items():
+        if candidate.casefold() == name.casefold():
+            return path
+    raise UserError(
+        f"{where} names {name!r}, which no configuration file of that group has; there are "
+        f"{', '.join(sorted(known))} (a folder with others can be named on the command line)"
+    )
+
+
+def option_of(group: str, fits: Callable[[type], bool]) -> str | None:
+    """The first option of a group that names a class which ``fits``; None where there is none."""
+    for place in folders():
+        for file in sorted((place / group).rglob("*.yaml")):
+            kinds = map(located, _paths(OmegaConf.to_container(OmegaConf.load(file))))
+            if any(kind is not None and fits(kind) for kind in kinds):
+                return file.relative_to(place / group).with_suffix("").as_posix()
+    return None

@@ -1,0 +1,342 @@
+"""A method: parts, and the stages in which they act.
+
+A method is assembled from configuration and checked before anything runs; the check names the keys to change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, get_args
+
+from flnl.core.errors import UserError
+from flnl.core.findings import Finding
+from flnl.core.parts import (
+    Aggregator,
+    BatchRule,
+    ClientSampler,
+    Exchange,
+    FederatedState,
+    GradientTransform,
+    LabelCorrector,
+    LossTerm,
+    Oracle,
+    Part,
+    Payload,
+    ServerUpdate,
+    When,
+)
+
+OptionOf = Callable[[str, Callable[[type], bool]], str | None]
+"""The option of a configuration group that names a class which fits."""
+
+
+def no_option(group: str, fits: Callable[[type], bool]) -> None:
+    """Where no configuration is at hand to name options from."""
+
+
+@dataclass(frozen=True)
+class Correcting:
+    """How a stage has labels corrected: by whom, by which of its rules, and when."""
+
+    corrector: LabelCorrector
+    rule: str
+    when: When
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of rounds with the same parts. A correction belongs to the stage that it ends."""
+
+    name: str
+    number: int  # from 1
+    rounds: int | None  # aggregations; or else
+    passes: int | None  # visits of every client
+    sampler: ClientSampler
+    batch: BatchRule
+    local: Mapping[str, LossTerm]
+    gradient: GradientTransform | None
+    aggregator: Aggregator[Any]
+    server: ServerUpdate
+    exchange: Mapping[str, Exchange]  # those that take part; the others are silent
+    correct: Correcting | None
+    restart: bool = False  # whether it begins with the initial model
+
+    def rounds_in_pass(self, clients: int) -> int:
+        """Rounds until every one of ``clients`` has been visited."""
+        return math.ceil(clients / self.sampler.size(clients))
+
+    def length(self, clients: int) -> int:
+        """Rounds of the stage."""
+        return self.rounds if self.rounds is not None else (self.passes or 0) * self.rounds_in_pass(clients)
+
+    def corrects_after(self, stage_round: int, clients: int) -> bool:
+        """Whether labels are corrected after this round of the stage (from 0)."""
+        if self.correct is None:
+            return False
+        if self.correct.when == "pass":
+            return (stage_round + 1) % self.rounds_in_pass(clients) == 0
+        return stage_round + 1 == self.length(clients)
+
+    def parts(self) -> dict[str, str]:
+        """The active parts with their values, by slot; empty slots left out."""
+        shown = {
+            "length": f"{self.rounds} rounds" if self.rounds is not None else f"{self.passes} passes",
+            "start": "from the initial model" if self.restart else "",
+            "sampler": _shown(self.sampler),
+            "batch": _shown(self.batch),
+            "local": " + ".join(_shown(term, name) for name, term in self.local.items()),
+            "gradient": "" if self.gradient is None else _shown(self.gradient),
+            "exchange": ", ".join(_shown(exchange, name) for name, exchange in self.exchange.items()),
+            "aggregator": _shown(self.aggregator),
+            "server": _shown(self.server),
+        }
+        if self.correct is not None:
+            when = "after each pass" if self.correct.when == "pass" else "after the last round"
+            shown["corrector"] = f"{self.correct.rule} {when} by {_shown(self.correct.corrector)}"
+        return {slot: text for slot, text in shown.items() if text}
+
+    def describe(self) -> str:
+        """The active parts in one line."""
+        return f"{self.name}: {'; '.join(self.parts().values())}"
+
+
+@dataclass(frozen=True)
+class Method:
+    """The whole of a method. ``exchange`` has them all, those included that are silent in some stage."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    exchange: Mapping[str, Exchange]
+
+    def length(self, clients: int) -> int:
+        """Rounds in all."""
+        return sum(stage.length(clients) for stage in self.stages)
+
+    @property
+    def title(self) -> str:
+        """Its name, and whether it is none."""
+        return f"{self.name} (upper bound)" if self.upper_bound else self.name
+
+    @property
+    def asks(self) -> tuple[type, ...]:
+        """What it is given beyond its federation."""
+        return tuple(dict.fromkeys(kind for exchange in self.exchange.values() for kind in exchange.asks()))
+
+    @property
+    def upper_bound(self) -> bool:
+        """Whether it is given the truth: its runs are an upper bound, and every record of them says so."""
+        return Oracle in self.asks
+
+    def at(self, round: int, clients: int) -> tuple[Stage, int]:
+        """The stage that ``round`` (from 0) belongs to, and its number within the stage (from 0).
+
+        Raises:
+            IndexError: past the end.
+        """
+        for stage in self.stages:
+            if round < stage.length(clients):
+                return stage, round
+            round -= stage.length(clients)
+        raise IndexError("the method has no such round")
+
+    @property
+    def corrector(self) -> LabelCorrector | None:
+        """Who corrects labels, where a stage has them corrected; stages differ in its rules alone."""
+        return next((stage.correct.corrector for stage in self.stages if stage.correct is not None), None)
+
+    def exchange_state(self, name: str, state: FederatedState, clients: int) -> Any:
+        """What the exchange ``name`` keeps on the server, or begins with; ``clients`` are all that there are."""
+        slot = exchange_slot(name)
+        return state.server.parts[slot] if slot in state.server.parts else self.exchange[name].init(clients)
+
+    def known(self, state: FederatedState, clients: int) -> Payload:
+        """What exchanges know on the server, those included that are silent now."""
+        states = ((e, self.exchange_state(name, state, clients)) for name, e in self.exchange.items())
+        return Payload(*(fact for exchange, kept in states for fact in exchange.known(kept)))
+
+    def findings_of_exchanges(self, state: FederatedState, clients: int) -> dict[str, Sequence[Finding]]:
+        """What each exchange says of clients, of whom there are ``clients``, and of their samples; by its name."""
+        states = {name: self.exchange_state(name, state, clients) for name in self.exchange}
+        return {name: self.exchange[name].findings(kept, state.clients) for name, kept in states.items()}
+
+    def findings_of_corrector(self, state: FederatedState, clients: int) -> Sequence[Finding]:
+        """As ``findings_of_exchanges``, of the corrector; nothing where there is none."""
+        corrector = self.corrector
+        return () if corrector is None else corrector.findings(self.known(state, clients), state.clients)
+
+    def check(self, option_of: OptionOf = no_option) -> None:
+        """Refuse parts that do not fit.
+
+        Raises:
+            UserError: naming the keys.
+        """
+        names = ", ".join(stage.name for stage in self.stages)
+        for stage in self.stages:
+            self._check_stage(stage, option_of)
+            limits = stage.batch.limited_to()
+            if limits and min(limits) > len(self.stages):
+                raise UserError(
+                    f"method.mixup_stages (method.batch.stages) names stage {min(limits)}, and method={self.name} has "
+                    f"1 to {len(self.stages)} ({names})"
+                )
+
+    def _check_stage(self, stage: Stage, option_of: OptionOf) -> None:
+        if not any(term.fits_labels for term in stage.local.values()):
+            raise UserError(
+                f"method/local=[{','.join(stage.local)}] has no term that learns from labels; "
+                f"did you mean method/local=[{','.join(('cross_entropy', *stage.local))}]?"
+            )
+        for key, part in _parts(stage):
+            on_clients = key.startswith("local/") or key in ("batch", "gradient")
+            self._require(key, part, self._reaches(stage) if on_clients else self._told, stage, option_of)
+        if stage.correct is None:
+            return
+        rules = stage.correct.corrector.rules
+        if stage.correct.rule not in rules:
+            raise UserError(
+                f"method.stages.{stage.name}.correct.rule={stage.correct.rule}: the corrector has {', '.join(rules)}"
+            )
+        self._require("corrector", stage.correct.corrector, self._told, stage, option_of)
+
+    def doubts(self) -> list[str]:
+        """Combinations that are surely slips: parts without what they are meant to act with, each in a line."""
+        found: dict[tuple[str, str, str], list[str]] = {}
+        for stage in self.stages:
+            acting = dict(_parts(stage))
+            for key, part in acting.items():
+                if missing := part.lacks(list(acting.values())):
+                    found.setdefault((key, type(part).__name__, " and ".join(missing)), []).append(stage.name)
+        return [
+            f"method/{key} ({name}) is meant for {missing}, which stage {' and '.join(stages)} does not have"
+            for (key, name, missing), stages in found.items()
+        ]
+
+    @property
+    def _told(self) -> set[type]:
+        """What the server knows, or a client is told while it corrects."""
+        return {t for e in self.exchange.values() for t in (*e.sends, *e.keeps, *e.knows)}
+
+    def _reaches(self, stage: Stage) -> set[type]:
+        """What a client that trains in ``stage`` is sent, or has kept; if not at once, then in a later stage."""
+        found = {t for e in stage.exchange.values() if e.first_stage() <= len(self.stages) for t in e.sends}
+        for one in self.stages[: stage.number]:
+            found |= {t for e in one.exchange.values() if e.first_stage() <= len(self.stages) for t in e.keeps}
+        return found
+
+    def _require(self, key: str, part: Part, told: set[type], stage: Stage, option_of: OptionOf) -> None:
+        for kind in part.reads:
+            if kind in told:
+                continue
+            said = f"method/{key} ({type(part).__name__}) reads {kind.__name__}, which"
+            for name, exchange in self.exchange.items():
+                if kind in (*exchange.sends, *exchange.keeps):
+                    first = exchange.first_stage()
+                    if first > len(self.stages):
+                        raise UserError(
+                            f"{said} {name} gives from stage {first} on, and method={self.name} has "
+                            f"{len(self.stages)}; choose method/stages with one more"
+                        )
+                    raise UserError(
+                        f"{said} {name} gives, and {name} is silent in stage {stage.name}; "
+                        f"take it out of method.stages.{stage.name}.silent, or {key.split('/')[0]} out of the stage"
+                    )
+            option = option_of("method/exchange", partial(_gives, kind))
+            hint = f"; add method/exchange=[{option}]" if option else ""
+            raise UserError(f"{said} no exchange sends{hint}")
+
+
+def _gives(kind: type, part: type) -> bool:
+    return any(kind in getattr(part, where, ()) for where in ("sends", "keeps", "knows"))
+
+
+def exchange_slot(name: str) -> str:
+    """The slot of ``ServerState.parts`` in which the exchange ``name`` has its state."""
+    return f"exchange {name}"
+
+
+def _parts(stage: Stage) -> Iterator[tuple[str, Part]]:
+    yield "sampler", stage.sampler
+    yield "batch", stage.batch
+    yield "aggregator", stage.aggregator
+    yield "server", stage.server
+    yield from ((f"local/{name}", term) for name, term in stage.local.items())
+    if stage.gradient is not None:
+        yield "gradient", stage.gradient
+
+
+def _shown(part: Any, name: str | None = None) -> str:
+    """A part's name and values, as in ``Uniform(fraction=0.5)``."""
+    values = ", ".join(f"{f.name}={getattr(part, f.name)}" for f in fields(part))
+    return f"{name or type(part).__name__}({values})" if values else name or type(part).__name__
+
+
+def _check_stage_values(name: str, given: Mapping[str, Any]) -> None:
+    where = f"method.stages.{name}"
+    if unknown := set(given) - STAGE_KEYS:
+        raise UserError(f"{where}.{min(unknown)} is no key of a stage; there are {', '.join(sorted(STAGE_KEYS))}")
+    if ("rounds" in given) == ("passes" in given):
+        raise UserError(f"{where} takes either rounds or passes")
+    if not isinstance(given.get("restart", False), bool):
+        raise UserError(f"{where}.restart={given['restart']} must be true or false")
+    correct = given.get("correct")
+    if correct is not None and (set(correct) != {"when", "rule"} or correct["when"] not in get_args(When)):
+        raise UserError(f"{where}.correct={dict(correct)} must be a rule, and when: {' or '.join(get_args(When))}")
+
+
+def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCorrector | None) -> Correcting | None:
+    if given is None:
+        return None
+    if not corrector:
+        raise UserError(
+            f"method/stages: stage {stage} corrects labels, but there is no corrector; "
+            "add method/corrector=fedcorr or take method/stages=single"
+        )
+    return Correcting(corrector, given["rule"], given["when"])
+
+
+STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number", "exchange"} | {"silent"}
+
+
+def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Method:
+    """A method from its built configuration: the method's own parts, and what each stage puts in their place.
+
+    ``config`` is ``cfg.method`` with every part built. A stage's ``silent`` names exchanges that take no part in it.
+    ``option_of`` names what a person would choose for a part that is missing.
+
+    Raises:
+        UserError: if a stage has a key that is none.
+    """
+    exchanges: dict[str, Exchange] = config["exchange"]
+    stages = []
+    for number, (name, given) in enumerate(config["stages"].items(), start=1):
+        _check_stage_values(name, given)
+        own = {**{k: config[k] for k in ("sampler", "batch", "local", "gradient", "aggregator", "server")}, **given}
+        silent = own.get("silent", [])
+        stages.append(
+            Stage(
+                name=name,
+                number=number,
+                rounds=own.get("rounds"),
+                passes=own.get("passes"),
+                sampler=own["sampler"],
+                batch=own["batch"],
+                local=own["local"],
+                gradient=own["gradient"] or None,
+                aggregator=own["aggregator"],
+                server=own["server"],
+                exchange={k: e for k, e in exchanges.items() if k not in silent},
+                correct=_correcting(name, own.get("correct"), config["corrector"]),
+                restart=own.get("restart", False),
+            )
+        )
+    method = Method(config["name"], tuple(stages), exchanges)
+    method.check(option_of)
+    for name, given in config["stages"].items():
+        if unknown := set(given.get("silent", ())) - set(exchanges):
+            raise UserError(
+                f"method.stages.{name}.silent={min(unknown)} is no exchange; there are {', '.join(exchanges)}"
+            )
+    return method

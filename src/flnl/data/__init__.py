@@ -1,0 +1,1 @@
+"""Data sets, images, partitions, label noise and the federation that is drawn from them."""

@@ -1,0 +1,1 @@
+"""Data sets, a module a source."""

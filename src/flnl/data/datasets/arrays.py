@@ -1,0 +1,243 @@
+"""A user's own arrays: one ``.npz`` file with inputs and labels for training and testing.
+
+Nothing in the file is guessed where two readings are possible: the error names the key that decides.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flnl.core.errors import UserError
+from flnl.core.ranges import Count, PathText, PositiveCount
+from flnl.data.dataset import Dataset, Labels
+from flnl.data.datasets.assemble import assemble
+from flnl.data.datasets.download import expand
+from flnl.data.datasets.label_file import LabelFile, choose_labels, number_clients, read_label_file
+from flnl.data.images import TensorImages
+from flnl.data.transforms import Transform
+
+Content = Mapping[str, NDArray[Any]]
+MOST_CLASSES = 100_000
+"""Labels beyond are taken for a mistake where no names say how many classes there are."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """``x_train``, ``y_train``, ``x_test``, ``y_test``; optional ``y_given``, ``clients`` and ``classes`` (names).
+
+    Inputs of type uint8 are images, divided by 255; numbers of any other type are taken as they are, as float32.
+
+    Their shape: [N, H, W] is grey. [N, H, W, C] and [N, C, H, W] are told apart by where the 1 or 3 stands; where both
+    or neither do, ``layout`` decides. [N, D] has to be told the ``shape`` [C, H, W], in that order of values;
+    [1, 1, D] for features that are no image.
+
+    Labels are 0..C-1. ``truth`` says who knows the correct ones of the training set: ``y_train``, a label file's
+    column ``true`` (``csv``), or ``none``. The labels to learn from are those of ``y_given`` or of the label file (its
+    columns: id, a sample's position from 0; label; true; client), or else ``y_train``.
+    """
+
+    name: str
+    root: PathText
+    file: PathText  # a relative path begins at root
+    labels: PathText | None  # a relative path begins at root
+    truth: Literal["y_train", "csv", "none"]
+    layout: Literal["auto", "NHWC", "NCHW"]
+    shape: list[int] | None
+    normalize: Literal["train", "half", "none"]
+    padding: Count
+    flip: bool
+    train_size: PositiveCount | None
+    test_size: PositiveCount | None
+
+    def __call__(self) -> Dataset:
+        """The data set.
+
+        Raises:
+            UserError: if arrays, label file and configuration do not fit each other.
+        """
+        root = expand(self.root)
+        path = root / Path(self.file).expanduser()
+        arrays = _load(path)
+        train, test = (self._pixels(arrays[name], f"{name} of {path}") for name in ("x_train", "x_test"))
+        if (train.dtype, train.shape[1:]) != (test.dtype, test.shape[1:]):
+            raise UserError(
+                f"dataset.file: x_train and x_test of {path} are {_form(train)} and {_form(test)}, not alike"
+            )
+        classes = _classes(arrays, path)
+        own = _labels(arrays, "y_train", len(train), classes, path) if "y_train" in arrays else None
+        table = self._label_file(arrays, root, path, len(train), classes)
+        truth, given = choose_labels(self.truth, "y_train", own, table)
+        clients = table.clients if table else None
+        if "clients" in arrays:
+            if clients is not None:
+                raise UserError(f"dataset.labels: {path} names the clients already, in clients: leave out one")
+            clients = _clients(arrays["clients"], len(train), path)
+        scale = 255.0 if train.dtype == torch.uint8 else 1.0
+        mean, std = self._normalization(train, scale)
+        return assemble(
+            name=self.name,
+            classes=classes,
+            train=TensorImages(train),
+            test=TensorImages(test),
+            test_labels=_labels(arrays, "y_test", len(test), classes, path),
+            transform=Transform(
+                (train.shape[2], train.shape[3]), mean, std, scale=scale, padding=self.padding, flip=self.flip
+            ),
+            truth=truth,
+            given=given,
+            clients=clients,
+            train_size=self.train_size,
+            test_size=self.test_size,
+        )
+
+    def _pixels(self, array: NDArray[Any], what: str) -> Tensor:
+        """Inputs [N, C, H, W] of uint8 or float32."""
+        if array.dtype.kind not in "biuf":
+            raise UserError(f"dataset.file: {what} has values of type {array.dtype}, which are no numbers")
+        if array.dtype != np.uint8:
+            with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and that is looked for
+                array = array.astype(np.float32)
+            if not np.isfinite(array).all():
+                raise UserError(f"dataset.file: {what} has values that are not finite as float32 (NaN or infinite)")
+        pixels = torch.from_numpy(np.ascontiguousarray(self._arranged(array, what)))
+        if pixels.numel() == 0:
+            raise UserError(f"dataset.file: {what} is empty, its shape is {array.shape}")
+        return pixels
+
+    def _arranged(self, array: NDArray[Any], what: str) -> NDArray[Any]:
+        """The array as [N, C, H, W], by the rule in the class's description."""
+        if array.ndim == 2:
+            if self.shape is None or len(self.shape) != 3 or int(np.prod(self.shape)) != array.shape[1]:
+                d = array.shape[1]
+                raise UserError(
+                    f"dataset.shape={self.shape}: {what} is flat, {array.shape}; set it to [C,H,W] with {d} values in"
+                    f" all, or to [1,1,{d}] for features that are no image"
+                )
+            return array.reshape(-1, *self.shape)
+        if array.ndim == 3:
+            return array[:, None]
+        if array.ndim != 4:
+            raise UserError(
+                f"dataset.file: {what} has shape {array.shape}; it should be [N,D], [N,H,W], [N,H,W,C] or [N,C,H,W]"
+            )
+        first, last = array.shape[1] in {1, 3}, array.shape[3] in {1, 3}
+        if self.layout == "auto" and first == last:
+            raise UserError(f"dataset.layout: {what} has shape {array.shape}, which may be either: set NHWC or NCHW")
+        return array.transpose(0, 3, 1, 2) if self.layout == "NHWC" or (self.layout == "auto" and last) else array
+
+    def _label_file(
+        self, arrays: Content, root: Path, path: Path, count: int, classes: tuple[str, ...]
+    ) -> LabelFile | None:
+        """The labels to learn from, of the label file or of ``y_given``; None where neither is there."""
+        table = None
+        if self.labels is not None:
+            positions = tuple(str(i) for i in range(count))
+            table = read_label_file(root / Path(self.labels).expanduser(), "id", positions, classes)
+        if "y_given" in arrays:
+            if table is not None:
+                raise UserError(f"dataset.labels: {path} has labels to learn from already, y_given: leave out one")
+            table = LabelFile(_labels(arrays, "y_given", count, classes, path), None, None)
+        return table
+
+    def _normalization(self, train: Tensor, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation a channel."""
+        channels = train.shape[1]
+        if self.normalize != "train":
+            value = (0.5, 0.5) if self.normalize == "half" else (0.0, 1.0)
+            return (value[0],) * channels, (value[1],) * channels
+        values = train.transpose(0, 1).reshape(channels, -1).numpy()
+        mean = values.mean(axis=1, dtype=np.float64) / scale
+        std = values.std(axis=1, dtype=np.float64) / scale
+        return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())  # a constant channel stays finite
+
+
+def _load(path: Path) -> Content:
+    """The arrays of the file.
+
+    Raises:
+        UserError: if it cannot be read without running code, or an array is missing.
+    """
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                raise ValueError("it is a single array")
+            content = {name: loaded[name] for name in loaded.files}
+            if strange := [name for name, array in content.items() if not isinstance(array, np.ndarray)]:
+                raise ValueError(f"{strange[0]} is no array")
+    except FileNotFoundError as error:
+        raise UserError(
+            f"dataset.file: {path} is not there; write it with numpy.savez(file, x_train=..., y_train=..., x_test=...,"
+            " y_test=...)"
+        ) from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(
+            f"dataset.file: {path} cannot be read ({error}); it should be an .npz file of plain arrays, as numpy.savez"
+            " writes"
+        ) from error
+    for name in ("x_train", "x_test", "y_test"):
+        if name not in content:
+            raise UserError(
+                f"dataset.file: {path} has no array {name!r}, only {', '.join(sorted(content)) or 'nothing'}"
+            )
+    return content
+
+
+def _classes(arrays: Content, path: Path) -> tuple[str, ...]:
+    """The names of the classes, which are their numbers where the file has no names."""
+    if "classes" in arrays:
+        names = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
+        if len(set(names)) != len(names):
+            raise UserError(f"dataset.file: two classes of {path} have the same name")
+    else:
+        labels = [arrays[name] for name in ("y_train", "y_given", "y_test") if name in arrays]
+        highest = max((int(y.max()) for y in labels if y.size and y.dtype.kind in "iu"), default=0)
+        if highest >= MOST_CLASSES:
+            raise UserError(f"dataset.file: {path} has a label {highest}; labels should be 0..C-1, without such gaps")
+        names = tuple(str(i) for i in range(highest + 1))
+    if len(names) < 2:
+        raise UserError(f"dataset.file: {path} has {len(names)} class; at least two are needed")
+    return names
+
+
+def _labels(arrays: Content, name: str, count: int, classes: tuple[str, ...], path: Path) -> Labels:
+    """Labels as int64 [count].
+
+    Raises:
+        UserError: if they are not ``count`` whole numbers in 0..C-1.
+    """
+    labels = arrays[name]
+    if labels.shape != (count,) or labels.dtype.kind not in "iu":
+        raise UserError(
+            f"dataset.file: {name} of {path} is {labels.dtype} {labels.shape}; it should be {count} whole numbers,"
+            " one a sample"
+        )
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+    if len(wrong):
+        raise UserError(
+            f"dataset.file: {name}[{wrong[0]}] of {path} is {labels[wrong[0]]}; labels should be 0..{len(classes) - 1}"
+        )
+    return labels.astype(np.int64)
+
+
+def _clients(owners: NDArray[Any], count: int, path: Path) -> NDArray[np.int64]:
+    """The natural clients' numbers [count]: see ``number_clients``."""
+    if owners.shape != (count,) or owners.dtype.kind not in "iuU" or (owners.dtype.kind == "i" and owners.min() < 0):
+        raise UserError(
+            f"dataset.file: clients of {path} is {owners.dtype} {owners.shape}; it should be {count} names or numbers"
+            " from 0, one a sample"
+        )
+    return number_clients([str(owner) for owner in owners.tolist()])
+
+
+def _form(pixels: Tensor) -> str:
+    """Type and shape, as an error names them."""
+    return f"{str(pixels.dtype).removeprefix('torch.')} {list(pixels.shape[1:])}"

@@ -1,0 +1,92 @@
+"""The last step of every source: cut to the sizes asked for, and name the content.
+
+What comes out depends on the files and the configuration alone, never on the run's seed.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from flnl.core.errors import UserError
+from flnl.data.dataset import Dataset, Indices, Labels
+from flnl.data.images import Store
+from flnl.data.transforms import Transform
+
+
+def assemble(
+    *,
+    name: str,
+    classes: Sequence[str],
+    train: Store,
+    test: Store,
+    test_labels: Labels,
+    transform: Transform,
+    truth: Labels | None,
+    given: Labels | None = None,
+    clients: Indices | None = None,
+    ids: Sequence[str] | None = None,
+    train_size: int | None,
+    test_size: int | None,
+) -> Dataset:
+    """The data set, with only ``train_size`` and ``test_size`` samples where these say so (see ``balanced``).
+
+    A training set that was cut has ids, the full set's positions unless ``ids`` says better, so that label files for
+    the full set can still be aligned.
+
+    Raises:
+        UserError: if there are fewer samples than asked for.
+    """
+    labels = given if given is not None else truth
+    if labels is None:
+        raise ValueError("a data set needs given labels or the truth")
+    if train_size is not None:
+        keep = balanced(labels, train_size, "dataset.train_size")
+        train = train.take(keep)
+        truth, given, clients = (None if array is None else array[keep] for array in (truth, given, clients))
+        ids = tuple(str(i) if ids is None else ids[i] for i in keep.tolist())
+    if test_size is not None:
+        keep = balanced(test_labels, test_size, "dataset.test_size")
+        test, test_labels = test.take(keep), test_labels[keep]
+    arrays = (truth, given, clients, test_labels)
+    names = train.digest_of_names(), test.digest_of_names()
+    return Dataset(
+        name=name,
+        classes=tuple(classes),
+        train=train,
+        test=test,
+        test_labels=test_labels,
+        transform=transform,
+        truth=truth,
+        given=given,
+        clients=clients,
+        ids=ids,
+        fingerprint=_fingerprint(train.digest(), test.digest(), arrays),
+        names_fingerprint=None if names[0] is None or names[1] is None else _fingerprint(names[0], names[1], arrays),
+    )
+
+
+def _fingerprint(train: bytes, test: bytes, arrays: Sequence[Labels | None]) -> str:
+    """The sha256 of both splits' digests and of all labels."""
+    digest = hashlib.sha256(train + test)
+    for array in arrays:
+        digest.update(b"-" if array is None else np.ascontiguousarray(array, np.int64).tobytes())
+    return digest.hexdigest()
+
+
+def balanced(labels: Labels, size: int, key: str) -> Indices:
+    """The positions of ``size`` samples, ascending: of every class its first ones, as equally many as there are.
+
+    >>> balanced(np.array([0, 0, 0, 0, 1, 1]), 3, "dataset.train_size").tolist()
+    [0, 1, 4]
+
+    Raises:
+        UserError: if there are fewer than ``size``.
+    """
+    if size > len(labels):
+        raise UserError(f"{key}: {size} samples asked for, the data set has {len(labels)}")
+    order = np.argsort(labels, kind="stable")
+    first = np.searchsorted(labels[order], labels[order])  # where each sample's class begins in this order
+    rank = np.empty(len(labels), np.int64)  # how many of its class come before a sample
+    rank[order] = np.arange(len(labels)) - first
+    return np.sort(np.lexsort((labels, rank))[:size]).astype(np.int64)

@@ -1,0 +1,228 @@
+"""MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100, through torchvision.
+
+Addresses, checksums and readers are torchvision's. Fetching is ours, since torchvision's waits for ever, knows no
+mirror and cannot accept files that differ from the published ones; so is reading CIFAR's pickles, which torchvision
+lets run whatever they name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flnl.core.errors import UserError
+from flnl.core.ranges import FromFiles, PathText, Positive, PositiveCount
+from flnl.data.array_pickle import read_array_pickle
+from flnl.data.dataset import Dataset, Labels
+from flnl.data.datasets.assemble import assemble
+from flnl.data.datasets.download import Access, Published, expand, provide
+from flnl.data.images import TensorImages
+from flnl.data.transforms import IMAGENET, Transform
+
+DIGITS = tuple("0123456789")
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """CIFAR-10 or CIFAR-100: 50,000 and 10,000 colour images of 32x32; crops padded by 4 and mirror images."""
+
+    name: Literal["cifar10", "cifar100"]
+    root: PathText
+    download: Annotated[bool, FromFiles(False)]
+    mirror: Annotated[PathText | None, FromFiles(None)]
+    verify: bool
+    timeout: Positive  # seconds
+    normalize: Literal["default", "imagenet"]
+    augment: bool
+    train_size: PositiveCount | None
+    test_size: PositiveCount | None
+
+    def __call__(self) -> Dataset:
+        """The data set; the labels are the truth."""
+        from torchvision import datasets
+
+        kind: Any = datasets.CIFAR10 if self.name == "cifar10" else datasets.CIFAR100
+        root = expand(self.root)
+        folder = root / kind.base_folder
+        base, _, archive = kind.url.rpartition("/")
+        title = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[self.name]
+        published = Published(title, root, (base,), {archive: kind.tgz_md5})
+        files = {**dict(kind.train_list), **dict(kind.test_list), kind.meta["filename"]: kind.meta["md5"]}
+        access = Access(self.download, self.mirror, self.verify, self.timeout)
+        provide({folder / name: md5 for name, md5 in files.items()}, published, access)
+
+        with _reading(folder):
+            # What differs from the published files was refused above, or is wanted.
+            classes = _class_names(folder / kind.meta["filename"], kind.meta["key"])
+            listed = [[folder / name for name, _ in split] for split in (kind.train_list, kind.test_list)]
+            splits = [_split(*_batches(files), len(classes)) for files in listed]
+        # CIFAR-10's usual deviation is the mean of the images' own; over all pixels it is (.247, .244, .262).
+        ten = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+        hundred = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
+        mean, std = IMAGENET if self.normalize == "imagenet" else ten if self.name == "cifar10" else hundred
+        return assemble(
+            name=self.name,
+            classes=classes,
+            train=TensorImages(splits[0][0]),
+            test=TensorImages(splits[1][0]),
+            test_labels=splits[1][1],
+            transform=Transform((32, 32), mean, std, padding=4 if self.augment else 0, flip=self.augment),
+            truth=splits[0][1],
+            train_size=self.train_size,
+            test_size=self.test_size,
+        )
+
+
+@dataclass(frozen=True)
+class Mnist:
+    """MNIST or Fashion-MNIST: 60,000 and 10,000 grey images of 28x28, without augmentation."""
+
+    name: Literal["mnist", "fashion_mnist"]
+    root: PathText
+    download: Annotated[bool, FromFiles(False)]
+    mirror: Annotated[PathText | None, FromFiles(None)]
+    verify: bool
+    timeout: Positive  # seconds
+    train_size: PositiveCount | None
+    test_size: PositiveCount | None
+
+    def __call__(self) -> Dataset:
+        """The data set; the labels are the truth."""
+        from torchvision import datasets
+
+        kind: Any = datasets.MNIST if self.name == "mnist" else datasets.FashionMNIST
+        root = expand(self.root)
+        folder = root / kind.__name__ / "raw"
+        archives = dict(kind.resources)
+        published = Published(kind.__name__, folder, [base.rstrip("/") for base in kind.mirrors], archives)
+        # Published are the archives' checksums; those of MNIST's contents are well known besides.
+        inside = MNIST_CONTENTS if self.name == "mnist" else {}
+        wanted = {folder / name.removesuffix(".gz"): inside.get(name.removesuffix(".gz")) for name in archives}
+        provide(wanted, published, Access(self.download, self.mirror, self.verify, self.timeout))
+
+        with _reading(folder):
+            # Files of an earlier torchvision, which are no published ones, would be read in their place.
+            reader: Any = type(kind.__name__, (kind,), {"_check_legacy_exist": lambda _: False})
+            sets = [reader(root, train=flag) for flag in (True, False)]
+            splits = [_split(s.data.numpy()[:, None], s.targets, 10, 28) for s in sets]
+        normalization = ((0.1307,), (0.3081,)) if self.name == "mnist" else ((0.2860,), (0.3530,))
+        return assemble(
+            name=self.name,
+            classes=DIGITS if self.name == "mnist" else tuple(kind.classes),
+            train=TensorImages(splits[0][0]),
+            test=TensorImages(splits[1][0]),
+            test_labels=splits[1][1],
+            transform=Transform((28, 28), *normalization),
+            truth=splits[0][1],
+            train_size=self.train_size,
+            test_size=self.test_size,
+        )
+
+
+@dataclass(frozen=True)
+class Svhn:
+    """SVHN, cropped digits: 73,257 and 26,032 colour images of 32x32; crops padded by 4, no mirror images of digits."""
+
+    name: Literal["svhn"]
+    root: PathText
+    download: Annotated[bool, FromFiles(False)]
+    mirror: Annotated[PathText | None, FromFiles(None)]
+    verify: bool
+    timeout: Positive  # seconds
+    augment: bool
+    train_size: PositiveCount | None
+    test_size: PositiveCount | None
+
+    def __call__(self) -> Dataset:
+        """The data set; the labels are the truth, with the files' label 10 for the digit 0 made 0."""
+        from torchvision import datasets
+
+        root = expand(self.root)
+        listed = [datasets.SVHN.split_list[split] for split in ("train", "test")]
+        files = {name: md5 for _, name, md5 in listed}
+        published = Published("SVHN", root, (listed[0][0].rpartition("/")[0],), files)
+        access = Access(self.download, self.mirror, self.verify, self.timeout)
+        provide({root / name: md5 for name, md5 in files.items()}, published, access)
+
+        with _reading(root):
+            reader: Any = type("SVHN", (datasets.SVHN,), {"_check_integrity": lambda _: True})
+            sets = [reader(root, split=split) for split in ("train", "test")]
+            splits = [_split(s.data, s.labels, 10) for s in sets]
+        mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
+        return assemble(
+            name=self.name,
+            classes=DIGITS,
+            train=TensorImages(splits[0][0]),
+            test=TensorImages(splits[1][0]),
+            test_labels=splits[1][1],
+            transform=Transform((32, 32), mean, std, padding=4 if self.augment else 0),
+            truth=splits[0][1],
+            train_size=self.train_size,
+            test_size=self.test_size,
+        )
+
+
+MNIST_CONTENTS = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+"""MD5 of what is in MNIST's archives."""
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """What a reader says of a broken file, in one line."""
+    try:
+        yield
+    except Exception as error:  # a broken file fails in any way
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"dataset.root: the files in {folder} cannot be read ({reason}): delete them and fetch them again with "
+            "dataset.download=true"
+        ) from error
+
+
+def _class_names(file: Path, key: str) -> tuple[str, ...]:
+    """The names of CIFAR's classes.
+
+    Raises:
+        ValueError: if they are no texts.
+    """
+    names = read_array_pickle(file)[key]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{file.name} names classes by something else than text")
+    return tuple(names)
+
+
+def _batches(files: Sequence[Path]) -> tuple[NDArray[Any], list[int]]:
+    """Images [N, 3, 32, 32] and labels [N] of CIFAR's batches, one after the other."""
+    pixels, labels = [], list[int]()
+    for file in files:
+        batch = read_array_pickle(file)
+        pixels.append(np.asarray(batch["data"]))
+        labels.extend(batch["labels"] if "labels" in batch else batch["fine_labels"])
+    return np.vstack(pixels).reshape(-1, 3, 32, 32), labels
+
+
+def _split(pixels: Any, values: Any, classes: int, side: int = 32) -> tuple[Tensor, Labels]:
+    """Images uint8 [N, C, ``side``, ``side``] and labels int64 [N] of a split, checked against each other.
+
+    Raises:
+        ValueError: if they do not fit.
+    """
+    labels = np.asarray(values, np.int64)
+    if pixels.dtype != np.uint8 or labels.shape != (len(pixels),) or pixels.shape[2:] != (side, side):
+        raise ValueError(f"{pixels.dtype} images {pixels.shape} with labels {labels.shape}")
+    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        raise ValueError(f"a label is not in 0..{classes - 1}")
+    return torch.from_numpy(np.ascontiguousarray(pixels)), labels

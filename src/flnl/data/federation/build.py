@@ -1,0 +1,345 @@
+"""A federation: a data set, dealt to clients, with the labels they were given. Drawn once, then only read.
+
+Truth is in ``Federation.truth`` and nowhere else: what clients hold has no such field, and the data set that a
+federation carries has the given labels in the truth's place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flnl.core import streams
+from flnl.core.errors import UserError
+from flnl.core.parts import Samples
+from flnl.core.streams import stream
+from flnl.data.dataset import Dataset, Indices, Labels
+from flnl.data.federation.benchmark import held_by_server
+from flnl.data.noise import ClientNoise, Noise, corrupt
+from flnl.data.noise.transition import Clean
+from flnl.data.partition import LEFT_OUT, Partition, Pool, Split
+from flnl.numerics import label_flips
+from flnl.numerics.label_flips import whole
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+log = logging.getLogger(__name__)
+
+FIGURE = "federation.png"
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Clients, what they hold, and the labels they were given."""
+
+    dataset: Dataset  # images, test set and transform; its ``given`` are the labels below, its ``truth`` is None
+    clients: tuple[Indices, ...]  # [K] of positions in ``dataset.train``, ascending; what each client trains on
+    validation: Indices  # [V], held out of the clients' samples, ascending; their labels are as noisy
+    dropped: Indices  # samples of no client, ascending
+    given: Tensor  # int64 [N]
+    truth: Tensor | None  # int64 [N], for the evaluator alone
+    nominal: tuple[float, ...] | None  # [K], the rate the noise model gave each client; see the model for its meaning
+    fingerprint: str  # sha256 of all of the above
+    benchmark: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test set, held by the server
+    names_fingerprint: str | None = None  # the same with files told by paths and sizes; None where there are no files
+
+    @property
+    def by_names(self) -> bool:
+        """Whether files are told by their paths and sizes alone."""
+        return self.fingerprint == self.names_fingerprint
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients K, those without data included."""
+        return len(self.clients)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes C."""
+        return self.dataset.num_classes
+
+    @cached_property
+    def tested(self) -> Indices:
+        """Positions in the test set that models are scored on: those that the server does not hold."""
+        return np.setdiff1d(np.arange(len(self.dataset.test_labels)), self.benchmark)
+
+    @cached_property
+    def sizes(self) -> dict[int, int]:
+        """The number of training samples n_k of each client."""
+        return {k: len(index) for k, index in enumerate(self.clients)}
+
+    @cached_property
+    def with_data(self) -> tuple[int, ...]:
+        """The clients that hold samples, in order: the only ones that can be sampled."""
+        return tuple(k for k, n in self.sizes.items() if n)
+
+    def samples(self, client: int) -> Samples:
+        """A client's data as a method may see it; the images are shared with every other client."""
+        index = torch.from_numpy(self.clients[client])
+        return Samples(images=self.dataset.train, index=index, labels=self.given[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """What chance decided: all of a federation that is not the data set."""
+
+    owner: Indices  # [N], each sample's client, or LEFT_OUT
+    num_clients: int
+    held_out: NDArray[np.bool_]  # [N], whether it is for validation
+    given: Labels  # [N]
+    nominal: NDArray[np.float64] | None  # [K]
+
+    def digest(self) -> str:
+        """The sha256 of every value."""
+        digest = hashlib.sha256(str(self.num_clients).encode())
+        nominal = np.zeros(0) if self.nominal is None else self.nominal
+        for array in (self.owner, self.held_out, self.given, nominal):
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A part whose outcome depends on files, too."""
+
+    def files(self) -> tuple[Path, ...]:
+        """Those files."""
+
+
+def build(
+    dataset: Dataset,
+    partition: Partition,
+    noise: Noise,
+    seed: int,
+    validation: float = 0.0,
+    cache: Path | None = None,
+    benchmark: float = 0.0,
+) -> Federation:
+    """Deal a data set to clients and let labels go wrong.
+
+    The order follows from the noise: that of the whole set is drawn first, that inside clients after the partition.
+    ``validation`` is the share of every client's samples that is held out, rounded down, so that none loses its last.
+    ``benchmark`` is the share of the test set that the server holds, on which no model is scored.
+    ``cache`` is a folder where draws are kept; one that does not match its checksum is drawn again.
+
+    Raises:
+        UserError: if the parts do not fit each other or the data.
+    """
+    file = _cache_file(cache, dataset, partition, noise, seed, validation)
+    drawn = _load(file, len(dataset.labels)) if file is not None else None
+    if drawn is None:
+        drawn = draw(dataset, partition, noise, seed, validation)
+        if file is not None:
+            _save(file, drawn)
+    held = np.where(drawn.held_out, LEFT_OUT, drawn.owner)
+    return Federation(
+        dataset=replace(dataset, given=drawn.given, truth=None),
+        clients=Split(held, drawn.num_clients).clients,
+        validation=np.flatnonzero(drawn.held_out).astype(np.int64),
+        dropped=Split(drawn.owner, drawn.num_clients).dropped,
+        given=torch.from_numpy(drawn.given),
+        truth=None if dataset.truth is None else torch.from_numpy(dataset.truth),
+        nominal=None if drawn.nominal is None else tuple(drawn.nominal.tolist()),
+        fingerprint=_fingerprint(dataset.fingerprint, drawn),
+        names_fingerprint=dataset.names_fingerprint and _fingerprint(dataset.names_fingerprint, drawn),
+        benchmark=held_by_server(dataset.test_labels, benchmark),
+    )
+
+
+def _fingerprint(dataset: str, drawn: Draw) -> str:
+    return hashlib.sha256(f"{dataset}{drawn.digest()}".encode()).hexdigest()
+
+
+def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, validation: float) -> Draw:
+    """Partition, noise and held-out samples, each from a stream of its own."""
+    if dataset.given is not None and not isinstance(noise, Clean):
+        raise UserError(
+            f"the labels of {dataset.name} come as they were given, and simulated noise starts from correct ones: "
+            f"set noise=none to take them as they are"
+        )
+    by = getattr(partition, "by", None)
+    if isinstance(noise, ClientNoise):
+        if dataset.truth is None:
+            raise UserError(f"simulated noise needs true labels, and {dataset.name} has none: set noise=none")
+        if by == "given":
+            raise UserError(
+                "partition.by=given follows labels that are not there yet: this noise is drawn inside each client, "
+                "after the partition. Set partition.by=truth, or noise of the whole set (noise=symmetric, random ...)"
+            )
+        split = partition(_pool(dataset, dataset.truth), stream(seed, "partition"))
+        given, rates = corrupt(noise, dataset, dataset.truth, split.clients, seed)
+        nominal: NDArray[np.float64] | None = rates
+    else:
+        if by == "truth" and dataset.truth is None:
+            raise UserError(
+                f"partition.by=truth needs true labels, and {dataset.name} has none: set partition.by=given"
+            )
+        given = noise(dataset, seed)
+        follows = dataset.truth if by == "truth" and dataset.truth is not None else given
+        split = partition(_pool(dataset, follows), stream(seed, "partition"))
+        nominal = None if noise.nominal is None else np.full(split.num_clients, float(noise.nominal))
+        if isinstance(noise, Clean) and dataset.given is None:
+            nominal = np.zeros(split.num_clients)
+    held_out = np.zeros(len(given), bool)
+    for k, index in enumerate(split.clients):
+        count = whole(validation * len(index))
+        held_out[stream(seed, "validation", k).permutation(index)[:count]] = True
+    return Draw(split.owner, split.num_clients, held_out, given, nominal)
+
+
+def from_config(cfg: DictConfig, cache: Path | None = None) -> Federation:
+    """The federation that a composed configuration describes."""
+    from flnl.config.compose import build as construct
+
+    parts = construct(cfg.partition), construct(cfg.noise)  # first: their faults cost nothing to find
+    dataset = construct(cfg.dataset)
+    made = dataset() if callable(dataset) else dataset
+    return build(made, *parts, cfg.data_seed, cfg.eval.validation, cache, cfg.eval.benchmark)
+
+
+def _pool(dataset: Dataset, labels: Labels) -> Pool:
+    return Pool(labels, dataset.num_classes, dataset.clients, dataset.ids)
+
+
+# --------------------------------------------------------------------------------------------------------- on disk
+
+
+def _cache_file(
+    cache: Path | None, dataset: Dataset, partition: Partition, noise: Noise, seed: int, validation: float
+) -> Path | None:
+    """Where a draw is kept: named by all that decides it, the code that draws included."""
+    if cache is None or not dataset.fingerprint:
+        return None
+    parts = {}
+    for name, part in (("partition", partition), ("noise", noise)):
+        files = part.files() if isinstance(part, ReadsFiles) else ()
+        if not all(file.is_file() for file in files):
+            return None  # drawing will say what is missing
+        contents = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+        parts[name] = [type(part).__qualname__, asdict(part), contents]  # type: ignore[call-overload]
+    here = Path(__file__).parents[1]
+    code = [
+        *(Path(__file__), here / "partition.py", Path(streams.__file__), Path(label_flips.__file__)),
+        *sorted((here / "noise").glob("*.py")),
+    ]
+    key = {
+        **parts,
+        "dataset": dataset.fingerprint,
+        "seed": seed,
+        "validation": validation,
+        "numpy": np.__version__,  # its generators may change between versions
+        "code": hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest(),
+    }
+    return cache / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]}.npz"
+
+
+def _save(file: Path, drawn: Draw) -> None:
+    """Write a draw whole or not at all. A cache that cannot be written costs time, not the run."""
+    arrays = {
+        "owner": drawn.owner,
+        "num_clients": np.array(drawn.num_clients),
+        "held_out": drawn.held_out,
+        "given": drawn.given,
+        "digest": np.array(drawn.digest()),
+    }
+    if drawn.nominal is not None:
+        arrays["nominal"] = drawn.nominal
+    half: Path | None = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", suffix=".npz", delete=False) as part:
+            half = Path(part.name)
+            np.savez(part, **arrays)  # type: ignore[arg-type]
+        half.replace(file)
+    except OSError as error:
+        if half is not None:
+            half.unlink(missing_ok=True)
+        log.warning("the federation could not be kept in %s: %s", file.parent, error)
+
+
+def _load(file: Path, n: int) -> Draw | None:
+    """A kept draw of ``n`` samples, or None where there is none that can be trusted."""
+    if not file.is_file():
+        return None
+    try:
+        with file.open("rb") as source, np.load(source, allow_pickle=False) as kept:
+            nominal = kept.get("nominal")
+            drawn = Draw(kept["owner"], int(kept["num_clients"]), kept["held_out"], kept["given"], nominal)
+            if len(drawn.owner) == n and str(kept["digest"]) == drawn.digest():
+                return drawn
+    except Exception as error:  # a damaged file makes a reader fail in any way
+        log.debug("%s: %r", file, error)
+    log.warning("%s is damaged; the federation is drawn again", file)
+    return None
+
+
+# -------------------------------------------------------------------------------------------------------- the card
+
+
+def show(overrides: Sequence[str]) -> Path:
+    """Build the federation that the overrides describe, print its card, and give the folder that has it and the figure.
+
+    Raises:
+        UserError: for what the user can mend.
+    """
+    from rich.console import Console
+
+    from flnl.config import compose
+    from flnl.config.check import check_config
+    from flnl.core.terminal import print_line
+    from flnl.data.federation.card import card, markdown, tables
+    from flnl.data.federation.figure import encoded
+    from flnl.storage.output_file import write_output
+
+    cfg = compose.load(overrides)
+    check_config(cfg)
+    federation = from_config(cfg, Path(cfg.cache).expanduser())
+    key, folder = "output", Path(cfg.output or "")
+    if cfg.output is None:
+        key, folder = "output_root", Path(cfg.output_root) / f"federation-{federation.fingerprint[:8]}"
+    found = card(federation)
+    files = {
+        "card.json": (json.dumps(found) + "\n").encode(),
+        "card.md": markdown(found).encode(errors="backslashreplace"),
+        FIGURE: encoded(federation),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_output(folder / name, content)
+    except OSError as error:
+        raise UserError(f"{key}={cfg[key]}: {error.strerror or error}; choose a folder you can write to") from error
+    console = Console()
+    for table in tables(found, console.width):
+        console.print(table)
+    print_line(f"card.md, card.json and {FIGURE} are in {folder}")
+    return folder
+
+
+def main() -> None:
+    """What ``flnl card`` runs."""
+    from flnl.cli import guard
+
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print("flnl card [key=value ...]: draw a federation and show its card, without training")
+        return
+    guard.guarded(lambda: show(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""Where images lie: in memory as one tensor, or in files that are decoded when a batch asks for them.
+
+Both read the same pixels for the same position however often and in whatever order they are asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flnl.core.errors import UserError
+from flnl.data import contents
+from flnl.data.dataset import Images, Indices
+from flnl.data.image_file import ImageError, decode, read_bytes
+
+log = logging.getLogger(__name__)
+
+
+class Store(Images, Protocol):
+    """What a data set is assembled from: images that can be cut down to some of them, and named by their content."""
+
+    def take(self, index: Indices) -> Self:
+        """The images at ``index`` [n], as a store of their own."""
+
+    def digest(self) -> bytes:
+        """A sha256 of what would be read; see each store for what stands for it."""
+
+    def digest_of_names(self) -> bytes | None:
+        """A sha256 of the names and sizes of files; None where what would be read lies in none."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorImages:
+    """Images in memory: uint8 or float32 ``pixels`` [N, C, H, W].
+
+    ``larger`` [N, C, H', W'] is what random crops are taken from, where that is not ``pixels`` itself.
+    """
+
+    pixels: Tensor
+    larger: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of what the network receives."""
+        _, c, h, w = self.pixels.shape
+        return c, h, w
+
+    @property
+    def augmented_size(self) -> tuple[int, int]:
+        """(H', W') of what random crops are taken from."""
+        h, w = (self.pixels if self.larger is None else self.larger).shape[2:]
+        return h, w
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """Of both sizes."""
+        return self.pixels.nbytes + (0 if self.larger is None else self.larger.nbytes)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def read(self, index: Tensor, *, augmented: bool = False) -> Tensor:
+        """The images at ``index`` [b]: a copy, on the device of ``pixels``."""
+        source = self.larger if augmented and self.larger is not None else self.pixels
+        waits = source.device.type == "cpu"  # only a copy to the host has to
+        return source.index_select(0, index.to(source.device, non_blocking=not waits))
+
+    def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
+        """The images at each of ``parts`` [b], when they are asked for: there is nothing to wait for."""
+        return (self.read(index, augmented=augmented) for index in parts)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same images, held on ``device``."""
+        return replace(
+            self, pixels=self.pixels.to(device), larger=None if self.larger is None else self.larger.to(device)
+        )
+
+    def take(self, index: Indices) -> Self:
+        """The images at ``index`` [n], copied."""
+        chosen = torch.from_numpy(index)
+        return replace(
+            self,
+            pixels=self.pixels.index_select(0, chosen),
+            larger=None if self.larger is None else self.larger.index_select(0, chosen),
+        )
+
+    def digest(self) -> bytes:
+        """The sha256 of type, shape and every pixel."""
+        digest = hashlib.sha256()
+        for pixels in (self.pixels, self.larger):
+            if pixels is not None:
+                array = np.ascontiguousarray(pixels.cpu().numpy())
+                digest.update(f"{array.dtype}{array.shape}".encode())
+                digest.update(array.data)
+        return digest.digest()
+
+    def digest_of_names(self) -> None:
+        """They lie in memory, wherever they came from."""
+
+
+AHEAD = 1
+"""Parts that are decoded ahead of the one in use."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """Images that threads are decoding."""
+
+    pixels: NDArray[np.uint8]  # [b, C, H, W]
+    decoding: Sequence[Future[None]]  # [b]
+
+    def wait(self) -> NDArray[np.uint8]:
+        """The images, once all are there.
+
+        Raises:
+            UserError: if a file is not there.
+        """
+        for image in self.decoding:
+            image.result()
+        return self.pixels
+
+    def cancel(self) -> None:
+        """Decode no more of them."""
+        for image in self.decoding:
+            image.cancel()
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Image files below ``root``, decoded when asked for: uint8 [b, C, H, W], resized by Pillow's bilinear filter.
+
+    A file that cannot be decoded reads as black, is named in a warning once and counted in ``unreadable``; a file that
+    has gone since the data set was built is an error, since then the whole folder may have.
+    """
+
+    root: Path
+    paths: Sequence[str]  # [N], relative to root
+    file_sizes: NDArray[np.int64]  # [N], bytes
+    size: tuple[int, int]  # (H, W) of evaluation and of the network's inputs
+    augmented_size: tuple[int, int]  # (H', W') of what random crops are taken from
+    channels: int = 3  # 3: colour, 1: grey
+    threads: int = 1  # decoding at once; Pillow lets go of the interpreter while it decodes
+    device: torch.device | str = "cpu"
+    known_by: Literal["contents", "names"] = "names"  # what stands for the files in the digest
+    cache: Path | None = None  # the folder where what is in files is remembered
+    unreadable: set[str] = field(default_factory=set)  # paths met so far, in this process
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of what the network receives."""
+        return (self.channels, *self.size)
+
+    @property
+    def bytes_in_memory(self) -> None:
+        """They lie in files."""
+        return None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, index: Tensor, *, augmented: bool = False) -> Tensor:
+        """The images at ``index`` [b], at ``augmented_size`` or at ``size``.
+
+        Raises:
+            UserError: if a file is not there.
+        """
+        return next(self.read_each([index], augmented=augmented))
+
+    def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
+        """As ``read``, of each of ``parts``; while one is used, ``threads`` decode the next ``AHEAD`` and no more.
+
+        What is not yet begun when this is closed is never decoded.
+        """
+        size = self.augmented_size if augmented else self.size
+        begun, coming = deque[_Reading](), iter(parts)
+        try:
+            begun.extend(self._begin(index, size) for index in itertools.islice(coming, AHEAD))
+            while begun:
+                begun.extend(self._begin(index, size) for index in itertools.islice(coming, 1))
+                pixels = begun[0].wait()
+                begun.popleft()
+                yield torch.from_numpy(pixels).to(self.device)
+        finally:
+            for reading in begun:
+                reading.cancel()
+
+    def _begin(self, index: Tensor, size: tuple[int, int]) -> _Reading:
+        """Have the threads decode the images at ``index`` [b]."""
+        pixels = np.empty((len(index), self.channels, *size), np.uint8)
+
+        def decode(row: int, position: int) -> None:
+            pixels[row] = self._decode(self.paths[position], size)
+
+        pool = _pool(self.threads, os.getpid())
+        return _Reading(pixels, [pool.submit(decode, row, position) for row, position in enumerate(index.tolist())])
+
+    def _decode(self, path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+        """One image [C, H, W]; black where it cannot be decoded."""
+        try:
+            encoded = read_bytes(self.root / path)
+        except OSError as error:
+            raise UserError(f"dataset.root: {self.root / path} cannot be read any more ({error.strerror})") from error
+        except ImageError as error:
+            self._miss(path, error)
+            return np.zeros((self.channels, *size), np.uint8)
+        try:
+            return decode(encoded, size, self.channels)
+        except Exception as error:  # a broken file makes a decoder fail in any way
+            self._miss(path, error)
+            return np.zeros((self.channels, *size), np.uint8)
+
+    def _miss(self, path: str, error: Exception) -> None:
+        """Note an unreadable file; the first ten are reported one by one, then every thousandth."""
+        if path in self.unreadable:
+            return
+        self.unreadable.add(path)
+        count, reason = len(self.unreadable), str(error).partition(" <_io")[0]
+        if count <= 10 or count % 1000 == 0:
+            log.warning(
+                "%s cannot be decoded (%s) and is read as black: unreadable file no. %d",
+                self.root / path,
+                reason,
+                count,
+            )
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same images, decoded here and delivered on ``device``."""
+        return replace(self, device=device)
+
+    def take(self, index: Indices) -> Self:
+        """The files at ``index`` [n]."""
+        return replace(self, paths=tuple(self.paths[i] for i in index.tolist()), file_sizes=self.file_sizes[index])
+
+    def digest(self) -> bytes:
+        """The sha256 of relative paths, of what is in the files, and of what they are resized to; nothing is decoded.
+
+        By ``names`` it is that of ``digest_of_names``, which opens no file.
+
+        Raises:
+            UserError: if a file cannot be read.
+        """
+        if self.known_by == "names":
+            return self.digest_of_names()
+        digest = hashlib.sha256(f"contents{self.channels}{self.size}{self.augmented_size}".encode())
+        for path, content in zip(self.paths, contents.digests(self.root, self.paths, self.cache), strict=True):
+            digest.update(path.encode(errors="surrogateescape") + b"\0" + content.tobytes())
+        return digest.digest()
+
+    def digest_of_names(self) -> bytes:
+        """The sha256 of relative paths and file sizes in bytes, and of what they are resized to."""
+        digest = hashlib.sha256(f"{self.channels}{self.size}{self.augmented_size}".encode())
+        for path, size in zip(self.paths, self.file_sizes.tolist(), strict=True):
+            digest.update(f"{path}\0{size}\n".encode(errors="surrogateescape"))
+        return digest.digest()
+
+    def in_memory(self) -> TensorImages:
+        """The same images, decoded once.
+
+        Raises:
+            UserError: if not one of them can be.
+        """
+        everything = torch.arange(len(self))
+        larger = None if self.augmented_size == self.size else self.read(everything, augmented=True)
+        pixels = self.read(everything)
+        if self.unreadable.issuperset(self.paths):
+            raise UserError(f"dataset.root: none of the {len(self)} images below {self.root} can be decoded")
+        return TensorImages(pixels, larger)
+
+
+def file_sizes(root: Path, paths: Sequence[str]) -> NDArray[np.int64]:
+    """The size of each file in bytes [N], 0 where none is there; threads hide the latency of a network disk."""
+    base = os.fspath(root)
+
+    def size(path: str) -> int:
+        try:
+            found = os.stat(os.path.join(base, path))  # noqa: PTH116, PTH118 - a million Path objects are slow
+        except OSError:
+            return 0
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+    def sizes(start: int) -> list[int]:
+        return [size(path) for path in paths[start : start + 1000]]
+
+    blocks = _pool(16, os.getpid()).map(sizes, range(0, len(paths), 1000))
+    return np.array([size for block in blocks for size in block], np.int64)
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """The threads that read files, one pool for each ``process``: a forked one inherits no threads."""
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"images-{process}")

@@ -1,0 +1,53 @@
+"""Noise models: how given labels come from true ones.
+
+A noise model is one of two kinds, and the kind settles the order. Noise *of the set* looks at no client, so it is drawn
+before there are any and a partition may follow the noisy labels. Noise *inside clients* has a rate for each client and
+is drawn after the partition, client by client, each from its own stream: no client's labels depend on another's.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flnl.core.streams import stream
+from flnl.data.dataset import Dataset, Indices, Labels
+
+Rates = NDArray[np.float64]
+
+
+class SetNoise(Protocol):
+    """Noise of the whole set: a sample's given label depends on that sample alone."""
+
+    @property
+    def nominal(self) -> float | None:
+        """The rate the model was asked for; None where the labels bring their own."""
+
+    def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
+        """The given labels, int64 [N]."""
+
+
+@runtime_checkable
+class ClientNoise(Protocol):
+    """Noise inside clients: some are noisier than others."""
+
+    def rates(self, num_clients: int, seed: int) -> Rates:
+        """Each client's rate, [K]: the share of its labels that the model draws anew (see the model)."""
+
+    def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
+        """One client's given labels [n], from its true ``labels`` [n]."""
+
+
+Noise = SetNoise | ClientNoise
+
+
+def corrupt(
+    noise: ClientNoise, dataset: Dataset, truth: Labels, clients: Sequence[Indices], seed: int
+) -> tuple[Labels, Rates]:
+    """Given labels [N] and each client's rate [K]; samples of no client keep their true label."""
+    given = truth.copy()
+    rates = noise.rates(len(clients), seed)
+    for k, index in enumerate(clients):
+        given[index] = noise(truth[index], float(rates[k]), dataset, stream(seed, "noise", k))
+    return given, rates

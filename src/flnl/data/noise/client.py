@@ -1,0 +1,183 @@
+"""Noise inside clients: how noisy each client is, and which of its labels change.
+
+A client's rate and its labels come from streams of its own, so taking a client away changes no other. Where a number of
+noisy clients is exact, those with the smallest keys are noisy: the keys, too, are each client's own.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from flnl.core.errors import UserError
+from flnl.core.ranges import NonNegative, PositiveCount, Share
+from flnl.core.streams import stream
+from flnl.data.dataset import Dataset, Labels
+from flnl.data.noise import Rates
+from flnl.data.noise.maps import MapName, class_map, local_map
+from flnl.numerics.label_flips import Mask, bernoulli, exactly, nearest, redraw, remap, whole
+
+Kind = Literal["symmetric", "asymmetric"]
+Counting = Literal["bernoulli", "exact"]
+Space = Literal["local", "global"]
+
+
+@dataclass(frozen=True)
+class FedCorr:
+    """A client is noisy with probability rho, its level is U(tau, 1), and that share of its labels is drawn anew.
+
+    mu_k = u_k if noisy, else 0, with u_k ~ U(tau, 1) (FedCorr, Eq. 4). A new label is uniform over all classes,
+    so one in C comes back as itself: a share mu_k (C-1)/C is wrong. ``count: exact`` makes round(rho K) clients noisy
+    and draws round(mu_k n_k) labels anew. ``label_space: first10`` is the released code: 0...9 for every data set.
+    """
+
+    rho: Share
+    tau: Share
+    count: Counting
+    label_space: Literal["all", "first10"]
+
+    def rates(self, num_clients: int, seed: int) -> Rates:
+        """The levels mu [K]."""
+        return noisy_levels(self.rho, self.tau, self.count, num_clients, seed)
+
+    def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
+        """One client's given labels."""
+        n = len(labels)
+        picked = bernoulli(n, rate, rng) if self.count == "bernoulli" else exactly(n, nearest(rate * n), rng)
+        classes = dataset.num_classes if self.label_space == "all" else min(10, dataset.num_classes)
+        return redraw(labels, picked, np.arange(classes), rng, include_true=True)
+
+
+@dataclass(frozen=True)
+class FLR:
+    """FedCorr's noise with fixed ratios: round(rho K) noisy clients, round(r_k n_k) of their samples (FLR, Section 3).
+
+    Symmetric: r_k ~ U(tau, 1), a new label uniform over all classes. Asymmetric: classes change by ``map``, and r_k is
+    tau itself (``asymmetric_level: fixed``); as a lower bound it would flip more than half at the paper's tau = 0.4.
+    """
+
+    rho: Share
+    tau: Share
+    kind: Kind
+    asymmetric_level: Literal["fixed", "uniform"]
+    map: MapName
+
+    def rates(self, num_clients: int, seed: int) -> Rates:
+        """The ratios r [K]."""
+        levels = noisy_levels(self.rho, self.tau, "exact", num_clients, seed)
+        if self.kind == "asymmetric" and self.asymmetric_level == "fixed":
+            noisy = noisy_levels(self.rho, 1.0, "exact", num_clients, seed)  # a level of U(1, 1) marks the noisy ones
+            return noisy * self.tau
+        return levels
+
+    def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
+        """One client's given labels."""
+        picked = exactly(len(labels), nearest(rate * len(labels)), rng)
+        if self.kind == "asymmetric":
+            return remap(labels, picked, class_map(self.map, dataset))
+        return redraw(labels, picked, np.arange(dataset.num_classes), rng, include_true=True)
+
+
+@dataclass(frozen=True)
+class Pooled(FLR):
+    """FLR's noise of ``clients`` equal parts of what one client holds, which is what all of them would hold.
+
+    For centralized training on a federation's labels. Which sample is in which part, and how noisy each part is, is
+    drawn with the client's labels.
+    """
+
+    clients: PositiveCount
+
+    def rates(self, num_clients: int, seed: int) -> Rates:
+        """The share of labels [K] that is expected to be drawn anew."""
+        fixed = self.kind == "asymmetric" and self.asymmetric_level == "fixed"
+        share = nearest(self.rho * self.clients) / self.clients
+        return np.full(num_clients, share * (self.tau if fixed else (1 + self.tau) / 2), np.float64)
+
+    def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
+        """The given labels of all parts together; at rate 0 there is no noise in any."""
+        if rate == 0:
+            return labels.copy()
+        levels = super().rates(self.clients, int(rng.integers(2**31)))
+        given = labels.copy()
+        for part, level in zip(np.array_split(rng.permutation(len(labels)), self.clients), levels, strict=True):
+            given[part] = super().__call__(labels[part], float(level), dataset, rng)
+        return given
+
+
+@dataclass(frozen=True)
+class FedES:
+    """Every client is noisy at a rate clip(N(mu, sigma), 0, 1); int(rate n_k) labels change (FedES, Eq. 4).
+
+    Clipped and not truncated: some clients are exactly clean or wrong throughout. Symmetric noise takes another class,
+    asymmetric noise follows ``map``; ``space: local`` keeps both within the classes that the client truly holds, as
+    FedNoisy, which FedES is built on, does.
+    """
+
+    mu: Share
+    sigma: NonNegative
+    kind: Kind
+    space: Space
+    map: MapName
+
+    def rates(self, num_clients: int, seed: int) -> Rates:
+        """The rates tau [K]."""
+        drawn = [stream(seed, "noise.rate", k).normal(self.mu, self.sigma) for k in range(num_clients)]
+        return np.clip(np.array(drawn, np.float64), 0.0, 1.0)
+
+    def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
+        """One client's given labels."""
+        picked = exactly(len(labels), whole(rate * len(labels)), rng)
+        return _change(labels, picked, self.kind, self.space, self.map, dataset, rng)
+
+
+@dataclass(frozen=True)
+class Localized:
+    """Every client is noisy at a rate U(low, high), and labels change (FedNoisy's "localized" noise).
+
+    ``low = high`` gives every client one rate. A client with a single class stays clean in ``space: local``.
+    """
+
+    low: Share
+    high: Share
+    kind: Kind
+    count: Counting
+    space: Space
+    map: MapName
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise UserError(f"noise.low={self.low} is above noise.high={self.high}: rates are drawn between them")
+
+    def rates(self, num_clients: int, seed: int) -> Rates:
+        """The rates [K]."""
+        drawn = [stream(seed, "noise.rate", k).uniform(self.low, self.high) for k in range(num_clients)]
+        return np.array(drawn, np.float64)
+
+    def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
+        """One client's given labels."""
+        n = len(labels)
+        picked = bernoulli(n, rate, rng) if self.count == "bernoulli" else exactly(n, whole(rate * n), rng)
+        return _change(labels, picked, self.kind, self.space, self.map, dataset, rng)
+
+
+def noisy_levels(rho: float, tau: float, count: Counting, num_clients: int, seed: int) -> Rates:
+    """Levels [K]: U(tau, 1) for a client that is noisy, 0 for one that is not."""
+    draws = np.array([stream(seed, "noise.rate", k).random(2) for k in range(num_clients)]).reshape(-1, 2)
+    key, u = draws[:, 0], draws[:, 1]
+    noisy = key < rho
+    if count == "exact":
+        noisy = np.argsort(np.argsort(key)) < nearest(rho * num_clients)
+    return np.where(noisy, tau + (1 - tau) * u, 0.0)
+
+
+def _change(
+    labels: Labels, picked: Mask, kind: Kind, space: Space, name: MapName, dataset: Dataset, rng: np.random.Generator
+) -> Labels:
+    """The picked labels become other ones, of the client's own classes or of all."""
+    present = np.unique(labels)
+    if kind == "symmetric":
+        allowed = present if space == "local" else np.arange(dataset.num_classes)
+        return redraw(labels, picked, allowed, rng, include_true=False)
+    mapping = class_map(name, dataset)
+    return remap(labels, picked, local_map(mapping, present) if space == "local" else mapping)

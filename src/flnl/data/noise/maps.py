@@ -1,0 +1,114 @@
+"""Class maps: which class each class is mistaken for.
+
+A map is int64 [C]; a class that maps to itself never changes. Which maps exist depends on the data set.
+"""
+
+from typing import Literal
+
+import numpy as np
+
+from flnl.core.errors import UserError
+from flnl.data.dataset import Dataset, Labels
+
+MapName = Literal["auto", "patrini", "cdr", "gce", "swaps", "superclass", "block5", "pair", "pair_previous"]
+
+CIFAR100_SUPERCLASS = (
+    *(4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11),
+    *(6, 11, 5, 10, 7, 6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5),
+    *(5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4, 18, 17),
+    *(10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13),
+    *(16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13),
+)
+"""The superclass of each of CIFAR-100's fine classes, which are numbered alphabetically and not by superclass."""
+
+_MAPS: dict[str, dict[str, dict[int, int]]] = {
+    "cifar10": {
+        # Patrini et al.: truck to automobile, bird to airplane, deer to horse, cat and dog to each other
+        "patrini": {9: 1, 2: 0, 4: 7, 3: 5, 5: 3},
+        # the NLS repository's "pair": five swaps
+        "swaps": {9: 1, 1: 9, 2: 0, 0: 2, 4: 7, 7: 4, 3: 5, 5: 3, 6: 8, 8: 6},
+    },
+    "mnist": {
+        "patrini": {7: 1, 2: 7, 5: 6, 6: 5, 3: 8},
+        "cdr": {2: 7, 5: 6, 6: 5, 3: 8},  # CDR leaves sevens alone
+    },
+    "fashionmnist": {
+        "cdr": {0: 6, 2: 4, 5: 7, 7: 5},
+        # GCE, as others report it: boot to sneaker to sandal, pullover to shirt, coat and dress to each other
+        "gce": {9: 7, 7: 5, 2: 6, 4: 3, 3: 4},
+    },
+}
+_SAME_CLASSES = {"digits": "mnist"}
+_AUTO = {
+    "cifar10": "patrini",
+    "cifar100": "superclass",
+    "mnist": "patrini",
+    "digits": "patrini",
+    "fashionmnist": "cdr",
+    "svhn": "pair",  # FedNoisy; digits have no canonical map
+}
+
+
+def class_map(name: MapName, dataset: Dataset) -> Labels:
+    """The map ``name`` for a data set, [C]; ``auto`` is the customary one.
+
+    Raises:
+        UserError: if the data set has no such map.
+    """
+    C = dataset.num_classes
+    key = "".join(filter(str.isalnum, dataset.name.lower()))
+    found = _AUTO.get(key) if name == "auto" else name
+    own = _MAPS.get(_SAME_CLASSES.get(key, key), {})
+    classes = np.arange(C)
+    if found == "pair":
+        return (classes + 1) % C
+    if found == "pair_previous":
+        return (classes - 1) % C
+    if found == "block5" and C % 5 == 0:
+        return classes // 5 * 5 + (classes + 1) % 5
+    if found == "superclass" and key == "cifar100":
+        return superclass_map()
+    if found in own:
+        mapping = classes.copy()
+        mapping[list(own[found])] = list(own[found].values())
+        return mapping
+    known = ["pair", "pair_previous", *(["block5"] if C % 5 == 0 else []), *own]
+    known += ["superclass"] if key == "cifar100" else []
+    raise UserError(f"noise.map={name}: {dataset.name} has no such map; choose one of {', '.join(known)}")
+
+
+def superclass_map() -> Labels:
+    """CIFAR-100: each fine class to the next of the five in its superclass, in a circle, [100]."""
+    coarse = np.array(CIFAR100_SUPERCLASS)
+    mapping = np.empty(100, np.int64)
+    for superclass in range(20):
+        members = np.flatnonzero(coarse == superclass)
+        mapping[members] = np.roll(members, -1)
+    return mapping
+
+
+def local_map(mapping: Labels, present: Labels) -> Labels:
+    """``mapping`` [C] kept within the classes ``present`` (ascending) on a client; other classes stay put.
+
+    Where the partner is absent: on a cycle of the map the next present class along it (so CIFAR-100 stays in its
+    superclass if it can), else the next present class in circular order. As FedNoisy, and FedES through it.
+
+    >>> local_map(np.array([0, 1, 0, 5, 7, 3, 6, 7, 8, 1]), np.array([3, 4, 8]))[[3, 4, 8]].tolist()
+    [4, 8, 8]
+    """
+    here = set(present.tolist())
+    local = np.arange(len(mapping))
+    for y, following in zip(present.tolist(), np.roll(present, -1).tolist(), strict=True):
+        if mapping[y] != y:
+            local[y] = next((c for c in _partners(mapping, y) if c in here), following)
+    return local
+
+
+def _partners(mapping: Labels, y: int) -> list[int]:
+    """What ``y`` may become, best first: the rest of the cycle it lies on, or its one partner."""
+    path = [int(mapping[y])]
+    seen = {y}
+    while path[-1] not in seen:
+        seen.add(path[-1])
+        path.append(int(mapping[path[-1]]))
+    return path[:-1] if path[-1] == y else path[:1]

@@ -1,0 +1,502 @@
+"""Partitions: which client holds which sample.
+
+A partition answers with one owner a sample, so clients cannot overlap and no sample can be lost unnoticed. Schemes that
+follow labels only decide *how many* samples of each class a client holds; which ones is always a uniform draw.
+"""
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal, Protocol
+
+import numpy as np
+from annotated_types import Interval
+from numpy.typing import NDArray
+
+from flnl.core.errors import UserError
+from flnl.core.ranges import PathText, Positive, PositiveCount, Share
+from flnl.data.dataset import Indices, Labels
+
+LEFT_OUT = -1
+"""The owner of a sample that no client holds."""
+
+DRAWS = 1000
+"""How often a draw that leaves a client short is repeated before the setting is called impossible."""
+
+MOST_CLIENTS = 1_000_000
+"""A file that numbers clients beyond is taken for a mistake; most of them would hold nothing."""
+
+By = Literal["truth", "given"]
+"""Which labels a scheme follows. The given ones must be there before the clients are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """What a partition may look at: one label a sample, and what the data set says of its natural clients."""
+
+    labels: Labels  # [N]
+    num_classes: int
+    clients: Indices | None = None  # [N]
+    ids: Sequence[str] | None = None  # [N]
+
+    @cached_property
+    def counts(self) -> Indices:
+        """Samples of each class, [C]."""
+        return np.bincount(self.labels, minlength=self.num_classes).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The outcome: ``owner`` [N] is each sample's client, or ``LEFT_OUT``."""
+
+    owner: Indices
+    num_clients: int
+
+    @cached_property
+    def clients(self) -> tuple[Indices, ...]:
+        """The positions each client holds, ascending: disjoint, and together everything but ``dropped``."""
+        order = np.argsort(self.owner, kind="stable").astype(np.int64)  # stable: ascending within a client
+        edges = np.searchsorted(self.owner[order], np.arange(self.num_clients + 1))
+        return tuple(order[a:b] for a, b in pairwise(edges.tolist()))
+
+    @cached_property
+    def dropped(self) -> Indices:
+        """The positions that no client holds, ascending."""
+        return np.flatnonzero(self.owner == LEFT_OUT).astype(np.int64)
+
+
+class Partition(Protocol):
+    """A way to divide samples among clients. Schemes that follow labels also have a field ``by``."""
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Draw the owners."""
+
+
+@dataclass(frozen=True)
+class IIDUniform:
+    """A random permutation cut into equal parts: sizes differ by at most one, classes vary by chance.
+
+    FedCorr's and FedES's IID setting, without losing the remainder.
+    """
+
+    num_clients: PositiveCount
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Draw the owners."""
+        n = _enough(pool, self.num_clients)
+        owner = np.empty(n, np.int64)
+        for client, part in enumerate(np.array_split(rng.permutation(n), self.num_clients)):
+            owner[part] = client
+        return Split(owner, self.num_clients)
+
+
+@dataclass(frozen=True)
+class IIDClass:
+    """Every client holds equally many samples of each class (FedDiv, FLR).
+
+    What a class has over is dealt one a client, round and round through the classes from a random start, so that
+    a client's total, too, differs from another's by at most one.
+    """
+
+    num_clients: PositiveCount
+    by: By
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Draw the owners."""
+        _enough(pool, self.num_clients)
+        counts = np.repeat(pool.counts[None] // self.num_clients, self.num_clients, axis=0)
+        start = int(rng.integers(self.num_clients))
+        for c, over in enumerate(pool.counts % self.num_clients):
+            counts[(start + np.arange(over)) % self.num_clients, c] += 1
+            start += int(over)
+        return deal(pool, counts, rng)
+
+
+@dataclass(frozen=True)
+class FedCorr:
+    """FedCorr's non-IID setting (Section 3.1): who may hold a class is Bernoulli(p), how much is Dirichlet(alpha).
+
+    Every sample of a class draws its client from q ~ Dir(alpha, ..., alpha) over the class's holders. Clients without a
+    class and classes without a client are drawn again; where a client still ends up without a sample, everything is.
+    ``minimum_one`` gives each holder one sample of its class before the rest is drawn (FLR).
+    """
+
+    num_clients: PositiveCount
+    p: Share
+    alpha: Positive
+    minimum_one: bool
+    by: By
+
+    def __post_init__(self) -> None:
+        if self.p == 0:
+            raise UserError("partition.p=0 lets no client hold any class: give a probability above 0, up to 1")
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Draw the owners."""
+        _enough(pool, self.num_clients)
+
+        def draw() -> Indices:
+            holds = _holdings(
+                lambda rows, columns: rng.random((rows, columns)) < self.p,
+                (self.num_clients, pool.num_classes),
+                unfit=lambda holds: np.asarray(~holds.any(axis=1)),
+                cover=True,
+                advice=f"partition.p={self.p} is too small: raise it, or lower partition.num_clients",
+            )
+            counts = np.zeros(holds.shape, np.int64)
+            for c, n in enumerate(pool.counts):
+                holders = np.flatnonzero(holds[:, c])
+                first = int(self.minimum_one and n > 0)
+                if first * len(holders) > n:
+                    return np.zeros_like(counts)  # too few samples to give every holder one: draw again
+                rest = rng.multinomial(n - first * len(holders), shares(self.alpha, len(holders), rng))
+                counts[holders, c] = first + rest
+            return counts
+
+        advice = f"partition.p={self.p} and partition.alpha={self.alpha} are too skewed for partition.num_clients="
+        advice += f"{self.num_clients}: raise p or alpha, or lower num_clients"
+        if self.minimum_one:
+            advice += "; partition.minimum_one=true also asks for a sample in every class that a client may hold"
+        return deal(pool, _until(1, draw, advice), rng)
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Each class is cut into proportions p ~ Dir(alpha, ..., alpha) over all clients (Li et al., NIID-Bench).
+
+    ``balance`` gives a client that already holds N/K samples nothing of the classes that follow. The draw is repeated
+    until every client holds ``minimum`` samples; None stands for the number of classes (FedLab). FedES uses this.
+    """
+
+    num_clients: PositiveCount
+    alpha: Positive
+    balance: bool
+    minimum: PositiveCount | None
+    by: By
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Draw the owners."""
+        n = _enough(pool, self.num_clients)
+        least = pool.num_classes if self.minimum is None else self.minimum
+        _affordable(n, self.num_clients, least)
+
+        def draw() -> Indices:
+            counts = np.zeros((self.num_clients, pool.num_classes), np.int64)
+            for c, size in enumerate(pool.counts):
+                p = shares(self.alpha, self.num_clients, rng)
+                if self.balance:
+                    room = counts.sum(axis=1) < n / self.num_clients
+                    p = np.where(room, p, 0.0)
+                    room = room if room.any() else ~room  # all are dealt: classes without samples follow
+                    p = p / p.sum() if p.sum() > 0 else room / room.sum()
+                counts[:, c] = cut(int(size), p)
+            return counts
+
+        advice = f"partition.alpha={self.alpha} is too small for partition.num_clients={self.num_clients}: raise alpha,"
+        return deal(pool, _until(least, draw, f"{advice} or lower num_clients or partition.minimum"), rng)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Samples sorted by label are cut into equal shards, and each client is dealt ``shards`` of them (McMahan et al.).
+
+    Shard sizes differ by at most one; with as many shards a client as classes or fewer, a client sees few classes.
+    """
+
+    num_clients: PositiveCount
+    shards: PositiveCount
+    by: By
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Draw the owners."""
+        n = _enough(pool, self.num_clients)
+        total = self.num_clients * self.shards
+        if total > n:
+            raise UserError(
+                f"partition.shards={self.shards} for partition.num_clients={self.num_clients} asks for {total} shards "
+                f"of {n} samples: at most {n // self.num_clients} a client"
+            )
+        shuffled = rng.permutation(n)
+        order = shuffled[np.argsort(pool.labels[shuffled], kind="stable")]
+        holder = rng.permutation(np.repeat(np.arange(self.num_clients), self.shards))
+        owner = np.empty(n, np.int64)
+        for client, shard in zip(holder, np.array_split(order, total), strict=True):
+            owner[shard] = client
+        return Split(owner, self.num_clients)
+
+
+@dataclass(frozen=True)
+class QuantitySkew:
+    """Clients of unequal size, alike in everything else: sizes are N Dir(alpha, ..., alpha), and no sample is lost."""
+
+    num_clients: PositiveCount
+    alpha: Positive
+    minimum: PositiveCount
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Draw the owners."""
+        n = _enough(pool, self.num_clients)
+        _affordable(n, self.num_clients, self.minimum)
+        sizes = _until(
+            self.minimum,
+            lambda: cut(n, shares(self.alpha, self.num_clients, rng))[:, None],
+            f"partition.alpha={self.alpha} is too small for partition.num_clients={self.num_clients}: raise alpha, "
+            "or lower num_clients or partition.minimum",
+        )[:, 0]
+        owner = np.empty(n, np.int64)
+        owner[rng.permutation(n)] = np.repeat(np.arange(self.num_clients), sizes)
+        return Split(owner, self.num_clients)
+
+
+@dataclass(frozen=True)
+class Openset:
+    """Every client sees some but not all of the classes (FedPeer, Section 3.2): class k with probability ``q``.
+
+    A class goes to its holders in equal shares (``uniform``) or in Dir(1) shares (``nonuniform``). Rounded by largest
+    remainder no sample is lost; ``floor`` is the paper's literal division. A class that nobody holds is left out
+    (``drop``, as the paper accepts) or drawn again (``redraw``).
+    """
+
+    num_clients: PositiveCount
+    q: Annotated[float, Interval(gt=0, lt=1)]
+    allocation: Literal["uniform", "nonuniform"]
+    rounding: Literal["largest_remainder", "floor"]
+    missing: Literal["drop", "redraw"]
+    by: By
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Draw the owners."""
+        _enough(pool, self.num_clients)
+        if pool.num_classes < 3:
+            raise UserError(
+                f"partition=openset needs a data set of 3 classes or more, this one has {pool.num_classes}: "
+                "with two, every client would own a single class"
+            )
+
+        def draw() -> Indices:
+            holds = _holdings(
+                lambda rows, columns: rng.random((rows, columns)) < self.q,
+                (self.num_clients, pool.num_classes),
+                unfit=lambda holds: np.asarray(~holds.any(axis=1) | holds.all(axis=1)),
+                cover=self.missing == "redraw",
+                advice=f"partition.q={self.q} with partition.num_clients={self.num_clients} and "
+                f"partition.missing={self.missing} cannot be met: bring q nearer to 0.5, or take more clients",
+            )
+            counts = np.zeros(holds.shape, np.int64)
+            for c, n in enumerate(pool.counts):
+                holders = np.flatnonzero(holds[:, c])
+                if len(holders):
+                    even = self.allocation == "uniform"
+                    p = np.full(len(holders), 1 / len(holders)) if even else shares(1.0, len(holders), rng)
+                    counts[holders, c] = apportion(int(n), p, rng if self.rounding == "largest_remainder" else None)
+            return counts
+
+        advice = f"partition.q={self.q} leaves clients without samples at partition.num_clients={self.num_clients}: "
+        return deal(pool, _until(1, draw, f"{advice}raise q, or lower num_clients"), rng)
+
+
+@dataclass(frozen=True)
+class File:
+    """Clients as they are: the data set's natural ones, or those named by a file at ``path``.
+
+    The file is a ``.npy`` of N integers, or a CSV: one client a line in the order of the samples, or with a header
+    that has a column ``client`` and, if the lines are in another order, a column ``id``. Clients count from 0; -1
+    leaves a sample out. ``num_clients`` None takes as many as are named. Clients without samples are legal here, and
+    only here.
+    """
+
+    num_clients: PositiveCount | None
+    path: PathText | None
+
+    def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
+        """Read the owners."""
+        if self.path is not None:
+            owner = _read(Path(self.path), pool)
+        elif pool.clients is not None:
+            owner = pool.clients.astype(np.int64)
+        else:
+            raise UserError(
+                "partition=file without partition.path takes the data set's own clients, and this one has none: "
+                "set partition.path to a .npy or .csv file with a client for each sample"
+            )
+        if len(owner) != len(pool.labels):
+            raise UserError(f"partition.path={self.path} names {len(owner)} clients for {len(pool.labels)} samples")
+        if owner.min(initial=0) < LEFT_OUT:
+            raise UserError(f"partition.path={self.path}: client {owner.min()}; they count from 0, and -1 leaves out")
+        named = int(owner.max(initial=LEFT_OUT)) + 1
+        if named == 0:
+            raise UserError(f"partition.path={self.path} gives no sample to any client")
+        if max(named, self.num_clients or 0) > MOST_CLIENTS:
+            raise UserError(
+                f"partition.path={self.path} makes {max(named, self.num_clients or 0)} clients of {len(owner)} samples "
+                f"(partition.num_clients, or the highest number and one); at most {MOST_CLIENTS} can be"
+            )
+        if self.num_clients is not None and self.num_clients < named:
+            raise UserError(f"partition.num_clients={self.num_clients}, but the clients are numbered up to {named - 1}")
+        return Split(owner, self.num_clients or named)
+
+    def files(self) -> tuple[Path, ...]:
+        """What else the outcome depends on."""
+        return () if self.path is None else (Path(self.path),)
+
+
+def deal(pool: Pool, counts: Indices, rng: np.random.Generator) -> Split:
+    """Give each client ``counts`` [K, C] samples of each class, chosen uniformly; what is over is left out.
+
+    >>> pool = Pool(np.array([0, 1, 1, 0, 1]), num_classes=2)
+    >>> split = deal(pool, np.array([[1, 2], [1, 0]]), np.random.default_rng(0))
+    >>> [len(part) for part in split.clients], len(split.dropped)
+    ([3, 1], 1)
+    """
+    owner = np.full(len(pool.labels), LEFT_OUT, np.int64)
+    members = np.split(np.argsort(pool.labels, kind="stable"), np.cumsum(pool.counts)[:-1])
+    for c, positions in enumerate(members):
+        holders = np.repeat(np.arange(len(counts)), counts[:, c])
+        owner[rng.permutation(positions)[: len(holders)]] = holders
+    return Split(owner, len(counts))
+
+
+LARGEST_ALPHA, SMALLEST_ALPHA = 1e300, 1e-300
+"""Beyond, a draw is its limit in all digits, and the sums that NumPy makes on the way to it leave float64."""
+
+
+def shares(alpha: float, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Dir(alpha, ..., alpha) over ``count``, [count], with its two limits: equal shares, and everything to one.
+
+    >>> shares(1e308, 4, np.random.default_rng(0)).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    >>> sorted(shares(1e-320, 4, np.random.default_rng(0)).tolist())
+    [0.0, 0.0, 0.0, 1.0]
+    """
+    if alpha > LARGEST_ALPHA:
+        return np.full(count, 1 / count, np.float64)
+    if alpha > SMALLEST_ALPHA:
+        drawn = rng.dirichlet(np.full(count, alpha))
+        if np.isfinite(drawn).all() and drawn.sum() > 0:
+            return np.asarray(drawn / drawn.sum(), np.float64)
+    return np.asarray(np.eye(count)[rng.integers(count)], np.float64)  # so small an alpha that every share underflows
+
+
+def cut(total: int, p: NDArray[np.float64]) -> Indices:
+    """``total`` cut at floor(cumsum(p) total): [K] counts that sum to ``total``.
+
+    >>> cut(10, np.array([0.25, 0.25, 0.5])).tolist()
+    [2, 3, 5]
+    """
+    edges = np.floor(np.cumsum(p) * total + 1e-9).astype(np.int64)
+    edges[-1] = total
+    return np.diff(edges, prepend=0)
+
+
+def apportion(total: int, p: NDArray[np.float64], rng: np.random.Generator | None) -> Indices:
+    """``total`` in proportions ``p``, [K]: by largest remainder, ties by lot; or rounded down where ``rng`` is None.
+
+    >>> apportion(10, np.full(3, 1 / 3), None).tolist()
+    [3, 3, 3]
+    >>> sorted(apportion(10, np.full(3, 1 / 3), np.random.default_rng(0)).tolist())
+    [3, 3, 4]
+    """
+    quota = p * total
+    counts = np.floor(quota + 1e-9).astype(np.int64)
+    if rng is not None:
+        lot = rng.random(len(p))
+        order = np.lexsort((lot, np.round(counts - quota, 9)))
+        counts[order[: total - counts.sum()]] += 1
+    return counts
+
+
+def _holdings(
+    draw: Callable[[int, int], NDArray[np.bool_]],
+    shape: tuple[int, int],
+    unfit: Callable[[NDArray[np.bool_]], NDArray[np.bool_]],
+    *,
+    cover: bool,
+    advice: str,
+) -> NDArray[np.bool_]:
+    """Who may hold what, [K, C]: clients that are ``unfit`` and, with ``cover``, classes of nobody are drawn again."""
+    clients, classes = shape
+    holds = draw(clients, classes)
+    for _ in range(10 * DRAWS):
+        if (rows := unfit(holds)).any():
+            holds[rows] = draw(int(rows.sum()), classes)
+        elif cover and (columns := ~holds.any(axis=0)).any():
+            holds[:, columns] = draw(clients, int(columns.sum()))
+        else:
+            return holds
+    raise UserError(advice)
+
+
+def _until(least: int, draw: Callable[[], Indices], advice: str) -> Indices:
+    """The first of ``draw``'s counts [K, ...] in which every client holds ``least`` samples."""
+    best = 0
+    for _ in range(DRAWS):
+        counts = draw()
+        smallest = int(counts.sum(axis=1).min())
+        if smallest >= least:
+            return counts
+        best = max(best, smallest)
+    raise UserError(f"{advice} (in {DRAWS} draws the smallest client had at best {best} samples; {least} are needed)")
+
+
+def _enough(pool: Pool, num_clients: int) -> int:
+    """The number of samples N, which every client must be able to hold one of."""
+    n = len(pool.labels)
+    if num_clients > n:
+        raise UserError(f"partition.num_clients={num_clients} is more than the {n} samples there are: at most {n}")
+    return n
+
+
+def _affordable(n: int, num_clients: int, least: int) -> None:
+    """Raise where ``least`` samples for each client are more than there are."""
+    if num_clients * least > n:
+        raise UserError(
+            f"partition.minimum={least} samples for each of partition.num_clients={num_clients} clients is more than "
+            f"the {n} there are: at most {n // num_clients} a client"
+        )
+
+
+def _read(path: Path, pool: Pool) -> Indices:
+    """The owners [N] that a file names, in the order of the samples."""
+    if not path.is_file():
+        raise UserError(f"partition.path={path}: no such file")
+    if path.suffix == ".npy":
+        try:
+            owner = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            reason = str(error).partition("\n")[0].partition(" If you trust")[0]
+            raise UserError(f"partition.path={path} cannot be read ({reason})") from error
+        if not isinstance(owner, np.ndarray):
+            raise UserError(f"partition.path={path} is an archive of arrays: one .npy array of integers is needed")
+        if owner.ndim != 1 or not np.issubdtype(owner.dtype, np.integer):
+            raise UserError(f"partition.path={path} holds {owner.dtype} {list(owner.shape)}: integers [N] are needed")
+        return np.asarray(owner, np.int64)
+    if path.suffix != ".csv":
+        raise UserError(f"partition.path={path}: a .npy or .csv file is needed")
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"partition.path={path} cannot be read ({error}); it should be a CSV file") from error
+    header = rows[0] if rows and "client" in rows[0] else None
+    try:
+        if header is None:
+            return np.array([int(client) for (client,) in rows], np.int64)
+        column = header.index("client")
+        owner = np.array([int(row[column]) for row in rows[1:]], np.int64)
+    except (ValueError, IndexError, OverflowError) as error:
+        raise UserError(
+            f"partition.path={path}: {error}; one integer a line, or a header with client and id, is needed"
+        ) from error
+    if "id" not in header:
+        return owner
+    named = [row[header.index("id")] for row in rows[1:]]
+    ids = pool.ids if pool.ids is not None else [str(i) for i in range(len(pool.labels))]
+    where = {name: line for line, name in enumerate(named)}
+    missing = [name for name in ids if name not in where]
+    if missing or len(where) != len(named):
+        wrong = f"no line for {missing[0]!r} and {len(missing) - 1} more" if missing else "an id stands twice"
+        raise UserError(f"partition.path={path}: {wrong}; every sample needs one line")
+    return owner[[where[name] for name in ids]]

@@ -1,0 +1,1 @@
+"""What runs a method: the loop over rounds, the network, local training, executors."""

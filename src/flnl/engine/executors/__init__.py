@@ -1,0 +1,1 @@
+"""Executors: where and how the clients of a round are trained."""

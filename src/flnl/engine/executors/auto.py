@@ -1,0 +1,173 @@
+"""Which executor runs the clients, where nobody says: a rule on the configuration and the kind of device.
+
+No timing, no load: two runs with one configuration are computed in the same way, and a run that goes on keeps what it
+began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from torch.utils.flop_counter import FlopCounterMode
+
+from flnl.config import compose, registry
+from flnl.config.check import located
+from flnl.core.method import Method
+from flnl.core.parts import Executor, described
+from flnl.engine.executors.processes import usable_cores
+from flnl.engine.executors.worker_context import Inner
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.network import Network
+from flnl.engine.stacked.eligibility import why_not
+from flnl.run.folder import RESULT
+
+STACKED_PARAMETERS = 100_000
+"""Up to so many parameters a step costs little beside its overhead. An MLP on digits has 4,810, LeNet-5 62,006."""
+STACKED_PRODUCTS = 2_500_000
+"""Multiply-adds of a forward pass on one batch, up to which the same holds. On batches of 10 the MLP has 0.05 million,
+the CNN on digits 0.8 and LeNet-5 6.5: stacked, ten clients of the first two take half the time and less, LeNet-5's a
+seventh more."""
+STACKED_CLIENTS = 4
+"""Fewer clients in a cohort are not worth a stack."""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """What the rule chooses from: how each executor would be built."""
+
+    sequential: Inner
+    stacked: Inner
+    processes: Inner
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the rule looks at."""
+
+    model: str  # its name
+    parameters: int
+    products: int  # multiply-adds of a forward pass on one batch
+    cohorts: Mapping[str, int]  # clients in a cohort, by stage
+    device: str  # its kind
+    cores: int  # processes of as many threads as this one that fit the cores
+    shared: bool = False  # the cores are other jobs', too
+    unstackable: str | None = None  # why its clients cannot be stacked, where they cannot
+
+    @classmethod
+    def of(cls, cfg: DictConfig, method: Method, network: Network, clients: int) -> Work:
+        """The work of a run of ``method`` on so many ``clients``."""
+        return cls(
+            model=registry.stored_name(str(cfg.model._target_)),
+            parameters=sum(p.numel() for p in network.module.parameters()),
+            products=products(network) * cfg.train.batch_size,
+            cohorts={stage.name: stage.sampler.size(clients) for stage in method.stages},
+            device=network.device.type,
+            cores=max(1, usable_cores() // torch.get_num_threads()),
+            shared=_beside_others(),
+            unstackable=unstackable(cfg, method, network),
+        )
+
+
+def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None:
+    """Why the clients of a method cannot be stacked in some stage; None where they can."""
+    training = compose.Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
+    for stage in method.stages:
+        job = LocalTraining(training, stage.batch, stage.local, stage.gradient, stage.exchange)
+        if (reason := why_not(job, network)) is not None:
+            return reason
+    return None
+
+
+def _beside_others() -> bool:
+    """Whether this is a job of a sweep whose jobs run at once."""
+    if not HydraConfig.initialized():
+        return False
+    chosen = HydraConfig.get()
+    return chosen.mode == RunMode.MULTIRUN and not str(chosen.launcher._target_).endswith(".BasicLauncher")
+
+
+def products(network: Network) -> int:
+    """Multiply-adds of the network's forward pass on one image."""
+    size = (1, len(network.transform.mean), *network.transform.size)
+    mode = network.module.training
+    network.module.eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network.module(torch.zeros(size, dtype=network.dtype, device=network.device))
+    network.module.train(mode)
+    return int(counter.get_total_flops()) // 2
+
+
+def choose(work: Work) -> tuple[str, str]:
+    """The executor's name, and why it is chosen."""
+    cohort = max(work.cohorts.values())
+    if work.device != "cpu":
+        if work.unstackable is None:
+            return "stacked", "one device for all clients of a cohort"
+        return "sequential", f"one device, and {work.unstackable}"
+    small = work.parameters <= STACKED_PARAMETERS and work.products <= STACKED_PRODUCTS
+    if not small:
+        reason = f"{work.model}'s step is too long to stack on a CPU"
+    elif cohort < STACKED_CLIENTS:
+        reason = f"cohorts of {cohort} are too small to stack"
+    elif work.unstackable is None:
+        return "stacked", f"{work.model}'s step is short, so clients are trained in a stack"
+    else:
+        reason = work.unstackable
+    if work.cores < 2:
+        return "sequential", f"{reason}, and there is one core"
+    if cohort < 2:
+        return "sequential", "one client runs at a time"
+    if work.shared:
+        return "sequential", f"{reason}, and the jobs of the sweep share the cores"
+    return "processes", f"{reason}{_chains(work.cohorts)}"
+
+
+def _chains(cohorts: Mapping[str, int]) -> str:
+    alone = [name for name, size in cohorts.items() if size == 1]
+    return f"; {' and '.join(alone)} runs one client at a time under any" if alone else ""
+
+
+def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any) -> tuple[Executor, str]:
+    """The executor of a run, and a line that names it and says why.
+
+    Args:
+        cfg: the run's configuration.
+        work: what the rule looks at.
+        network: what the executor runs clients on.
+        earlier: what the run's record says of the executor it began with, where it goes on.
+    """
+    plain: Any = OmegaConf.to_container(cfg.executor, resolve=True)
+    if located(str(plain["_target_"])) is not Auto:
+        executor, reason = compose.build(plain)(network), "as asked"
+    elif earlier:
+        node = registry.restored("executor", _node(_record(earlier)), RESULT)
+        executor, reason = compose.build(node)(network), "as the run began"
+    else:
+        name, reason = choose(work)
+        executor = compose.build(plain[name])(network)
+    return executor, f"executor: {shown(described(executor))}: {reason}"
+
+
+def shown(found: Mapping[str, Any] | str) -> str:
+    """An executor in a few words, as in ``processes, 2 workers``."""
+    record = _record(found)
+    inner, workers = record.get("inner", {}).get("name", "sequential"), record.get("workers")
+    parts = [record["name"], *([f"{workers} workers"] if workers else []), *([inner] if inner != "sequential" else [])]
+    return ", ".join(parts)
+
+
+def _record(found: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    """What a record says of an executor; at first it was the name alone."""
+    return found if isinstance(found, Mapping) else {"name": found}
+
+
+def _node(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of what a record describes, with the stored name of its class."""
+    settings = {k: _node(v) if isinstance(v, Mapping) else v for k, v in record.items() if k != "name"}
+    return {**settings, "_partial_": True, **({"_target_": record["name"]} if "name" in record else {})}

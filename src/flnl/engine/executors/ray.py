@@ -1,0 +1,285 @@
+"""Workers as actors of Ray, on this machine or on a cluster.
+
+Images go into Ray's object store once, parameters once a call; actors on one machine read them there. Workers that are
+asked for together are granted together or not at all, so that two runs on one cluster cannot wait for each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from annotated_types import MinLen
+
+from flnl.core.errors import UserError
+from flnl.core.parts import Params
+from flnl.core.ranges import FromFiles, NonNegative, PositiveCount
+from flnl.data.dataset import Images
+from flnl.engine.executors.dispatch import Crew, Crewed, Lost
+from flnl.engine.executors.processes import python_path, usable_cores
+from flnl.engine.executors.serialization import Packed, Shared, decode, encode, pack
+from flnl.engine.executors.worker_context import Inner, Recipe, Workbench
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 10.0
+"""Seconds after which a run that waits for others to leave the cluster says so."""
+
+
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""At 0, Ray listens to this machine alone; for an address of 127.0.0.1 it would put the machine's own."""
+
+
+@dataclass(frozen=True)
+class Ray(Crewed):
+    """Clients on Ray's actors.
+
+    ``address=null`` starts Ray on this machine and ends it with the run; ``auto`` or HOST:PORT joins a cluster.
+    ``num_cpus`` and ``num_gpus`` are what each worker asks for; parts of a GPU can be asked for. ``workers=null`` takes
+    as many as there is room for.
+    """
+
+    workers: PositiveCount | None
+    num_cpus: NonNegative
+    num_gpus: NonNegative
+    address: Annotated[Annotated[str, MinLen(1)] | None, FromFiles(None)]
+    _cluster: list[_Cluster] = field(init=False, repr=False, compare=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.network.device.type == "cuda" and not self.num_gpus:
+            raise UserError(f"executor.num_gpus={self.num_gpus}, but device=cuda: give each worker a share of a GPU")
+        self._cluster.append(_Cluster.of(self))
+
+    @property
+    def count(self) -> int:
+        """Workers at most."""
+        return self._cluster[0].workers
+
+    def open(self, images: Sequence[Images], params: Params) -> Crew:
+        """Actors, granted together."""
+        recipe = Recipe.of(self.network)
+        if self.num_gpus:
+            recipe = replace(recipe, device="cuda")
+        return Actors(self.count, recipe, self.inner, images, {"CPU": self.num_cpus, "GPU": self.num_gpus})
+
+    def settings(self) -> dict[str, Any]:
+        """As they were settled here."""
+        asked = {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, "address": self.address}
+        return {**super().settings(), **asked}
+
+    def close(self) -> None:
+        """End the workers, and Ray itself where this run has started it."""
+        super().close()
+        self._cluster[0].leave()
+
+
+@dataclass
+class _Cluster:
+    """Ray, once this process has joined it."""
+
+    workers: int
+    started: bool  # by this run
+
+    @classmethod
+    def of(cls, asked: Ray) -> _Cluster:
+        """Join or start Ray, and see that what is asked for can be had: Ray would wait for it for ever.
+
+        Raises:
+            UserError: naming the key that asks too much.
+        """
+        if asked.address is None:
+            os.environ.setdefault(LOOPBACK, "0")  # read when Ray is imported
+        ray = _ray()
+        joined = ray.is_initialized()
+        if not joined:
+            with _signals_kept():
+                _init(ray, asked)
+        found = cls(0, started=not joined)
+        try:
+            found.workers = _granted(ray, asked)
+        except BaseException:
+            found.leave()
+            raise
+        return found
+
+    def leave(self) -> None:
+        """Leave the cluster, or end it, where this run has joined or started it."""
+        if self.started:
+            self.started = False
+            _ray().shutdown()
+
+
+def _ray() -> Any:
+    """The package, which is imported only where it is used.
+
+    Raises:
+        UserError: if it is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError("executor=ray needs Ray, which is not installed here: pip install 'flnl[ray]'") from None
+    return ray
+
+
+def _init(ray: Any, asked: Ray) -> None:
+    quiet = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
+    paths = {"env_vars": {"PYTHONPATH": python_path()}}
+    if asked.address is None:
+        ray.init(num_cpus=usable_cores(), _node_ip_address="127.0.0.1", runtime_env=paths, **quiet)
+        if any(node["NodeManagerAddress"] != "127.0.0.1" for node in ray.nodes()):
+            log.warning("the Ray of this run listens to other machines, too")
+        return
+    try:
+        ray.init(address=asked.address, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"executor.address={asked.address}: no Ray answers there ({reason})") from None
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray puts its own handlers in; a run finishes its round first."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _granted(ray: Any, asked: Ray) -> int:
+    """How many workers there will be.
+
+    Raises:
+        UserError: if there is no room for one, or for all that were asked for.
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wants = {"num_cpus": ("CPU", asked.num_cpus), "num_gpus": ("GPU", asked.num_gpus)}
+    for key, (kind, want) in wants.items():
+        if all(node.get(kind, 0) < want for node in nodes):
+            most = max(node.get(kind, 0) for node in nodes)
+            raise UserError(f"executor.{key}={want:g}: no machine of this Ray has more than {most:g}")
+    room = sum(
+        int(min((node.get(kind, 0) / want + 1e-9 for kind, want in wants.values() if want), default=1))
+        for node in nodes
+    )
+    if not room or (asked.workers or 0) > room:
+        raise UserError(
+            f"executor.workers={asked.workers} of num_cpus={asked.num_cpus:g} and num_gpus={asked.num_gpus:g}: "
+            f"this Ray has room for {room}"
+        )
+    return asked.workers or room
+
+
+class Actor:
+    """What runs on Ray: a worker's bench, and the call that it is at."""
+
+    def __init__(self, recipe: bytes, header: bytes, *pieces: Any) -> None:
+        made, inner = decode(recipe, Shared())
+        images = Packed(header, pieces).value()
+        self._bench = Workbench(made.network(), inner, images)
+
+    def begin(self, header: bytes, call: bytes, *pieces: Any) -> None:
+        """A call begins."""
+        self._bench.begin(Packed(header, pieces).value(), call)
+
+    def work(self, message: bytes) -> bytes:
+        """The answer to a piece of work."""
+        return self._bench.work(message)
+
+
+class Actors(Crew):
+    """Actors in a placement group."""
+
+    def __init__(
+        self, workers: int, recipe: Recipe, inner: Inner, images: Sequence[Images], each: Mapping[str, float]
+    ) -> None:
+        self.workers, self._each = workers, each
+        self._ray = _ray()
+        self._group = self._reserve()
+        packed = pack(list(images))[0]
+        self._kit = (encode((recipe, inner), Shared()), *self._put(packed))
+        self._call: tuple[Any, ...] = ()
+        self._at: dict[int, Any] = {}
+        self._begun: set[int] = set()
+        self._busy: dict[Any, int] = {}  # by what its answer will be
+
+    def _reserve(self) -> Any:
+        from ray.util.placement_group import placement_group
+
+        bundle = {kind: amount for kind, amount in self._each.items() if amount} or {"CPU": 0.001}
+        group = placement_group([bundle] * self.workers)
+        if not self._ray.wait([group.ready()], timeout=PATIENCE)[0]:
+            log.warning("waiting until %d workers of %s are free on this Ray", self.workers, bundle)
+            self._ray.get(group.ready())
+        return group
+
+    def _put(self, packed: Packed) -> tuple[Any, ...]:
+        """The header, and the pieces in the object store."""
+        import numpy as np
+
+        return packed.header, *(self._ray.put(np.frombuffer(piece, np.uint8)) for piece in packed.pieces)
+
+    def begin(self, params: Params, call: bytes) -> None:
+        """Put the parameters where every machine fetches them once."""
+        header, *pieces = self._put(pack({name: p.cpu() for name, p in params.items()})[0])
+        self._call = (header, call, *pieces)
+        self._begun.clear()
+
+    def hand(self, worker: int, work: bytes) -> None:
+        """Call an actor; its calls run in order."""
+        if worker not in self._at:
+            self._at[worker] = self._hire(worker)
+        actor = self._at[worker]
+        if worker not in self._begun:
+            actor.begin.remote(*self._call)
+            self._begun.add(worker)
+        self._busy[actor.work.remote(work)] = worker
+
+    def _hire(self, worker: int) -> Any:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=worker)
+        options = {"num_cpus": self._each["CPU"], "num_gpus": self._each["GPU"], "scheduling_strategy": place}
+        return self._ray.remote(**options)(Actor).remote(*self._kit)
+
+    def answers(self) -> list[tuple[int, bytes | Lost]]:
+        """What has come back."""
+        ready, _ = self._ray.wait(list(self._busy), num_returns=1)
+        return [self._answer(ref) for ref in ready]
+
+    def _answer(self, ref: Any) -> tuple[int, bytes | Lost]:
+        worker = self._busy.pop(ref)
+        try:
+            return worker, self._ray.get(ref)
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
+            self._end(worker)
+            reason = (str(error).strip().splitlines() or [""])[0]
+            return worker, Lost(f"worker {worker}", f"was lost ({reason})")
+
+    def _end(self, worker: int) -> None:
+        self._begun.discard(worker)
+        self._ray.kill(self._at.pop(worker))
+
+    def abandon(self) -> None:
+        """End the workers that are at something."""
+        for worker in self._busy.values():
+            self._end(worker)
+        self._busy.clear()
+
+    def close(self) -> None:
+        """End all workers, and give back what was granted."""
+        from ray.util.placement_group import remove_placement_group
+
+        self._busy.clear()
+        for worker in list(self._at):
+            self._end(worker)
+        remove_placement_group(self._group)

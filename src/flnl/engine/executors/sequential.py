@@ -1,0 +1,25 @@
+"""One client after another in this process: the way to debug on, and what the others must agree with."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from flnl.core.parts import BLOCK, Block, ClientJob, ClientTask, Executor
+from flnl.engine.network import Network
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Sequential(Executor):
+    """Runs tasks in their order on one network."""
+
+    network: Network
+
+    def map(
+        self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
+    ) -> Iterator[Block[V, T]]:
+        """Reduced blocks of ``BLOCK`` tasks, in order."""
+        for first in range(0, len(tasks), BLOCK):
+            yield reduce([job(self.network, task) for task in tasks[first : first + BLOCK]])

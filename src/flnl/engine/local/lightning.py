@@ -1,0 +1,83 @@
+"""The client's model as a LightningModule: a training step and an optimiser, driven by the loop in ``sgd``.
+
+The step touches only its argument: no ``self.log``, no state, no branch on a tensor's value.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from flnl.config.compose import Training
+from flnl.core.parts import LossTerm, Step
+from flnl.engine.local.optimizer import Sgd
+
+
+def average(losses: Tensor, weight: Tensor | None) -> Tensor:
+    """The mean over the rows, which are the last dimension, by ``weight`` of the same shape; 0 where no row has any."""
+    if weight is None:
+        return losses.mean(-1)
+    return (weight * losses).sum(-1) / weight.sum(-1).clamp_min(1e-12)
+
+
+@dataclass
+class Objective:
+    """The sum of named terms, and the state that each of them has on this client."""
+
+    terms: Mapping[str, LossTerm]
+    states: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, step: Step) -> Tensor:
+        """The loss of one batch, a scalar: per-sample terms averaged by ``step.weight``, scalars added.
+
+        Where every term is per sample and no row weighs more than another, their sum [B], of which the loss is the
+        mean: whoever runs backward has that for less than a node of the graph.
+        """
+        rows = step.weight is None
+        found: list[Tensor] = []
+        for name, term in self.terms.items():
+            loss, self.states[name] = term(step, self.states.get(name))
+            rows = rows and loss.dim() == 1
+            found.append(loss)
+        assert found, "a method has at least one loss term"
+        if not rows:
+            found = [average(loss, step.weight) if loss.dim() == 1 else loss for loss in found]
+        return found[0] if len(found) == 1 else sum(found[1:], found[0])
+
+
+def backward(loss: Tensor) -> None:
+    """Gradients of ``loss``, or of the mean of its rows [B]."""
+    if loss.dim() == 0:
+        loss.backward()
+    else:
+        loss.backward(torch.full_like(loss, 1 / len(loss)))
+
+
+def mean_over_steps(losses: Sequence[Tensor]) -> float:
+    """The mean over steps of their losses, each a scalar or rows [B] of which it is the mean; 0 without steps."""
+    values: dict[int, float] = {}
+    for shape in {loss.shape for loss in losses}:
+        steps = [step for step, loss in enumerate(losses) if loss.shape == shape]
+        together = torch.stack([losses[step] for step in steps])
+        values |= zip(steps, (together.mean(1) if shape else together).double().tolist(), strict=True)
+    return sum(values[step] for step in range(len(losses))) / max(len(losses), 1)
+
+
+class ClientModule(L.LightningModule):
+    """Local training of one client, as Lightning names its pieces."""
+
+    def __init__(self, module: nn.Module, training: Training) -> None:
+        super().__init__()
+        self.module = module
+        self.training_settings = training
+
+    def training_step(self, step: Step, objective: Objective) -> Tensor:
+        """The objective on one batch, a scalar or [B]."""
+        return objective(step)
+
+    def configure_optimizers(self) -> Sgd:
+        """SGD on what can be trained, new for every client and round: its momentum starts at zero."""
+        return Sgd([p for p in self.module.parameters() if p.requires_grad], self.training_settings)

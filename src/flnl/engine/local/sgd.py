@@ -1,0 +1,228 @@
+"""Local training of one client: epochs of mini-batch SGD over the sum of the method's terms.
+
+Which samples make a batch, augmentation, mixing and the terms' draws come from ``batching``, before they are used.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flnl.config.compose import Training
+from flnl.core.model import Model
+from flnl.core.parts import (
+    BatchRule,
+    ClientResult,
+    ClientState,
+    ClientTask,
+    Exchange,
+    GradientTransform,
+    LossTerm,
+    Observation,
+    Params,
+    Payload,
+    Samples,
+    Step,
+    all_finite,
+)
+from flnl.core.streams import torch_seeded
+from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
+from flnl.engine.local.lightning import ClientModule, Objective, backward, mean_over_steps
+from flnl.engine.network import Network
+from flnl.evaluation.metrics import squared_move
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What training one client came to, before anything is reported."""
+
+    params: Params  # with buffers
+    states: Mapping[str, Any]  # of each term, after the last batch
+    loss: float  # mean over the steps
+    steps: int
+    finite: bool
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """The job that a cohort is given: train from the received parameters and report."""
+
+    training: Training
+    batch: BatchRule
+    terms: Mapping[str, LossTerm]
+    gradient: GradientTransform | None
+    exchanges: Mapping[str, Exchange]
+    observed: bool = False  # whether the trained model is observed, for the record
+
+    @property
+    def reads_models(self) -> bool:
+        """Whether ``report`` looks at the trained model, so that the network has to hold it."""
+        return self.observed or bool(self.exchanges) or not inherits(self.batch, BatchRule, "relabels")
+
+    def __call__(self, network: Model, task: ClientTask) -> ClientResult:
+        """Train on ``task`` and report; the network is left holding the client's parameters."""
+        assert isinstance(network, Network), "training needs all of the network, not only what parts may ask of it"
+        network.load(task.broadcast.params)
+        with torch_seeded(task.torch_seed("dropout"), network.device):
+            states, loss, steps = self._train(network, task)
+        params = network.params()
+        return self.report(network, task, Fit(params, states, loss, steps, all_finite(params)))
+
+    def states(self, task: ClientTask, num_classes: int) -> dict[str, Any]:
+        """Each term's state on this client as its training begins."""
+        count, found = len(task.samples), {name: task.state.terms.get(name) for name in self.terms}
+        for name, term in self.terms.items():
+            if found[name] is None:
+                found[name] = term.init(task.broadcast.params, count, num_classes)
+        return found
+
+    def report(self, network: Network, task: ClientTask, fit: Fit) -> ClientResult:
+        """What comes back from a client, whose parameters the network holds if ``reads_models``.
+
+        A fit that diverged changes nothing.
+        """
+        ran = (fit.loss, fit.steps, fit.finite)
+        if not fit.finite:
+            return ClientResult(task.client, len(task.samples), fit.params, task.state, Payload(), *ran)
+        terms = dict(task.state.terms)  # those of other stages stay as they are
+        for name, term in self.terms.items():
+            after = term.finish(task.broadcast, fit.params, fit.states[name])
+            if after is not None:
+                terms[name] = after
+        sent, kept = Payload(), task.state.extras
+        for exchange in self.exchanges.values():
+            up, keep = exchange.report(network, task, fit.params)
+            sent, kept = sent.including(*up), kept.including(*keep)
+        labels = self.batch.relabels(network, task)
+        state = ClientState(task.state.labels if labels is None else labels, task.state.weight, terms, kept)
+        return ClientResult(
+            task.client, len(task.samples), fit.params, state, sent, *ran, self._seen(network, task, fit.params)
+        )
+
+    def _seen(self, network: Network, task: ClientTask, params: Params) -> Observation | None:
+        """What is noted of ``params``, which the network holds, where they ran: no model travels for it."""
+        if not self.observed:
+            return None
+        moved = squared_move(task.broadcast.params, params, network.trainable())
+        return Observation(moved, network.logits(task.samples).argmax(1))
+
+    def _train(self, network: Network, task: ClientTask) -> tuple[Mapping[str, Any], float, int]:
+        """Every step on the loaded network: the terms' states, the mean loss and the number of steps."""
+        module = network.module
+        client = ClientModule(module, self.training)
+        optimizer = client.configure_optimizers()
+        trainable = network.trainable()
+        live = list(trainable.values())
+        objective = Objective(self.terms, self.states(task, network.num_classes))
+        losses: list[Tensor] = []
+        scaled = self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
+        module.train()
+        for step in self._steps(network, task, trainable):
+            if network.has_batch_norm:  # a batch of one has no statistics; the running ones serve
+                statistics = len(step.inputs) > 1
+                if module.training != statistics:
+                    module.train(statistics)
+            for parameter in live:
+                parameter.grad = None
+            with network.autocast():
+                loss = client.training_step(step, objective)
+            backward(loss)
+            if self.gradient is not None:
+                with torch.no_grad():
+                    found = {name: p.grad for name, p in trainable.items() if p.grad is not None}
+                    for name, new in self.gradient(found, step).items():
+                        trainable[name].grad = _as(trainable[name], new)
+            before = [p.detach().clone() for p in live] if scaled else []
+            optimizer.step()
+            if scaled:
+                self._rescale(trainable, before, step)
+            losses.append(loss.detach())
+        module.eval()
+        return objective.states, mean_over_steps(losses), len(losses)
+
+    def _rescale(self, trainable: Params, before: list[Tensor], step: Step) -> None:
+        """Put what the gradient transform makes of the optimiser's step in its place."""
+        assert self.gradient is not None
+        with torch.no_grad():
+            was = dict(zip(trainable, before, strict=True))
+            for name, new in self.gradient.update(was, trainable, step).items():
+                trainable[name].copy_(new)
+
+    def _steps(self, network: Network, task: ClientTask, trainable: Params) -> Iterator[Step]:
+        """Every batch of every epoch, inputs prepared a chunk of batches at a time."""
+        draws = Draws(task, self.batch, self.terms)
+        samples = replace(task.samples, images=network.here(task.samples.images))
+        stored, fixed = self._together(network, samples)
+        held = task.samples.labels.to(network.device)
+        frozen = network.frozen(task.broadcast)
+        weight = None if task.state.weight is None else task.state.weight.to(network.device, network.dtype)
+        size = self.training.batch_size
+        for epoch in range(self.training.epochs):
+            selected = self.batch.select(network, task, epoch)
+            order = draws.order(None if selected is None else selected.positions)
+            labels = held if selected is None or selected.labels is None else selected.labels.to(network.device)
+            sizes = batch_sizes(len(order), size, join_last_of_one=network.has_batch_norm)
+            together = list(chunks(sizes, network.together(size)))
+            parts = order.split([sum(chunk) for chunk in together])
+            number = 0
+            prepared = self._inputs(network, samples, parts, stored, fixed, draws)
+            for chunk, where, inputs in zip(together, parts, prepared, strict=True):
+                there = where.to(network.device, non_blocking=True)
+                given = labels[there]
+                for batch, own, positions in zip(
+                    inputs.split(chunk), given.split(chunk), there.split(chunk), strict=True
+                ):
+                    draw = draws.mixing(len(own))
+                    mixed, targets = self.batch.mix(batch, own, network.num_classes, draw)
+                    yield Step(
+                        module=network.module,
+                        params=trainable,
+                        broadcast=task.broadcast,
+                        inputs=mixed,
+                        labels=own,
+                        targets=targets,
+                        positions=positions,
+                        weight=None if weight is None else self.batch.weigh(weight[positions], draw),
+                        draws=draws.of_terms(len(own)),
+                        number=number,
+                        unmixed=batch,
+                        mixing=draw,
+                        received=frozen,
+                        scored=network.scored,
+                        kept=task.state.extras,
+                    )
+                    number += 1
+
+    def _inputs(
+        self,
+        network: Network,
+        samples: Samples,
+        parts: Sequence[Tensor],
+        stored: Tensor | None,
+        fixed: Tensor | None,
+        draws: Draws,
+    ) -> Iterator[Tensor]:
+        """Inputs of the samples at each of ``parts``, augmented where the data set is."""
+        if fixed is not None:
+            yield from (fixed[part.to(network.device, non_blocking=True)] for part in parts)
+            return
+        held = samples.read_each(parts, augmented=True) if stored is None else (stored[part] for part in parts)
+        for images in held:
+            height, width = images.shape[-2:]
+            yield network.prepare(images, draws.crops(network.transform, len(images), (height, width)))
+
+    def _together(self, network: Network, samples: Samples) -> tuple[Tensor | None, Tensor | None]:
+        """The client's stored images, if they fit a chunk; and its inputs, if nothing about them is random."""
+        if len(samples) > network.chunk(1):
+            return None, None
+        stored = samples.read(augmented=True)
+        random = network.transform.random((stored.shape[-2], stored.shape[-1]))
+        return stored, None if random else network.prepare(stored)
+
+
+def _as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient as the parameter lies in memory, which the optimiser's kernel walks through both."""
+    same = gradient.stride() == parameter.stride()
+    return gradient if same else torch.empty_like(parameter).copy_(gradient)

@@ -1,0 +1,227 @@
+"""A module as a function of its parameters, on one device and in one precision.
+
+One ``Network`` a process: it owns the module, and whoever uses it loads parameters first. Scoring passes read stored
+images without augmentation unless asked otherwise, in eval mode and full precision: mixed precision is for training.
+"""
+
+import copy
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from flnl.core.errors import UserError
+from flnl.core.parts import Broadcast, ClientTask, Params, Samples
+from flnl.core.streams import torch_seed
+from flnl.data.transforms import Augmentation, Transform
+from flnl.engine.device_images import Resident
+from flnl.models.layers import has_batch_norm
+
+if TYPE_CHECKING:
+    from flnl.data.dataset import Images
+
+PRECISIONS: dict[int | str, str] = {32: "32-true", "bf16": "bf16-mixed", 64: "64-true"}
+Layout = Literal["auto", "contiguous", "channels_last"]
+CHUNK_BYTES = 64 * 2**20
+"""Inputs prepared at once, at most (and never less than one batch)."""
+
+
+def fabric_for(device: str, precision: int | str) -> Fabric:
+    """The one Fabric of a process.
+
+    Raises:
+        UserError: if a GPU is asked for and there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "device=cuda, but torch finds no GPU here: use device=cpu, or device=auto to take what there is"
+        )
+    accelerator = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
+    if accelerator == "cuda":  # the same run twice gives the same bits, as it does on the CPU
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.allow_tf32 = False  # precision=32 means 32
+    return Fabric(accelerator=accelerator, devices=1, precision=cast(Any, PRECISIONS[precision]))
+
+
+def laid_out(module: nn.Module, fabric: Fabric, layout: Layout) -> torch.memory_format:
+    """How inputs and weights of convolutions lie in memory; a setting of the run, since sums come in another order.
+
+    Auto is channels last where there are convolutions, which then take about a tenth less time on a CPU; on a GPU in
+    bf16 alone, whose matrix units want it; and not in float64, for which there are no kernels that gain.
+    """
+    convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
+    gains = ("32-true", "bf16-mixed") if fabric.device.type == "cpu" else ("bf16-mixed",)
+    last = layout == "channels_last" or (
+        layout == "auto" and convolves and fabric.strategy.precision.precision in gains
+    )
+    return torch.channels_last if last else torch.contiguous_format
+
+
+class Network:
+    """The model, and how stored images become its inputs."""
+
+    def __init__(
+        self, module: nn.Module, transform: Transform, num_classes: int, fabric: Fabric, layout: Layout = "auto"
+    ) -> None:
+        self.fabric = fabric
+        self.transform = transform
+        self.num_classes = num_classes
+        self.dtype = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
+        self.memory_format = laid_out(module, fabric, layout)
+        moved = module.to(device=fabric.device, dtype=self.dtype)
+        self.module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
+        self.has_batch_norm = has_batch_norm(module)
+        self.here = Resident(fabric.device)
+        """Stored images as this network is to read them."""
+        self._frozen: nn.Module | None = None
+        self._frozen_of: Params | None = None
+        self._received: tuple[ClientTask, Tensor] | None = None
+        full = fabric.strategy.precision.precision == "32-true"
+        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext if full else fabric.autocast
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module lives."""
+        return self.fabric.device
+
+    @property
+    def layout(self) -> Layout:
+        """How the weights lie, by name."""
+        return "channels_last" if self.memory_format == torch.channels_last else "contiguous"
+
+    def load(self, params: Params) -> None:
+        """Write ``params`` into the module, in place."""
+        with torch.no_grad():
+            for name, own in self.module.state_dict(keep_vars=True).items():
+                own.copy_(params[name])
+
+    def params(self) -> Params:
+        """A copy of what the module holds now, contiguous."""
+        held = self.module.state_dict().items()
+        return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in held}
+
+    def trainable(self) -> Params:
+        """The live parameters by name, without buffers and frozen ones."""
+        return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+
+    def scored(self, inputs: Tensor) -> Tensor:
+        """Outputs [B, K] of the loaded parameters in eval mode, without gradients and with no statistics touched."""
+        mode = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                logits: Tensor = self.module(inputs)
+        finally:
+            self.module.train(mode)
+        return logits
+
+    def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
+        """The received model, in eval mode, beside the one being trained; made when it is first called.
+
+        There is one at a time: what this gave before is another model once the next has been called.
+        """
+
+        def forward(inputs: Tensor) -> Tensor:
+            logits: Tensor = self.receive(broadcast)(inputs)
+            return logits
+
+        return forward
+
+    def receive(self, broadcast: Broadcast) -> nn.Module:
+        """The module behind ``frozen``, in eval mode, with the received parameters in it: always in the same memory.
+
+        They are read when they come, by the identity of ``broadcast.params``: nobody may write into those afterwards.
+        """
+        if self._frozen is None:
+            self._frozen = copy.deepcopy(self.module)
+            for parameter in self._frozen.parameters():
+                parameter.requires_grad = False  # its method of this name is refused under vmap
+        if self._frozen_of is not broadcast.params:  # held here, so that no other object can take its identity
+            self._frozen.load_state_dict(broadcast.params)
+            self._frozen_of = broadcast.params
+        return self._frozen.eval()
+
+    # ------------------------------------------------------------------------------------------------------- inputs
+
+    def prepare(self, stored: Tensor, draws: Augmentation | None = None) -> Tensor:
+        """Stored images [b, C, H', W'] as inputs [b, C, H, W] on the device, laid out as the module's weights."""
+        return self.inputs(stored, draws, self.memory_format)
+
+    def inputs(
+        self, stored: Tensor, draws: Augmentation | None, memory_format: torch.memory_format = torch.contiguous_format
+    ) -> Tensor:
+        """As ``prepare``, in another layout."""
+        images = stored.to(self.device, non_blocking=True)
+        return self.transform.normalize(self.transform.augment(images, draws), self.dtype, memory_format)
+
+    def chunk(self, batch_size: int) -> int:
+        """How many samples to prepare at once: whole batches, ``CHUNK_BYTES`` at most."""
+        channels = len(self.transform.mean)
+        each = channels * self.transform.size[0] * self.transform.size[1] * (8 if self.dtype == torch.float64 else 4)
+        return max(1, CHUNK_BYTES // (each * batch_size)) * batch_size
+
+    def together(self, batch_size: int) -> int:
+        """How many batches to prepare at once."""
+        return self.chunk(batch_size) // batch_size
+
+    # ------------------------------------------------------------------------------------------------------- scores
+
+    def logits(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:
+        """Outputs [n, K] of the loaded parameters on ``samples``, on the CPU, in the order of the samples.
+
+        Scores are taken in eval mode and without augmentation, unless ``augment`` gives a stream to draw it from.
+        """
+        return self._scores(samples.images, samples.index, self.module, augment)
+
+    def outputs(self, images: "Images", index: Tensor) -> Tensor:
+        """As ``logits``, of any images."""
+        return self._scores(images, index, self.module, None)
+
+    def received(self, task: ClientTask, augment: np.random.Generator | None = None) -> Tensor:
+        """As ``logits``, of the model that ``task`` brought, whatever is loaded now; computed once a task."""
+        if self._received is None or self._received[0] is not task:
+            forward = self.frozen(task.broadcast)
+            self._received = task, self._scores(task.samples.images, task.samples.index, forward, augment)
+        return self._received[1]
+
+    def _scores(
+        self, images: "Images", index: Tensor, forward: Callable[[Tensor], Tensor], augment: np.random.Generator | None
+    ) -> Tensor:
+        mode = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                parts = [forward(inputs).cpu() for inputs in self._chunks(images, index, augment)]
+        finally:
+            self.module.train(mode)
+        return torch.cat(parts) if parts else torch.empty(0, self.num_classes, dtype=self.dtype)
+
+    def _chunks(self, images: "Images", index: Tensor, augment: np.random.Generator | None) -> Iterator[Tensor]:
+        parts = index.split(min(SCORE_BATCH, self.chunk(1)))
+        for stored in self.here(images).read_each(parts, augmented=augment is not None):
+            height, width = stored.shape[-2:]
+            draws = None if augment is None else self.transform.draw(augment, len(stored), (height, width))
+            yield self.prepare(stored, draws)
+
+    def probabilities(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:
+        """Softmax of ``logits`` in float64 [n, K]: neighbours of a confident network differ far below 1e-7."""
+        return F.softmax(self.logits(samples, augment).double(), dim=1)
+
+
+SCORE_BATCH = 512
+
+
+def initial_params(module: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, Params]:
+    """A module whose initialisation draws from the run's own stream, and its parameters; global state untouched."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(torch_seed(seed, "initialisation"))
+        built = module()
+    return built, {name: tensor.detach().clone() for name, tensor in built.state_dict().items()}

@@ -1,0 +1,1 @@
+"""Local training of many clients as one network."""

@@ -1,0 +1,178 @@
+"""Values of several clients as one: equal parts stay as they are, others become tensors with the clients first.
+
+So parts that were written for one client (states, draws, what was received) can be given to ``torch.func.vmap``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.parts import Payload
+from flnl.engine.stacked.errors import NotStackable
+
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Hole:
+    """Where a tensor belongs in a form, and where it came from."""
+
+    index: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Values of some clients as a form with holes, and the tensors [K, ...] that fill them."""
+
+    form: Any
+    tensors: tuple[Tensor, ...]
+    numbers: frozenset[Path] = frozenset()  # tensors that stand for numbers
+    padded: frozenset[Path] = frozenset()  # tensors with a row a sample, as many as the largest client has
+
+    def next(self, form: Any, tensors: Sequence[Tensor]) -> "Joined":
+        """The same clients' values after a step."""
+        return replace(self, form=form, tensors=tuple(tensors))
+
+    def each(self, of: Callable[[Tensor], Tensor]) -> "Joined":
+        """The same values with ``of(tensor)`` in the place of each tensor."""
+        return mapped(self, of)  # type: ignore[no-any-return]
+
+    def held(self) -> list[Tensor]:
+        """Every tensor, those that are one for all included, in an order that is the same for all alike."""
+        return flattened(self)[1]
+
+    def of(self, k: int, count: int) -> Any:
+        """Client ``k``'s value, which has ``count`` samples; its tensors are its own."""
+
+        def fill(hole: Hole) -> Any:
+            tensor = self.tensors[hole.index][k]
+            if hole.path in self.numbers and tensor.dim() == 0:
+                return tensor.item()
+            return (tensor[:count] if hole.path in self.padded else tensor).clone()
+
+        return filled(self.form, fill)
+
+
+def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts: Sequence[int]) -> Joined:
+    """Values of clients with ``counts`` samples as one, on ``device``; numbers that differ become tensors of ``dtype``.
+
+    Of a client that is alone every float does, since it may differ from step to step.
+
+    Raises:
+        NotStackable: if they differ in anything but numbers and tensors.
+    """
+    tensors: list[Tensor] = []
+    numbers: set[Path] = set()
+    padded: set[Path] = set()
+
+    def put(tensor: Tensor, path: Path) -> Hole:
+        tensors.append(tensor)
+        return Hole(len(tensors) - 1, path)
+
+    def merge(path: Path, leaves: Sequence[Any]) -> Any:
+        first = leaves[0]
+        if isinstance(first, Tensor) and all(isinstance(leaf, Tensor) for leaf in leaves):
+            rows = [leaf.shape[:1] for leaf in leaves]
+            if len(set(rows)) > 1 and rows == [(count,) for count in counts]:
+                padded.add(path)
+                most = max(counts)
+                leaves = [F.pad(t, [0, 0] * (t.dim() - 1) + [0, most - len(t)]) for t in leaves]
+            if len({leaf.shape for leaf in leaves}) > 1:
+                raise NotStackable(f"tensors of a client differ in shape ({_named(path)})")
+            return put(torch.stack(list(leaves)).to(device, non_blocking=True), path)
+        if isinstance(first, bool | int | float) and all(type(leaf) is type(first) for leaf in leaves):
+            alone = len(leaves) == 1 and isinstance(first, float)
+            if not alone and all(leaf == first for leaf in leaves):
+                return first
+            numbers.add(path)
+            kind = dtype if isinstance(first, float) else torch.bool if isinstance(first, bool) else torch.int64
+            return put(torch.tensor(leaves, dtype=kind).to(device, non_blocking=True), path)
+        if not isinstance(first, np.ndarray) and all(leaf == first for leaf in leaves):
+            return first
+        raise NotStackable(f"clients differ in something that is neither tensor nor number ({_named(path)})")
+
+    form = _walk(values, merge, ())
+    return Joined(form, tuple(tensors), frozenset(numbers), frozenset(padded))
+
+
+def flattened(value: Any) -> tuple[Any, list[Tensor]]:
+    """The form of one value and its tensors, in the order of its holes."""
+    tensors: list[Tensor] = []
+
+    def put(path: Path, leaves: Sequence[Any]) -> Any:
+        if not isinstance(leaves[0], Tensor):
+            return leaves[0]
+        tensors.append(leaves[0])
+        return Hole(len(tensors) - 1, path)
+
+    return _walk([value], put, ()), tensors
+
+
+def filled(form: Any, fill: Callable[[Hole], Any]) -> Any:
+    """The form with its holes filled."""
+    return _walk([form], lambda _, leaves: fill(leaves[0]) if isinstance(leaves[0], Hole) else leaves[0], ())
+
+
+def mapped(value: Any, of: Callable[[Tensor], Tensor]) -> Any:
+    """The value with ``of(tensor)`` in the place of each tensor."""
+    return _walk([value], lambda _, leaves: of(leaves[0]) if isinstance(leaves[0], Tensor) else leaves[0], ())
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two values differ in the numbers of their tensors alone."""
+    found = True
+
+    def compare(_: Path, leaves: Sequence[Any]) -> Any:
+        nonlocal found
+        first, second = leaves
+        if isinstance(first, Tensor) and isinstance(second, Tensor):
+            found = found and (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
+        else:
+            found = found and type(first) is type(second) and _equal(first, second)
+        return first
+
+    _walk([one, other], compare, ())
+    return found
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # arrays, and whatever else has no answer
+        return False
+
+
+def _walk(values: Sequence[Any], leaf: Callable[[Path, Sequence[Any]], Any], path: Path) -> Any:
+    """``leaf`` of every place at which the values hold something that is no container; one object for all stays."""
+    first = values[0]
+    if len(values) > 1 and all(value is first for value in values):
+        return first
+    if any(type(value) is not type(first) for value in values):
+        return leaf(path, values)
+    if type(first) is Payload:
+        kinds = [type(value) for value in first]
+        if any([type(value) for value in payload] != kinds for payload in values):
+            return leaf(path, values)
+        return Payload(*(_walk([p.one(kind) for p in values], leaf, (*path, kind.__name__)) for kind in kinds))
+    if is_dataclass(first) and not isinstance(first, type | Hole):
+        found = {f.name: _walk([getattr(v, f.name) for v in values], leaf, (*path, f.name)) for f in fields(first)}
+        return replace(first, **found)
+    if isinstance(first, Mapping):
+        if any(value.keys() != first.keys() for value in values):
+            return leaf(path, values)
+        return {key: _walk([value[key] for value in values], leaf, (*path, key)) for key in first}
+    if isinstance(first, list | tuple) and type(first) in (list, tuple):
+        if any(len(value) != len(first) for value in values):
+            return leaf(path, values)
+        return type(first)(_walk([value[i] for value in values], leaf, (*path, i)) for i in range(len(first)))
+    return leaf(path, values)
+
+
+def _named(path: Path) -> str:
+    return ".".join(map(str, path)) or "itself"

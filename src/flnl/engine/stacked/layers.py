@@ -1,0 +1,126 @@
+"""Layers that compute for K clients at once, each client with weights of its own.
+
+The features of all clients lie side by side: images are [B, K·C, H, W] and vectors [B, K·F], client by client. After a
+linear layer vectors are [K, B, F], the form in which matrix products of K clients come. So whatever acts on each
+channel alone (ReLU, pooling, flattening, the sum of two branches) needs no other form, and K is read off the tensors.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flnl.engine.stacked.errors import NotStackable
+
+
+@dataclass(frozen=True)
+class Form:
+    """How one tensor of K clients is kept, and how a layer takes it. ``leaf`` and ``client`` are views."""
+
+    store: Callable[[Tensor], Tensor]  # [K, *shape] to what is kept, [K, ...]
+    leaf: Callable[[Tensor], Tensor]  # what is kept to what the layer computes with
+    client: Callable[[Tensor, int], Tensor]  # (that, K) to [K, *shape]
+
+
+SIDE_BY_SIDE = Form(
+    lambda t: t, lambda t: t.flatten(0, 1), lambda t, clients: t.view(clients, t.shape[0] // clients, *t.shape[1:])
+)
+"""[K·C, ...]: weights of convolutions, everything of batch norm."""
+MATRICES = Form(lambda t: t.transpose(1, 2), lambda t: t, lambda t, _: t.transpose(1, 2))
+"""[K, in, out]: weights of linear layers; gradients come in this order."""
+ROWS = Form(lambda t: t, lambda t: t.unsqueeze(1), lambda t, _: t.squeeze(1))
+"""[K, 1, out]: biases of linear layers."""
+NUMBERS = Form(lambda t: t, lambda t: t, lambda t, _: t)
+"""[K]: one number a client."""
+
+
+class Layer(nn.Module):
+    """A layer whose tensors are set from outside: plain attributes, None where the layer has no such tensor."""
+
+    forms: Mapping[str, Form]
+
+    def __init__(self, names: Mapping[str, Form]) -> None:
+        super().__init__()
+        self.forms = names
+        for name in names:
+            setattr(self, name, None)
+
+
+class Linear(Layer):
+    """[B, K·F] or [K, B, F] to [K, B, out]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, _: nn.Linear) -> None:
+        super().__init__({"weight": MATRICES, "bias": ROWS})
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One matrix product a client."""
+        if inputs.dim() == 2:
+            inputs = inputs.view(len(inputs), len(self.weight), -1).transpose(0, 1)
+        return inputs.bmm(self.weight) if self.bias is None else torch.baddbmm(self.bias, inputs, self.weight)
+
+
+class Conv2d(Layer):
+    """[B, K·C, H, W] to [B, K·out, H', W']: one convolution with a group a client."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        if layer.padding_mode != "zeros":
+            raise NotStackable(f"a convolution with padding_mode={layer.padding_mode}")
+        super().__init__({"weight": SIDE_BY_SIDE, "bias": SIDE_BY_SIDE})
+        self.outputs, self.groups = layer.out_channels, layer.groups
+        self.stride, self.padding, self.dilation = layer.stride, layer.padding, layer.dilation
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One convolution."""
+        groups = len(self.weight) // self.outputs * self.groups
+        return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding, self.dilation, groups)
+
+
+class BatchNorm(Layer):
+    """[B, K·C, ...] or [K, B, C] to [B, K·C, ...]; running statistics are updated in place."""
+
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
+        if layer.momentum is None:
+            raise NotStackable("batch norm with momentum=None")
+        names = dict.fromkeys(("weight", "bias", "running_mean", "running_var"), SIDE_BY_SIDE)
+        super().__init__({**names, "num_batches_tracked": NUMBERS})
+        self.momentum, self.eps, self.vectors = layer.momentum, layer.eps, isinstance(layer, nn.BatchNorm1d)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Each client's channels by the statistics of its own batch."""
+        if self.vectors and inputs.dim() == 3:
+            inputs = inputs.transpose(0, 1).flatten(1)
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        return F.batch_norm(
+            inputs,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training or self.running_mean is None,
+            self.momentum,
+            self.eps,
+        )
+
+
+KNOWN: Mapping[type[nn.Module], Callable[..., Layer]] = {
+    nn.Linear: Linear,
+    nn.Conv2d: Conv2d,
+    nn.BatchNorm1d: BatchNorm,
+    nn.BatchNorm2d: BatchNorm,
+}
+"""What has a stacked form, by its exact type: a subclass may compute something else."""

@@ -1,0 +1,357 @@
+"""The sum of loss terms for K clients at once.
+
+Terms whose losses depend on their row alone are evaluated once, on the rows of all clients. The others are run by
+``torch.func.vmap``: each sees one client's step, as it would alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from flnl.core.parts import Broadcast, ClientTask, GradientTransform, LossTerm, Params, Payload, Step
+from flnl.engine.local.batching import inherits
+from flnl.engine.local.lightning import average
+from flnl.engine.network import Network
+from flnl.engine.stacked.errors import NotStackable, line
+from flnl.engine.stacked.joining import Joined, filled, flattened, join, mapped
+from flnl.engine.stacked.network import StackedNetwork
+from flnl.engine.stacked.tracing import WatchedBroadcast, WatchedStep
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's data, clients first."""
+
+    inputs: Tensor  # [B, K·C, H, W], as the network takes them
+    labels: Tensor  # int64 [K, B], before mixing
+    targets: Tensor  # int64 [K, B], or float [K, B, classes]
+    positions: Tensor  # int64 [K, B]
+    weight: Tensor | None  # [K, B]
+    draws: Joined | None  # of each client's terms, by name; None where no term draws
+    number: int
+    unmixed: Tensor | None  # [K, B, C, H, W]; None where nothing was mixed
+    mixing: Joined | None  # how each client's batch was mixed; None where it was not, or nobody asks
+
+    def each(self, of: Callable[[Tensor], Tensor]) -> Self:
+        """The same batch with ``of(tensor)`` in the place of each tensor."""
+        return mapped(self, of)  # type: ignore[no-any-return]
+
+    def held(self) -> list[Tensor]:
+        """Every tensor, in an order that is the same for all batches of one form."""
+        return flattened(self)[1]
+
+
+@dataclass
+class Objective:
+    """The terms, and the state that each has on each client; clients are numbered by rank."""
+
+    network: Network
+    many: StackedNetwork
+    terms: Mapping[str, LossTerm]
+    gradient: GradientTransform | None
+    tasks: Sequence[ClientTask]
+    states: list[dict[str, Any]]
+    asked: set[str] | None = None  # where what steps ask for is to be noted, see ``flnl.engine.stacked.tracing``
+    _held: tuple[tuple[int, ...], Joined] | None = None
+    _received: dict[tuple[int, ...], Joined] = field(default_factory=dict)
+    _kept: dict[tuple[int, ...], Joined] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rowwise = {name: term for name, term in self.terms.items() if self._by_row(name, term)}
+        self.others = {name: term for name, term in self.terms.items() if name not in self.rowwise}
+        self.draws = any(not inherits(term, LossTerm, "draw") for term in self.others.values())
+        self.counts = [len(task.samples) for task in self.tasks]
+
+    @property
+    def sees_steps(self) -> bool:
+        """Whether anything asks for more than rows."""
+        return bool(self.others) or self.gradient is not None
+
+    def join(self, values: Sequence[Any], members: tuple[int, ...]) -> Joined:
+        """One value of each of the members as one."""
+        return join(values, self.network.dtype, self.network.device, [self.counts[k] for k in members])
+
+    def _by_row(self, name: str, term: LossTerm) -> bool:
+        return term.rowwise and inherits(term, LossTerm, "draw") and all(own[name] is None for own in self.states)
+
+    def loss(self, members: tuple[int, ...], tensors: Params, logits: Tensor, batch: Batch) -> Tensor:
+        """Each client's loss [K], from ``logits`` [K, B, classes] and ``tensors`` in the layers' form.
+
+        Rows [K, B] of which it is the mean, where every term is by row and no row weighs more than another.
+        """
+        rows = self._of_rows(logits, batch) if self.rowwise else None
+        if rows is not None and not self.others and batch.weight is None:
+            return rows
+        total = None if rows is None else average(rows, batch.weight)
+        if self.others:
+            more = self._of_steps(members, tensors, logits, batch)
+            total = more if total is None else total + more
+        assert total is not None, "a method has at least one loss term"
+        return total
+
+    def transformed(
+        self, members: tuple[int, ...], tensors: Params, logits: Tensor, batch: Batch, gradients: Params
+    ) -> Params:
+        """What the transform makes of ``gradients`` [K, *shape]."""
+        transform = self.gradient
+        assert transform is not None
+        step = _Stepped(self, members, tensors, logits, batch)
+        names: list[str] = []
+
+        def one(*given: Tensor) -> tuple[Tensor, ...]:
+            own = dict(zip(gradients, given, strict=False))
+            new = transform(own, step.of(given[len(gradients) :], self.terms)[0])
+            names[:] = new
+            return tuple(new.values())
+
+        with torch.no_grad():
+            found = _vmapped(one, type(transform).__name__)(*gradients.values(), *step.given)
+        return dict(zip(names, found, strict=True))
+
+    def finished(self) -> list[dict[str, Any]]:
+        """The states after the last step, by rank."""
+        self._release()
+        return self.states
+
+    # ------------------------------------------------------------------------------------------------------ by row
+
+    def _of_rows(self, logits: Tensor, batch: Batch) -> Tensor:
+        clients, size = logits.shape[:2]
+        rows = self.step(
+            module=_no_module,
+            params={},
+            broadcast=Broadcast(self.tasks[0].broadcast.round, self.tasks[0].broadcast.stage, {}),
+            inputs=logits.detach(),
+            labels=batch.labels.reshape(-1),
+            targets=batch.targets.flatten(0, 1),
+            positions=batch.positions.reshape(-1),
+            weight=None,
+            draws={},
+            number=batch.number,
+            unmixed=logits.detach(),
+            mixing=None,
+            received=_no_module,
+            scored=_no_module,
+            kept=Payload(),
+        )
+        rows.__dict__["logits"] = logits.flatten(0, 1)
+        total: Tensor | None = None
+        for name, term in self.rowwise.items():
+            found, _ = term(rows, None)
+            if found.shape != (clients * size,):
+                raise NotStackable(f"term {name} says that it is rowwise and gives no loss a row")
+            total = found if total is None else total + found
+        assert total is not None
+        return total.view(clients, size)
+
+    # ---------------------------------------------------------------------------------------------------- by client
+
+    def _of_steps(self, members: tuple[int, ...], tensors: Params, logits: Tensor, batch: Batch) -> Tensor:
+        step = _Stepped(self, members, tensors, logits, batch)
+        held = self.held(members)
+        forms: list[Any] = []
+
+        def one(*given: Tensor) -> tuple[Tensor, ...]:
+            own, rest = step.of(given, self.others)
+            states = dict(filled(held.form, lambda hole: rest[hole.index]))
+            total: Tensor | None = None
+            for name, term in self.others.items():
+                found, states[name] = term(own, states[name])
+                if found.dim() == 1:
+                    found = average(found, own.weight)
+                total = found if total is None else total + found
+            assert total is not None
+            form, after = flattened(states)
+            forms[:] = [form]
+            return (total, *after)
+
+        total, *after = _vmapped(one, ", ".join(self.others))(*step.given, *held.tensors)
+        self._held = members, held.next(forms[0], after)
+        return total
+
+    def held(self, members: tuple[int, ...]) -> Joined:
+        """The members' states as one; kept so until other clients step."""
+        if self._held is None or self._held[0] != members:
+            self._release()
+            self._held = members, self.join([{n: self.states[k][n] for n in self.others} for k in members], members)
+        return self._held[1]
+
+    def hold(self, members: tuple[int, ...], states: Joined) -> None:
+        """The members' states are these now."""
+        if self._held is not None and self._held[0] != members:
+            self._release()
+        self._held = members, states
+
+    def _release(self) -> None:
+        if self._held is not None:
+            members, joined = self._held
+            for place, k in enumerate(members):
+                self.states[k] |= joined.of(place, self.counts[k])
+            self._held = None
+
+    def kept(self, members: tuple[int, ...]) -> Joined:
+        """What the members keep from earlier visits as one; what cannot be one refuses whoever asks for it."""
+        if members not in self._kept:
+            own = [self.tasks[k].state.extras for k in members]
+            try:
+                found = self.join(own, members).each(self._here)
+            except NotStackable as refusal:
+                found = Joined(Unlike(str(refusal)), ())
+            self._kept[members] = found
+        return self._kept[members]
+
+    def received(self, members: tuple[int, ...]) -> Joined:
+        """What the members were sent as one; a model that all were sent stays one."""
+        if members not in self._received:
+            found = self.join([self.tasks[k].broadcast for k in members], members)
+            self._received[members] = found.each(self._here)
+        return self._received[members]
+
+    def _here(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.network.device, non_blocking=True)
+
+    def given(self, members: tuple[int, ...], received: Joined, kept: Joined, held: Joined | None) -> "Objective":
+        """The same for the members, which were sent, keep and hold what is given here."""
+        own = None if held is None else (members, held)
+        return replace(self, _held=own, _received={members: received}, _kept={members: kept})
+
+    def step(self, **values: Any) -> Step:
+        """The step of these values, watched if anybody wants to know what it asks for."""
+        if self.asked is None:
+            return Step(**values)
+        step = WatchedStep(**{**values, "broadcast": WatchedBroadcast.of(values["broadcast"], self.asked)})
+        step.asked = self.asked
+        return step
+
+
+class _Stepped:
+    """One step's tensors in a row, for ``vmap`` to cut, and how a client's ``Step`` is made of its cut."""
+
+    def __init__(
+        self, objective: Objective, members: tuple[int, ...], tensors: Params, logits: Tensor, batch: Batch
+    ) -> None:
+        clients = len(logits)
+        many = objective.many
+        inputs = batch.inputs.unflatten(1, (clients, -1)).transpose(0, 1)
+        named = {name: many.client(name, t, clients) for name, t in tensors.items()}
+        data = [logits, inputs, batch.labels, batch.targets, batch.positions]
+        data += [] if batch.weight is None else [batch.weight]
+        data += [] if batch.unmixed is None else [batch.unmixed]
+        network, drawn, mixing = objective.network, batch.draws, batch.mixing
+        sent, kept = objective.received(members), objective.kept(members)
+        self._mixed, self._mixing, self._kept = batch.unmixed is not None, mixing, kept
+        self._frozen = network.frozen(objective.tasks[members[0]].broadcast)
+        self._network, self._trainable, self._step = network, many.trainable, objective.step
+        self._names, self._weighted, self._number = list(named), batch.weight is not None, batch.number
+        self._drawn, self._sent = drawn, sent
+        more = [joined.tensors for joined in (sent, kept, drawn, mixing) if joined is not None]
+        self.given = [*named.values(), *data, *(tensor for tensors in more for tensor in tensors)]
+
+    def of(self, given: Sequence[Tensor], terms: Mapping[str, LossTerm]) -> tuple[Step, Sequence[Tensor]]:
+        """One client's step, and the tensors that were given behind its own."""
+        left = list(given)
+
+        def take(count: int) -> list[Tensor]:
+            taken = left[:count]
+            del left[:count]
+            return taken
+
+        tensors = dict(zip(self._names, take(len(self._names)), strict=True))
+        logits, inputs, labels, targets, positions = take(5)
+        weight = take(1)[0] if self._weighted else None
+        unmixed = take(1)[0] if self._mixed else inputs
+        sent, kept, drawn, mixing = (
+            self._fill(joined, [] if joined is None else take(len(joined.tensors)))
+            for joined in (self._sent, self._kept, self._drawn, self._mixing)
+        )
+        step = self._step(
+            module=lambda x: self._forward(tensors, x),
+            params={name: tensors[name] for name in self._trainable},
+            broadcast=sent,
+            inputs=inputs,
+            labels=labels,
+            targets=targets,
+            positions=positions,
+            weight=weight,
+            draws=dict.fromkeys(terms) if drawn is None else drawn,
+            number=self._number,
+            unmixed=unmixed,
+            mixing=mixing,
+            received=self._frozen,
+            scored=lambda x: self._scored(tensors, x),
+            kept=kept,
+        )
+        step.__dict__["logits"] = logits
+        return step, left
+
+    @staticmethod
+    def _fill(joined: Joined | None, tensors: Sequence[Tensor]) -> Any:
+        if joined is None or isinstance(joined.form, Unlike):
+            return None if joined is None else joined.form
+        return filled(joined.form, lambda hole: tensors[hole.index])
+
+    def _scored(self, tensors: Params, inputs: Tensor) -> Tensor:
+        """A pass in eval mode, without gradients."""
+        module = self._network.module
+        mode = module.training
+        module.eval()
+        try:
+            with torch.no_grad():
+                logits: Tensor = functional_call(module, tensors, (inputs,))
+        finally:
+            module.train(mode)
+        return logits
+
+    def _forward(self, tensors: Params, inputs: Tensor) -> Tensor:
+        """Another pass of one client's network."""
+        if self._network.has_batch_norm and self._network.module.training:
+            raise NotStackable("running statistics depend on the order of several passes through the network")
+        logits: Tensor = functional_call(self._network.module, tensors, (inputs,))
+        return logits
+
+
+def _vmapped(one: Callable[..., tuple[Tensor, ...]], who: str) -> Callable[..., tuple[Tensor, ...]]:
+    """``one`` for all clients; what cannot be written so is a reason to run them one by one."""
+
+    def all_of_them(*given: Tensor) -> tuple[Tensor, ...]:
+        try:
+            found: tuple[Tensor, ...] = vmap(one)(*given)
+        except NotStackable as refusal:
+            raise NotStackable(f"{who} cannot be run for many clients at once: {refusal}") from refusal
+        except Exception as error:  # parts are anybody's
+            raise NotStackable(f"{who} cannot be run for many clients at once ({line(error)})") from error
+        return found
+
+    return all_of_them
+
+
+class Unlike(Payload):
+    """What clients keep, where it cannot be one value."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self._reason = reason
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unlike) and other._reason == self._reason
+
+    def __hash__(self) -> int:
+        return hash(self._reason)
+
+    def get(self, kind: type[T]) -> T | None:
+        """Refused."""
+        raise NotStackable(self._reason)
+
+    def one(self, kind: type[T]) -> T:
+        """Refused."""
+        raise NotStackable(self._reason)
+
+
+def _no_module(inputs: Tensor) -> Tensor:
+    raise NotStackable("a term that says it is rowwise runs the network")

@@ -1,0 +1,79 @@
+"""One step of some clients: one forward, one backward and one optimiser step, on tensors that are given."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from flnl.config.compose import Training
+from flnl.core.parts import Params
+from flnl.engine.local.optimizer import Sgd
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.network import Network
+from flnl.engine.stacked.network import StackedNetwork
+from flnl.engine.stacked.objective import Batch, Objective
+
+
+@dataclass(frozen=True)
+class View:
+    """Some clients' parameters, buffers and momenta, in the layers' form, and an optimiser on them."""
+
+    members: tuple[int, ...]  # clients, by rank
+    kept: Params  # parameters and buffers as they are kept, [K, ...]
+    momenta: Params  # as they are kept; none without momentum
+    tensors: Params  # views of ``kept`` in the layers' form
+    live: Params  # those of ``tensors`` that are trained
+    optimizer: Sgd
+
+    @classmethod
+    def of(
+        cls, many: StackedNetwork, training: Training, members: tuple[int, ...], kept: Params, momenta: Params
+    ) -> Self:
+        """The view of what is kept of ``members``: a step moves ``kept`` and ``momenta`` in place."""
+        tensors = {name: many.leaf(name, t).detach() for name, t in kept.items()}
+        live = {name: tensors[name].requires_grad_() for name in many.trainable}
+        own = {live[name]: many.leaf(name, momentum) for name, momentum in momenta.items()}
+        return cls(members, kept, momenta, tensors, live, Sgd(live.values(), training, own))
+
+    def everything(self) -> list[Tensor]:
+        """What a step moves, in an order that is the same for all views of as many clients."""
+        return [*self.kept.values(), *self.momenta.values()]
+
+
+@dataclass(frozen=True)
+class Stepper:
+    """What a step computes with, besides the members' tensors and the batch."""
+
+    job: LocalTraining
+    network: Network
+    many: StackedNetwork
+    objective: Objective
+
+    def __call__(self, view: View, batch: Batch) -> Tensor:
+        """Move the members' tensors; the losses before it, [K] or [K, B], as the objective gives them."""
+        self.many.bind(view.tensors)
+        for parameter in view.live.values():
+            parameter.grad = None
+        with self.network.autocast():
+            logits = self.many(batch.inputs, len(view.members))
+            loss = self.objective.loss(view.members, view.tensors, logits, batch)
+        loss.backward(torch.full_like(loss, 1 / loss.shape[1] if loss.dim() == 2 else 1.0))
+        if self.job.gradient is not None:
+            self._transform(view, logits.detach(), batch)
+        view.optimizer.step()
+        return loss.detach()
+
+    def _transform(self, view: View, logits: Tensor, batch: Batch) -> None:
+        clients = len(view.members)
+        found = {n: self.many.client(n, p.grad, clients) for n, p in view.live.items() if p.grad is not None}
+        tensors = {name: t.detach() for name, t in view.tensors.items()}
+        for name, new in self.objective.transformed(view.members, tensors, logits, batch, found).items():
+            view.live[name].grad = self.many.leaf(name, self.many.kept(name, new))
+
+
+def summed(losses: Sequence[Tensor]) -> Tensor:
+    """Each client's losses over some steps, summed, float64 [K]; of rows [K, B] the mean counts."""
+    together = torch.stack(list(losses))
+    return (together if together.dim() == 2 else together.mean(2)).double().sum(0)

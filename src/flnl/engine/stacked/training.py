@@ -1,0 +1,296 @@
+"""Local training of K clients as one network: one forward, one backward and one optimiser step for all of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from flnl.core.parts import BatchRule, ClientTask, Params
+from flnl.data.transforms import Augmentation
+from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
+from flnl.engine.local.sgd import Fit, LocalTraining
+from flnl.engine.network import Network
+from flnl.engine.stacked.errors import NotStackable, line
+from flnl.engine.stacked.graph import EAGER, Graphs
+from flnl.engine.stacked.joining import Joined, filled, join
+from flnl.engine.stacked.network import StackedNetwork
+from flnl.engine.stacked.objective import Batch, Objective
+from flnl.engine.stacked.pool import Pool
+from flnl.engine.stacked.schedule import Run, ranked, runs
+from flnl.engine.stacked.step import Stepper, View, summed
+
+
+def train(
+    job: LocalTraining,
+    network: Network,
+    many: StackedNetwork,
+    tasks: Sequence[ClientTask],
+    pooled: int,
+    graphs: Graphs = EAGER,
+) -> list[Fit]:
+    """What each client's training comes to, in the order of ``tasks``.
+
+    Args:
+        job: what each of them does.
+        network: the plain network, on whose device they are trained.
+        many: its stacked form.
+        tasks: one for each client.
+        pooled: how many images are held at most.
+        graphs: where steps are recorded, to be replayed in this stack and in later ones.
+
+    Raises:
+        NotStackable: if something in the job or its data cannot be run for many clients at once.
+    """
+    size = job.training.batch_size
+    sizes = [batch_sizes(len(t.samples), size, join_last_of_one=network.has_batch_norm) for t in tasks]
+    order = ranked(sizes, size)
+    stack = _Stack(job, network, many, [tasks[k] for k in order], [sizes[k] for k in order], pooled, graphs)
+    graphs.begin()
+    try:
+        stack.train()
+        fits = stack.fits()
+    finally:
+        many.release()
+        network.module.eval()
+    return [fits[order.index(k)] for k in range(len(tasks))]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch's draws, the clients' samples one after another."""
+
+    positions: Tensor  # int64 [n], on the client
+    rows: Tensor  # int64 [n], in the pool
+    labels: Tensor  # int64 [n]
+    weight: Tensor | None  # [n]
+    crops: Augmentation | None
+
+
+class _Stack:
+    """The clients of one stack by rank, and everything that changes while they train."""
+
+    def __init__(
+        self,
+        job: LocalTraining,
+        network: Network,
+        many: StackedNetwork,
+        tasks: Sequence[ClientTask],
+        sizes: Sequence[Sequence[int]],
+        pooled: int,
+        graphs: Graphs,
+    ) -> None:
+        self.job, self.network, self.many, self.tasks, self.sizes = job, network, many, tasks, sizes
+        self.graphs = graphs
+        device = network.device
+        self.kept = many.store([task.broadcast.params for task in tasks])
+        self.momenta = {n: torch.zeros_like(self.kept[n]) for n in many.trainable if job.training.momentum != 0}
+        states = [job.states(task, network.num_classes) for task in tasks]
+        self.objective = Objective(network, many, job.terms, job.gradient, tasks, states)
+        self.step = Stepper(job, network, many, self.objective)
+        self.pool = Pool(network, tasks, pooled)
+        self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
+        counts = [len(task.samples) for task in tasks]
+        self.starts = torch.tensor([0, *counts]).cumsum(0).tolist()[:-1]
+        self.offsets = torch.tensor(self.starts).repeat_interleave(torch.tensor(counts))
+        self.labels = torch.cat([task.samples.labels for task in tasks]).to(device)
+        self.weight = self._weights().to(device, network.dtype) if self._weighted() else None
+        by_row = self.weight is None or inherits(job.batch, BatchRule, "weigh")
+        self.rule_mixes = not (by_row and inherits(job.batch, BatchRule, "mix"))
+        self.losses = torch.zeros(len(tasks), dtype=torch.float64, device=device)
+        self.views: dict[tuple[int, ...], View] = {}
+        self.ranks: dict[tuple[int, ...], Tensor | None] = {}
+
+    def _weighted(self) -> bool:
+        having = {task.state.weight is not None for task in self.tasks}
+        if len(having) > 1:
+            raise NotStackable("some clients weigh their samples and others do not")
+        return having.pop()
+
+    def _weights(self) -> Tensor:
+        return torch.cat([task.state.weight for task in self.tasks if task.state.weight is not None])
+
+    # ----------------------------------------------------------------------------------------------------- training
+
+    def train(self) -> None:
+        """Every step of every epoch."""
+        size = self.job.training.batch_size
+        pieces = [
+            (run, run.where(self.starts).split(max(1, self.network.chunk(1) // (len(run.members) * run.size))))
+            for run in runs(self.sizes, size, same_number=self.objective.sees_steps)
+        ]
+        self._mode(True)
+        for _ in range(self.job.training.epochs):
+            epoch = self._epoch()
+            inputs = self._inputs([part for _, parts in pieces for part in parts], epoch)
+            for run, parts in pieces:
+                self._run(run, parts, epoch, inputs)
+
+    def _epoch(self) -> Epoch:
+        """Draw the next epoch, each client from its own streams."""
+        device = self.network.device
+        positions = torch.cat([draws.order(None) for draws in self.draws])
+        rows = positions + self.offsets
+        there = rows.to(device, non_blocking=True)
+        return Epoch(
+            positions.to(device, non_blocking=True),
+            rows,
+            self.labels[there],
+            None if self.weight is None else self.weight[there],
+            self._crops() if self.pool.random else None,
+        )
+
+    def _crops(self) -> Augmentation:
+        """Crops and flips in the order of the epoch, drawn in the portions in which one client alone draws them."""
+        together = self.network.together(self.job.training.batch_size)
+        drawn = [
+            draws.crops(self.network.transform, sum(chunk), self.pool.stored)
+            for draws, own in zip(self.draws, self.sizes, strict=True)
+            for chunk in chunks(own, together)
+        ]
+        found = [crops for crops in drawn if crops is not None]
+        return Augmentation(torch.cat([c.offset for c in found]), torch.cat([c.flip for c in found]))
+
+    def _run(self, run: Run, parts: Sequence[Tensor], epoch: Epoch, inputs: Iterator[Tensor]) -> None:
+        """Train the members of ``run`` on the next of ``inputs``.
+
+        Each of ``parts``, int64 [steps, K, B], are the places of samples in ``epoch`` whose inputs come together.
+        """
+        if self.network.has_batch_norm:  # a batch of one has no statistics; the running ones serve
+            self._mode(run.size > 1)
+        view, index = self._view(run.members)
+        number = run.number
+        losses: list[Tensor] = []
+        with self.graphs.of(self.step, view, run.steps, run.size) as step:
+            for part in parts:
+                losses += [step(view, batch) for batch in self._batches(run, part, next(inputs), epoch, number)]
+                number += len(part)
+        if index is None:
+            self.losses[run.members[0] : run.members[-1] + 1] += summed(losses)
+        else:
+            self.losses.index_add_(0, index, summed(losses))
+            self._back(view, index)
+
+    def _mode(self, training: bool) -> None:
+        for module in (self.many.module, self.network.module):
+            if module.training != training:
+                module.train(training)
+
+    # ------------------------------------------------------------------------------------------------------- batches
+
+    def _batches(self, run: Run, where: Tensor, prepared: Tensor, epoch: Epoch, number: int) -> Iterator[Batch]:
+        """The steps at ``where``, whose inputs are ``prepared``: [steps, B, K, ...], or [steps, K, B, ...] to mix."""
+        steps, size = len(where), run.size
+        there = where.to(epoch.positions.device, non_blocking=True)
+        labels, positions = epoch.labels[there], epoch.positions[there]
+        targets, weight = labels, None if epoch.weight is None else epoch.weight[there]
+        unmixed: Tensor | None = None
+        drawn: list[Any] = []
+        if not self.rule_mixes:
+            inputs = prepared.flatten(2, 3)
+        else:
+            unmixed = prepared
+            drawn = [self.draws[k].mixing(size) for _ in range(steps) for k in run.members]
+            mixed, targets, weight = self._mixed(drawn, unmixed, labels, weight)
+            inputs = mixed.transpose(1, 2).flatten(2, 3)
+        clients, mixes = len(run.members), any(draw is not None for draw in drawn)
+        asked = self.objective.sees_steps
+
+        def of_all(values: Sequence[Any]) -> Joined:
+            return self.objective.join(values, run.members)
+
+        for step in range(steps):
+            yield Batch(
+                inputs=inputs[step],
+                labels=labels[step],
+                targets=targets[step],
+                positions=positions[step],
+                weight=None if weight is None else weight[step],
+                draws=of_all([self.draws[k].of_terms(size) for k in run.members]) if self.objective.draws else None,
+                number=number + step,
+                unmixed=unmixed[step] if mixes and unmixed is not None else None,
+                mixing=of_all(drawn[step * clients : (step + 1) * clients]) if mixes and asked else None,
+            )
+
+    def _inputs(self, parts: Sequence[Tensor], epoch: Epoch) -> Iterator[Tensor]:
+        """Inputs of the samples at each of ``parts``, as ``_batches`` takes them."""
+        places = parts if self.rule_mixes else [part.transpose(1, 2) for part in parts]
+        flat = [part.reshape(-1) for part in places]
+        crops = (
+            None if epoch.crops is None else Augmentation(epoch.crops.offset[part], epoch.crops.flip[part])
+            for part in flat
+        )
+        found = self.pool.inputs([epoch.rows[part] for part in flat], crops)
+        return (inputs.unflatten(0, part.shape) for inputs, part in zip(found, places, strict=True))
+
+    def _mixed(
+        self, drawn: Sequence[Any], inputs: Tensor, labels: Tensor, weight: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Mixed inputs, targets and weights, all [steps, K, B, ...]: every batch of the chunk at once."""
+        rule, network = self.job.batch, self.network
+        steps, clients, size = labels.shape
+        joined = join(drawn, network.dtype, network.device, [size] * len(drawn))
+        data = [t.flatten(0, 1) for t in (inputs, labels, weight) if t is not None]
+
+        def one(*given: Tensor) -> tuple[Tensor, ...]:
+            draw = filled(joined.form, lambda hole: given[len(data) + hole.index])
+            mixed = rule.mix(given[0], given[1], network.num_classes, draw)
+            return mixed if weight is None else (*mixed, rule.weigh(given[2], draw))
+
+        try:
+            found = vmap(one)(*data, *joined.tensors)
+        except Exception as error:  # parts are anybody's
+            raise NotStackable(
+                f"{type(rule).__name__} cannot be run for many batches at once ({line(error)})"
+            ) from error
+        cut = [t.unflatten(0, (steps, clients)) for t in found]
+        return cut[0], cut[1], None if weight is None else cut[2]
+
+    # --------------------------------------------------------------------------------------------------------- views
+
+    def _view(self, members: tuple[int, ...]) -> tuple[View, Tensor | None]:
+        """The members' part: the tensors themselves where they follow each other by rank, else copies.
+
+        Copies come with their clients' ranks, int64 [K], to which ``_back`` returns them.
+        """
+        if members in self.views:
+            return self.views[members], self.ranks[members]
+        first, last = members[0], members[-1] + 1
+        follow = members == tuple(range(first, last))
+        if members not in self.ranks:
+            there = None if follow else torch.tensor(members).to(self.network.device, non_blocking=True)
+            self.ranks[members] = there
+        index = self.ranks[members]
+
+        def part(tensors: Params) -> Params:
+            if index is None:
+                return {name: t[first:last] for name, t in tensors.items()}
+            return {name: t.index_select(0, index) for name, t in tensors.items()}
+
+        view = View.of(self.many, self.job.training, members, part(self.kept), part(self.momenta))
+        if index is None:
+            self.views[members] = view
+        return view, index
+
+    def _back(self, view: View, index: Tensor) -> None:
+        for own, moved in ((self.kept, view.kept), (self.momenta, view.momenta)):
+            for name, tensor in own.items():
+                tensor.index_copy_(0, index, moved[name])
+
+    # ------------------------------------------------------------------------------------------------------- results
+
+    def fits(self) -> list[Fit]:
+        """What each client's training came to, by rank."""
+        clients = len(self.tasks)
+        params = {n: self.many.client(n, self.many.leaf(n, self.kept[n]), clients) for n in self.many.names}
+        whole = [torch.isfinite(t.flatten(1)).all(1) for t in params.values() if t.is_floating_point()]
+        finite, losses = torch.stack(whole).all(0).tolist(), self.losses.tolist()
+        epochs, states = self.job.training.epochs, self.objective.finished()
+        found = []
+        for k, own in enumerate(self.sizes):
+            steps = epochs * len(own)
+            mine = {name: t[k].clone(memory_format=torch.contiguous_format) for name, t in params.items()}
+            found.append(Fit(mine, states[k], losses[k] / max(steps, 1), steps, finite[k]))
+        return found

@@ -1,0 +1,1 @@
+"""Models and methods judged against the truth, which nothing else reads."""

@@ -1,0 +1,380 @@
+"""The evaluator: the only part that is given the truth. It measures and never changes anything.
+
+What it gives away of it, it gives in ``Evaluator.aid``, to methods that are upper bounds and are called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.errors import UserError
+from flnl.core.findings import (
+    EstimatedNoise,
+    Finding,
+    LabelShares,
+    NoisyClients,
+    SuspectedSamples,
+    first,
+    scalars,
+    suspects,
+)
+from flnl.core.method import Method
+from flnl.core.parts import (
+    BatchRule,
+    Benchmark,
+    ClientTask,
+    FederatedState,
+    Observation,
+    Oracle,
+    Params,
+    Payload,
+    Samples,
+)
+from flnl.data.dataset import Indices, Labels
+from flnl.data.federation.build import Federation
+from flnl.engine.network import Network
+from flnl.evaluation import estimates
+from flnl.evaluation.estimates import noise_columns
+from flnl.evaluation.label_table import LabelTable
+from flnl.evaluation.metrics import (
+    Mask,
+    absolute_error,
+    detection,
+    l1_error,
+    mean_memorization,
+    memorization,
+    training_stability,
+    true_quality,
+)
+from flnl.numerics.scaling import label_shares
+
+_Labels = tuple[Labels, Labels, Labels, Mask]
+
+FEW_CLASSES, MANY_CLASSES = 20, 200
+"""Up to so many classes the first clients' confusion is kept too, and up to so many the federation's."""
+FIRST_CLIENTS = 5
+"""Clients whose own confusion is kept, as in FedCorr's Fig. 8."""
+SCORED = 16_384
+"""Samples whose probabilities of all classes are held at once."""
+
+
+def accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Share of rows of ``logits`` [n, K] whose largest entry is at the label, and the mean cross-entropy."""
+    right = (logits.argmax(1) == labels).double().mean()
+    return float(right), float(F.cross_entropy(logits.double(), labels))
+
+
+def confusion(true: Labels, held: Labels, num_classes: int) -> list[list[int]]:
+    """Counts of samples [C, C]: rows are the true class, columns the label that is held.
+
+    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
+    [[1, 1], [0, 1]]
+    """
+    counts = np.bincount(true * num_classes + held, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes).tolist()
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Scores of models on the test set, and of corrected labels against the truth where it is known."""
+
+    federation: Federation
+    network: Network
+    method: Method  # whose findings are measured
+    memorization: bool = False  # whether models are also scored on all training data, where the truth is known
+
+    def model(self, params: Params) -> dict[str, float]:
+        """Accuracy in [0, 1] and loss on the test set; and on the (noisy) validation set where one is held out.
+
+        With ``memorization`` also what the model predicts of samples with right and with wrong labels, as shares.
+        """
+        data = self.federation.dataset
+        accuracy, loss = self._tested(params, self.federation.tested)
+        found = {"accuracy": accuracy, "test_loss": loss}
+        if len(self.federation.validation):
+            held_out = torch.as_tensor(self.federation.validation)
+            labels = torch.as_tensor(self.federation.given)[held_out]
+            accuracy, loss = accuracy_and_loss(self.network.outputs(data.train, held_out), labels)
+            found |= {"validation_accuracy": accuracy, "validation_loss": loss}
+        if self.memorization and self.federation.truth is not None:
+            found |= self._memorized(self.federation.truth)
+        return found
+
+    def _tested(self, params: Params, index: Indices) -> tuple[float, float]:
+        """Accuracy and loss of ``params``, which stay loaded, on the test samples at ``index``."""
+        self.network.load(params)
+        data = self.federation.dataset
+        outputs = self.network.outputs(data.test, torch.from_numpy(index))
+        return accuracy_and_loss(outputs, torch.from_numpy(data.test_labels[index]))
+
+    def aid(self, kinds: Collection[type]) -> Payload:
+        """What a method is given beyond its federation, of these kinds: the one way by which truth can reach it.
+
+        Raises:
+            UserError: for what there is not.
+        """
+        given: list[Benchmark | Oracle] = []
+        if Benchmark in kinds:
+            held = self.federation.benchmark
+            if not len(held):
+                raise UserError(
+                    "the method scores models on clean samples that the server holds, and it holds none: set "
+                    "eval.benchmark=0.2, which takes a fifth of the test set for that"
+                )
+            given.append(Benchmark(lambda params: self._tested(params, held)))
+        if Oracle in kinds:
+            truth = self.federation.truth
+            if truth is None:
+                raise UserError(
+                    f"method.quality=oracle is given the true labels, and those of {self.federation.dataset.name} are "
+                    "not known: set method.quality=emd_sign"
+                )
+            own = {client: self.federation.samples(client) for client in self.federation.with_data}
+            given.append(Oracle({c: true_quality(truth[s.index].numpy(), s.labels.numpy()) for c, s in own.items()}))
+        return Payload(*given)
+
+    def _memorized(self, truth: Tensor) -> dict[str, float]:
+        """Server-side memorization (FLR, Table 1) of the loaded model, on what the clients hold, labels as given."""
+        held = torch.from_numpy(np.concatenate([self.federation.clients[c] for c in self.federation.with_data]))
+        predicted = self.network.outputs(self.federation.dataset.train, held).argmax(1).numpy()
+        given = torch.as_tensor(self.federation.given)[held].numpy()
+        shares = asdict(memorization(predicted, given, truth[held].numpy()))
+        return {f"memorization_{name}": share for name, share in shares.items()}
+
+    def cohort(self, seen: Mapping[int, Observation]) -> dict[str, float]:
+        """How far the models of a round moved (FedDiv, Fig. 4), and what they memorised of their clients' own data.
+
+        Client-side memorization is the mean over the clients with wrong labels, labels as given (FLR, Table 1).
+        """
+        found = {"training_stability": training_stability([one.moved for one in seen.values()])}
+        truth = self.federation.truth
+        if truth is None:
+            return found
+        own = {client: self.federation.samples(client) for client in seen}
+        shares = mean_memorization(
+            [
+                memorization(one.predicted.numpy(), own[c].labels.numpy(), truth[own[c].index].numpy())
+                for c, one in seen.items()
+            ]
+        )
+        return found | {f"local_memorization_{name}": share for name, share in asdict(shares).items()}
+
+    def shared(self, state: FederatedState) -> dict[str, float]:
+        """What labels that clients shared came to: their distribution's error and least entry, and its privacy.
+
+        The error is ``Σ_c |q_c - p_c|`` against the shares p of the given labels of all clients.
+        """
+        shares = first(self._exchanges(state), LabelShares)
+        if shares is None:
+            return {}
+        given = np.concatenate([self.federation.samples(c).labels.numpy() for c in self.federation.with_data])
+        true = label_shares(given, self.federation.num_classes)
+        return {
+            "label_distribution_error": l1_error(shares.values.cpu().numpy(), true),
+            "label_distribution_least": shares.least,
+            "label_privacy_epsilon": shares.epsilon,
+        }
+
+    def labels(self, state: FederatedState) -> dict[str, float]:
+        """Quality of the labels that clients hold now, over all their samples: what was wrong, found and mended.
+
+        Found are the samples that the method suspects, and whatever has been changed.
+        """
+        if self.federation.truth is None:
+            return self.estimates(state)
+        doubts = suspects(self._findings(state))
+        return {
+            **self._quality([self._client(state, c, doubts) for c in self.federation.with_data]),
+            **self.estimates(state),
+        }
+
+    def estimates(self, state: FederatedState) -> dict[str, float]:
+        """How right the method is about samples and clients, where it says something of them."""
+        return estimates.summary(self.federation, self._current(state))
+
+    def clients(self, state: FederatedState) -> dict[str, list[Any]]:
+        """What the method makes of each client, beside the truth; empty where either is missing."""
+        return {} if self.federation.truth is None else estimates.by_client(self.federation, self._current(state))
+
+    def _exchanges(self, state: FederatedState) -> list[Finding]:
+        return _all(self.method.findings_of_exchanges(state, self.federation.num_clients).values())
+
+    def _findings(self, state: FederatedState) -> list[Finding]:
+        """All that the method says of clients and samples."""
+        return [*self._exchanges(state), *self.method.findings_of_corrector(state, self.federation.num_clients)]
+
+    def _current(self, state: FederatedState) -> list[Finding]:
+        """What is measured at any time: what exchanges say, but for verdicts that are recorded beside each correction.
+
+        A corrector acts on those, so that they are of labels that are no longer held.
+        """
+        beside = () if self.method.corrector is None else (NoisyClients, EstimatedNoise)
+        return [finding for finding in self._exchanges(state) if not isinstance(finding, beside)]
+
+    def _quality(self, clients: Sequence[_Labels]) -> dict[str, float]:
+        true, given, held = (np.concatenate([c[i] for c in clients]) for i in range(3))
+        flagged, changed = np.concatenate([c[3] for c in clients]), held != given
+        found = {"noise_given": float((given != true).mean()), "noise_final": float((held != true).mean())}
+        if flagged.any() or changed.any():
+            found |= {f"detection_{k}": v for k, v in detection(flagged | changed, given != true).items()}
+            found["changed"] = float(changed.sum())
+            if changed.any():
+                found["correction_accuracy"] = float((held == true)[changed].mean())
+        return found
+
+    def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> dict[str, Any]:
+        """What one correction did: numbers over the federation, and a row a client and confusion matrices for figures.
+
+        Noise levels are compared with the share of wrong labels that the clients held when they were estimated, and
+        suspects with the labels of that moment.
+        """
+        clients, chosen = list(self.federation.with_data), set(asked)
+        rows: dict[str, Any] = {"client": clients, "asked": [c in chosen for c in clients]}
+        of_exchanges = self.method.findings_of_exchanges(after, self.federation.num_clients)
+        of_corrector = self.method.findings_of_corrector(after, self.federation.num_clients)
+        findings = [*_all(of_exchanges.values()), *of_corrector]
+        doubts = suspects(findings)
+        were, are = [self._client(before, c) for c in clients], [self._client(after, c, doubts) for c in clients]
+        summary: dict[str, Any] = {
+            "asked": len(asked),
+            "relabelled": sum(int((b[2] != a[2]).sum()) for b, a in zip(were, are, strict=True)),
+        }
+        split = first(findings, NoisyClients)
+        rows |= noise_columns(findings, clients)
+        if split is not None and split.mixture:
+            summary["mixture"] = list(split.mixture)
+        summary |= scalars(of_corrector)
+        if self.federation.truth is None:
+            return {**summary, "clients": rows}
+        wrong = [b[2] != b[0] for b in were]
+        rows["true_noise_before"] = [float(w.mean()) for w in wrong]
+        rows["true_noise_after"] = [float((a[2] != a[0]).mean()) for a in are]
+        suspected = [a[3] for a in are]
+        rows["true_positives"] = [int((s & w).sum()) for s, w in zip(suspected, wrong, strict=True)]
+        rows["false_positives"] = [int((s & ~w).sum()) for s, w in zip(suspected, wrong, strict=True)]
+        rows["false_negatives"] = [int((~s & w).sum()) for s, w in zip(suspected, wrong, strict=True)]
+        rows["true_negatives"] = [int((~s & ~w).sum()) for s, w in zip(suspected, wrong, strict=True)]
+        if found := self._confusion(were, are):
+            summary["confusion"] = found
+        summary |= self._quality(are)
+        active = self.method.at(before.round, len(clients))[0].exchange
+        of_active = _all(of_exchanges[name] for name in active)
+        levels = noise_columns([*of_active, *of_corrector], clients).get("level")
+        if levels is not None:  # those of an exchange that is silent now are of labels that were held earlier
+            summary["noise_level_error"] = absolute_error(levels, rows["true_noise_before"])
+        return {**summary, "clients": rows}
+
+    def selection(self, rule: BatchRule, tasks: Sequence[ClientTask]) -> list[dict[str, Any]]:
+        """True class against label, of what each step of ``rule`` leaves to train on, a row a client (FedDiv, Fig. 7).
+
+        It begins with the labels as given, and as they are held now where some client's have changed since.
+        Nothing where the truth is not known, classes are many, or the rule takes samples as they are.
+        """
+        C, rows = self.federation.num_classes, []
+        changed = any(task.state.labels is not None for task in tasks)
+        for task in tasks if self.federation.truth is not None and C <= FEW_CLASSES else ():
+            assert self.federation.truth is not None, "checked above"
+            true, held = self.federation.truth[task.samples.index], task.samples.labels
+            begun = {"as given": self.federation.samples(task.client).labels, **({"as held": held} if changed else {})}
+            self.network.load(task.broadcast.params)
+            row: dict[str, Any] = {}
+            for name, found in rule.told(self.network, task).items():
+                labels = held if found is None or found.labels is None else found.labels
+                kept = torch.arange(len(held)) if found is None else found.positions
+                row[name] = confusion(true[kept].numpy(), labels[kept].numpy(), C)
+            if row:
+                row = {name: confusion(true.numpy(), labels.numpy(), C) for name, labels in begun.items()} | row
+                rows.append({"client": task.client, **row})
+        return rows
+
+    def table(self, state: FederatedState) -> LabelTable:
+        """What every sample was given and ended with, beside the truth where it is known.
+
+        ``confidence`` is the probability, in eval mode and without augmentation, that the global model of ``state``
+        gives to the label that the sample ends with, whoever chose that label. ``flagged`` is what ``labels`` counts
+        as found. Samples are scored in full batches; a large set takes one more pass over its images.
+        """
+        self.network.load(state.server.params)
+        data, clients = self.federation.dataset, self.federation.with_data
+        findings = self._findings(state)
+        doubts = suspects(findings)
+        judged = [self._client(state, c, doubts) for c in clients]
+        position = np.concatenate([self.federation.clients[c] for c in clients])
+        true, given, held, suspected = (np.concatenate([labels[i] for labels in judged]) for i in range(4))
+        flagged = suspected | (held != given)
+        has_judged = bool(doubts) or first(findings, NoisyClients) is not None or bool(flagged.any())
+        everything = Samples(data.train, torch.from_numpy(position), torch.from_numpy(held))
+        return LabelTable(
+            classes=data.classes,
+            client=[c for c in clients for _ in self.federation.clients[c]],
+            sample=position.tolist() if data.ids is None else [data.ids[i] for i in position.tolist()],
+            given=given.tolist(),
+            final=held.tolist(),
+            confidence=self._confidence(everything),
+            flagged=flagged.tolist() if has_judged else None,
+            true=None if self.federation.truth is None else true.tolist(),
+        )
+
+    def _confidence(self, samples: Samples) -> Tensor:
+        """The loaded model's probability of each label, float64 [n]."""
+        parts = zip(samples.index.split(SCORED), samples.labels.split(SCORED), strict=True)
+        return torch.cat(
+            [
+                self.network.probabilities(Samples(samples.images, index, labels)).gather(1, labels[:, None])[:, 0]
+                for index, labels in parts
+            ]
+        )
+
+    def _confusion(self, were: Sequence[_Labels], are: Sequence[_Labels]) -> dict[str, Any]:
+        """True class against the label held before and after, of all clients together and of the first ones alone."""
+        C = self.federation.num_classes
+        if C > MANY_CLASSES:
+            return {}
+
+        def count(clients: Sequence[_Labels]) -> list[list[int]]:
+            true, held = (np.concatenate([c[i] for c in clients]) for i in (0, 2))
+            return confusion(true, held, C)
+
+        found: dict[str, Any] = {"before": count(were), "after": count(are)}
+        if C <= FEW_CLASSES:
+            shown = list(zip(self.federation.with_data, were, are, strict=True))[:FIRST_CLIENTS]
+            found["first_clients"] = [{"client": c, "before": count([b]), "after": count([a])} for c, b, a in shown]
+        return found
+
+    def _client(
+        self, state: FederatedState, client: int, doubts: Mapping[int, SuspectedSamples] | None = None
+    ) -> _Labels:
+        """A client's true labels (given ones where nobody knows), given and held labels, and its suspects, each [n]."""
+        samples, kept = self.federation.samples(client), state.client(client)
+        given = samples.labels.numpy()
+        held = given if kept.labels is None else kept.labels.numpy()
+        true = given if self.federation.truth is None else self.federation.truth[samples.index].numpy()
+        doubt = None if doubts is None else doubts.get(client)
+        return true, given, held, np.zeros(len(given), np.bool_) if doubt is None else doubt.mask.numpy()
+
+
+def _all(findings: Iterable[Sequence[Finding]]) -> list[Finding]:
+    return [finding for some in findings for finding in some]
+
+
+def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The numbers that papers report, from all evaluations in order.
+
+    ``best`` is the maximum over evaluations, an oracle over the test set; ``mean_last_10`` is over the last ten
+    evaluations; ``at_best_validation`` is the test accuracy where the validation accuracy was highest (the first time).
+    """
+    accuracies = [e["accuracy"] for e in evaluations]
+    if not accuracies:
+        return {}
+    found = {"best": max(accuracies), "last": accuracies[-1], "mean_last_10": float(np.mean(accuracies[-10:]))}
+    if "validation_accuracy" in evaluations[-1]:
+        held_out = [e["validation_accuracy"] for e in evaluations]
+        found["at_best_validation"] = accuracies[int(np.argmax(held_out))]
+    return found

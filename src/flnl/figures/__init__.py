@@ -1,0 +1,1 @@
+"""Figures: what a run's record shows, and the curves of several runs."""

@@ -1,0 +1,118 @@
+"""Accuracy over rounds and over participations (the axis of FedCorr's Fig. 9), with the borders of stages."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from flnl.figure_style import CLEAN, GREEN, GREY, INK, ORANGE, WRONG, bare, legend, title
+from flnl.figures.record import RunRecord, column
+
+AXES = {"round": "round", "participations": "participations (local trainings)"}
+PANEL = 4.8
+"""Inches that a panel is wide, to see whether the names of stages fit side by side."""
+
+APART = 0.055
+"""Slanted names of short stages are kept so far apart, as a share of the axis."""
+
+
+def draw(record: RunRecord) -> Figure | None:
+    """Test accuracy, validation accuracy where there is one, and the local training loss."""
+    accuracy = column(record.evaluations, "accuracy")
+    if not np.isfinite(accuracy).any():
+        return None
+    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    title(figure, record.title)
+    scores, losses = figure.subplots(2, 2, sharex="col", sharey="row", height_ratios=(3, 1))
+    fit = all(_fits(record, key) for key in AXES)
+    for score, loss, (key, label) in zip(scores, losses, AXES.items(), strict=True):
+        _accuracy(score, record, key)
+        loss.plot(column(record.rounds, key), column(record.rounds, "loss"), color=INK, lw=0.7)
+        loss.set_xlabel(label)
+        loss.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
+        loss.set_xlim(0, max(1, record.rounds[-1][key] if record.rounds else record.evaluations[-1][key]))
+        _stages(score, record, key, slanted=not fit, named=True)
+        _stages(loss, record, key)
+        bare(score)
+        bare(loss)
+    scores[0].set_ylabel("accuracy")
+    scores[0].yaxis.set_major_formatter(PercentFormatter(1))
+    losses[0].set_ylabel("local loss")
+    losses[0].set_ylim(bottom=0)
+    handles, labels = scores[0].get_legend_handles_labels()
+    legend(figure, handles=handles, labels=labels, loc="outside lower center", ncols=len(labels))
+    return figure
+
+
+def _accuracy(axes: Any, record: RunRecord, key: str) -> None:
+    x, y = column(record.evaluations, key), column(record.evaluations, "accuracy")
+    marker = "." if len(y) <= 40 else None
+    held_out = column(record.evaluations, "validation_accuracy")
+    if np.isfinite(held_out).any():
+        axes.plot(x, held_out, color=GREEN, lw=1.2, ls="--", marker=marker, label="validation (noisy labels)")
+    axes.plot(x, y, color=CLEAN, lw=1.5, marker=marker, label="test")
+    best = int(np.nanargmax(y))
+    axes.plot(
+        x[best],
+        y[best],
+        "*",
+        ms=11,
+        color=ORANGE,
+        mec=INK,
+        mew=0.6,
+        clip_on=False,
+        label=f"best {100 * y[best]:.2f} %",
+        zorder=4,
+    )
+    axes.plot(
+        x[-1],
+        y[-1],
+        "o",
+        ms=5,
+        color=WRONG,
+        mec=INK,
+        mew=0.6,
+        clip_on=False,
+        label=f"last {100 * y[-1]:.2f} %",
+        zorder=5,
+    )
+
+
+def stages(record: RunRecord, key: str) -> list[tuple[str, float, float]]:
+    """Each stage's name and where on the axis it begins and ends."""
+    found: list[tuple[str, float, float]] = []
+    for row in record.rounds:
+        if found and found[-1][0] == row["stage"]:
+            found[-1] = (row["stage"], found[-1][1], row[key])
+        else:
+            found.append((row["stage"], found[-1][2] if found else 0, row[key]))
+    return found
+
+
+def _fits(record: RunRecord, key: str) -> bool:
+    spans: Sequence[tuple[str, float, float]] = stages(record, key)
+    return all(0.07 * len(name) + 0.1 <= PANEL * (end - start) / max(1, spans[-1][2]) for name, start, end in spans)
+
+
+def _stages(axes: Any, record: RunRecord, key: str, *, slanted: bool = False, named: bool = False) -> None:
+    spans = stages(record, key)
+    at = -np.inf
+    for i, (name, start, end) in enumerate(spans):
+        if i:
+            axes.axvline(start, color=GREY, lw=1, ls="--", zorder=0)
+        if named and len(spans) > 1:
+            at = max((start + end) / 2, at + (APART * spans[-1][2] if slanted else 0))
+            axes.text(
+                at,
+                1.01,
+                name,
+                transform=axes.get_xaxis_transform(),
+                ha="left" if slanted else "center",
+                va="bottom",
+                rotation=30 if slanted else 0,
+                rotation_mode="anchor",
+                fontsize=8,
+                color=INK,
+            )

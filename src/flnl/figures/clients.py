@@ -1,0 +1,118 @@
+"""What a method made of each client at the end, beside the truth: suspected samples, data quality, noisy clients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from flnl.figure_style import CLEAN, GREY, INK, MANY, ORANGE, WRONG, bare, legend, title
+from flnl.figures.record import Row, RunRecord, numbers
+
+NUMBERED = 30
+"""Up to so many clients their numbers are written."""
+
+
+def _clients(record: RunRecord, key: str) -> Row | None:
+    """The columns of all clients, where ``key`` is one of them."""
+    rows: Row = record.result.get("clients") or {}
+    return rows if key in rows else None
+
+
+def _axis(axes: Any, clients: Sequence[int], order: NDArray[np.int64]) -> None:
+    axes.set_xlim(-0.7, len(order) - 0.3)
+    if len(order) <= NUMBERED:
+        axes.set_xticks(range(len(order)), [clients[i] for i in order])
+        axes.set_xlabel("client, in order of the noise of its labels")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.set_xlabel("rank of the client by the noise of its labels")
+
+
+def draw_filter(record: RunRecord) -> Figure | None:
+    """Share of right flags a client, with its true noise and the share that was flagged (FedDiv, Figs. 3 and 5)."""
+    rows = _clients(record, "filter_accuracy")
+    if rows is None:
+        return None
+    noise = 1 - numbers(rows["true_quality"])
+    order = np.argsort(noise, kind="stable")
+    x, marked = np.arange(len(order)), len(order) < MANY
+    accuracy = numbers(rows["filter_accuracy"])
+    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+    title(figure, f"{record.title}: flags of the noise filter, {100 * np.nanmean(accuracy):.1f} % right")
+    axes: Any = figure.subplots()
+    axes.bar(x, accuracy[order], width=0.8 if marked else 1.0, color=GREY, label="samples with a right flag")
+    axes.plot(x, noise[order], color=WRONG, lw=1.2, marker="D" if marked else None, ms=4, label="wrong labels, true")
+    flagged = numbers(rows["flagged"])[order]
+    style = {"marker": "x", "ms": 5 if marked else 3, "mew": 1.4}
+    axes.plot(x, flagged, color=INK, lw=1.2, ls="--" if marked else "", label="taken for wrong", **style)
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_ylabel("samples of the client")
+    _axis(axes, rows["client"], order)
+    bare(axes)
+    legend(figure, loc="outside lower center", ncols=3)
+    return figure
+
+
+def draw_noisy(record: RunRecord) -> Figure | None:
+    """True noise of each client, coloured by whether the method calls it noisy, and its estimated noise level."""
+    rows = _clients(record, "noisy")
+    if rows is None:
+        return None
+    noise, noisy = 1 - numbers(rows["true_quality"]), np.array(rows["noisy"], bool)
+    order = np.argsort(noise, kind="stable")
+    x, marked = np.arange(len(order)), len(order) < MANY
+    right = float((noisy == (noise > 0)).mean())
+    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+    title(figure, f"{record.title}: noisy clients, {100 * right:.1f} % of clients called rightly")
+    axes: Any = figure.subplots()
+    for called, color, word in ((False, CLEAN, "clean"), (True, WRONG, "noisy")):
+        at = noisy[order] == called
+        axes.plot(
+            x[at], noise[order][at], ls="", marker="o", ms=5 if marked else 3, color=color, label=f"called {word}"
+        )
+    axes.vlines(x, 0, noise[order], color=GREY, lw=1, zorder=0)
+    if "level" in rows:
+        level = numbers(rows["level"])[order]
+        axes.plot(x, level, ls="", marker="x", ms=5 if marked else 3, mew=1.4, color=INK, label="estimated noise level")
+    axes.set_ylim(-0.02, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_ylabel("wrong labels of the client, true")
+    _axis(axes, rows["client"], order)
+    bare(axes)
+    legend(figure, loc="outside lower center", ncols=3)
+    return figure
+
+
+def draw_quality(record: RunRecord) -> Figure | None:
+    """Estimated against true quality: client by client, and one against the other (FedES, Fig. 2)."""
+    rows = _clients(record, "quality")
+    if rows is None:
+        return None
+    true, estimated = numbers(rows["true_quality"]), numbers(rows["quality"])
+    order = np.argsort(-true, kind="stable")
+    x, marked = np.arange(len(order)), len(order) < MANY
+    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
+    found = record.result.get("metrics", {})
+    said = [
+        f"{name} {found[key]:.3f}"
+        for key, name in (("quality_error", "MSE"), ("quality_rank_correlation", "rank correlation"))
+        if found.get(key) is not None
+    ]
+    title(figure, ", ".join([f"{record.title}: quality of clients", *said]))
+    left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
+    left.plot(x, true[order], color=CLEAN, lw=1.2, marker="o" if marked else None, ms=4, label="true")
+    left.plot(x, estimated[order], color=ORANGE, lw=1.2, ls="--", marker="x", ms=5 if marked else 3, label="estimated")
+    left.set_ylabel("share of right labels")
+    _axis(left, rows["client"], order)
+    right.plot([0, 1], [0, 1], color=GREY, lw=1)
+    right.plot(true, estimated, ls="", marker="o", ms=4, color=ORANGE)
+    right.set(xlabel="true", ylabel="estimated", xlim=(-0.02, 1.02))
+    for axes in (left, right):
+        axes.set_ylim(-0.02, 1.02)
+        bare(axes)
+    legend(left, loc="lower left")
+    return figure

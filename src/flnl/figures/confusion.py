@@ -1,0 +1,143 @@
+"""True class against the label held, as given and after each stage that corrects labels (FedCorr, Fig. 8)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from flnl.figure_style import INK, bare, title
+from flnl.figures.record import Row, RunRecord
+
+Counts = NDArray[np.int64]
+FEW = 20
+"""Up to so many classes cells are numbered and classes named."""
+
+
+def draw(record: RunRecord) -> Figure | None:
+    """Of the whole federation: the share of each true class's labels."""
+    panels = _states(record)
+    if not panels:
+        return None
+    few = len(panels[0][1]) <= FEW
+    longest = max(map(len, record.result.get("classes") or [""]))
+    figure = Figure(figsize=(0.6 + 4.1 * len(panels), 5.0 + 0.06 * (longest if few else 0)), layout="compressed")
+    share = "in % of a true class" if few else "share of a true class"
+    title(figure, f"{record.title}: labels of all clients, {share}")
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (name, row) in zip(grid, panels, strict=True):
+        counts = np.array(row)
+        shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+        if few:
+            _numbers(axes, shares, lambda p: f"{100 * p:.0f}" if p >= 0.005 else "·", 7 if len(counts) <= 14 else 5)
+        axes.set_title(f"{name}: {wrong(counts)} wrong", color=INK)
+        axes.set_xlabel("label")
+        _classes(axes, record, len(counts), left=axes is grid[0], bottom=True)
+        bare(axes)
+    grid[0].set_ylabel("true class")
+    if not few:
+        bar = figure.colorbar(image, ax=list(grid), fraction=0.025, pad=0.01, format=PercentFormatter(1))
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelsize=8)
+    return figure
+
+
+def draw_clients(record: RunRecord) -> Figure | None:
+    """Of the first clients, one a column: counts of samples."""
+    return _of_clients(record, _states(record, clients=True), "labels of the first clients, samples")
+
+
+def draw_selection(record: RunRecord) -> Figure | None:
+    """Of the first clients, what a batch rule leaves to train on after each of its steps (FedDiv, Fig. 7)."""
+    rows = record.result.get("selection") or []
+    names = [name for name in (rows[0] if rows else {}) if name != "client"]
+    panels = [(name, [{"client": row["client"], "matrix": row[name]} for row in rows]) for name in names]
+    return _of_clients(record, panels, "what the first clients train on, samples")
+
+
+def _of_clients(record: RunRecord, panels: list[tuple[str, Any]], what: str) -> Figure | None:
+    if not panels:
+        return None
+    clients = [found["client"] for found in panels[0][1]]
+    C = len(panels[0][1][0]["matrix"])
+    figure = Figure(figsize=(0.8 + 2.5 * len(clients), 0.8 + 2.55 * len(panels)), layout="constrained")
+    title(figure, f"{record.title}: {what}")
+    grid = figure.subplots(len(panels), len(clients), squeeze=False)
+    top = [max(1, *(np.max(states[k]["matrix"]) for _, states in panels)) for k in range(len(clients))]
+    for row, (line, (name, states)) in enumerate(zip(grid, panels, strict=True)):
+        for k, (axes, found) in enumerate(zip(line, states, strict=True)):
+            counts = np.array(found["matrix"])
+            axes.imshow(counts, cmap="Blues", norm=PowerNorm(0.5, 0, top[k]), interpolation="nearest")
+            _numbers(axes, counts, str, 6 if C <= 12 else 5, top=top[k])
+            said = f"{wrong(counts)} wrong"
+            axes.set_title(said if row else f"client {found['client']}\n{said}", color=INK)
+            _classes(axes, record, C, left=k == 0, bottom=row == len(panels) - 1)
+            bare(axes)
+        line[0].set_ylabel(f"{name}\ntrue class")
+    for axes in grid[-1]:
+        axes.set_xlabel("label")
+    return figure
+
+
+def wrong(counts: Counts) -> str:
+    """The share of labels off the diagonal, in words.
+
+    >>> wrong(np.array([[3, 1], [0, 4]]))
+    '12.5 %'
+    """
+    return f"{100 * (1 - np.trace(counts) / max(1, counts.sum())):.1f} %"
+
+
+def _numbers(axes: Any, values: Any, say: Callable[[Any], str], size: int, *, top: float = 1) -> None:
+    """Write the values that are not zero into their cells; the layout need not ask each where it ends."""
+    for i, j in zip(*np.nonzero(values), strict=True):
+        color = "white" if values[i, j] > 0.35 * top else INK
+        axes.text(
+            j,
+            i,
+            say(values[i, j]),
+            ha="center",
+            va="center",
+            fontsize=size,
+            color=color,
+            in_layout=False,
+            clip_on=False,
+        )
+
+
+def _states(record: RunRecord, *, clients: bool = False) -> list[tuple[str, Any]]:
+    """The labels as given and after the last correction of each stage: a name, and counts [C, C] or a row a client."""
+    rows = [row for row in record.corrections if "confusion" in row and (not clients or _first(row))]
+    if not rows:
+        return []
+
+    def matrix(row: Row, when: str) -> Any:
+        if not clients:
+            return row["confusion"][when]
+        return [{"client": found["client"], "matrix": found[when]} for found in _first(row)]
+
+    last = {row["stage"]: row for row in rows}
+    return [
+        ("as given", matrix(rows[0], "before")),
+        *((f"after {stage}", matrix(row, "after")) for stage, row in last.items()),
+    ]
+
+
+def _first(row: Row) -> list[Any]:
+    return list(row["confusion"].get("first_clients", []))
+
+
+def _classes(axes: Any, record: RunRecord, number: int, *, left: bool, bottom: bool) -> None:
+    names = record.result.get("classes") or [str(c) for c in range(number)]
+    if number > FEW or len(names) != number:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.tick_params(labelleft=left, labelbottom=bottom)
+        return
+    axes.set_xticks(range(number) if bottom else [], names if bottom else [])
+    axes.set_yticks(range(number) if left else [], names if left else [])
+    axes.tick_params(axis="x", labelrotation=90 if max(map(len, names)) > 2 else 0)

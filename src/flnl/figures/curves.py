@@ -1,0 +1,158 @@
+"""Accuracy of rows of runs over rounds and over participations: the mean over seeds, and how far they spread."""
+
+from __future__ import annotations
+
+import io
+import logging
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from flnl.core.errors import UserError
+from flnl.figure_style import DASHES, EIGHT, GREY, bare, legend, title
+from flnl.figures import record
+from flnl.figures.accuracy import AXES
+
+log = logging.getLogger(__name__)
+
+Numbers = NDArray[np.float64]
+
+FEW = len(EIGHT)
+"""Up to so many rows, lines and bands are strong."""
+WIDTH, PANELS = 11.0, 4.2
+"""Inches: of the figure, and of the height of its panels."""
+LINE = 0.17
+"""Inches that a line of the legend is high."""
+LETTERS, HANDLE, COLUMNS = 170, 10, 6
+"""Letters of the legend's type that fit side by side, those that a line's sample takes, and columns at most."""
+SEVERAL = "mean over seeds ± standard deviation, as far as the shortest seed"
+FOLDED = 150
+"""A longer name goes on in the next line."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's accuracies in [0, 1] by round and by participations, all [n]."""
+
+    x: dict[str, Numbers]
+    accuracy: Numbers
+
+
+@dataclass(frozen=True)
+class Row:
+    """A name and the curves of its seeds."""
+
+    name: str
+    curves: Sequence[Curve]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Mean and sample deviation over seeds at ``x``, all [n]; the deviation is None of one seed."""
+
+    x: Numbers
+    mean: Numbers
+    deviation: Numbers | None
+
+
+def read(rows: Sequence[tuple[str, Sequence[Path]]]) -> list[Row]:
+    """The curves of named rows of folders; a run without one is named in a warning."""
+    found = []
+    for name, folders in rows:
+        curves = []
+        for folder in folders:
+            try:
+                evaluations = record.read(folder).evaluations
+                accuracy = record.column(evaluations, "accuracy")
+                there = np.isfinite(accuracy)
+                x = {key: record.column(evaluations, key)[there] for key in AXES}
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
+                log.warning("%s has no curve: metrics.jsonl cannot be read (%s)", folder, error)
+                continue
+            if there.any():
+                curves.append(Curve(x, accuracy[there]))
+            else:
+                log.warning("%s has no curve: no accuracy is recorded", folder)
+        found.append(Row(name, curves))
+    return found
+
+
+def band(curves: Sequence[Curve], key: str) -> Band:
+    """Mean and deviation at every point where one of the curves has a value, the last one carried forward.
+
+    They begin where the last curve begins and end where the shortest ends: nothing is extrapolated.
+    """
+    first, last = max(c.x[key][0] for c in curves), min(c.x[key][-1] for c in curves)
+    points = np.unique(np.concatenate([c.x[key] for c in curves]))
+    x = points[(points >= first) & (points <= last)]
+    held = np.stack([c.accuracy[np.searchsorted(c.x[key], x, "right") - 1] for c in curves])
+    return Band(x, held.mean(0), held.std(0, ddof=1) if len(curves) > 1 else None)
+
+
+def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
+    """A colour a row, and from the ninth row on another kind of line; None where no row has a curve."""
+    if not any(row.curves for row in rows):
+        return None
+    labels = [_label(row) for row in rows]
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    columns = max(1, min(len(rows), COLUMNS, LETTERS // (longest + HANDLE)))
+    lines = sum(label.count("\n") + 1 for label in labels) / columns
+    figure = Figure(figsize=(WIDTH, PANELS + LINE * np.ceil(lines)), layout="constrained")
+    several = any(len(row.curves) > 1 for row in rows)
+    title(figure, f"test accuracy on {dataset}" + (f"; {SEVERAL}" if several else ""))
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (key, label) in zip(panels, AXES.items(), strict=True):
+        for i, row in enumerate(rows):
+            _draw(axes, row, key, i, len(rows), labels[i])
+        axes.set_xlabel(label)
+        axes.set_xlim(0, max([1, *(line.get_xdata()[-1] for line in axes.lines if len(line.get_xdata()))]))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
+        axes.grid(axis="y", color=GREY, lw=0.4, alpha=0.5)
+        bare(axes)
+    panels[0].set_ylabel("accuracy")
+    panels[0].yaxis.set_major_formatter(PercentFormatter(1))
+    low, high = panels[0].get_ylim()
+    panels[0].set_ylim(max(low, 0), min(high, 1))
+    handles, texts = panels[0].get_legend_handles_labels()
+    legend(figure, handles=handles, labels=texts, loc="outside lower left", ncols=columns)
+    return figure
+
+
+def _label(row: Row) -> str:
+    count = len(row.curves)
+    seeds = " (no curve)" if not count else f" ({count} seeds)" if count > 1 else ""
+    return textwrap.fill(row.name + seeds, FOLDED, break_long_words=True).replace("$", r"\$")
+
+
+def _draw(axes: Any, row: Row, key: str, i: int, count: int, label: str) -> None:
+    style = {"color": EIGHT[i % len(EIGHT)], "ls": DASHES[i // len(EIGHT) % len(DASHES)], "label": label}
+    if not row.curves:
+        axes.plot([], [], **style)
+        return
+    found = band(row.curves, key)
+    axes.plot(
+        found.x,
+        found.mean,
+        lw=1.5 if count <= FEW else 1.1,
+        marker="." if len(found.x) == 1 else None,
+        zorder=3 + 1 / (i + 1),
+        **style,
+    )
+    if found.deviation is not None:
+        low, high = found.mean - found.deviation, found.mean + found.deviation
+        axes.fill_between(found.x, low, high, color=style["color"], alpha=0.18 if count <= FEW else 0.08, lw=0)
+
+
+def encoded(figure: Figure, suffix: str) -> bytes:
+    """A figure as the content of a file with this suffix (``.png``, ``.svg`` or ``.pdf``)."""
+    content = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(content, dpi=150, format=suffix.removeprefix("."))
+    return content.getvalue()

@@ -1,0 +1,137 @@
+"""Cumulative LID of clients: its mixture of two Gaussians, and how it tells noisy clients (FedCorr, Figs. 3 and 6)."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from flnl.figure_style import CLEAN, GREY, INK, WRONG, bare, legend, title
+from flnl.figures.record import Row, RunRecord, numbers
+
+Numbers = NDArray[np.float64]
+SHOWN = 4
+"""Passes that are shown at most, the first and the last among them."""
+
+
+def auroc(scores: Numbers, positive: NDArray[np.bool_]) -> float:
+    """The chance that a positive has the larger score, ties counted half; NaN where one kind is missing.
+
+    >>> auroc(np.array([1.0, 2.0, 2.0]), np.array([False, True, False]))
+    0.75
+    """
+    above, below = scores[positive], np.sort(scores[~positive])
+    if not len(above) or not len(below):
+        return float("nan")
+    wins = np.searchsorted(below, above, "left") + np.searchsorted(below, above, "right")
+    return float(wins.mean() / (2 * len(below)))
+
+
+def linear_fit(x: Numbers, y: Numbers) -> tuple[float, float, float]:
+    """Slope, intercept and R² of the least-squares line; NaN where a line is not determined.
+
+    >>> linear_fit(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))
+    (2.0, 1.0, 1.0)
+    """
+    dx, dy = x - x.mean(), y - y.mean()
+    if not (dx @ dx > 0 and dy @ dy > 0):
+        return (float("nan"),) * 3
+    slope = float(dx @ dy / (dx @ dx))
+    return slope, float(y.mean() - slope * x.mean()), float((dx @ dy) ** 2 / ((dx @ dx) * (dy @ dy)))
+
+
+def density(x: Numbers, mixture: list[float]) -> Numbers:
+    """The two components at ``x``, each with its weight, [2, n]; ``mixture`` is means, variances and weights."""
+    means, variances, weights = np.array(mixture, np.float64).reshape(3, 2, 1)
+    return np.asarray(weights * np.exp(-((x - means) ** 2) / (2 * variances)) / np.sqrt(2 * np.pi * variances))
+
+
+def draw(record: RunRecord) -> Figure | None:
+    """A column a pass: the histogram with the fitted mixture and, where the truth is known, LID against true noise.
+
+    True noise is the share of wrong labels that a client was given: LID adds up over all passes, those before labels
+    were corrected included.
+    """
+    passes = [row for row in record.passes if "cumulative_lid" in row["clients"]]
+    if not passes:
+        return None
+    shown = sorted({round(i) for i in np.linspace(0, len(passes) - 1, SHOWN)})
+    noise = record.given_noise
+    height = 5.6 if noise is not None else 3.4
+    figure = Figure(figsize=(max(6.0, 3.3 * len(shown)), height), layout="constrained")
+    title(figure, f"{record.title}: cumulative LID")
+    grid = figure.subplots(1 if noise is None else 2, len(shown), squeeze=False, sharex="col", sharey="row")
+    for column, i in zip(grid.T, shown, strict=True):
+        values = numbers(passes[i]["clients"]["cumulative_lid"])
+        _histogram(column[0], passes[i], values, noise)
+        said = f"pass {i + 1} (round {passes[i]['round']})"
+        if noise is not None:
+            said += "\n" + _scatter(column[1], passes[i], values, noise)
+        column[0].set_title(said, color=INK)
+        column[-1].set_xlabel("cumulative LID")
+        for axes in column:
+            bare(axes)
+    grid[0, 0].set_ylabel("clients")
+    handles = [h for axes in grid[:, 0] for h in axes.get_legend_handles_labels()[0]]
+    legend(figure, handles=handles, loc="outside lower center", ncols=4)
+    if noise is not None:
+        grid[1, 0].set_ylabel("true noise level, labels as given")
+        grid[1, 0].yaxis.set_major_formatter(PercentFormatter(1))
+        grid[1, 0].set_ylim(-0.05, 1.05)
+    return figure
+
+
+def _histogram(axes: Any, row: Row, values: Numbers, noise: Numbers | None) -> None:
+    finite = np.isfinite(values)
+    values = values[finite]
+    bins = int(np.clip(2 * np.sqrt(len(values)), 10, 40))
+    edges = np.histogram_bin_edges(values, bins)
+    if noise is None:
+        axes.hist(values, edges, color=GREY, ec="white", lw=0.5, label="clients")
+    else:
+        noisy = noise[finite] > 0
+        axes.hist(
+            [values[~noisy], values[noisy]],
+            edges,
+            stacked=True,
+            color=[CLEAN, WRONG],
+            alpha=0.6,
+            ec="white",
+            lw=0.5,
+            label=["clean clients", "noisy clients"],
+        )
+    mixture = row["mixture"]
+    if None in mixture or min(mixture[2:4]) <= 0:
+        return
+    margin = 0.08 * (edges[-1] - edges[0])
+    x = np.linspace(edges[0] - margin, edges[-1] + margin, 400)
+    components = density(x, mixture) * len(values) * (edges[1] - edges[0])
+    for component, color in zip(components, (CLEAN, WRONG), strict=True):
+        axes.plot(x, component, color=color, lw=1, ls="--")
+    axes.plot(x, components.sum(0), color=INK, lw=1.2, label="fitted mixture")
+    top = max(patch.get_y() + patch.get_height() for patch in axes.patches)
+    axes.set_ylim(0, max(1.3 * top, axes.get_ylim()[1] if axes.get_subplotspec().colspan.start else 0))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+
+
+def _scatter(axes: Any, row: Row, values: Numbers, noise: Numbers) -> str:
+    """Draw the clients; gives AUROC and R² in words."""
+    found = np.array(row["clients"]["noisy"], bool)
+    size = float(np.clip(3000 / len(values), 6, 28))
+    for called, marker, word in ((False, "o", "clean"), (True, "^", "noisy")):
+        at = found == called
+        colors = np.where(noise[at] > 0, WRONG, CLEAN)
+        axes.scatter(values[at], noise[at], s=size, marker=marker, color=colors, alpha=0.75, lw=0)
+        axes.scatter([], [], s=28, marker=marker, color=INK, lw=0, label=f"taken for {word}")
+    finite = np.isfinite(values) & np.isfinite(noise)
+    x, y = values[finite], noise[finite]
+    slope, intercept, r2 = linear_fit(x, y) if len(x) else (float("nan"),) * 3
+    if np.isfinite(slope):
+        ends = np.array([x.min(), x.max()])
+        axes.plot(ends, intercept + slope * ends, color=GREY, lw=1.2, zorder=0, label="linear fit")
+    return f"AUROC {_said(auroc(x, y > 0))}, R² {_said(r2)}"
+
+
+def _said(value: float) -> str:
+    return f"{value:.2f}" if np.isfinite(value) else "–"

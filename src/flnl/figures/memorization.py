@@ -1,0 +1,63 @@
+"""What models predict of training samples with right and with wrong labels over rounds (FLR, Fig. 2 and Table 1)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from flnl.figure_style import CLEAN, GREY, ORANGE, WRONG, bare, legend, title
+from flnl.figures.accuracy import stages
+from flnl.figures.record import Row, RunRecord, column
+
+PANELS = {
+    "samples with right labels": {"clean_correct": (CLEAN, "correct"), "clean_wrong": (ORANGE, "another class")},
+    "samples with wrong labels": {
+        "noisy_correct": (CLEAN, "correct"),
+        "noisy_memorized": (WRONG, "memorized: the given class"),
+        "noisy_wrong": (ORANGE, "another class"),
+    },
+}
+"""What each panel shows; the shares of a panel sum to 1."""
+
+
+def draw(record: RunRecord) -> Figure | None:
+    """Of the global model on all training samples; None of a run without ``eval.memorization``."""
+    return _panels(record, record.evaluations, "memorization", "memorization")
+
+
+def draw_local(record: RunRecord) -> Figure | None:
+    """Of the cohort's models on their clients' own, over the noisy clients; None of a run without ``eval.cohort``."""
+    return _panels(record, record.rounds, "local_memorization", "memorization by clients' models")
+
+
+def _panels(record: RunRecord, rows: Sequence[Row], prefix: str, said: str) -> Figure | None:
+    """A panel for right labels and one for wrong ones."""
+    if not np.isfinite([column(rows, f"{prefix}_{name}") for shown in PANELS.values() for name in shown]).any():
+        return None
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    title(figure, f"{record.title}: {said}")
+    rounds = column(rows, "round")
+    for axes, (kind, shown) in zip(figure.subplots(1, 2, sharey=True), PANELS.items(), strict=True):
+        for name, (color, label) in shown.items():
+            shares = column(rows, f"{prefix}_{name}")
+            there = np.isfinite(shares)  # a round whose clients are all clean has none
+            axes.plot(
+                rounds[there],
+                shares[there],
+                color=color,
+                lw=1.5,
+                marker="." if len(rounds) <= 40 else None,
+                label=label,
+            )
+        for _, start, _ in stages(record, "round")[1:]:
+            axes.axvline(start, color=GREY, lw=1, ls="--", zorder=0)
+        axes.set_title(kind)
+        axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
+        axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        bare(axes)
+        legend(axes, loc="best")
+    figure.axes[0].set_ylabel("share of the samples")
+    return figure

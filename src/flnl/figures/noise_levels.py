@@ -1,0 +1,102 @@
+"""Estimated against true noise of each client, and what became of its samples (FedCorr, Fig. 7)."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from flnl.figure_style import CLEAN, GREEN, GREY, INK, MANY, ORANGE, PURPLE, WRONG, bare, legend, title
+from flnl.figures.record import Row, RunRecord, numbers
+
+OUTCOMES = {
+    "true_positives": (GREEN, "TP: wrong, suspected"),
+    "false_negatives": (PURPLE, "FN: wrong, trusted"),
+    "false_positives": (ORANGE, "FP: right, suspected"),
+    "true_negatives": (GREY, "TN: right, trusted"),
+}
+"""Stacked in this order, so that wrong labels are below and right ones above."""
+NUMBERED = 30
+"""Up to so many clients their numbers are written."""
+
+
+def draw(record: RunRecord) -> Figure | None:
+    """First and last pass: true noise before and after its correction and as estimated; TP, FN, FP and TN below.
+
+    Clients are in order of the noise they were given. Estimates are compared with the labels held when they were made.
+    """
+    given, rows = record.given_noise, record.passes or record.corrections
+    if given is None:
+        return None
+    shown = sorted({0, len(rows) - 1})
+    order = np.argsort(given, kind="stable")
+    counted = all(key in rows[i]["clients"] for i in shown for key in OUTCOMES)
+    figure = Figure(figsize=(6.5 * len(shown), 5.8 if counted else 3.8), layout="constrained")
+    title(figure, f"{record.title}: noise levels of clients")
+    heights = (1.4, 1) if counted else (1,)
+    grid = figure.subplots(len(heights), len(shown), squeeze=False, sharex="col", sharey="row", height_ratios=heights)
+    for column, i in zip(grid.T, shown, strict=True):
+        _levels(column[0], rows[i], order, given if i else None)
+        column[0].set_title(f"pass {i + 1} (round {rows[i]['round']})", color=INK)
+        if counted:
+            _outcomes(column[1], rows[i], order)
+        _clients(column[-1], [rows[i]["clients"]["client"][k] for k in order])
+        for axes in column:
+            bare(axes)
+    grid[0, 0].set_ylabel("wrong labels")
+    grid[0, 0].set_ylim(-0.02, 1.02)
+    grid[0, 0].yaxis.set_major_formatter(PercentFormatter(1))
+    if counted:
+        grid[1, 0].set_ylabel("samples of clients\ntaken for noisy")
+        grid[1, 0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    found = [axes.get_legend_handles_labels() for axes in grid[:, -1]]
+    legend(
+        figure,
+        handles=[h for handles, _ in found for h in handles],
+        labels=[text for _, labels in found for text in labels],
+        loc="outside lower center",
+        ncols=4,
+    )
+    return figure
+
+
+def _levels(axes: Any, row: Row, order: Any, given: Any) -> None:
+    clients, x = row["clients"], np.arange(len(order))
+    marked = len(order) < MANY
+    if given is not None:
+        axes.plot(x, given[order], color=GREY, lw=1.2, ls=":", label="true, as given")
+    curves = (
+        ("true_noise_before", WRONG, "-", "D" if marked else None, "true, before correction"),
+        ("true_noise_after", CLEAN, "-", "s" if marked else None, "true, after correction"),
+        ("level", INK, "--" if marked else "", "x", "estimated"),
+    )
+    for (key, color, ls, marker, label), size in zip(curves, (6, 4, 5), strict=True):
+        if key in clients:
+            y = numbers(clients[key])[order]
+            width = 2.4 if not marked and color == WRONG else 1.2  # seen below what has not changed
+            axes.plot(x, y, color=color, lw=width, ls=ls, marker=marker, ms=size if marked else 3, label=label)
+
+
+def _outcomes(axes: Any, row: Row, order: Any) -> None:
+    clients = row["clients"]
+    noisy = np.array(clients.get("noisy", clients["asked"]), bool)[order]
+    x, bottom = np.arange(len(order)), np.zeros(len(order))
+    for key, (color, label) in OUTCOMES.items():
+        counts = np.where(noisy, numbers(clients[key])[order], 0)
+        if len(order) < MANY:
+            axes.bar(x, counts, bottom=bottom, width=0.8, color=color, label=label)
+        else:
+            edges = np.arange(len(order) + 1) - 0.5
+            axes.stairs(bottom + counts, edges, baseline=bottom, fill=True, color=color, label=label)
+        bottom = bottom + counts
+    axes.set_ylim(0, max(1.0, 1.05 * bottom.max(), axes.get_ylim()[1] if axes.get_subplotspec().colspan.start else 0))
+
+
+def _clients(axes: Any, clients: list[int]) -> None:
+    axes.set_xlim(-0.7, len(clients) - 0.3)
+    if len(clients) <= NUMBERED:
+        axes.set_xticks(range(len(clients)), clients)
+        axes.set_xlabel("client, in order of the noise of its given labels")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.set_xlabel("rank of the client by the noise of its given labels")

@@ -1,0 +1,93 @@
+"""What a run's folder records, as figures read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flnl.core.errors import UserError
+from flnl.run.folder import RESULT, read_record
+from flnl.storage import lines
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """``result.json``, and the rows of ``metrics.jsonl`` and ``corrections.jsonl`` in order of their rounds."""
+
+    result: Row
+    rounds: Sequence[Row]
+    evaluations: Sequence[Row]
+    corrections: Sequence[Row]
+
+    @property
+    def title(self) -> str:
+        """Method, data set and seed; and the status of a run that did not come to its end."""
+        config = self.result.get("config", {})
+        method, dataset = (config.get(group, {}).get("name", "?") for group in ("method", "dataset"))
+        method += " (upper bound)" if self.result.get("upper_bound") else ""
+        status = self.result.get("status", "finished")
+        return f"{method} on {dataset}, seed {config.get('seed', '?')}" + (
+            "" if status == "finished" else f" ({status})"
+        )
+
+    @property
+    def passes(self) -> list[Row]:
+        """The corrections before which clients were split by their LID anew: one a pass over the clients."""
+        rows: list[Row] = []
+        for row in self.corrections:
+            if row.get("mixture") and (not rows or row["mixture"] != rows[-1]["mixture"]):
+                rows.append(row)
+        return rows
+
+    @property
+    def given_noise(self) -> NDArray[np.float64] | None:
+        """The share of wrong labels that each client was given; None where the truth is not known."""
+        if not self.corrections or "true_noise_before" not in self.corrections[0]["clients"]:
+            return None
+        return numbers(self.corrections[0]["clients"]["true_noise_before"])
+
+
+def read(folder: Path) -> RunRecord:
+    """What is recorded in ``folder``.
+
+    Raises:
+        UserError: if no run is, or its lines are not what it wrote.
+    """
+    result = read_record(folder)
+    if result is None:
+        raise UserError(f"{folder}: no run is recorded there ({RESULT} is missing or unreadable)")
+    metrics = _rows(lines.read(folder, lines.METRICS, result))
+    return RunRecord(
+        result,
+        [row for row in metrics if row["kind"] == "round"],
+        [row for row in metrics if row["kind"] == "evaluation"],
+        _rows(lines.read(folder, lines.CORRECTIONS, result)),
+    )
+
+
+def _rows(data: bytes) -> list[dict[str, Any]]:
+    """The lines of a file, up to one that was not written to its end."""
+    rows = []
+    for line in data.splitlines():
+        row = lines.parsed(line)
+        if row is None:
+            break
+        rows.append(row)
+    return rows
+
+
+def numbers(values: Sequence[float | None]) -> NDArray[np.float64]:
+    """Recorded numbers as float64; null, which stands for what is not finite, as NaN."""
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def column(rows: Sequence[Row], key: str) -> NDArray[np.float64]:
+    """One number of every row; NaN where a row has none."""
+    return numbers([row.get(key) for row in rows])

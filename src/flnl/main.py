@@ -1,0 +1,93 @@
+"""The entry point: one run, or a sweep of them.
+
+    python -m src.main method=fedcorr noise.rho=0.6
+
+What takes seconds to import is imported when something is to be run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from flnl.cli import guard
+from flnl.cli.help import text
+from flnl.config import compose
+from flnl.core.errors import UserError, in_one_line
+from flnl.core.terminal import log_to_stderr
+from flnl.run.interrupt import Interrupted
+from flnl.sweep import job
+from flnl.sweep.supervisor import accounted
+
+
+@hydra.main(config_path=str(compose.CONF), config_name="config", version_base="1.3")
+def _main(cfg: DictConfig) -> float | None:
+    log_to_stderr()
+    if isinstance(cfg.threads, int):
+        os.environ.setdefault("OMP_NUM_THREADS", str(cfg.threads))  # before torch is first imported
+    chosen: Any = HydraConfig.get()
+    if chosen.mode == RunMode.MULTIRUN:
+        return job.task(cfg)
+    try:
+        from flnl.run.train import train
+
+        signalled = train(cfg, job.typed(chosen)).signal
+    except Exception as error:  # Hydra would announce it in a line of its own
+        _failed.append(error)
+        return None
+    if signalled is not None:
+        raise Interrupted(signalled)
+    return None
+
+
+_failed: list[Exception] = []
+
+
+def _by_hydra(words: Sequence[str]) -> None:
+    """Have Hydra do what the words say. A run's own errors are kept elsewhere, so what arises here is of Hydra's keys.
+
+    Raises:
+        UserError: if Hydra cannot do what the words ask of it.
+        SystemExit: 2, if it has said so itself.
+    """
+    try:
+        with accounted():
+            try:
+                _main()
+            except SystemExit as left:
+                sys.exit(2 if left.code == 1 else left.code)
+    except (UserError, HydraException, OmegaConfBaseException):
+        raise
+    except Exception as error:
+        if asked := [word for word in words if word.lstrip("+~").startswith(("hydra", "--config"))]:
+            raise UserError(f"{', '.join(asked)}: Hydra cannot do that ({in_one_line(error)})") from error
+        raise
+
+
+def main() -> None:
+    """What ``python -m src.main`` runs."""
+
+    def entry() -> None:
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            print(text(sys.argv[1:]))
+            return
+        _by_hydra(sys.argv[1:])
+        if _failed:
+            raise _failed.pop()
+
+    guard.guarded(entry)
+
+
+if __name__ == "__main__":
+    from flnl.main import main as of_the_module
+
+    of_the_module()  # so that what a sweep sends to its workers is known to them by name

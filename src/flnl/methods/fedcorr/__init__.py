@@ -1,0 +1,1 @@
+"""FedCorr (Xu et al. 2022): noisy clients by LID, wrong labels by loss, corrected in stages."""

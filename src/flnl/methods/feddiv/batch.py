@@ -1,0 +1,101 @@
+"""FedDiv's batch rule: what an epoch trains on is what the filter and two models agree on; then mixup."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from flnl.core.model import Model
+from flnl.core.parts import ClientTask, Selection
+from flnl.core.ranges import Count, NonNegative, Share
+from flnl.methods.feddiv import consistency
+from flnl.methods.feddiv.consistency import debiased, no_bias
+from flnl.methods.feddiv.exchange import ClassBias, LastPredictions, received_logits
+from flnl.methods.feddiv.noise_filter import Filter, LossKind, LossNorm, clean_flags, filter_losses
+from flnl.parts.batches import Mixup
+
+
+@dataclass(frozen=True)
+class Reselection(Mixup):
+    """Filter, relabel, and keep what is predicted consistently, anew every epoch (FedDiv, Eqs. 6 to 11).
+
+    The filter and ŷ are of the received model, whose logits are computed once a visit; ỹ is of the model being
+    trained, with the client's bias taken out. Labels are those of the epoch, or with ``persist`` the
+    client's from then on. A noisy client that keeps no more than ``at_least`` samples trains on nothing in that epoch
+    (as the withdrawn code, where it is one batch). A client that was sent no filter uses all its samples.
+    ``flnl.methods.feddiv.consistency.Selection`` has the rest.
+    """
+
+    reads: ClassVar[tuple[type, ...]] = (Filter, ClassBias)
+    loss: LossKind
+    norm: LossNorm
+    threshold: Share
+    guard: bool
+    delta: Share
+    strict_delta: bool
+    zeta: Share
+    relabel: bool
+    relabel_min_delta: Share
+    persist: bool
+    pcs: Literal["per_epoch", "cached", "off"]
+    pcs_start: Count
+    clean_agrees: bool
+    xi: NonNegative
+    at_least: Count
+    inference_augment: bool
+
+    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
+        """The kept samples and their labels; None where the client counts as clean."""
+        by = task.broadcast.extras.get(Filter)
+        if by is None or len(task.samples) == 0:
+            return None
+        logits, labels = received_logits(network, task, augmented=self.inference_augment), task.samples.labels
+        losses = filter_losses(logits, labels, loss=self.loss, norm=self.norm)
+        clean = torch.from_numpy(clean_flags(losses, by, threshold=self.threshold, guard=self.guard))
+        bias = task.state.extras.get(ClassBias) or ClassBias(no_bias(network.num_classes), 0)
+        found = self._choice(
+            clean, labels, torch.softmax(logits.double(), dim=1), self._local(network, task, epoch, bias), bias.visits
+        )
+        if not found.noisy:
+            return None
+        kept = found.keep.nonzero()[:, 0]
+        return Selection(kept if len(kept) > self.at_least else kept[:0], found.labels)
+
+    def told(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
+        """After filter and relabelling, and after re-selection (FedDiv, Fig. 7): at the beginning of a visit."""
+        steps = {"filtered and relabelled": "off", "re-selected": self.pcs}
+        return {name: replace(self, pcs=pcs, at_least=0).select(network, task, 0) for name, pcs in steps.items()}
+
+    def relabels(self, network: Model, task: ClientTask) -> Tensor | None:
+        """Under ``persist`` the labels that the received model gave to doubted samples of a noisy client."""
+        selected = self.select(network, task, 0) if self.persist else None
+        return None if selected is None else selected.labels
+
+    @property
+    def _choice(self) -> consistency.Selection:
+        return consistency.Selection(
+            delta=self.delta,
+            strict_delta=self.strict_delta,
+            zeta=self.zeta,
+            relabel=self.relabel,
+            relabel_min_delta=self.relabel_min_delta,
+            pcs=self.pcs,
+            pcs_start=self.pcs_start,
+            clean_agrees=self.clean_agrees,
+        )
+
+    def _local(self, network: Model, task: ClientTask, epoch: int, bias: ClassBias) -> Tensor | None:
+        """ỹ int64 [n]; None where there is none."""
+        if self.pcs == "off":
+            return None
+        if self.pcs == "cached":
+            last = task.state.extras.get(LastPredictions)
+            return None if last is None else last.labels
+        if epoch == 0:  # training has not begun
+            logits = received_logits(network, task, augmented=self.inference_augment)
+        else:
+            augment = task.stream("agreement augmentation", epoch) if self.inference_augment else None
+            logits = network.logits(task.samples, augment)
+        return debiased(logits.double(), bias.mean, self.xi).argmax(1)

@@ -1,0 +1,36 @@
+"""What a client's mean prediction should look like."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.parts import LossTerm, Step
+from flnl.core.ranges import NonNegative
+
+
+def divergence_from_uniform(logits: Tensor, weight: Tensor | None = None) -> Tensor:
+    """``KL(u ‖ p̄) = -log K - (1/K) Σ_c log p̄_c``, a scalar: u is uniform, p̄ the mean prediction of a batch.
+
+    Logits are [B, K]. ``weight`` [B] says how much each row counts in the mean; None for all alike. FedDiv, Eq. 14;
+    Tanaka et al. 2018.
+    """
+    logs = F.log_softmax(logits, dim=1)
+    share = torch.full_like(logs[:, 0], 1 / len(logs)) if weight is None else weight / weight.sum()
+    mean = torch.logsumexp(logs + share.log()[:, None], dim=0)
+    divergence: Tensor = -mean.mean() - math.log(logits.shape[1])
+    return divergence
+
+
+@dataclass(frozen=True)
+class Prior(LossTerm):
+    """``η KL(u ‖ p̄)`` with p̄ the mean prediction of the (mixed) batch (FedDiv, Eqs. 14 and 15)."""
+
+    eta: NonNegative
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The penalty, a scalar."""
+        return self.eta * divergence_from_uniform(step.logits, step.weight), state

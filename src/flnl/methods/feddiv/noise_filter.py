@@ -1,0 +1,241 @@
+"""FedDiv's noise filter: two Gaussians over a client's losses, fitted where the losses are, averaged on the server.
+
+Six numbers a client travel, no loss and no label. The clean component is the one of the smaller mean.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from torch import Tensor
+
+from flnl.core.ranges import Positive, Share
+from flnl.core.stored import stored
+from flnl.numerics.mixture import REGULARISATION, Array, sample_losses, two_gaussians
+
+Mask = NDArray[np.bool_]
+LossKind = Literal["ce", "ce_of_softmax"]
+LossNorm = Literal["minmax", "none"]
+VarianceRule = Literal["linear", "squared_share", "moment_matching"]
+Reach = Literal["federated", "degraded", "local"]
+
+EMPTY = 1e-9
+"""A component that holds no more of a client's samples than this is empty; and the least share that it is given."""
+
+
+@stored("Filter")
+@dataclass(frozen=True)
+class Filter:
+    """W = (μ, σ², π): means, variances (not deviations) and shares of two Gaussians; the shares sum to 1."""
+
+    mean: tuple[float, float]
+    variance: tuple[Positive, Positive]
+    share: tuple[Share, Share]
+
+    @property
+    def clean(self) -> int:
+        """Index of the clean component."""
+        return int(self.mean[1] < self.mean[0])
+
+    def ordered(self) -> "Filter":
+        """The same mixture, its clean component first."""
+        if self.clean == 0:
+            return self
+        return Filter(self.mean[::-1], self.variance[::-1], self.share[::-1])
+
+
+# ---------------------------------------------------------------------------------------------------------- losses
+
+
+def filter_losses(logits: Tensor, labels: Tensor, *, loss: LossKind = "ce", norm: LossNorm = "minmax") -> Array:
+    """What a filter is fitted to and applied to: losses float64 [n], from logits [n, K] and labels [n] (Eq. 2).
+
+    ``loss=ce_of_softmax`` takes the softmax twice, as the withdrawn code does.
+    """
+    return normalised(sample_losses(logits, labels, of_softmax=loss == "ce_of_softmax").numpy(), norm)
+
+
+def normalised(losses: Array, norm: LossNorm = "minmax") -> Array:
+    """``(ℓ - min ℓ) / (max ℓ - min ℓ)`` over the client's losses [n], or the losses as they are.
+
+    The scaling reconciles losses under two models: a filter is fitted under the local one and used under the global
+    one. The paper is silent on it, the withdrawn code has it. It stretches a perfectly clean client as well. Losses
+    that are all equal become 0. Values that are not finite count as the largest finite one.
+
+    >>> normalised(np.array([1.0, 2.0, 5.0])).tolist()
+    [0.0, 0.25, 1.0]
+    """
+    values = _finite(losses)
+    if norm == "none" or len(values) == 0:
+        return values
+    if _alike(values):
+        return np.zeros(len(values))
+    return np.asarray((values - values.min()) / np.ptp(values))
+
+
+def _finite(losses: Array) -> Array:
+    values = np.asarray(losses, np.float64)
+    finite = values[np.isfinite(values)]
+    return np.where(np.isfinite(values), values, finite.max() if len(finite) else 0.0)
+
+
+def _alike(values: Array) -> bool:
+    """Whether there is nothing to tell two components by."""
+    return len(values) < 2 or bool(np.ptp(values) <= 1e-9 * max(1e-9, float(np.abs(values).max())))
+
+
+# ------------------------------------------------------------------------------------------------------------- fit
+
+
+def fit(
+    losses: Array, start: Filter, *, sort: bool = True, tolerance: Positive = 1e-7, iterations: int = 1000
+) -> Filter:
+    """The local filter: EM on ``losses`` [n] from ``start``, until it stands still (FedDiv, Algorithm 2).
+
+    It stands still where the mean log-likelihood grows by less than ``tolerance`` in a step. Fewer than two losses, or
+    losses all alike, say nothing of two components: ``start`` is kept. ``sort`` puts the clean component first; the
+    withdrawn code does not, and the server then averages one client's clean with another's noisy component.
+    """
+    values = _finite(losses)
+    found = start
+    if not _alike(values):
+        before = -np.inf
+        for _ in range(iterations):
+            likelihood = float(np.logaddexp(*_log_densities(found, values)).mean())
+            if likelihood - before < tolerance:
+                break
+            before = likelihood
+            found = em_step(values, found)
+    return found.ordered() if sort else found
+
+
+def first_fit(losses: Array) -> Filter | None:
+    """A filter from ``losses`` [n] alone: EM from the best cut of the sorted losses in two, so nothing is random.
+
+    None where there is no filter to be had: fewer than two losses, or losses all alike.
+    """
+    found = two_gaussians(_finite(losses))
+    if not found.split:
+        return None
+    return fit(losses, Filter(found.means, found.variances, _shares(np.array(found.weights))))
+
+
+def em_step(losses: Array, now: Filter) -> Filter:
+    """One step of EM on finite ``losses`` [n] (FedDiv, Algorithm 2, lines 3 to 6).
+
+    A variance is at least 1e-6 of that of all losses. A component that no loss belongs to stays where it is.
+    """
+    x = np.asarray(losses, np.float64)
+    belongs = _posteriors(now, x)
+    mass = belongs.sum(1)
+    held = np.maximum(mass, EMPTY)
+    mean = np.where(mass > EMPTY, belongs @ x / held, now.mean)
+    around = (belongs * (x - mean[:, None]) ** 2).sum(1) / held
+    variance = np.where(mass > EMPTY, np.maximum(around, REGULARISATION * x.var()), now.variance)
+    return Filter(_pair(mean), _pair(variance), _shares(mass))
+
+
+def blobs(rng: np.random.Generator) -> Filter:
+    """A filter that knows of no client, with which the withdrawn code begins: fitted to two random clusters.
+
+    Hundred values around two centres of U(-10, 10), with unit variance.
+    """
+    centres = rng.uniform(-10, 10, 2)
+    found = first_fit(rng.normal(centres.repeat(50), 1.0))
+    assert found is not None, "normal draws are not all alike"
+    return found
+
+
+def _log_densities(of: Filter, x: Array) -> Array:
+    """log(π_g N(x; μ_g, σ²_g)), [2, n]."""
+    mean, variance, share = (np.array(v)[:, None] for v in (of.mean, of.variance, of.share))
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(share) - 0.5 * (np.log(2 * np.pi * variance) + (x - mean) ** 2 / variance))
+
+
+def _posteriors(of: Filter, x: Array) -> Array:
+    """Eq. 3, [2, n]."""
+    first, second = _log_densities(of, x)
+    return np.stack([expit(first - second), expit(second - first)])
+
+
+def _pair(values: Array) -> tuple[float, float]:
+    return float(values[0]), float(values[1])
+
+
+def _shares(mass: Array) -> tuple[float, float]:
+    share = np.maximum(mass / mass.sum(), EMPTY)
+    return _pair(share / share.sum())
+
+
+# ------------------------------------------------------------------------------------------------------------- use
+
+
+def posterior_of_clean(losses: Array, by: Filter) -> Array:
+    """``p("clean" | x, y)`` of each loss [n], by Bayes' rule (FedDiv, Eq. 6); 0 of a loss that is not finite.
+
+    It is not monotone where the variances differ: far below the clean mean the wider component wins.
+    """
+    values = np.asarray(losses, np.float64)
+    found = _posteriors(by, np.where(np.isfinite(values), values, 0.0))[by.clean]
+    return np.where(np.isfinite(values), found, 0.0)
+
+
+def clean_flags(losses: Array, by: Filter, *, threshold: Share = 0.5, guard: bool = True) -> Mask:
+    """Which samples are taken for clean, bool [n]: those with ``p("clean") ≥ threshold`` (FedDiv, Eq. 7).
+
+    ``guard``: a loss below the clean mean is clean, whatever the wider component makes of it.
+    """
+    flags = posterior_of_clean(losses, by) >= threshold
+    return flags | (np.asarray(losses) < by.mean[by.clean]) if guard else flags
+
+
+# ------------------------------------------------------------------------------------------------------ aggregation
+
+
+def aggregate(filters: Sequence[Filter], counts: Sequence[float], *, variance: VarianceRule = "linear") -> Filter:
+    """The federated filter from those of clients with ``counts`` n_k samples (FedDiv, Eq. 5).
+
+    With w_k = n_k / Σ n_j, by component: ``linear`` is ``Σ w_k (μ_k, σ²_k, π_k)``, the paper's. ``squared_share``
+    takes ``Σ w_k² σ²_k``, as the withdrawn code does: variances shrink with the number of clients, down to a hard
+    threshold. ``moment_matching`` gives each component the moments of what it pools: weights w_k π_k, and the spread
+    of the means counts.
+
+    Raises:
+        ValueError: if there is no filter, or nobody has samples.
+    """
+    if len(filters) == 0 or not sum(counts) > 0:
+        raise ValueError("a federated filter needs one client with samples at least")
+    weight = np.array(counts, np.float64)[:, None] / sum(counts)
+    mean, var, share = (np.array(part) for part in zip(*((f.mean, f.variance, f.share) for f in filters), strict=True))
+    pooled = (weight * share).sum(0)
+    if variance == "moment_matching":
+        within = np.where(pooled > 0, weight * share / np.where(pooled > 0, pooled, 1.0), weight)
+        centre = (within * mean).sum(0)
+        spread = (within * (var + (mean - centre) ** 2)).sum(0)
+    else:
+        centre = (weight * mean).sum(0)
+        spread = ((weight if variance == "linear" else weight**2) * var).sum(0)
+    return Filter(_pair(centre), _pair(spread), _pair(pooled)).ordered()
+
+
+def filter_of(
+    client: int,
+    cached: Mapping[int, Filter],
+    counts: Mapping[int, float],
+    reported: Collection[int],
+    *,
+    reach: Reach = "federated",
+    variance: VarianceRule = "linear",
+) -> Filter:
+    """The filter that ``client`` uses, out of those that the server has ``cached``.
+
+    ``federated`` averages all of them; ``degraded`` only those ``reported`` in this round; ``local`` is its own.
+    """
+    if reach == "local":
+        return cached[client]
+    some = sorted(cached if reach == "federated" else set(reported) & set(cached))
+    return aggregate([cached[k] for k in some], [counts[k] for k in some], variance=variance)

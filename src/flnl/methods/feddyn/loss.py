@@ -1,0 +1,64 @@
+"""FedDyn's dynamic regulariser: each client's objective is corrected by all that it has learned before."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flnl.core.parts import Broadcast, LossTerm, Params, Part, Step
+from flnl.core.ranges import NonNegative, Positive
+from flnl.models.layers import is_running_statistic
+from flnl.parts.losses.proximal import squared_distance
+
+
+class ServerPart:
+    """What FedDyn's server step is, so that the term can ask for it."""
+
+
+@dataclass(frozen=True)
+class FedDyn(LossTerm):
+    """``α_k ⟨w − θ_t, h_k⟩ + (α_k/2) ‖w − θ_t‖²`` with θ_t the received model (Acar et al. 2021, Algorithm 1).
+
+    ``h_k ← h_k + (θ_k − θ_t)`` after each visit, from zero, so that ``−α_k h_k`` is the gradient of the client's own
+    loss where it stopped. Parameters only. The server's part is ``method/server=feddyn``.
+
+    α_k is α, or ``α · mean_samples / n_k`` where ``mean_samples`` says how many samples a client holds on average:
+    then the fixed point is the optimum of the loss weighted by samples, as the authors' program has it.
+
+    State: ``h``, by name, on the CPU between visits; ``alpha``, a scalar.
+    """
+
+    alpha: NonNegative
+    mean_samples: Positive | None
+
+    def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
+        """The server's part: without it clients are pulled to where no fixed point is."""
+        from flnl.parts.servers import FedDyn as Server  # which takes this module
+
+        return () if any(isinstance(part, Server) for part in stage) else ("method/server=feddyn",)
+
+    def init(self, params: Params, count: int, num_classes: int) -> dict[str, Any]:
+        """Zeros, and this client's α_k."""
+        learned = {
+            name: torch.zeros_like(p)
+            for name, p in params.items()
+            if p.is_floating_point() and not is_running_statistic(name)
+        }
+        share = 1.0 if self.mean_samples is None else self.mean_samples / count
+        return {"h": learned, "alpha": next(iter(learned.values())).new_tensor(self.alpha * share)}
+
+    def __call__(self, step: Step, state: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """The regulariser, a scalar; h comes to where the parameters are."""
+        received = step.broadcast.params
+        h = {name: state["h"][name].to(p) for name, p in step.params.items()}
+        alpha = state["alpha"].to(next(iter(h.values())))
+        linear = torch.stack([((p - received[name]) * h[name]).sum() for name, p in step.params.items()]).sum()
+        loss = alpha * linear + alpha / 2 * squared_distance(step.params, received)
+        return loss, {"h": {**state["h"], **h}, "alpha": alpha}
+
+    def finish(self, broadcast: Broadcast, params: Params, state: dict[str, Any]) -> dict[str, Any]:
+        """``h_k + (θ_k − θ_t)``."""
+        h = {name: h.cpu() + (params[name] - broadcast.params[name]).cpu() for name, h in state["h"].items()}
+        return {"h": h, "alpha": state["alpha"].cpu()}

@@ -1,0 +1,1 @@
+"""FedES: clients by their estimated quality, and updates decayed where they are critical."""

@@ -1,0 +1,226 @@
+"""FedES's first stage: from how a client's parameters moved to how good its labels are.
+
+Nothing more travels up: the server compares the models that it receives anyway. For a round in which it does so, it
+holds the models of all clients of that round.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flnl.core.findings import EstimatedQuality, Finding, Scalar
+from flnl.core.model import Model
+from flnl.core.parts import Benchmark, Broadcast, ClientState, ClientTask, Exchange, Gathered, Oracle, Params, Payload
+from flnl.core.ranges import PositiveCount, Share
+from flnl.core.stored import stored
+from flnl.core.streams import stream
+from flnl.methods.fedes.contribution import RECORDS, Drops, OnBenchmark, Relevance
+from flnl.methods.fedes.criticality import Distance, Scope, criticalities, emd, flattened, profile, shared_subset
+from flnl.methods.fedes.quality import (
+    Indicator,
+    SignStatistic,
+    quality_of_confidence,
+    quality_of_relevance,
+    sign_statistic,
+    signed,
+    unsure_share,
+)
+from flnl.methods.fedes.selective_decay import ranks
+from flnl.numerics.scaling import quality
+
+
+@dataclass(frozen=True)
+class ClientQuality:
+    """Sent down once it is known: ρ_n."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class UnsureShare:
+    """Sent up for ``indicator=confidence``: the share of samples that the trained model is unsure of."""
+
+    value: float
+
+
+@stored("CriticalityRanks")
+@dataclass(frozen=True)
+class CriticalityRanks:
+    """Kept on the client: the place of each entry among all of them, most critical first; int32, by parameter name."""
+
+    place: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class ClientQualities:
+    """Known on the server: ρ float64 [N], all ones until clients have been compared."""
+
+    value: Tensor
+
+
+@stored("QualityState")
+@dataclass(frozen=True)
+class QualityState:
+    """The server's record, all [N]: ρ, what it was made of, and whom it was made for."""
+
+    rho: Tensor  # float64
+    indicator: Tensor  # float64, d_n or what stands in its place; NaN of those without a model
+    assessed: Tensor  # bool
+    steps: Tensor  # float64, local steps in the round of comparison; NaN of those without a model
+    record: Relevance | Drops | None = None  # of indicators on clean samples, round by round
+
+    @property
+    def known(self) -> bool:
+        """Whether clients have been compared."""
+        return bool(self.assessed.any())
+
+
+@dataclass(frozen=True)
+class Quality(Exchange):
+    """Data quality ρ_n of each client, from the last round of stage ``stage`` (FedES, Eqs. 7 to 11).
+
+    With g the criticalities of a client and g_s those of the combined model, ``indicator`` is d_n: ``emd_sign`` is
+    ``sgn(μ_n - μ_s) EMD(g_n, g_s)``, ``emd`` the distance, ``mean`` the mean of g_n; ``confidence`` is the released
+    program's, from shares of unsure predictions under the client's trained model. ρ is d scaled to [0, 1] over the
+    clients, at least ``floor``. A client that has no model in that round gets the mean ρ of the others, and no ranks.
+
+    Two indicators of other methods (Table 4) are gathered over all rounds of the stage, from scores on clean samples
+    that the server holds: ``sfedavg_phi`` has S-FedAvg's odds of selection, ``fair_qhat`` FAIR's q̂, in the place of d.
+    ``oracle`` is given the truth: ρ is the share of right labels, unscaled, and the run an upper bound.
+
+    ``emd`` says how g is compared: all entries sorted, 10 000 quantiles, or 100 000 entries drawn once. Under
+    ``norm=per_step`` g is divided by the client's local steps τ_n, and g_s by ``Σ n τ_n / Σ n``: clients that move
+    alike a step are at distance 0 of the server, whatever their steps and sizes.
+    """
+
+    sends: ClassVar[tuple[type, ...]] = (ClientQuality,)
+    keeps: ClassVar[tuple[type, ...]] = (CriticalityRanks,)
+    knows: ClassVar[tuple[type, ...]] = (ClientQualities,)
+    indicator: Indicator
+    sign: SignStatistic
+    scope: Scope
+    emd: Distance
+    norm: Literal["none", "per_step"]
+    floor: Share
+    confidence: Share
+    benchmark: OnBenchmark
+    stage: PositiveCount
+
+    def first_stage(self) -> int:
+        """The stage after the one in whose last round clients are compared."""
+        return self.stage + 1
+
+    def init(self, clients: int) -> QualityState:
+        """Nothing is known, and all are good."""
+        nan, none = torch.full((clients,), torch.nan, dtype=torch.float64), torch.zeros(clients, dtype=torch.bool)
+        record = RECORDS[self.indicator](clients) if self.indicator in RECORDS else None
+        return QualityState(torch.ones(clients, dtype=torch.float64), nan, none, nan, record)
+
+    def asks(self) -> tuple[type, ...]:
+        """The truth for the oracle, clean samples for the indicators that score models."""
+        if self.indicator == "oracle":
+            return (Oracle,)
+        return (Benchmark,) if self.indicator in RECORDS else ()
+
+    def _now(self, broadcast: Broadcast) -> bool:
+        return broadcast.stage == self.stage and broadcast.last_of_stage
+
+    def wants_models(self, broadcast: Broadcast) -> bool:
+        """In the last round of the stage; in all of them where models are scored; never for confidence."""
+        if self.indicator in RECORDS:
+            return broadcast.stage == self.stage
+        return self.indicator != "confidence" and self._now(broadcast)
+
+    def fold_models(self, state: QualityState, gathered: Gathered) -> QualityState:
+        """Score the clients' models; in the last round say what that makes of their labels."""
+        if state.record is not None:
+            state = replace(state, record=self.benchmark.after(state.record, gathered))
+        if not self._now(gathered.broadcast):
+            return state
+        clients = [r.client for r in gathered.results]
+        steps = torch.full_like(state.steps, torch.nan)
+        steps[clients] = torch.tensor([r.steps for r in gathered.results], dtype=torch.float64)
+        return self._scaled(replace(state, steps=steps), self._found(state, gathered, clients))
+
+    def _found(self, state: QualityState, gathered: Gathered, clients: Sequence[int]) -> Mapping[int, float]:
+        if self.indicator == "oracle":
+            true = gathered.aid.one(Oracle).quality
+            return {client: true[client] for client in clients}
+        if state.record is None:
+            return self._distances(gathered)
+        worth = state.record.phi.numpy() if isinstance(state.record, Relevance) else state.record.mean
+        return {client: float(worth[client]) for client in clients}
+
+    def _distances(self, gathered: Gathered) -> dict[int, float]:
+        """How far each client is from the combined model; one at a time is flattened."""
+        received, results = gathered.broadcast.params, gathered.results
+        taken = {r.client: max(r.steps, 1) if self.norm == "per_step" else 1 for r in results}
+        mean = sum(r.num_samples * taken[r.client] for r in results) / sum(r.num_samples for r in results)
+        of_server = self._of(received, gathered.combined, mean)
+        subset = shared_subset(len(of_server), stream(0, "criticality subset")) if self.emd == "subset" else None
+        whole, middle = profile(of_server, how=self.emd, subset=subset), sign_statistic(of_server, self.sign)
+        found = {}
+        for r in results:
+            assert r.params is not None, "the exchange wanted the models"
+            g = self._of(received, r.params, taken[r.client])
+            if self.indicator == "mean":
+                found[r.client] = sign_statistic(g)
+                continue
+            distance = emd(profile(g, how=self.emd, subset=subset), whole)
+            signs = self.indicator == "emd_sign"
+            found[r.client] = signed(distance, sign_statistic(g, self.sign), middle, self.sign) if signs else distance
+        return found
+
+    def _of(self, received: Params, trained: Params, steps: float) -> Tensor:
+        return flattened(received, trained, scope=self.scope, steps=steps).cpu()
+
+    def _scaled(self, state: QualityState, found: Mapping[int, float]) -> QualityState:
+        clients, d = list(found), np.array(list(found.values()))
+        rho = np.maximum(self._rho(d), self.floor)
+        value = torch.full_like(state.rho, float(rho.mean()))
+        value[clients] = torch.from_numpy(rho)
+        indicator, assessed = torch.full_like(state.indicator, torch.nan), torch.zeros_like(state.assessed)
+        indicator[clients], assessed[clients] = torch.from_numpy(d), True
+        return replace(state, rho=value, indicator=indicator, assessed=assessed)
+
+    def _rho(self, d: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.indicator == "confidence":
+            return quality_of_confidence(d)
+        if self.indicator == "sfedavg_phi":
+            return quality_of_relevance(d, temperature=self.benchmark.temperature)
+        return d if self.indicator == "oracle" else quality(d)
+
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+        """In that round: the ranks that stay, and the share of unsure samples where that is the indicator."""
+        if not self._now(task.broadcast):
+            return Payload(), Payload()
+        place = ranks(dict(criticalities(task.broadcast.params, params, scope=self.scope)))
+        up = Payload()
+        if self.indicator == "confidence":
+            up = Payload(UnsureShare(unsure_share(network.logits(task.samples), self.confidence)))
+        return up, Payload(CriticalityRanks(place))
+
+    def fold(self, state: QualityState, reports: Mapping[int, Payload], seed: int) -> QualityState:
+        """Shares of unsure samples, where they came."""
+        shares = {c: r.one(UnsureShare).value for c, r in reports.items() if r.get(UnsureShare) is not None}
+        return self._scaled(state, shares) if shares else state
+
+    def send(self, state: QualityState, client: int) -> tuple[Any, ...]:
+        """ρ of this client."""
+        return (ClientQuality(float(state.rho[client])),) if state.known else ()
+
+    def known(self, state: QualityState) -> tuple[Any, ...]:
+        """ρ of everybody."""
+        return (ClientQualities(state.rho),)
+
+    def findings(self, state: QualityState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """ρ once it is known, what it was made from, and how many clients are below the server (next to none)."""
+        if not state.known:
+            return ()
+        estimate = EstimatedQuality(state.rho, {"indicator": state.indicator, "steps": state.steps})
+        return estimate, Scalar("negative_signs", float((state.indicator < 0).sum()))

@@ -1,0 +1,56 @@
+"""FedES's gradient transform: a client of low quality moves only its most critical parameters, and those less."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from flnl.core.parts import GradientTransform, Step
+from flnl.methods.fedes.criticality import Scope
+from flnl.methods.fedes.exchange import ClientQuality, CriticalityRanks
+from flnl.methods.fedes.selective_decay import MaskTarget, decayed_gradients, decayed_update, ranked_masks, step_masks
+
+
+@dataclass(frozen=True)
+class SelectiveDecay(GradientTransform):
+    """``w ← w - lr ρ (M ∘ v)``: M is 1 at the ρ m most critical entries (FedES, Eqs. 12 to 16).
+
+    ``target=update``: v is the optimiser's step, momentum and weight decay included, so that masked entries rest;
+    biases and batch norm are not ranked but slowed by ρ. ``grad`` is the released program's: gradients alone.
+    ``mask=static`` ranks by the criticality of the first stage, ``per_step`` by ``|∇ w|`` of the batch. A client that
+    was sent no quality, or ``enabled=false``, trains as usual; one that kept no ranks has nothing masked.
+    """
+
+    reads: ClassVar[tuple[type, ...]] = (ClientQuality, CriticalityRanks)
+    mask: Literal["static", "per_step"]
+    target: MaskTarget
+    scope: Scope
+    enabled: bool
+
+    def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
+        """Gradients as they are, or ``ρ M ∘ ∇``."""
+        rho = self._rho(step)
+        if rho is None or self.target == "update":
+            return gradients
+        return decayed_gradients(gradients, self._masks(step, gradients, step.params, rho), rho)
+
+    def update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
+        """``w + ρ M ∘ (w⁺ - w)``, or w⁺."""
+        rho = self._rho(step)
+        if rho is None or self.target == "grad":
+            return after
+        gradients = {name: p.grad for name, p in step.params.items() if p.grad is not None}
+        return decayed_update(before, after, self._masks(step, gradients, before, rho), rho)
+
+    def _rho(self, step: Step) -> float | None:
+        found = step.broadcast.extras.get(ClientQuality)
+        return None if found is None or not self.enabled else found.value
+
+    def _masks(
+        self, step: Step, gradients: Mapping[str, Tensor], params: Mapping[str, Tensor], rho: float
+    ) -> Mapping[str, Tensor]:
+        if self.mask == "per_step":
+            return step_masks(gradients, params, rho, scope=self.scope)
+        kept = step.kept.get(CriticalityRanks)
+        return {} if kept is None else ranked_masks({n: p.to(params[n].device) for n, p in kept.place.items()}, rho)

@@ -1,0 +1,1 @@
+"""FedPeer: peer losses against a label distribution that clients share in private."""

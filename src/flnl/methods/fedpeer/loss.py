@@ -1,0 +1,134 @@
+"""Peer losses: a label is fitted only so far as it says more than a label drawn from the distribution of all.
+
+With cross-entropy and β = 1 the log-sum-exp cancels: the loss is z_peer - z_label, linear in the logits and unbounded
+below. With a floor under the subtracted probability the gradient dies away beyond a gap of ``-log(floor)`` between the
+logits, 11.5 for 1e-5.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.parts import LossTerm, Step
+from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
+from flnl.methods.fedpeer.exchange import LabelDistribution, OwnDistribution
+
+FloorTerms = Literal["subtracted", "both"]
+
+
+def peer_labels(distribution: Tensor, uniforms: Tensor) -> Tensor:
+    """Labels int64 [B] from ``distribution`` [K] by its inverse: the first class whose cumulative share is above u.
+
+    ``uniforms`` [B] are in [0, 1). A class of share 0 is never drawn.
+    """
+    cumulative = distribution.double().cumsum(0)
+    return (uniforms.double()[:, None] >= cumulative / cumulative[-1]).sum(1)
+
+
+def peer_loss(
+    logits: Tensor,
+    labels: Tensor,
+    peers: Tensor,
+    *,
+    beta: NonNegative = 1.0,
+    prob_floor: Share = 1e-5,
+    floor_terms: FloorTerms = "subtracted",
+) -> Tensor:
+    """``ℓ(f(x), ỹ) - β ℓ(f(x), y')`` [B], with ℓ the cross-entropy (FedPeer, Eq. 4; β as in its proofs).
+
+    Logits are [B, K], labels ỹ and peer labels y' int64 [B]; ỹ may be soft, [B, K]. ``prob_floor`` takes
+    -log(p + floor) in place of -log p, in the subtracted term or in ``both``; 0 is the paper's loss.
+    """
+    fitted = _cross_entropy(logits, labels, prob_floor if floor_terms == "both" else 0.0)
+    return fitted - beta * _losses(logits, prob_floor).gather(1, peers[:, None])[:, 0]
+
+
+def cores_loss(
+    logits: Tensor,
+    labels: Tensor,
+    distribution: Tensor,
+    *,
+    beta: NonNegative = 1.0,
+    prob_floor: Share = 1e-5,
+    floor_terms: FloorTerms = "subtracted",
+) -> Tensor:
+    """``ℓ(f(x), ỹ) - β Σ_c q_c ℓ(f(x), c)`` [B]: the expectation of the peer loss (FedPeer, Eq. 5; Cheng et al. 2021).
+
+    ``distribution`` is q [K]; the rest is as in ``peer_loss``.
+    """
+    fitted = _cross_entropy(logits, labels, prob_floor if floor_terms == "both" else 0.0)
+    return fitted - beta * (_losses(logits, prob_floor) * distribution.to(logits.dtype)).sum(1)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, floor: float) -> Tensor:
+    if floor == 0:
+        return F.cross_entropy(logits, labels, reduction="none")  # to the bit what FedAvg takes
+    losses = _losses(logits, floor)
+    return losses.gather(1, labels[:, None])[:, 0] if labels.dim() == 1 else (losses * labels).sum(1)
+
+
+def _losses(logits: Tensor, floor: float) -> Tensor:
+    """-log(p + floor) [B, K]."""
+    logs = F.log_softmax(logits, dim=1)
+    return -logs if floor == 0 else -torch.logaddexp(logs, torch.full_like(logs, math.log(floor)))
+
+
+def ramped(beta: NonNegative, step: Count, *, start: Count = 10, length: PositiveCount = 30) -> float:
+    """β as it rises: 0 before ``start``, linear over ``length`` steps from 0 to β, and β after them (CORES).
+
+    >>> [round(ramped(2.0, epoch), 3) for epoch in (0, 10, 11, 39, 99)]
+    [0.0, 0.0, 0.069, 2.0, 2.0]
+    """
+    if length == 1:
+        return beta * (step >= start)
+    return beta * min(1.0, max(0.0, (step - start) / (length - 1)))
+
+
+@dataclass(frozen=True)
+class Peer(LossTerm):
+    """``ℓ(f(x), ỹ) - β ℓ(f(x), y')`` a sample, the whole objective of FedPeer (Eq. 4, Algorithm 2).
+
+    ``peer=sample`` draws y' from the distribution q of labels for every sample and step; ``cores`` takes the
+    expectation over q (Eq. 5). β = 0 is cross-entropy. ``ramp`` has β rise over rounds as CORES has it rise over
+    epochs: 0 for ``ramp_start`` rounds of stage ``first_stage`` and later ones, then linear over ``ramp_length``.
+    """
+
+    reads: ClassVar[tuple[type, ...]] = (LabelDistribution,)
+    fits_labels: ClassVar[bool] = True
+    peer: Literal["sample", "cores"]
+    beta: NonNegative
+    prob_floor: Share
+    floor_terms: FloorTerms
+    ramp: bool
+    ramp_start: Count
+    ramp_length: PositiveCount
+    first_stage: PositiveCount
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        """A number in [0, 1) a sample, [B]; None where nothing is drawn."""
+        return torch.from_numpy(rng.random(size)) if self.peer == "sample" else None
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The loss [B]."""
+        beta = self._beta(step.broadcast.since(self.first_stage))
+        if beta == 0:
+            return F.cross_entropy(step.logits, step.targets, reduction="none"), state
+        own = step.kept.get(OwnDistribution)
+        q = (step.broadcast.extras.one(LabelDistribution) if own is None else own).shares.to(
+            step.logits.device, non_blocking=True
+        )
+        floor, terms = self.prob_floor, self.floor_terms
+        if self.peer == "sample":
+            peers = peer_labels(q, step.draws["fedpeer"].to(q.device, non_blocking=True))
+            return peer_loss(step.logits, step.targets, peers, beta=beta, prob_floor=floor, floor_terms=terms), state
+        return cores_loss(step.logits, step.targets, q, beta=beta, prob_floor=floor, floor_terms=terms), state
+
+    def _beta(self, round: int) -> float:
+        if not self.ramp:
+            return self.beta
+        return ramped(self.beta, max(0, round), start=self.ramp_start, length=self.ramp_length)

@@ -1,0 +1,145 @@
+"""FLR's regulariser as a term: the pseudo labels of ``flr.pseudo_label``, kept a sample from visit to visit."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from flnl.core.errors import UserError
+from flnl.core.parts import Broadcast, LossTerm, Params, Step
+from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
+from flnl.methods.flr.pseudo_label import (
+    AlphaSchedule,
+    Clamp,
+    Init,
+    Mixing,
+    PseudoLabel,
+    Schedule,
+    Special,
+    Warmup,
+    mixed_pair,
+    mixture,
+    regulariser,
+    running_average,
+)
+
+
+@dataclass(frozen=True)
+class FLR(LossTerm):
+    """``λ log(1 - ⟨p, t⟩)`` a sample, with ``t = α s + (1 - α) m`` (FLR, Eq. 1 and Algorithm 1). Without labels.
+
+    s [n, K] is the running average of the received model's predictions, m [n, K] that of the model being trained; both
+    are taken on the same augmented view and stay on the client, with ``seen`` [n], whether a sample has been averaged
+    at all. What α = 0 or α = 1 leaves unused is not kept.
+
+    r counts the rounds from the first of stage ``first_stage`` on, and ``R`` is their number where it is null. In a
+    round without regulariser (λ = 0, ``pseudo_label=vanilla``, the warm-up on cross-entropy, an earlier stage) the
+    term is exactly zero and nothing is averaged.
+
+    Where the batch is mixed, averages are of predictions on the unmixed inputs, in eval mode, and the mixed pseudo
+    label ``λ_M t_a + (1 - λ_M) t_b`` is held against the prediction on the mixed input.
+
+    ``server_pred=once`` moves s once a round, on a sample's first view; ``batch`` with every batch that has it.
+    """
+
+    lam: NonNegative
+    alpha: Share
+    beta: Share
+    gamma: Share
+    R: PositiveCount | None
+    R_w: Count
+    first_stage: PositiveCount
+    alpha_schedule: AlphaSchedule
+    warmup: Warmup
+    pseudo_label: PseudoLabel
+    special: Special | None
+    server_pred: Literal["batch", "once"]
+    init_average: Init
+    clamp: Clamp
+    inner_max: Share
+
+    def __post_init__(self) -> None:
+        """Refuse two names for α at once.
+
+        Raises:
+            UserError: if a special case and a row of Table 1 are both asked for.
+        """
+        if self.special is not None and self.pseudo_label != "mixture":
+            raise UserError(
+                f"special={self.special} and pseudo_label={self.pseudo_label} both say what the pseudo label is: "
+                "set one of them"
+            )
+
+    def init(self, params: Params, count: int, num_classes: int) -> Any:
+        """Averages of nothing yet; None where there is nothing to average."""
+        schedule = self._schedule(1)
+        if schedule is None:
+            return None
+        like = next(p for p in params.values() if p.is_floating_point())
+        none = like.new_zeros(count, num_classes)
+        state = {"seen": torch.zeros(count, dtype=torch.bool, device=like.device)}
+        if schedule.uses_client:
+            state["client"] = none
+        if schedule.uses_server:
+            state["server"] = none
+            if self.server_pred == "once":
+                state["viewed"] = torch.full((count,), -1, dtype=torch.int64, device=like.device)
+        return state
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The regulariser [B], and the averages with this batch taken in."""
+        now = self._at(step.broadcast)
+        if now is None:
+            return step.logits.new_zeros(()), state
+        at, after = step.positions, dict(state)
+        first = ~state["seen"][at]
+        averages = {}
+        if "client" in state:
+            averages["client"] = self._averaged(state["client"][at], step.unmixed_logits, now.gamma, first)
+        if "server" in state:
+            averages["server"] = self._averaged(state["server"][at], step.received_logits, now.beta, first)
+            if self.server_pred == "once":
+                again = state["viewed"][at] == step.broadcast.round
+                averages["server"] = torch.where(again[:, None], state["server"][at], averages["server"])
+                after["viewed"] = state["viewed"].index_copy(0, at, torch.full_like(at, step.broadcast.round))
+        for name, average in averages.items():
+            after[name] = state[name].index_copy(0, at, average)
+        after["seen"] = state["seen"].index_copy(0, at, torch.ones_like(first))
+        target = (
+            mixture(averages["server"], averages["client"], now.alpha)
+            if len(averages) == 2
+            else next(iter(averages.values()))
+        )
+        if step.mixing is not None:
+            target = mixed_pair(
+                target, target[step.mixing.partner.to(target.device, non_blocking=True)], step.mixing.share
+            )
+        loss = regulariser(step.logits, target, inner_max=self.inner_max, clamp=self.clamp)
+        return self.lam * loss, after
+
+    def finish(self, broadcast: Broadcast, params: Params, state: Any) -> Any:
+        """The averages; None, so that nothing new is kept, after a round without regulariser."""
+        return None if self._at(broadcast) is None else state
+
+    def _averaged(self, kept: Tensor, logits: Tensor, past: float, first: Tensor) -> Tensor:
+        prediction = torch.softmax(logits, dim=1, dtype=kept.dtype)
+        return running_average(kept, prediction, past, first, init=self.init_average)
+
+    def _schedule(self, rounds: int) -> Schedule | None:
+        """The schedule over so many rounds; None where there is no regulariser."""
+        if self.lam == 0:
+            return None
+        whole = Schedule(
+            self.alpha, self.beta, self.gamma, self.R or rounds, self.R_w, self.alpha_schedule, self.warmup
+        )
+        return whole.labelled_by(self.pseudo_label) if self.special is None else whole.as_special(self.special)
+
+    def _at(self, broadcast: Broadcast) -> Mixing | None:
+        """The coefficients of this round; None where the regulariser does not act."""
+        schedule = self._schedule(max(1, sum(broadcast.lengths[self.first_stage - 1 :])))
+        round = broadcast.since(self.first_stage)
+        if schedule is None or round < 0:
+            return None
+        now = schedule.at(round)
+        return now if now.regularised else None

@@ -1,0 +1,86 @@
+"""VGG-11 without batch norm, as made for ImageNet and as cut down for 32x32 images.
+
+Eight convolutions deep and without batch norm, the signal would vanish under torch's own initialisation: the
+convolutions start as He et al. 2015 say.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+from torch import nn
+from torchvision import models
+
+from flnl.models.layers import Classifier, DropRate, Shape, check_inputs
+
+# Simonyan and Zisserman 2015, Table 1, column A: the convolutions' channels between max-pools.
+CONVOLUTIONS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
+
+
+@dataclass(frozen=True)
+class VGG11:
+    """torchvision's VGG-11 with ``num_classes`` outputs: 128,807,306 parameters for 10 classes.
+
+    Its 7x7 average pool repeats the single pixel that is left of a 32x32 image, so on CIFAR most of its parameters
+    see copies.
+    """
+
+    dropout: DropRate  # after both hidden linear layers
+
+    def __call__(self, shape: Shape, num_classes: int) -> Classifier:
+        """The network for inputs of ``shape``.
+
+        Raises:
+            UserError: if the inputs have other than 3 channels or are smaller than 32x32.
+        """
+        check_inputs("vgg11", shape, smallest=32, channels=3)
+        network = models.vgg11(num_classes=num_classes, dropout=self.dropout)
+        # The classes stand at the end of ``classifier``: an ``fc`` set on a VGG is a layer that nothing calls.
+        head = network.classifier[-1]
+        network.classifier[-1] = nn.Identity()
+        return Classifier(network, head)
+
+
+@dataclass(frozen=True)
+class VGG11Cifar:
+    """VGG-11's convolutions with linear layers of 512 units, the form of FedNoisy's benchmark.
+
+    9,750,922 parameters on 3x32x32 and 10 classes; the first linear layer follows the size of the inputs.
+    """
+
+    dropout: DropRate  # before both hidden linear layers
+
+    def __call__(self, shape: Shape, num_classes: int) -> Classifier:
+        """The network for inputs of ``shape``.
+
+        Raises:
+            UserError: if the inputs are smaller than 32x32, where nothing is left after the fifth pool.
+        """
+        check_inputs("vgg11_cifar", shape, smallest=32)
+        layers: list[nn.Module] = []
+        channels, height, width = shape
+        for group in CONVOLUTIONS:
+            for wider in group:
+                layers += [_convolution(channels, wider), nn.ReLU()]
+                channels = wider
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+        body = nn.Sequential(
+            *layers,
+            nn.Flatten(),
+            nn.Dropout(self.dropout),
+            nn.Linear(channels * height * width, 512),
+            nn.ReLU(),
+            nn.Dropout(self.dropout),
+            nn.Linear(512, 512),
+            nn.ReLU(),
+        )
+        return Classifier(body, nn.Linear(512, num_classes))
+
+
+def _convolution(channels: int, wider: int) -> nn.Conv2d:
+    """A 3x3 convolution that keeps the size, weights normal with variance 2 / fan-out and no bias at the start."""
+    layer = nn.Conv2d(channels, wider, 3, padding=1)
+    nn.init.normal_(layer.weight, std=sqrt(2 / (9 * wider)))
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer

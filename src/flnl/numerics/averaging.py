@@ -1,0 +1,55 @@
+"""Weighted means of models, block by block. Sums are taken in float64, in order of client."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flnl.core.parts import ClientResult, Params
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """A block's contribution. ``single`` is the one model of a block of one, kept to be exact."""
+
+    weight: float
+    totals: dict[str, Tensor]  # float64 sums of weight · parameter; the maximum for integers
+    single: Params | None
+
+
+def summed(params: Params, results: Sequence[ClientResult], weights: Sequence[float]) -> WeightedSum:
+    """The weighted sums of a few clients' models, in order of client."""
+    models = [r.params for r in results if r.params is not None]
+    assert len(models) == len(results), "models are combined where the clients ran"
+    totals: dict[str, Tensor] = {}
+    for name, received in params.items():
+        entries = [m[name] for m in models]
+        if not entries:
+            continue
+        if received.is_floating_point():
+            total = entries[0].double() * weights[0]
+            for entry, weight in zip(entries[1:], weights[1:], strict=True):
+                total.add_(entry.double(), alpha=weight)
+            totals[name] = total
+        else:
+            totals[name] = torch.stack(entries).amax(0)
+    return WeightedSum(sum(weights), totals, models[0] if len(models) == 1 else None)
+
+
+def divided(params: Params, values: Iterable[WeightedSum]) -> Params:
+    """The sums of all blocks over their weight; ``params`` itself where that is nothing."""
+    blocks = [v for v in values if v.weight > 0]
+    if not blocks:
+        return params
+    if len(blocks) == 1 and blocks[0].single is not None:
+        return blocks[0].single
+    weight = sum(b.weight for b in blocks)
+    combined: Params = {}
+    for name, received in params.items():
+        total = blocks[0].totals[name]
+        for block in blocks[1:]:
+            more = block.totals[name]
+            total = total + more if received.is_floating_point() else torch.maximum(total, more)
+        combined[name] = (total / weight).to(received.dtype) if received.is_floating_point() else total
+    return combined

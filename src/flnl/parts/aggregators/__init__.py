@@ -1,0 +1,1 @@
+"""Aggregators: one model from those of a cohort."""

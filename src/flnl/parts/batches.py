@@ -1,0 +1,54 @@
+"""What happens to a batch before the loss: nothing, or mixup."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flnl.core.parts import BatchRule, Mixing
+from flnl.core.ranges import NonNegative, PositiveCount
+
+
+@dataclass(frozen=True)
+class Plain(BatchRule):
+    """Batches as they are."""
+
+
+@dataclass(frozen=True)
+class Mixup(BatchRule):
+    """One λ ~ Beta(α, α) a batch, and a permuted partner for each sample (Zhang et al. 2018; FedCorr, Sec. 3.2).
+
+    The mixed target is ``λ y_i + (1-λ) y_j`` as soft labels. ``alpha=0`` or ``enabled=false`` mixes nothing, and
+    ``stages`` limits it to stages of these numbers, from 1; null means all.
+    """
+
+    alpha: NonNegative
+    enabled: bool
+    stages: list[PositiveCount] | None
+
+    def limited_to(self) -> Sequence[int]:
+        """As ``stages`` says."""
+        return self.stages or ()
+
+    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
+        """λ and a permutation; None where nothing is mixed."""
+        if not self.enabled or self.alpha == 0 or (self.stages is not None and stage not in self.stages):
+            return None
+        return Mixing(float(rng.beta(self.alpha, self.alpha)), torch.from_numpy(rng.permutation(size)))
+
+    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Mixing | None) -> tuple[Tensor, Tensor]:
+        """Mixed inputs [B, C, H, W] and soft targets [B, K]."""
+        if draw is None:
+            return inputs, labels
+        share, partner = draw.share, draw.partner.to(inputs.device, non_blocking=True)
+        # one_hot would look at the labels' values
+        soft = (labels[:, None] == torch.arange(num_classes, device=labels.device)).to(inputs.dtype)
+        return torch.lerp(inputs[partner], inputs, share), torch.lerp(soft[partner], soft, share)
+
+    def weigh(self, weight: Tensor, draw: Mixing | None) -> Tensor:
+        """``λ w_i + (1-λ) w_j``."""
+        if draw is None:
+            return weight
+        return torch.lerp(weight[draw.partner.to(weight.device, non_blocking=True)], weight, draw.share)

@@ -1,0 +1,1 @@
+"""Loss terms of the local objective."""

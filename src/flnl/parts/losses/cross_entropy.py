@@ -1,0 +1,25 @@
+"""Cross-entropy, the term of the data."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.parts import LossTerm, Step
+
+
+@dataclass(frozen=True)
+class CrossEntropy(LossTerm):
+    """``-Σ_j y_j log p_j`` a sample, with p the softmax of the logits.
+
+    Targets are labels, or rows that sum to 1 where the batch was mixed: for mixup's soft labels this is
+    ``λ CE(p, a) + (1-λ) CE(p, b)``.
+    """
+
+    fits_labels: ClassVar[bool] = True
+    rowwise: ClassVar[bool] = True
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The loss [B]."""
+        return F.cross_entropy(step.logits, step.targets, reduction="none"), state

@@ -1,0 +1,28 @@
+"""Entropy minimisation: a network is to be sure of what it says."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.parts import LossTerm, Step
+from flnl.core.ranges import Count, NonNegative
+
+
+@dataclass(frozen=True)
+class EntropyMinimization(LossTerm):
+    """``λ H(p)`` a sample, ``H(p) = −Σ_c p_c log p_c`` (Grandvalet and Bengio 2004; FLR, App. E.6: λ = 4).
+
+    It needs a term of labels beside it. In rounds before ``start`` it is zero: with a large λ from a random start all
+    predictions may become one class.
+    """
+
+    weight: NonNegative
+    start: Count
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The penalty [B]."""
+        weight = self.weight if step.broadcast.round >= self.start else 0.0
+        logs = F.log_softmax(step.logits, 1)
+        return -weight * (logs.exp() * logs).sum(1), state

@@ -1,0 +1,39 @@
+"""Generalised cross-entropy, plain and truncated."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Interval
+from torch import Tensor
+
+from flnl.core.parts import LossTerm, Step
+from flnl.core.ranges import Count, PositiveShare
+from flnl.parts.losses.targets import expected
+
+
+@dataclass(frozen=True)
+class GeneralizedCrossEntropy(LossTerm):
+    """``L_q(p_y) = (1 − p_y^q) / q`` a sample (Zhang and Sabuncu 2018, Eq. 6).
+
+    It tends to cross-entropy as q falls to 0, and at q = 1 it is 1 − p_y. Truncated, it is ``L_q(p_y)`` where
+    ``p_y > κ`` and the constant ``L_q(κ)`` elsewhere, so that what the network does not believe is not learned from; p
+    is that of the batch in hand. Rounds before ``start`` have κ = 0, the plain form: at first every p_y may be below κ.
+    After mixing it is ``λ L(p_a) + (1−λ) L(p_b)``.
+    """
+
+    fits_labels: ClassVar[bool] = True
+    q: PositiveShare
+    kappa: Annotated[float, Interval(ge=0, lt=1)]
+    start: Count
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The loss [B]; finite however small p_y is, and so is its gradient."""
+        logs = F.log_softmax(step.logits, 1)
+        losses = -torch.expm1(self.q * logs) / self.q
+        if self.kappa > 0 and step.broadcast.round >= self.start:
+            floor = math.log(self.kappa)
+            losses = torch.where(logs > floor, losses, -math.expm1(self.q * floor) / self.q)
+        return expected(losses, step.targets), state

@@ -1,0 +1,30 @@
+"""Label smoothing, and its opposite."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch.nn.functional as F
+from annotated_types import Le
+from torch import Tensor
+
+from flnl.core.parts import LossTerm, Step
+from flnl.core.ranges import Count
+
+
+@dataclass(frozen=True)
+class LabelSmoothing(LossTerm):
+    """``(1−r) CE + r mean_c(−log p_c)`` a sample: the share r of each target is spread over all C classes.
+
+    r > 0 is label smoothing (FLR, App. E.6: 0.1), r < 0 negative label smoothing (Wei et al. 2022; FLR: −0.05), which
+    has no lower bound. Rounds before ``start`` have r = 0.
+    """
+
+    fits_labels: ClassVar[bool] = True
+    r: Annotated[float, Le(1)]
+    start: Count
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The loss [B]."""
+        r = self.r if step.broadcast.round >= self.start else 0.0
+        spread = -F.log_softmax(step.logits, 1).mean(1)
+        return (1 - r) * F.cross_entropy(step.logits, step.targets, reduction="none") + r * spread, state

@@ -1,0 +1,28 @@
+"""Temperature scaling while training."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.parts import LossTerm, Step
+from flnl.core.ranges import Positive
+
+
+@dataclass(frozen=True)
+class TemperatureScaling(LossTerm):
+    """The cross-entropy of ``softmax(z / τ)`` (Guo et al. 2017; FLR, App. E.6: τ = 4).
+
+    ``form=multiply`` reads the sharpening temperature as a factor, ``softmax(τ z)``. Predictions are those of
+    ``softmax(z)`` in either case.
+    """
+
+    fits_labels: ClassVar[bool] = True
+    temperature: Positive
+    form: Literal["divide", "multiply"]
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The loss [B]."""
+        scaled = step.logits / self.temperature if self.form == "divide" else step.logits * self.temperature
+        return F.cross_entropy(scaled, step.targets, reduction="none"), state

@@ -1,0 +1,176 @@
+"""One job of a sweep: run it, write down what became of it, and let nothing that happens to it reach the others."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from flnl.core.credentials import redacted
+from flnl.core.errors import UserError, in_one_line
+from flnl.core.terminal import print_line
+from flnl.run.interrupt import Interrupted, Interruption
+from flnl.sweep.ledger import Job, Ledger
+
+if TYPE_CHECKING:
+    from flnl.run.session import Session
+
+LOG, ERROR_LOG = "job.log", "error.log"
+ORPHAN_SECONDS = 1.0
+OUT_OF_TIME = signal.SIGUSR2
+"""What submitit sends ahead of a job's time limit."""
+
+
+def task(cfg: DictConfig) -> float:
+    """A job as a launcher runs it: ``run`` with what Hydra says of the job. Workers know it by name."""
+    chosen: Any = HydraConfig.get()
+    return run(cfg, typed(chosen), chosen)
+
+
+def typed(chosen: DictConfig) -> list[str]:
+    """The overrides as typed: reading them would resolve ``${...}``."""
+    found = chosen.overrides.task
+    return [str(found._get_node(i)) for i in range(len(found))]
+
+
+def run(cfg: DictConfig, words: Sequence[str], chosen: DictConfig) -> float:
+    """Run a job and give its score, what a sweeper that searches would maximise; NaN where there is none.
+
+    Where jobs share a process, a signal ends the sweep. Where each has its own, it ends the job, and what the job says
+    goes to ``job.log`` in its folder.
+
+    Args:
+        cfg: the job's configuration.
+        words: its overrides.
+        chosen: Hydra's own configuration of the job.
+
+    Raises:
+        Interrupted: where jobs share a process.
+    """
+    ledger, folder = Ledger(Path(chosen.sweep.dir)), Path(chosen.runtime.output_dir)
+    if ledger.stopping:
+        return math.nan
+    number = int(chosen.job.num)
+    job = Job(number, words, "running", str(folder), started=time.time(), host=socket.gethostname(), pid=os.getpid())
+    if not shares_a_process(chosen):
+        with _output_to(folder / LOG), _asked_to_stop(ledger) as stop:
+            job = _accounted(cfg, job, ledger, stop)
+        if stop.number == OUT_OF_TIME:
+            os.kill(os.getpid(), OUT_OF_TIME)  # saved; the scheduler's own handler puts the job back into the queue
+        return _score(job)
+    print(file=sys.stderr)
+    print_line(f"job {number} in {folder}", to=sys.stderr)
+    job = _accounted(cfg, job, ledger, None)
+    if job.status == "interrupted":
+        raise Interrupted(signal.Signals[job.error or "SIGINT"])
+    if job.error:
+        print_line(f"job {number} {job.status}: {job.error}", to=sys.stderr)
+    return _score(job)
+
+
+def shares_a_process(chosen: DictConfig) -> bool:
+    """Whether jobs run one after the other in the process that was started."""
+    return str(chosen.launcher._target_).endswith(".BasicLauncher")
+
+
+def _score(job: Job) -> float:
+    return job.metrics.get("mean_last_10") or math.nan
+
+
+def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | None) -> Job:
+    """Run, and write down how far it has come: before, at the first round, and after."""
+    assert job.folder is not None
+    folder, session = Path(job.folder), None
+
+    def opened(run: Session) -> None:
+        nonlocal job, session
+        session, job = run, replace(job, folder=str(run.folder.path), rounds=run.rounds)
+        ledger.write(job)
+
+    ledger.write(job)
+    try:
+        from flnl.run.train import train
+
+        outcome = train(cfg, job.overrides, folder, opened=opened, stop=stop)
+        metrics = {k: v for k, v in outcome.record["metrics"].items() if isinstance(v, int | float)}
+        job = replace(job, status=outcome.status, folder=str(outcome.folder), metrics=metrics)
+        if outcome.signal is not None:
+            job = replace(job, error=signal.Signals(outcome.signal).name)
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        job = replace(job, status="interrupted", error=str(stopped) or "SIGINT")
+    except UserError as error:
+        job = replace(job, status="refused", error=str(error))
+    except Exception as error:
+        trace = traceback.format_exc()
+        if stop is not None:
+            print(redacted(trace), file=sys.stderr, flush=True)  # into the job's log
+        with contextlib.suppress(OSError):
+            (folder / ERROR_LOG).write_text(redacted(trace), errors="backslashreplace")
+        job = replace(job, status="failed", error=in_one_line(error))
+    if session is not None:
+        job = replace(job, unsynchronised=session.unsynchronised)
+    job = replace(job, seconds=round(time.time() - (job.started or 0.0), 3))
+    ledger.write(job)
+    return job
+
+
+@contextlib.contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    """Send what this process says, C code included, to ``log``, whose lines many jobs' would mix with otherwise."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    kept = [os.dup(number) for number in (1, 2)]
+    try:
+        with log.open("ab") as file:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number in (1, 2):
+                os.dup2(file.fileno(), number)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, descriptor in zip((1, 2), kept, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _asked_to_stop(ledger: Ledger) -> Iterator[Interruption]:
+    """SIGTERM asks the job to stop, and a scheduler's word that time is up; so does the end of the sweep's own process.
+
+    A Ctrl-C in the terminal reaches every process of the sweep: it is for the first of them to pass on.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    over, orphaned = threading.Event(), threading.Event()
+    parent, own = os.getppid(), os.getpid()
+
+    def watch() -> None:
+        while not over.wait(ORPHAN_SECONDS):
+            if os.getppid() != parent:
+                orphaned.set()
+                ledger.stop()
+                os.kill(own, signal.SIGTERM)
+                return
+
+    scheduled = callable(signal.getsignal(OUT_OF_TIME))
+    with Interruption((signal.SIGTERM, OUT_OF_TIME) if scheduled else (signal.SIGTERM,)) as stop:
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield stop
+        finally:
+            over.set()
+    if orphaned.is_set():
+        os._exit(128 + signal.SIGTERM)  # a pool's worker would wait for work for ever

@@ -1,0 +1,137 @@
+"""How a sweep goes while its jobs run in other processes: a bar each on a terminal, elsewhere a line at every end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from flnl.core.terminal import cell, print_line, visible
+from flnl.sweep.ledger import Job, Ledger
+from flnl.sweep.table import labels
+
+SECONDS = 0.5
+SECONDS_A_JOB = 0.01
+"""Between two looks: of many jobs, a look itself takes time."""
+ENOUGH = 5
+"""Jobs that must have ended before it is said when the others will."""
+TAIL = 8192
+
+
+class Watch:
+    """A thread that reads the ledger."""
+
+    def __init__(self, ledger: Ledger, named: Callable[[Sequence[Job]], dict[int, str]] = labels) -> None:
+        self._ledger, self._named = ledger, named
+        self._started = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, daemon=True)
+        self._said: set[int] = set()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        self._bars = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._lively = self._bars.console.is_terminal
+        self._all = self._bars.add_task("[bold]jobs", total=None)
+        self._of: dict[int, TaskID] = {}
+
+    def start(self) -> None:
+        """Begin to look on."""
+        if self._lively:
+            self._bars.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Say what is left to say, and end."""
+        self._over.set()
+        self._thread.join()
+        self._look()
+        if self._lively:
+            self._bars.stop()
+
+    def _look_on(self) -> None:
+        pause = SECONDS
+        while not self._over.wait(pause):
+            pause = max(SECONDS, self._look() * SECONDS_A_JOB)
+
+    def _look(self) -> int:
+        """Show how far it has come; gives the number of jobs."""
+        jobs = self._ledger.jobs()
+        named = self._named(jobs)
+        ended = sum(job.ended for job in jobs)
+        self._bars.update(self._all, total=len(jobs), completed=ended)
+        for job in jobs:
+            if job.status == "running":
+                self._running(job, named[job.number])
+            elif job.ended and job.number not in self._said:
+                self._said.add(job.number)
+                if (bar := self._of.pop(job.number, None)) is not None:
+                    self._bars.remove_task(bar)
+                left = self._left(len(self._said), len(jobs))
+                self._say(f"[{len(self._said)}/{len(jobs)}] {ending(job, named[job.number])}{left}")
+        return len(jobs)
+
+    def _left(self, ended: int, jobs: int) -> str:
+        """How long the others will take, once enough have ended to tell."""
+        if ended < ENOUGH or ended == jobs:
+            return ""
+        minutes = (time.monotonic() - self._started) / ended * (jobs - ended) / 60
+        return f"  about {minutes:.0f} min left" if minutes >= 1 else ""
+
+    def _running(self, job: Job, label: str) -> None:
+        self._said.discard(job.number)  # a scheduler has begun it anew
+        if job.number not in self._of:
+            self._of[job.number] = self._bars.add_task(escape(visible(label)), total=None)
+            if not self._lively:
+                self._say(f"job {job.number} begins: {label}")
+        self._bars.update(self._of[job.number], total=job.rounds, completed=rounds_done(job))
+
+    def _say(self, line: str) -> None:
+        if self._lively:
+            self._bars.console.print(cell(line), highlight=False)
+        else:
+            print_line(line, to=sys.stderr)
+
+
+def ending(job: Job, label: str) -> str:
+    """A line on how a job ended."""
+    parts = [f"job {job.number} {job.status}: {label}"]
+    if (accuracy := job.metrics.get("mean_last_10")) is not None:
+        parts.append(f"{100 * accuracy:.2f} %")
+    if job.seconds is not None:
+        parts.append(f"{job.seconds:.0f} s")
+    return "  ".join([*parts, *([job.error] if job.error else [])])
+
+
+def rounds_done(job: Job) -> int:
+    """How many rounds a running job has written down."""
+    if job.folder is None:
+        return 0
+    try:
+        with (Path(job.folder) / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            whole = file.read().rpartition(b"\n")[0]  # the last line may be half written
+        return int(json.loads(whole.rpartition(b"\n")[2])["round"])
+    except (OSError, ValueError, LookupError):
+        return 0

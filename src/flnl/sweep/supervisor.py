@@ -1,0 +1,225 @@
+"""The sweep as the process sees it that was started: a plan checked before the first job, and an account at the end."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from filelock import FileLock, Timeout
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, open_dict
+
+from flnl.cli import guard
+from flnl.config import compose
+from flnl.config.check import check_config, check_machine
+from flnl.core.errors import UserError, in_one_line
+from flnl.core.terminal import print_line
+from flnl.run.interrupt import Interrupted
+from flnl.sweep import workers
+from flnl.sweep.job import shares_a_process
+from flnl.sweep.ledger import DONE, Job, Ledger
+from flnl.sweep.progress import Watch
+from flnl.sweep.table import labels, show
+
+_open: list[Sweep] = []
+
+
+class Refused(BaseException):
+    """Carries a refusal past Hydra, which turns a callback's ``Exception`` into a warning."""
+
+    def __init__(self, reason: UserError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class Opening(Callback):
+    """Hydra's callback, named in ``conf/config.yaml``: where a sweep begins."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Open the account."""
+        if str(config.hydra.launcher._target_).endswith(".JoblibLauncher"):
+            workers.install()
+        try:
+            _open.append(Sweep(config))
+        except UserError as error:
+            raise Refused(error) from None
+
+
+@contextmanager
+def accounted() -> Iterator[None]:
+    """While Hydra runs; where that is a sweep, its account is given at the end.
+
+    Raises:
+        UserError: if a job is wrong; none has begun then.
+        SystemExit: 1, if a job has failed.
+    """
+    failure: BaseException | None = None
+    try:
+        yield
+    except Refused as refused:
+        raise refused.reason from None
+    except BaseException as error:
+        failure = error
+    sweep = _open.pop() if _open else None
+    if sweep is not None:
+        sweep.end(failure)
+    elif failure is not None:
+        raise failure
+
+
+class Sweep:
+    """A sweep from its plan to its account. Its jobs are what Hydra makes of the command, or those of a list."""
+
+    in_use = "hydra.sweep.dir={folder} is in use by another sweep; choose another folder"
+    """What is said where another sweep is at work in ``folder``."""
+
+    def __init__(self, config: DictConfig, jobs: Sequence[Sequence[str]] | None = None) -> None:
+        chosen = config.hydra
+        self.folder = Path(str(chosen.sweep.dir))
+        self._lock = _locked(self.folder, self.in_use)
+        if jobs is None:
+            jobs = _expanded(config)
+            _check(config, jobs)
+        self._ledger = Ledger(self.folder)
+        self._ledger.plan(jobs, sys.argv[1:])
+        self._signal: int | None = None
+        self._before: dict[int, Any] = {}
+        self._watch: Watch | None = None
+        if not shares_a_process(chosen):
+            self._watch = Watch(self._ledger, self.labels)
+            self._watch.start()
+            if not elsewhere(chosen):  # there, jobs outlive this process
+                self._before = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
+        else:
+            self._before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupt)}
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        again, self._signal = self._signal is not None, number
+        self._ledger.stop()
+        for job in self._ledger.jobs():
+            if job.status == "running" and job.here:
+                with suppress(ProcessLookupError):
+                    os.kill(job.pid, signal.SIGTERM)
+        if again:
+            raise Interrupted(number)
+        print("\nstopping: jobs finish their round and save; once more stops at once", file=sys.stderr, flush=True)
+
+    def end(self, failure: BaseException | None) -> None:
+        """Say what became of every job; ``failure`` is what the launcher ended with.
+
+        Raises:
+            Interrupted: after a signal.
+            SystemExit: 1, if a job has not come to its end.
+            BaseException: the failure, if it is a signal or no job has begun.
+        """
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._watch is not None:
+            self._watch.stop()
+        self._lock.release()
+        jobs = self._ledger.jobs()
+        if failure is not None and all(job.status == "waiting" for job in jobs):
+            raise failure
+        self.tell(jobs)
+        if isinstance(failure, Exception):
+            print_line(f"the launcher ended with {in_one_line(failure)}", to=sys.stderr)
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
+        if self._signal is not None:
+            raise Interrupted(self._signal)
+        if failure is not None or any(job.status not in DONE for job in jobs):
+            sys.exit(1)
+
+    def labels(self, jobs: Sequence[Job]) -> dict[int, str]:
+        """What each job is called while it runs."""
+        return labels(jobs)
+
+    def tell(self, jobs: Sequence[Job]) -> None:
+        """Show every job, and what to do about those that have not come to their end."""
+        from flnl.run.train import command, without
+
+        show(self.folder, jobs)
+        if any(job.status not in ("finished", "refused") for job in jobs):
+            print_line(f"to go on: {command([*without(sys.argv[1:], 'resume'), 'resume=true'])}", to=sys.stderr)
+        if places := _patterns([job.unsynchronised for job in jobs if job.unsynchronised], self.folder):
+            print_line(f"wandb sync {' '.join(places)}", to=sys.stderr)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+def elsewhere(chosen: DictConfig) -> bool:
+    """Whether jobs run on other machines than this one, under a scheduler."""
+    return "slurm" in str(chosen.launcher._target_).lower()
+
+
+def _locked(folder: Path, in_use: str) -> FileLock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise UserError(in_use.format(folder=folder)) from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"hydra.sweep.dir={folder}: {reason}; choose a folder you can write to") from None
+    return lock
+
+
+def _expanded(config: DictConfig) -> list[list[str]]:
+    """The overrides of every job, as Hydra's own sweeper expands them; none where another sweeper decides."""
+    if not str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
+        return []
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    overrides = parser.parse_overrides([*params, *config.hydra.overrides.task])
+    jobs = BasicSweeper.split_arguments(overrides, None)[0]
+    if not jobs:
+        empty = [o.input_line for o in overrides if o.is_sweep_override() and not list(o.sweep_string_iterator())]
+        raise UserError(f"{', '.join(map(str, empty))} stands for no value at all, so the sweep has no job")
+    return jobs
+
+
+def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
+    """Check jobs until every value of every axis has been checked once, and every combination of groups.
+
+    Raises:
+        UserError: naming the job.
+    """
+    loader = GlobalHydra.instance().config_loader()
+    seen: set[object] = set()
+    for number, job in enumerate(jobs):
+        groups = frozenset(w for w in job if (compose.CONF / w.split("=")[0].split("@")[0]).is_dir())
+        if {*job, groups} <= seen:
+            continue
+        seen |= {*job, groups}
+        try:
+            cfg = loader.load_sweep_config(composed, list(job))
+            with open_dict(cfg):
+                del cfg["hydra"]
+            check_config(cfg)
+            if not elsewhere(composed.hydra):
+                check_machine(cfg)
+        except (UserError, HydraException) as error:
+            said = guard.explain(error, job)
+            raise UserError(said if len(jobs) == 1 else f"job {number}: {said}; no job has begun") from None
+
+
+def _patterns(folders: Sequence[str], sweep: Path) -> list[str]:
+    """The folders as few words for a shell: those of the sweep's own jobs as one pattern."""
+    own = [f for f in folders if Path(f).parent.parent.parent == sweep.absolute()]
+    pattern = f"{shlex.quote(str(sweep))}/*/wandb/offline-run-*"
+    others = [shlex.quote(f) for f in folders if f not in own]
+    return ([pattern] if own else []) + others

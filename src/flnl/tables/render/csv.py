@@ -1,0 +1,77 @@
+"""A filled table in long form, as CSV: a line a number of the paper's, unrounded, with the runs that they are of."""
+
+from __future__ import annotations
+
+import json
+
+from flnl.compare.runs import shown
+from flnl.storage.spreadsheet import csv_text
+from flnl.tables.render.evidence import Evidence
+from flnl.tables.render.sheet import differences, footnote
+from flnl.tables.results import Filled
+
+FIELDS = (
+    "table",
+    "row",
+    "column",
+    "paper_column",
+    "scale",
+    "metric",
+    "unit",
+    "ours_mean",
+    "ours_std",
+    "seeds",
+    "paper_mean",
+    "paper_std",
+    "difference",
+    "state",
+    "note",
+    "records",
+    "folders",
+    "commands",
+)
+
+
+def table(filled: Filled, evidence: Evidence) -> str:
+    """The whole file; ``seeds`` counts those with a number, and the last three fields are lists in JSON.
+
+    A target that some run did not reach is ``inf``; ``records`` are files beside this one, of finished runs alone.
+    Where a column stands for several of the paper's, each of these has a line, ``paper_column``, with the same of ours.
+    """
+    rows: list[dict[str, object]] = []
+    metric, labels = filled.table.metric, [column.label for column in filled.table.columns]
+    for row, cells in zip(filled.table.rows, filled.cells, strict=True):
+        for column, which, cell in zip(filled.columns, filled.of_paper, cells, strict=True):
+            ours = {
+                "table": filled.table.name,
+                "row": row.label,
+                "column": column.label,
+                "scale": filled.scale.name,
+                "metric": metric.name,
+                "unit": metric.unit,
+                "ours_mean": _number(cell.mean),
+                "ours_std": _number(cell.std),
+                "seeds": len(cell.values),
+                "state": cell.state,
+                "note": footnote(cell),
+                "records": _list([name for run in cell.runs if (name := evidence.recorded(run))]),
+                "folders": _list([shown(run.folder) for run in cell.runs]),
+                "commands": _list([run.command for run in cell.runs]),
+            }
+            for k, paper, apart in zip(which, cell.papers, differences(cell), strict=True):
+                theirs = {
+                    "paper_column": labels[k],
+                    "paper_mean": _number(paper.mean if paper else None),
+                    "paper_std": _number(paper.std if paper else None),
+                    "difference": _number(apart),
+                }
+                rows.append(ours | theirs)
+    return csv_text([FIELDS, *([row[name] for name in FIELDS] for row in rows)])
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.10g}"
+
+
+def _list(texts: list[str]) -> str:
+    return json.dumps(texts, ensure_ascii=False)

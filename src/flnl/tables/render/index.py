@@ -1,0 +1,48 @@
+"""The first page of a folder of rendered tables, as GitHub shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flnl.tables.render.markdown import bullets, escaped, grid, ranks, scale
+from flnl.tables.render.phrases import left_out, rests_on, verdict
+from flnl.tables.render.report import OWN, STATES, Paper
+
+TITLE = "# Tables at scale"
+"""How the page begins, and how it is told from anybody else's."""
+
+
+def figure(paper: str) -> str:
+    """The file of a paper's critical-difference diagram."""
+    return f"ranks_{''.join(c if c.isalnum() else '-' for c in paper.lower())}.svg"
+
+
+def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
+    """Which tables there are and how much of them has run; the methods over all settings of each paper."""
+    sheet = papers[0].tables[0].sheet
+    used = [state for state in STATES if any(table.counts[state] for paper in papers for table in paper.tables)]
+    rows = [["table", "metric", "cells", *(STATES[state] for state in used)]]
+    rows.append(["---", "---", *("---:" for _ in rows[0][2:])])
+    for paper in papers:
+        for table in paper.tables:
+            link = f"[{escaped(table.sheet.title)}]({table.name}.md)"
+            counts = [str(table.counts[state]) for state in used]
+            rows.append([link, escaped(table.filled.table.metric.name), str(table.total), *counts])
+    parts = [
+        f"{TITLE} “{escaped(sheet.filled.scale.name)}”, ours beside the papers'",
+        scale(sheet),
+        "[report.html](report.html) has all of them on one page, with curves, figures, and the runs and commands "
+        "behind every number; each table is here as `.md`, `.tex` and `.csv`. [runs](runs) has a "
+        "record of each run: its command, its closing numbers, and what it was made with.",
+        grid(rows),
+        bullets("Where the numbers come from", [f"{name}: {text}" for name, text in provenance.items()]),
+    ]
+    for paper in papers:
+        if paper.ranking is not None:
+            parts += [
+                f"## {escaped(paper.name or OWN)}: methods over all settings",
+                escaped(verdict(paper.ranking)),
+                ranks(paper.ranking, figure(paper.name)),
+                bullets("What it rests on", [rests_on(paper.ranking), *left_out(paper.ranking)]),
+            ]
+    return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,0 +1,68 @@
+r"""A sheet as a LaTeX ``table`` that a document takes with ``\input``; it needs booktabs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flnl.compare.latex import escaped
+from flnl.tables.render.agreement import Agreement
+from flnl.tables.render.phrases import coefficient, of_column, reversals
+from flnl.tables.render.sheet import Entry, Sheet
+
+
+def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
+    """The whole file."""
+    filled = sheet.filled
+    rows = [_row(["", "", *map(escaped, sheet.headings)]), r"\midrule"]
+    for i, (row, entries) in enumerate(zip(filled.table.rows, sheet.entries, strict=True)):
+        rows += [r"\addlinespace"] if i else []
+        rows.append(_row([escaped(row.label), "ours", *map(_ours, entries)]))
+        rows.append(_row(["", "paper", *(escaped(entry.paper) for entry in entries)]))
+        if any(entry.difference for entry in entries):
+            rows.append(_row(["", "difference", *(escaped(entry.difference) for entry in entries)]))
+    lines = [
+        r"% needs \usepackage{booktabs}; where it is too wide, put the tabular into a \resizebox of graphicx",
+        r"\begin{table}",
+        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
+        rf"\caption{{{escaped(sheet.title)}. \textbf{{{escaped(sheet.scale)}}} {escaped(sheet.measured)}}}",
+        rf"\label{{tab:{''.join(c if c.isascii() and c.isalnum() else '-' for c in filled.table.name)}}}",
+        rf"\begin{{tabular}}{{ll{'r' * len(filled.columns)}}}",
+        r"\toprule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\par\medskip\raggedright",
+        *(rf"{line}\par" for line in _below(sheet, agreements)),
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _below(sheet: Sheet, agreements: Sequence[Agreement]) -> list[str]:
+    """Paragraphs under the table."""
+    changes = " ".join(map(escaped, sheet.filled.scale.changes))
+    orders = "; ".join(f"{of_column(one)}: {coefficient(one)} ({len(one.methods)} methods)" for one in agreements)
+    pairs = "; ".join(f"{of_column(one)}: {reversals(one)}" for one in agreements)
+    return [
+        escaped(f"{sheet.seeds} {sheet.reading}"),
+        *(rf"\textsuperscript{{{i}}}~{escaped(note)}" for i, note in enumerate(sheet.footnotes, 1)),
+        rf"\textbf{{{escaped(sheet.scale)}}}" + (f" What differs from the paper: {changes}" if changes else ""),
+        *map(escaped, sheet.notes),
+        *(
+            [escaped(f"Spearman's coefficient of our order of the methods and the paper's: {orders}.")]
+            if orders
+            else []
+        ),
+        *([escaped(f"Pairs of opposite order, the paper's better one first: {pairs}.")] if pairs else []),
+    ]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _ours(entry: Entry) -> str:
+    text = escaped(entry.ours)
+    count = f" ({entry.count})" if entry.count else ""
+    mark = rf"\textsuperscript{{{entry.mark}}}" if entry.mark else ""
+    return (rf"\textbf{{{text}}}" if entry.best else text) + count + mark

@@ -1,0 +1,87 @@
+"""A sheet, and the methods over all settings of a paper, as GitHub's Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from flnl.tables.render.agreement import Agreement
+from flnl.tables.render.phrases import coefficient, of_column, reversals
+from flnl.tables.render.ranking import Ranking
+from flnl.tables.render.sheet import Entry, Sheet
+
+
+def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str:
+    """The whole file."""
+    rows = [["", "", *map(escaped, sheet.headings)], ["---", "---", *("---:" for _ in sheet.headings)]]
+    for row, entries in zip(sheet.filled.table.rows, sheet.entries, strict=True):
+        rows.append([escaped(row.label), "ours", *map(_ours, entries)])
+        rows.append(["", "paper", *(escaped(entry.paper) for entry in entries)])
+        if any(entry.difference for entry in entries):
+            rows.append(["", "difference", *(escaped(entry.difference) for entry in entries)])
+    parts = [
+        f"# {escaped(sheet.title)}",
+        f"**{escaped(sheet.scale)}**",
+        f"{escaped(sheet.measured)} {escaped(sheet.seeds)} {escaped(sheet.reading)}",
+        grid(rows),
+        "\n".join(f"{i}. {escaped(note)}" for i, note in enumerate(sheet.footnotes, 1)),
+        scale(sheet),
+        bullets("Notes", sheet.notes),
+        _agreement(agreements),
+        f"{escaped(provenance)} The runs and the commands behind every number are in "
+        f"[{sheet.filled.table.name}.csv]({sheet.filled.table.name}.csv) and [report.html](report.html), "
+        "their records in [runs](runs).",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def scale(sheet: Sheet) -> str:
+    """What the scale changes, as a block that cannot be overlooked."""
+    made = sheet.filled.scale
+    lines = [f"**{escaped(sheet.scale)}**"]
+    if made.changes:
+        lines += ["", "What differs from the paper:", "", *(f"- {escaped(change)}" for change in made.changes)]
+    return "\n".join(f"> {line}".rstrip() for line in lines)
+
+
+def ranks(found: Ranking, figure: str) -> str:
+    """The mean ranks of a paper's methods, and the figure where there is one."""
+    papers = found.papers_mean_ranks
+    rows = [["method", "mean rank, ours", *(["mean rank, the paper's"] if papers else [])]]
+    rows.append(["---", *("---:" for _ in rows[0][1:])])
+    rows += [[escaped(m), f"{r:.2f}", *([f"{papers[m]:.2f}"] if papers else [])] for m, r in found.mean_ranks.items()]
+    image = [] if found.too_few else [f"![critical-difference diagram of {escaped(found.paper)}]({figure})"]
+    return "\n\n".join([grid(rows), *image])
+
+
+def grid(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells that are Markdown already."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def bullets(head: str, lines: Sequence[str]) -> str:
+    """A list under a head; nothing of nothing."""
+    return "\n".join([f"{head}:", "", *(f"- {escaped(line)}" for line in lines)]) if lines else ""
+
+
+def escaped(text: str) -> str:
+    """What GitHub prints as ``text``, on one line."""
+    return re.sub(r"([\\`*_{}\[\]<>|$~#])", r"\\\1", text.replace("&", "&amp;")).replace("\n", " ")
+
+
+def _ours(entry: Entry) -> str:
+    text = escaped(entry.ours)
+    count = f" ({entry.count})" if entry.count else ""
+    mark = f"<sup>{entry.mark}</sup>" if entry.mark else ""
+    return (f"**{text}**" if entry.best else text) + count + mark
+
+
+def _agreement(found: Sequence[Agreement]) -> str:
+    if not found:
+        return ""
+    rows = [["column", "Spearman", "methods", "pairs of opposite order (the paper has the first ahead)"]]
+    rows.append(["---", "---:", "---:", "---"])
+    for one in found:
+        said = [of_column(one), coefficient(one), str(len(one.methods)), reversals(one)]
+        rows.append([escaped(text) for text in said])
+    return "Our order of the methods beside the paper's:\n\n" + grid(rows)

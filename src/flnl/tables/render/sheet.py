@@ -1,0 +1,262 @@
+"""A filled table as words, in no format yet: what a cell says, footnotes, and the lines above and below the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from flnl.compare.runs import shown
+from flnl.tables.results import Cell, Filled, Run
+from flnl.tables.table import NEVER, Number
+
+DASH = "–"
+WORDS = {"run": DASH, "partly": DASH, "absent": "not run", "failed": "failed", "missing": "missing", "na": "n/a"}
+"""What a cell without a number says; a dash where runs came to their end and have none."""
+MEANINGS = {
+    "best": "the maximum over a run's evaluations, an oracle over the test set",
+    "last": "at a run's last evaluation",
+    "mean_last_10": "the mean of a run's last 10 evaluations",
+}
+"""By the name of the metric in a run's record."""
+NOT_REACHED = "not reached"
+PERCENT_DIGITS, MOST_DIGITS = 2, 6
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell in words."""
+
+    ours: str  # "95.10 ± 0.30", or the word for its state
+    count: str  # "2 of 3 seeds", where some have no number yet
+    paper: str  # "94.15 ± 0.18"; where the column stands for several of the paper's, each in their order
+    difference: str  # ours - paper, as many; empty where there is none
+    best: bool  # no other row of ours is better in this column, of those whose seeds have all run
+    mark: int | None  # the number of its footnote, from 1
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """All that is said of a table, whatever the format."""
+
+    filled: Filled
+
+    # ------------------------------------------------------------------------------------------------------ the table
+
+    @cached_property
+    def entries(self) -> tuple[tuple[Entry, ...], ...]:
+        """[row][rendered column]."""
+        return tuple(
+            tuple(self._entry(i, j) for j in range(len(self.filled.columns))) for i in range(len(self.filled.cells))
+        )
+
+    @property
+    def headings(self) -> list[str]:
+        """Of the rendered columns, unit included."""
+        unit = self.filled.table.metric.unit
+        return [f"{column.label}, {unit}" if unit else column.label for column in self.filled.columns]
+
+    @cached_property
+    def footnotes(self) -> list[str]:
+        """Each once, in the order in which cells ask for them."""
+        found = (footnote(cell) for row in self.filled.cells for cell in row)
+        return list(dict.fromkeys(note for note in found if note))
+
+    def _entry(self, i: int, j: int) -> Entry:
+        cell = self.filled.cells[i][j]
+        note = footnote(cell)
+        theirs = [None if one is None else text(one.mean, one.std, digits=self.printed) for one in cell.papers]
+        apart = [None if one is None else self.number(one, sign="+") for one in differences(cell)]
+        return Entry(
+            ours=self._ours(cell),
+            count=_count(cell),
+            paper=_beside(theirs) or DASH,
+            difference=_beside(apart),
+            best=self._best(i, j),
+            mark=self.footnotes.index(note) + 1 if note else None,
+        )
+
+    def _ours(self, cell: Cell) -> str:
+        if cell.mean is None:
+            return WORDS[cell.state]
+        if cell.mean == NEVER and cell.reached:
+            return f"{len(cell.reached)} of {len(cell.values)} reached"
+        return self.number(cell.mean, cell.std)
+
+    def _best(self, i: int, j: int) -> bool:
+        higher = self.filled.table.metric.higher_is_better
+        cells = [self.filled.cells[k][j] for k in self._competing]
+        every = [standing for cell in cells if (standing := cell.standing) is not None]
+        own = self.filled.cells[i][j].standing if i in self._competing else None
+        if higher is None or own is None or len(every) < 2 or own[0] == len(self.filled.cells[i][j].runs):
+            return False
+        return own == (max if higher else min)(every)
+
+    @cached_property
+    def _competing(self) -> list[int]:
+        """The rows that are methods, not references in another setting; all of them where none is a method."""
+        rows = self.filled.table.rows
+        return [i for i, row in enumerate(rows) if row.method] or list(range(len(rows)))
+
+    # -------------------------------------------------------------------------------------------------------- numbers
+
+    def number(self, mean: float, std: float | None = None, *, sign: str = "-") -> str:
+        """A number of ours with its deviation, in the digits of this table; ``sign="+"`` for a difference."""
+        return text(mean, std, digits=self.digits, sign=sign)
+
+    @cached_property
+    def printed(self) -> int:
+        """Decimals that the paper prints, no more than those of ours."""
+        found = [x for number in self._papers for x in (number.mean, number.std or 0)]
+        return max((min(_decimals(x), self.digits) for x in found), default=0)
+
+    @cached_property
+    def digits(self) -> int:
+        """Decimals of ours: two of percentages, none of counts, else as many as give the typical one three digits."""
+        if self.filled.table.metric.unit == "%":
+            return PERCENT_DIGITS
+        printed = [number.mean for number in self._papers]
+        ours = [value for row in self.filled.cells for cell in row for value in cell.reached]
+        if all(float(value).is_integer() for value in [*printed, *ours]):
+            return 0
+        sizes = sorted(abs(value) for value in [*printed, *ours] if value)
+        typical = sizes[len(sizes) // 2]
+        return min(MOST_DIGITS, max(0, 2 - math.floor(math.log10(typical))))
+
+    @property
+    def _papers(self) -> list[Number]:
+        """What the paper prints in digits."""
+        return [number for row in self.filled.table.cells for number in row if number and number.mean != NEVER]
+
+    # ---------------------------------------------------------------------------------------------------------- lines
+
+    @property
+    def title(self) -> str:
+        """Whose table it is, and of what."""
+        table = self.filled.table
+        return f"{table.paper}, Table {table.number}: {table.title}" if table.paper else table.title
+
+    @property
+    def measured(self) -> str:
+        """The metric, its unit and what it means."""
+        metric = self.filled.table.metric
+        better = {True: "; higher is better", False: "; lower is better", None: ""}[metric.higher_is_better]
+        meaning = f" ({MEANINGS[metric.key]})" if metric.key in MEANINGS else ""
+        said = f"{metric.name}{f', {metric.unit}' if metric.unit else ''}{meaning}{better}."
+        return said[:1].upper() + said[1:]
+
+    @property
+    def seeds(self) -> str:
+        """How many seeds are behind a number of ours and of the paper's."""
+        seeds, trials = self.filled.scale.seeds, self.filled.table.trials
+        spread = "mean ± sample standard deviation" if len(seeds) > 1 else "so without a deviation"
+        ours = f"Ours: {counted(len(seeds), 'seed')} ({', '.join(map(str, seeds))}) a cell, {spread}."
+        return f"{ours} The paper: {counted(trials, 'trial') if trials else 'number of trials not given'}."
+
+    @property
+    def reading(self) -> str:
+        """How a cell is read."""
+        metric = self.filled.table.metric
+        points = {"%": " in percentage points"}.get(metric.unit, "")
+        bold = "" if metric.higher_is_better is None else " The best of ours in a column is bold."
+        last = f" What is {NOT_REACHED} ranks last." if self._somewhere(NOT_REACHED) else ""
+        return f"The difference is ours − the paper's{points}.{bold}{last}"
+
+    def _somewhere(self, word: str) -> bool:
+        return any(word in entry.ours or word in entry.paper for row in self.entries for entry in row)
+
+    @property
+    def scale(self) -> str:
+        """Under which scale the numbers came about, to be printed prominently."""
+        scale = self.filled.scale
+        small = ": these are not the paper's conditions" if not scale.papers else ""
+        return f"Made at scale “{scale.name}” ({scale.title}){small}."
+
+    @property
+    def merged(self) -> list[str]:
+        """Which of the paper's columns stand behind a rendered one, where there are several: one line, or none."""
+        labels = [column.label for column in self.filled.table.columns]
+        told = [
+            f"“{column.label}” is {' and '.join(f'“{labels[k]}”' for k in which)}"
+            for column, which in zip(self.filled.columns, self.filled.of_paper, strict=True)
+            if len(which) > 1
+        ]
+        head = "Columns of the paper that this scale cannot tell apart are one"
+        order = "with the paper's numbers, and the differences from them, in this order"
+        return [f"{head}, {order}: {'; '.join(told)}."] if told else []
+
+    @property
+    def partly(self) -> list[str]:
+        """How many cells are not compared because seeds are lacking: one line, or none."""
+        cells = [cell for row in self.filled.cells for cell in row]
+        number = sum(cell.mean is not None and cell.standing is None for cell in cells)
+        head = "Cells that have run with some of the seeds alone are in no order, rank or bold"
+        return [f"{head}: {number}."] if number else []
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be known of this table, here and in the paper."""
+        return [*self.merged, *self.partly, *self.filled.notes, *self.filled.table.notes]
+
+
+def text(mean: float, std: float | None = None, *, digits: int, sign: str = "-") -> str:
+    """``−1.50 ± 0.25``; with ``sign="+"`` what is positive has one, too."""
+    if mean == NEVER:
+        return NOT_REACHED
+    said = f"{mean:{sign}.{digits}f}".replace("-", "−")
+    return said if std is None else f"{said} ± {std:.{digits}f}"
+
+
+def differences(cell: Cell) -> list[float | None]:
+    """Ours - paper, for each of the paper's numbers; None where one of the two has no number or is NEVER."""
+    ours = cell.mean
+    return [
+        None if ours is None or paper is None or NEVER in (ours, paper.mean) else ours - paper.mean
+        for paper in cell.papers
+    ]
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 seed``, ``2 seeds``."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _decimals(x: float) -> int:
+    """That it takes to write ``x``."""
+    return len(f"{x:.{MOST_DIGITS}f}".rstrip("0").partition(".")[2])
+
+
+def _count(cell: Cell) -> str:
+    done, asked = len(cell.values), len(cell.runs)
+    return f"{done} of {asked} seeds" if cell.mean is not None and done < asked else ""
+
+
+def _beside(numbers: Sequence[str | None]) -> str:
+    """Numbers that share a cell, a dash for each that lacks; empty where all do."""
+    return " / ".join(number or DASH for number in numbers) if any(numbers) else ""
+
+
+def footnote(cell: Cell) -> str:
+    """Why there is no number, or not all of it; empty where there is nothing to say."""
+    return "; ".join(_said(cell))
+
+
+def _said(cell: Cell) -> Iterator[str]:
+    if cell.note:
+        yield cell.note
+    if cell.mean == NEVER and cell.reached:
+        yield "reached " + ", ".join(f"at {run.value:g} by seed {run.seed}" for run in cell.runs if _reached(run))
+    reasons: dict[str | None, list[Run]] = {}
+    for run in cell.runs:
+        if run.state == "failed":
+            reasons.setdefault(run.error, []).append(run)
+    for reason, runs in reasons.items():
+        seeds = f"seed{'' if len(runs) == 1 else 's'} {', '.join(str(run.seed) for run in runs)}"
+        logs = [run.log or run.folder for run in runs if run.log or not reason]
+        why = f" ({reason})" if reason else ""
+        yield f"{seeds} failed{why}" + (f", see {', '.join(map(shown, logs))}" if logs else "")
+
+
+def _reached(run: Run) -> bool:
+    return run.value not in (None, NEVER)

@@ -1,0 +1,105 @@
+"""What a finished run has written down, checked whole before a number is taken from any of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flnl.compare.runs import shown
+from flnl.core.errors import UserError
+from flnl.run.folder import RESULT, read_record
+from flnl.storage import lines
+from flnl.storage.lines import METRICS, DamagedLinesError
+
+PARTS: Mapping[str, Any] = {
+    "metrics": Mapping,
+    "config": Mapping,
+    "versions": Mapping,
+    "wall_time_s": int | float,
+    "participations": int | float,
+}
+"""What parts of ``result.json`` are, where readers of tables rely on it."""
+NUMBERS: Mapping[str, Sequence[str]] = {"evaluation": ("accuracy", "participations")}
+"""Numbers that a line of ``metrics.jsonl`` has, by its kind."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Written:
+    """``result.json`` of a finished run, and the lines of its ``metrics.jsonl`` in order."""
+
+    record: Row
+    rows: Sequence[Row]
+
+    @property
+    def metrics(self) -> Row:
+        """The closing numbers."""
+        found: Row = self.record["metrics"]
+        return found
+
+    @property
+    def evaluations(self) -> list[Row]:
+        """Each has ``accuracy`` in [0, 1] and ``participations`` of clients until then."""
+        return [row for row in self.rows if row["kind"] == "evaluation"]
+
+    def last(self, kind: str) -> Row:
+        """The last ``evaluation`` or ``round``; empty where there is none."""
+        return next((row for row in reversed(self.rows) if row["kind"] == kind), {})
+
+
+def record(folder: Path) -> dict[str, Any] | None:
+    """A run's ``result.json`` but for parts that are not what they should be; None where there is none.
+
+    Raises:
+        UserError: if it is there and cannot be read as that of a run, whatever its numbers were.
+    """
+    found = read_record(folder)
+    if found is None:
+        if (folder / RESULT).exists():
+            raise _damaged(folder, f"its {RESULT} cannot be read as that of a run")
+        return None
+    return {name: part for name, part in found.items() if isinstance(part, PARTS.get(name, object))}
+
+
+def read(folder: Path) -> Written:
+    """What a finished run has written down.
+
+    Raises:
+        UserError: if any of it is damaged: what is left might be another number.
+    """
+    result = record(folder)
+    if result is None or "metrics" not in result:
+        raise _damaged(folder, f"{RESULT} has no metrics")
+    try:
+        (folder / METRICS).stat()
+        text = lines.read(folder, METRICS, result).decode()
+    except DamagedLinesError as error:
+        raise UserError(f"{error}; remove the folder and run the table again") from None
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, f"{METRICS} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        row = _row(line)
+        if row is None:
+            raise _damaged(folder, f"line {number} of {METRICS} is damaged")
+        rows.append(row)
+    return Written(result, rows)
+
+
+def _row(line: str) -> Row | None:
+    """A line that is as a run writes it; None for another."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+        return None
+    return row if all(isinstance(row.get(key), int | float) for key in NUMBERS.get(row["kind"], ())) else None
+
+
+def _damaged(folder: Path, what: str) -> UserError:
+    return UserError(f"{shown(folder)}: {what}; remove the folder and run the table again")

@@ -1,1 +1,0 @@
-"""The papers' tables, made again: ours beside theirs; ``python -m src.tables``."""
