@@ -12,7 +12,7 @@ from bench.turns import Turns
 from bench.workloads import SEED, Job
 from flnl.config import compose
 from flnl.config.check import check_config
-from flnl.run import session
+from flnl.run import opening
 from flnl.run.session import Session
 
 
@@ -54,7 +54,7 @@ def opened(job: Job, executor: str, folder: Path, *more: str) -> Session:
     overrides = [*words(job, executor, folder), *more]
     cfg = compose.load(overrides)
     check_config(cfg)
-    return session.open_session(cfg, overrides, session.claim(cfg, overrides, None))
+    return opening.open_session(cfg, overrides, opening.claim(cfg, overrides, None))
 
 
 def main() -> None:

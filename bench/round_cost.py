@@ -25,7 +25,7 @@ from flnl.engine import loop
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.evaluation.evaluator import Evaluator
-from flnl.run import checkpoint, record
+from flnl.run import checkpoint, mirror
 
 WORKLOAD = Workload(
     "round", "LeNet-5, 100 clients", "lenet5", "pixels", cohort=10, turn=1, clients=100, samples=500, peers=False
@@ -83,7 +83,7 @@ def measure(job: Job, folder: Path, rounds: int) -> dict[str, float]:
         clock.watch(Evaluator, "model", "evaluation")
         clock.watch(checkpoint, "save", "checkpoint")
         clock.watch(type(run), "keep", "checkpoint")
-        clock.watch(record.Mirror, "log", "W&B")
+        clock.watch(mirror.Mirror, "log", "W&B")
         clock.watch(type(run), "log", "logging")
         results = run.results()
         for number in range(rounds + 1):

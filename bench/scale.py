@@ -32,7 +32,7 @@ from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
-from flnl.run import session
+from flnl.run import opening
 
 COHORT, SAMPLES = 100, 7
 LIMITS = {"2": "memory", "0.01": "disk"}
@@ -96,7 +96,7 @@ def measure(words: Sequence[str]) -> dict[str, Any]:
         began, clock = time.perf_counter(), Clock()
         cfg = compose.load(words)
         check_config(cfg)
-        with session.open_session(cfg, words, session.claim(cfg, words, None)) as run:
+        with opening.open_session(cfg, words, opening.claim(cfg, words, None)) as run:
             memory.look()
             opened, at_start = time.perf_counter() - began, memory.peak
             clock.watch(LocalTraining, "__call__", "training")

@@ -12,36 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flnl.cli import guard
-from flnl.config.compose import CONF, NO_GROUPS
+from flnl.config.groups import described, groups
+from flnl.config.resolvers import CONF
 from flnl.core.errors import UserError
 from flnl.core.terminal import cell, print_line
-
-FIRST = ("method", "dataset", "partition", "noise", "model", "protocol", "experiment", "debug")
-"""The order of the groups; the others follow."""
-NESTED = ("method", "hydra")
-"""Groups with groups in their folders; elsewhere a folder is part of the option's name."""
-
-
-def groups() -> dict[str, list[Path]]:
-    """The files of every group, by the group's name; a method's parts are groups of their own, by slot."""
-    found: dict[str, list[Path]] = {}
-    for file in sorted(CONF.rglob("*.yaml")):
-        parts = file.relative_to(CONF).parts[:-1]
-        if parts and parts[0] not in NO_GROUPS:
-            found.setdefault("/".join(parts if parts[0] in NESTED else parts[:1]), []).append(file)
-    tops = [*FIRST, *sorted({name.split("/")[0] for name in found} - set(FIRST))]
-    return {name: found[name] for name in sorted(found, key=lambda name: (tops.index(name.split("/")[0]), name))}
-
-
-def described(file: Path) -> str:
-    """The comment at the head of a file, after Hydra's line on the package; empty where there is none."""
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            if not line.startswith("#"):
-                break
-            if not line.startswith("# @package"):
-                return line.lstrip("#").strip()
-    return ""
 
 
 def chosen(names: Sequence[str]) -> dict[str, list[Path]]:

@@ -21,15 +21,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli import guard
 from flnl.cli.help import text
-from flnl.config import compose
-from flnl.core.errors import UserError, in_one_line
+from flnl.config import resolvers
+from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import log_to_stderr
-from flnl.run.interrupt import Interrupted
 from flnl.sweep import job
 from flnl.sweep.supervisor import accounted
 
 
-@hydra.main(config_path=str(compose.CONF), config_name="config", version_base="1.3")
+@hydra.main(config_path=str(resolvers.CONF), config_name="config", version_base="1.3")
 def _main(cfg: DictConfig) -> float | None:
     log_to_stderr()
     if isinstance(cfg.threads, int):

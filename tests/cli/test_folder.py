@@ -83,7 +83,7 @@ def test_the_newest_run_is_that_which_began_last_whatever_the_clock_said(
     clock = time.time
     for number, words in enumerate((["output_root=outputs"], ["-m"], ["output_root=elsewhere"])):
         with monkeypatch.context() as patch:  # set back, each time further
-            patch.setattr("flnl.run.session.time.time", lambda by=1e6 * number: clock() - by)
+            patch.setattr("flnl.run.opening.time.time", lambda by=1e6 * number: clock() - by)
             assert command(*words, *FEDAVG, "max_rounds=1").code == 0
     (first,), (second,), (third,) = (
         tmp_path.glob(f"{pattern}/result.json") for pattern in ("outputs/*", "multirun/*/*/*", "elsewhere/*")

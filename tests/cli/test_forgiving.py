@@ -5,8 +5,7 @@ import logging
 
 import pytest
 
-from flnl.forgiving import forgiven
-from flnl.storage.disk import DiskFullError
+from flnl.core.errors import DiskFullError, forgiven
 
 log = logging.getLogger("tests.forgiving")
 

@@ -20,10 +20,10 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from flnl.cli import guard
-from flnl.config import compose
+from flnl.cli import guard, overrides
+from flnl.config import compose, schema
 from flnl.config.check import check_config, check_machine, check_read
-from flnl.run import session
+from flnl.run import opening
 from tests.cli.conftest import Command, Said
 from tests.registry import TINY
 
@@ -125,7 +125,7 @@ def keys_of(composed: DictConfig, section: str) -> list[str]:
     found: list[str] = []
 
     def walk(key: str, node: object) -> None:
-        if key and key not in compose.GROUPS:
+        if key and key not in schema.GROUPS:
             found.append(key)
         if isinstance(node, dict):
             for name, inner in node.items():
@@ -149,15 +149,15 @@ def assembled(words: Sequence[str], composed: DictConfig, word: str | None) -> S
     """How a command ends that stops before its first round; Hydra sets the word on what the others compose to."""
 
     def entry() -> None:
-        guard.check_words(words)
+        overrides.check_words(words)
         cfg = copy.deepcopy(composed)
         if word is not None:
             ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides([word]), cfg)
         check_config(cfg)
         check_machine(cfg)
         check_read(cfg, words)
-        claimed = session.claim(cfg, words, None)
-        with session.open_session(cfg, words, claimed):
+        claimed = opening.claim(cfg, words, None)
+        with opening.open_session(cfg, words, claimed):
             pass
 
     return ended(entry)

@@ -11,9 +11,9 @@ import wandb
 from PIL import Image
 from wandb.proto.wandb_internal_pb2 import Record
 
-from flnl.config.compose import Wandb
-from flnl.run import record as run_record
-from flnl.run.record import Mirror
+from flnl.config.schema import Wandb
+from flnl.run import mirror as run_mirror
+from flnl.run.mirror import Mirror
 from tests.cli.conftest import Launch, lines_of
 from tests.registry import BY_NAME
 
@@ -170,8 +170,8 @@ def test_it_is_not_waited_for_without_end(
     keeps_time: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither where W&B gives up in time by itself, nor where it does not."""
-    monkeypatch.setattr(run_record, "CLOSE_SECONDS", 0.05)
-    monkeypatch.setattr(run_record, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(run_mirror, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(run_mirror, "GRACE_SECONDS", 0.05)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     mirror, runs = opened(monkeypatch, tmp_path, "online")
     assert runs[0].said["settings"].finish_timeout == 0.05

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from flnl.config import compose, identity
-from flnl.core.parts import ClientSampler, ClientState, Sampling
+from flnl.config import compose, identity, resolvers
+from flnl.core.messages import ClientState
+from flnl.core.parts import ClientSampler, Sampling
+from flnl.core.state import Shelved
 from flnl.engine.loop import NonFiniteError
 from flnl.run import record as run_record
-from flnl.shelved import Shelved
 from tests.cli.conftest import ROOT, Command
 from tests.properties.runs import Ran, assembled, difference, run
 from tests.registry import BY_NAME, TINY, Entry
@@ -185,7 +186,7 @@ def test_stopping_at_divergence_fails_the_run(command: Command, tmp_path: Path) 
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (compose.CONF / "method").glob("*.yaml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in (resolvers.CONF / "method").glob("*.yaml")))
 def test_a_run_in_which_every_training_diverged_has_failed(name: str, command: Command, tmp_path: Path) -> None:
     words = ["debug=fast", f"method={name}", "train.lr=1e30", "figures=false", "output=run"]
     said = command(*words)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from flnl.config import compose
+from flnl.config import compose, resolvers, schema
 from flnl.config.check import check_config
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
 
-CONF = compose.CONF
+CONF = resolvers.CONF
 FILES = sorted(CONF.rglob("*.yaml"))
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 LISTS = ("local", "exchange")
@@ -53,7 +53,7 @@ NEEDED = {
 SELECTABLE = [
     path
     for path in FILES
-    if name(path) not in ("config", "method/parts/default") and path.parent.name not in compose.NO_GROUPS
+    if name(path) not in ("config", "method/parts/default") and path.parent.name not in schema.NO_GROUPS
 ]
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from flnl.config import compose
+from flnl.config import compose, resolvers
 from flnl.config.check import check_config
 from flnl.core.method import assemble
 
 EXPERIMENTS = sorted(
-    str(path.relative_to(compose.CONF / "experiment").with_suffix(""))
-    for path in (compose.CONF / "experiment").rglob("*.yaml")
+    str(path.relative_to(resolvers.CONF / "experiment").with_suffix(""))
+    for path in (resolvers.CONF / "experiment").rglob("*.yaml")
 )
-METHODS = sorted(path.stem for path in (compose.CONF / "method").glob("*.yaml"))
+METHODS = sorted(path.stem for path in (resolvers.CONF / "method").glob("*.yaml"))
 
 
 @cache
@@ -41,7 +41,7 @@ def test_there_are_experiments() -> None:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_an_experiment_says_nothing_of_methods(experiment: str) -> None:
-    written: Any = OmegaConf.to_container(OmegaConf.load(compose.CONF / "experiment" / f"{experiment}.yaml"))
+    written: Any = OmegaConf.to_container(OmegaConf.load(resolvers.CONF / "experiment" / f"{experiment}.yaml"))
     defaults = written.pop("defaults")
     groups = {key.removeprefix("override ").strip("/") for entry in defaults if entry != "_self_" for key in entry}
     assert groups == {"dataset", "partition", "noise", "protocol", "model"}
@@ -190,7 +190,7 @@ def test_feddiv_and_fedes_have_their_papers_numbers(experiment: str) -> None:
         ]
 
 
-PROTOCOLS = sorted(path.stem for path in (compose.CONF / "protocol").glob("*.yaml"))
+PROTOCOLS = sorted(path.stem for path in (resolvers.CONF / "protocol").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("method", ["feddiv", "fedes"])
@@ -214,5 +214,5 @@ def test_federated_averaging_costs_as_many_trainings(experiment: str) -> None:
 
 def test_the_file_of_an_experiment_names_its_tables() -> None:
     for experiment in EXPERIMENTS:
-        lines = (compose.CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
+        lines = (resolvers.CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
         assert "Table" in lines[1], experiment

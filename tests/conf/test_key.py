@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 from annotated_types import Ge
 
-from flnl.config import compose, identity
+from flnl.config import compose, identity, resolvers
 from flnl.core.method import assemble
 from flnl.core.ranges import Neutral
 
@@ -128,7 +128,12 @@ def test_the_key_is_the_same_in_every_process(default: str, tmp_path: Path) -> N
     """Neither the hash seed, nor the folder, nor the locale has a part in it."""
     code = "from flnl.config import compose, identity; print(identity.run_key(compose.resolved(compose.load([]))))"
     for seed, place in (("1", tmp_path), ("2", Path("/"))):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(compose.CONF.parent), "LC_ALL": "C"}
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": str(resolvers.CONF.parent / "src"),
+            "LC_ALL": "C",
+        }
         found = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, cwd=place, env=environment, check=True
         )

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flnl.config.compose import Training
-from flnl.core.parts import Broadcast, ClientResult, ClientState, ClientTask, LossTerm, Samples, Step, as_list
+from flnl.config.schema import Training
+from flnl.core.execution import as_list
+from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Samples
+from flnl.core.parts import LossTerm, Step
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from flnl.data.dataset import Dataset, Labels
+from flnl.core.images import Labels
+from flnl.data.dataset import Dataset
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 

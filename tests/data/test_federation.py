@@ -11,11 +11,12 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 
-from flnl.config import compose
+from flnl.config import compose, resolvers
 from flnl.config.check import check_config
 from flnl.core.errors import UserError
 from flnl.data import partition as P
-from flnl.data.federation import build as F
+from flnl.data.federation import __main__
+from flnl.data.federation import build as federation_build
 from flnl.data.federation.build import Federation, build
 from flnl.data.federation.card import card, markdown, tables
 from flnl.data.federation.figure import draw
@@ -212,7 +213,7 @@ def test_cache_gives_the_same_federation(tmp_path, monkeypatch):
     for noise in (FEDCORR, Clean(), Matrix(np.eye(10).tolist(), None)):
         fresh = build(data, IID, noise, 1, 0.1, tmp_path)
         with monkeypatch.context() as patched:
-            patched.setattr(F, "draw", lambda *_: pytest.fail("drawn again"))
+            patched.setattr(federation_build, "draw", lambda *_: pytest.fail("drawn again"))
             kept = build(data, IID, noise, 1, 0.1, tmp_path)
         assert kept.fingerprint == fresh.fingerprint
         assert indices(kept) == indices(fresh)
@@ -374,7 +375,7 @@ def test_figure_can_be_drawn(name, tmp_path):
 
 def test_the_command_writes_card_and_figure(tmp_path, capsys):
     words = [f"output={tmp_path / 'out'}", f"cache={tmp_path / 'cache'}", "dataset=digits", "noise=fedcorr"]
-    folder = F.show([*words, "noise.rho=1", "noise.tau=1", "partition=iid_uniform", "partition.num_clients=4"])
+    folder = __main__.show([*words, "noise.rho=1", "noise.tau=1", "partition=iid_uniform", "partition.num_clients=4"])
     assert sorted(p.name for p in folder.iterdir()) == ["card.json", "card.md", "federation.png"]
     found = json.loads((folder / "card.json").read_text())
     assert found["clients"] == 4
@@ -385,7 +386,7 @@ def test_the_command_writes_card_and_figure(tmp_path, capsys):
 def test_data_seed_alone_decides(tmp_path):
     words = ["dataset=digits", f"cache={tmp_path}"]
     first, other, third = (
-        F.from_config(compose.load([*words, *more])).fingerprint
+        federation_build.from_config(compose.load([*words, *more])).fingerprint
         for more in (["seed=1", "data_seed=7"], ["seed=2", "data_seed=7"], ["seed=1", "data_seed=8"])
     )
     assert first == other != third
@@ -393,7 +394,7 @@ def test_data_seed_alone_decides(tmp_path):
 
 @pytest.mark.parametrize("group", ["partition", "noise"])
 def test_every_file_names_every_field_of_its_part(group):
-    files = sorted((compose.CONF / group).glob("*.yaml"))
+    files = sorted((resolvers.CONF / group).glob("*.yaml"))
     assert files
     for file in files:
         cfg = compose.load([f"{group}={file.stem}"])

@@ -11,8 +11,11 @@ from typing import Any
 import torch
 
 from flnl.core.errors import UserError
+from flnl.core.execution import Block
+from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
 from flnl.core.model import Model
-from flnl.core.parts import BatchRule, Block, Broadcast, ClientState, ClientTask, Params, Samples
+from flnl.core.parts import BatchRule
+from flnl.core.payload import Params
 from flnl.data.images import TensorImages
 
 

@@ -16,7 +16,9 @@ from torch import Tensor
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.core.errors import UserError
-from flnl.core.parts import Broadcast, ClientState, ClientTask, LossTerm, Params, Payload, Step
+from flnl.core.messages import Broadcast, ClientState, ClientTask
+from flnl.core.parts import LossTerm, Step
+from flnl.core.payload import Params, Payload
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network

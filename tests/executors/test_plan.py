@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flnl.core.parts import BLOCK
+from flnl.core.execution import BLOCK
 from flnl.engine.executors.chunking import Piece, plan
 
 

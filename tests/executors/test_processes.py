@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from flnl.core.errors import UserError
-from flnl.core.parts import Executor, Params, as_list
+from flnl.core.execution import Executor, as_list
+from flnl.core.payload import Params
 from flnl.data.images import TensorImages
 from flnl.engine.executors import dispatch, processes
 from flnl.engine.executors.processes import Local, Processes

@@ -11,22 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flnl.config.compose import Training
+from flnl.config.schema import Training
+from flnl.core.execution import as_list
+from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask
 from flnl.core.model import Model
-from flnl.core.parts import (
-    BatchRule,
-    Broadcast,
-    ClientResult,
-    ClientState,
-    ClientTask,
-    Exchange,
-    GradientTransform,
-    LossTerm,
-    Params,
-    Payload,
-    Step,
-    as_list,
-)
+from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm, Step
+from flnl.core.payload import Params, Payload
 from flnl.data.federation.build import Federation
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
@@ -39,6 +29,7 @@ from flnl.engine.stacked.eligibility import why_not
 from flnl.engine.stacked.schedule import runs
 from flnl.engine.stacked.training import train
 from flnl.methods.fedcorr.exchange import NoiseDirective
+from flnl.methods.fedcorr.loss import AdaptiveProximal
 from flnl.models.cnn import CNN
 from flnl.models.lenet import LeNet5
 from flnl.models.mlp import MLP
@@ -46,7 +37,7 @@ from flnl.models.resnet import ResNet
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
-from flnl.parts.losses.proximal import AdaptiveProximal, Proximal
+from flnl.parts.losses.proximal import Proximal
 from tests.numerics.toys import federation, mlp, network, random_federation
 from tests.properties.parts import HalfTheSamples, Pull, Scaled
 from tests.properties.runs import assembled, difference, run

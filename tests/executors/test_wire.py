@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl.core.parts import Broadcast, ClientState, ClientTask, Payload, Samples
+from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
+from flnl.core.payload import Payload
 from flnl.data.images import TensorImages
 from flnl.engine.executors.serialization import Shared, decode, encode, pack
 from flnl.engine.executors.shared_memory import ALIGNED, place

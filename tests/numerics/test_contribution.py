@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl.core.parts import Benchmark, Broadcast, ClientResult, ClientState, Gathered, Params, Payload
+from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Gathered
+from flnl.core.payload import Params, Payload
 from flnl.methods.fedes.contribution import Drops, OnBenchmark, Relevance, shapley
 from flnl.methods.fedes.quality import quality_of_relevance
 from tests.numerics.vectors import federated

@@ -18,9 +18,9 @@ from flnl.evaluation.metrics import (
     filter_accuracy,
     mean_memorization,
     memorization,
-    squared_move,
     training_stability,
 )
+from flnl.numerics.distance import squared_move
 from tests.numerics.toys import composed
 
 

@@ -17,15 +17,20 @@ from torch import Tensor
 
 from flnl.config import compose
 from flnl.config.check import check_config
+from flnl.core.messages import ClientState, Correction
 from flnl.core.method import Method, assemble
-from flnl.core.parts import ClientState, Correction, Payload, RoundResult, Sampling
+from flnl.core.parts import Sampling
+from flnl.core.payload import Payload
+from flnl.core.state import RoundResult, Shelved
 from flnl.data.noise.client import FedCorr as FedCorrNoise
 from flnl.methods.fedcorr.corrector import FedCorr, Suspects
 from flnl.methods.fedcorr.exchange import Lid, LidScore, LidState, NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
-from flnl.numerics.mixture import lid_score, sample_losses, two_gaussians
-from flnl.parts.losses.proximal import AdaptiveProximal
-from flnl.parts.samplers.uniform import CleanOnly, OnePass, Uniform
-from flnl.shelved import Shelved
+from flnl.methods.fedcorr.lid import lid_score
+from flnl.methods.fedcorr.loss import AdaptiveProximal
+from flnl.methods.fedcorr.sampler import CleanOnly
+from flnl.numerics.losses import sample_losses
+from flnl.numerics.mixture import two_gaussians
+from flnl.parts.samplers.uniform import OnePass, Uniform
 from tests.numerics.toys import (
     ONE_STEP,
     Composed,

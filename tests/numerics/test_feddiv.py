@@ -11,8 +11,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from flnl.config.compose import Training
-from flnl.core.parts import ClientState, ClientTask, Payload
+from flnl.config.schema import Training
+from flnl.core.messages import ClientState, ClientTask
+from flnl.core.payload import Payload
 from flnl.engine import loop
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network

@@ -13,18 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.config import compose
-from flnl.config.compose import Training
-from flnl.core.parts import Broadcast, ClientResult, ClientState, Params, Payload
+from flnl.config import compose, resolvers
+from flnl.config.schema import Training
+from flnl.core.messages import Broadcast, ClientResult, ClientState
+from flnl.core.payload import Params, Payload, is_running_statistic
 from flnl.data.federation.build import Federation
 from flnl.engine import loop
 from flnl.engine.model_file import ModelFile
 from flnl.methods.feddyn.loss import FedDyn
-from flnl.models.layers import is_running_statistic
+from flnl.methods.feddyn.server import FedDyn as FedDynServer
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.samplers.uniform import OnePass, Uniform
-from flnl.parts.servers import FedDyn as FedDynServer
 from tests.numerics.toys import ONE_STEP, Point, Toward, federation, method, mlp, random_federation, rounds, stage, step
 from tests.numerics.vectors import federated
 from tests.properties.runs import assembled, run
@@ -243,7 +243,7 @@ def test_running_statistics_are_averaged_and_never_moved():
         torch.testing.assert_close(ours[-1].state.server.params[name], start + 2 * step_of_fedavg)
 
 
-MODELS = sorted(path.stem for path in (compose.CONF / "model").glob("*.yaml"))
+MODELS = sorted(path.stem for path in (resolvers.CONF / "model").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("model", MODELS)

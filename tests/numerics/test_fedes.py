@@ -13,14 +13,17 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn import functional as F
 
-from flnl.config.compose import Training
+from flnl.config.schema import Training
 from flnl.core.errors import UserError
-from flnl.core.parts import Benchmark, Broadcast, ClientResult, ClientState, Gathered, Oracle, Params, Payload, Sampling
+from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Gathered, Oracle
+from flnl.core.parts import Sampling
+from flnl.core.payload import Params, Payload
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.local.sgd import LocalTraining
 from flnl.evaluation.estimates import by_client, summary
 from flnl.evaluation.evaluator import Evaluator
 from flnl.figures.record import read
+from flnl.methods.fedes.aggregator import QualityMean
 from flnl.methods.fedes.contribution import OnBenchmark
 from flnl.methods.fedes.exchange import (
     ClientQualities,
@@ -31,11 +34,10 @@ from flnl.methods.fedes.exchange import (
     UnsureShare,
 )
 from flnl.methods.fedes.gradient import SelectiveDecay
+from flnl.methods.fedes.sampler import OfQuality
 from flnl.methods.fedes.selective_decay import ranked_masks, ranks, static_masks
-from flnl.parts.aggregators.mean import QualityMean
 from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
-from flnl.parts.samplers.uniform import OfQuality
 from tests.numerics.toys import composed, equal, method, mlp, network, random_federation, stage, task
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME

@@ -11,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flnl.config.compose import Training
+from flnl.config.schema import Training
 from flnl.core.method import Method
-from flnl.core.parts import Exchange, Payload, RoundResult
+from flnl.core.parts import Exchange
+from flnl.core.payload import Payload
+from flnl.core.state import RoundResult
 from flnl.core.streams import stream
 from flnl.data.federation.build import Federation
 from flnl.evaluation.evaluator import Evaluator

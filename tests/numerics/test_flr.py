@@ -11,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flnl.config.compose import Training
+from flnl.config.schema import Training
 from flnl.core.errors import UserError
-from flnl.core.parts import Broadcast, LossTerm, Params
+from flnl.core.messages import Broadcast
+from flnl.core.parts import LossTerm
+from flnl.core.payload import Params
 from flnl.core.streams import stream
 from flnl.data.federation.build import Federation
 from flnl.engine.local.batching import Draws

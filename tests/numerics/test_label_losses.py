@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.config import compose
-from flnl.core.parts import Broadcast, LossTerm, Mixing, Step
+from flnl.core.messages import Broadcast
+from flnl.core.parts import LossTerm, Mixing, Step
 from flnl.parts.batches import Mixup
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.entropy_minimization import EntropyMinimization

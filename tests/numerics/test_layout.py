@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flnl.config.compose import Training
-from flnl.core.parts import GradientTransform, Params, Step
+from flnl.config.schema import Training
+from flnl.core.parts import GradientTransform, Step
+from flnl.core.payload import Params
 from flnl.data.transforms import Transform
 from flnl.engine.executors.serialization import Shared, decode, encode
 from flnl.engine.executors.worker_context import Recipe

@@ -11,23 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flnl.config.compose import Training
+from flnl.config.schema import Training
+from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Samples
 from flnl.core.model import Model
-from flnl.core.parts import (
-    BatchRule,
-    Broadcast,
-    ClientResult,
-    ClientState,
-    ClientTask,
-    Exchange,
-    GradientTransform,
-    LossTerm,
-    Params,
-    Payload,
-    Samples,
-    Selection,
-    Step,
-)
+from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm, Selection, Step
+from flnl.core.payload import Params, Payload
 from flnl.data.transforms import Transform
 from flnl.engine.local.batching import batch_sizes
 from flnl.engine.local.sgd import LocalTraining

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from flnl.config import compose
-from flnl.core.parts import BLOCK, ClientResult, ClientState, Params, Payload
-from flnl.parts.aggregators import mean
-from flnl.parts.aggregators.mean import Median
+from flnl.core.execution import BLOCK
+from flnl.core.messages import ClientResult, ClientState
+from flnl.core.payload import Params, Payload
+from flnl.parts.aggregators import median as aggregators_median
+from flnl.parts.aggregators.median import Median
 from tests.numerics.toys import equal
 from tests.numerics.vectors import federated
 
@@ -132,7 +134,7 @@ def test_nobody_contributed_leaves_the_model():
 def test_it_is_sorted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch):
     models = matrix(6)
     whole = combined(models)["w"]
-    monkeypatch.setattr(mean, "COLUMNS", 7)
+    monkeypatch.setattr(aggregators_median, "COLUMNS", 7)
     assert torch.equal(combined(models)["w"], whole)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from torch import Tensor
 
-from flnl.core.parts import size_in_bytes
+from flnl.core.payload import size_in_bytes
 from flnl.methods.feddiv.consistency import Selection, debiased, next_bias, no_bias
 from flnl.methods.feddiv.loss import divergence_from_uniform
 from flnl.methods.feddiv.noise_filter import (

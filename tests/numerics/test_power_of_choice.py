@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from flnl.config import compose
-from flnl.core.parts import ClientState, Payload, Samples, Sampling, size_in_bytes
-from flnl.parts.samplers.uniform import MeanLoss, PowerOfChoice
+from flnl.core.messages import ClientState, Samples
+from flnl.core.parts import Sampling
+from flnl.core.payload import Payload, size_in_bytes
+from flnl.parts.samplers.power_of_choice import MeanLoss, PowerOfChoice
 from tests.numerics.toys import method, mlp, network, random_federation, rounds, stage, task
 from tests.numerics.vectors import FEDERATED, entries, federated
 

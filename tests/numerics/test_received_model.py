@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from flnl.core.parts import Broadcast, Params
+from flnl.core.messages import Broadcast
+from flnl.core.payload import Params
 from tests.numerics.toys import Point, mlp, network
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl.config.compose import Training
-from flnl.core.parts import ClientTask, Samples, as_list
+from flnl.config.schema import Training
+from flnl.core.execution import as_list
+from flnl.core.messages import ClientTask, Samples
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.device_images import Resident

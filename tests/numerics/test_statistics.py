@@ -11,7 +11,9 @@ from scipy.spatial.distance import cdist
 from scipy.stats import norm
 from torch import Tensor
 
-from flnl.numerics.mixture import lid, lid_score, sample_losses, two_gaussians
+from flnl.methods.fedcorr.lid import lid, lid_score
+from flnl.numerics.losses import sample_losses
+from flnl.numerics.mixture import two_gaussians
 from tests.numerics.toys import vector
 
 Array = NDArray[np.float64]

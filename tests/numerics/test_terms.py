@@ -9,11 +9,13 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor, nn
 
-from flnl.core.parts import LossTerm, Mixing, Params, Payload
+from flnl.core.parts import LossTerm, Mixing
+from flnl.core.payload import Params, Payload
 from flnl.methods.fedcorr.exchange import NoiseDirective
+from flnl.methods.fedcorr.loss import AdaptiveProximal
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
-from flnl.parts.losses.proximal import AdaptiveProximal, Proximal
+from flnl.parts.losses.proximal import Proximal
 from tests.numerics.toys import mlp, network, step, vector
 
 

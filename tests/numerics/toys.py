@@ -18,22 +18,12 @@ from torch import Tensor, nn
 
 from flnl.config import compose
 from flnl.config.check import check_config
-from flnl.config.compose import Training
+from flnl.config.schema import Training
+from flnl.core.messages import Broadcast, ClientState, ClientTask, Observation, Samples
 from flnl.core.method import Method, Stage, assemble
-from flnl.core.parts import (
-    Broadcast,
-    ClientState,
-    ClientTask,
-    Exchange,
-    FederatedState,
-    LossTerm,
-    Observation,
-    Params,
-    Payload,
-    RoundResult,
-    Samples,
-    Step,
-)
+from flnl.core.parts import Exchange, LossTerm, Step
+from flnl.core.payload import Params, Payload
+from flnl.core.state import FederatedState, RoundResult
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.data.images import TensorImages

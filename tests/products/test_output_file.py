@@ -14,8 +14,8 @@ from PIL import Image
 
 from flnl import predict
 from flnl.compare import __main__ as program
-from flnl.data.federation import build
-from flnl.storage.disk import DiskFullError
+from flnl.core.errors import DiskFullError
+from flnl.data.federation import __main__
 from flnl.storage.output_file import is_special, write_output
 from tests.products.conftest import Commands, Own
 from tests.products.test_compare import made
@@ -159,7 +159,7 @@ def test_compare_draws_into_a_pipe(tmp_path: Path, said: Commands, monkeypatch: 
 
 def test_the_card_of_a_federation(tmp_path: Path, said: Commands) -> None:
     """Written through links in its folder; a folder that is none is refused in one line."""
-    module = SimpleNamespace(main=build.main, __name__="flnl.data.federation.build")
+    module = SimpleNamespace(main=__main__.main, __name__="flnl.data.federation.build")
     folder = tmp_path / "card"
     folder.mkdir()
     (folder / "card.json").symlink_to(tmp_path / "elsewhere.json")

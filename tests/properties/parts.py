@@ -11,18 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flnl.core.messages import Broadcast, ClientTask
 from flnl.core.model import Model
-from flnl.core.parts import (
-    BatchRule,
-    Broadcast,
-    ClientTask,
-    GradientTransform,
-    LossTerm,
-    Params,
-    Selection,
-    ServerUpdate,
-    Step,
-)
+from flnl.core.parts import BatchRule, GradientTransform, LossTerm, Selection, ServerUpdate, Step
+from flnl.core.payload import Params
 
 
 @dataclass(frozen=True)

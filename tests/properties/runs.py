@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from flnl.config import compose
+from flnl.core.execution import Executor
 from flnl.core.method import Method
-from flnl.core.parts import Executor, FederatedState, Payload, RoundResult
+from flnl.core.payload import Payload
+from flnl.core.state import FederatedState, RoundResult
 from flnl.data.federation.build import Federation
 from flnl.engine import loop
 from flnl.evaluation.evaluator import Evaluator
 from flnl.run import checkpoint
-from flnl.run.session import claim, open_session
+from flnl.run.opening import claim, open_session
 from flnl.run.train import train
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from flnl.core.errors import UserError
-from flnl.core.parts import ClientState, Payload
+from flnl.core.messages import ClientState
+from flnl.core.payload import Payload
+from flnl.core.state import Shelved
 from flnl.run.checkpoint import client_shelf
-from flnl.shelved import Shelved
 from tests.properties.runs import difference, run
 from tests.registry import BY_NAME
 

@@ -34,8 +34,10 @@ from flnl.core.findings import (
     scalars,
     suspects,
 )
+from flnl.core.messages import ClientState, ClientTask, Correction
 from flnl.core.model import Model
-from flnl.core.parts import ClientState, ClientTask, Correction, Exchange, LabelCorrector, Params, Payload
+from flnl.core.parts import Exchange, LabelCorrector
+from flnl.core.payload import Params, Payload
 from flnl.evaluation import estimates, evaluator, label_table
 from flnl.evaluation import metrics as evaluation_metrics
 from flnl.evaluation.estimates import by_client, noise_columns, summary

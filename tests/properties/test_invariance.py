@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from flnl.core.parts import BLOCK, Block, ClientJob, ClientTask, Executor
+from flnl.core.execution import BLOCK, Block, ClientJob, Executor
+from flnl.core.messages import ClientTask
 from flnl.data.federation.build import Federation
 from flnl.engine import loop
 from flnl.engine.network import Network

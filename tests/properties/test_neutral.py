@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flnl.core.parts import FederatedState
+from flnl.core.state import FederatedState
 from tests.properties.runs import difference, rounds
 from tests.registry import NORMED, TINY, Entry
 

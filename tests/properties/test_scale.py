@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from flnl.config import compose
+from flnl.core.errors import DiskFullError
 from flnl.engine.loop import initial_state
 from flnl.run import checkpoint
 from flnl.run.checkpoint import Checkpoint
-from flnl.run.session import claim, open_session
-from flnl.storage.disk import DiskFullError
+from flnl.run.opening import claim, open_session
 from tests.properties.runs import difference
 
 COHORT, ROUNDS, MODEL = 10, 3, 4 * (16 * 4 + 4 + 4 * 3 + 3)

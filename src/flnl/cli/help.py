@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from omegaconf import OmegaConf
 
-from flnl.config.compose import CONF, load
-from flnl.list import groups
+from flnl.config.compose import load
+from flnl.config.groups import groups
+from flnl.config.resolvers import CONF
 
 
 def text(words: Sequence[str]) -> str:

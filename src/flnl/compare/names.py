@@ -16,8 +16,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from flnl.compare.runs import Row
-from flnl.config.compose import CONF, flatten
+from flnl.config.identity import flatten
 from flnl.config.registry import stored_name
+from flnl.config.resolvers import CONF
 
 GROUPS = ("method", "dataset", "partition", "noise", "model", "protocol")
 """In the order in which a name tells them."""

@@ -15,9 +15,9 @@ from typing import Any
 from flnl.config.identity import recorded_identity, settings
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
-from flnl.run.folder import RESULT, read_record
 from flnl.storage import order
 from flnl.storage.lines import damage
+from flnl.storage.records import RESULT, read_record
 
 
 @dataclass(frozen=True)

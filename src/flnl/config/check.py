@@ -1,4 +1,4 @@
-"""The check of a composed configuration: every key, every value, and what stands in every slot.
+"""The check of every key and value of a composed configuration.
 
 A value is checked against the annotation of the field it will become, so a range is stated once, at the field.
 """
@@ -20,7 +20,8 @@ from annotated_types import MinLen
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from flnl.config.compose import GROUPS, Root, options, resolved, source
+from flnl.config.compose import options, resolved, source
+from flnl.config.schema import GROUPS, Root
 from flnl.core.errors import UserError, shortened
 from flnl.core.ranges import Count
 
@@ -156,12 +157,12 @@ class Slots:
 
 @cache
 def _slots() -> Slots:
+    from flnl.core import execution
     from flnl.core.parts import (  # torch takes seconds to import
         Aggregator,
         BatchRule,
         ClientSampler,
         Exchange,
-        Executor,
         GradientTransform,
         LabelCorrector,
         LossTerm,
@@ -177,7 +178,7 @@ def _slots() -> Slots:
             "partition": Slot(called_with=(2,), choices="partition"),  # the pool, and chance
             "noise": Slot(called_with=(2, 4), choices="noise"),  # of the set, or inside clients
             "model": Slot(called_with=(2,), choices="model"),  # the shape of an image, and the number of classes
-            "executor": Slot((Executor, Auto), adds=(Network,), choices="executor"),
+            "executor": Slot((execution.Executor, Auto), adds=(Network,), choices="executor"),
         },
         method={
             "sampler": Slot((ClientSampler,), choices="method/sampler"),

@@ -1,8 +1,4 @@
-"""What makes a run what it is, and its key: the part of a configuration that numbers depend on.
-
-Classes count by their stored names, so that moving one changes no key. A field that has its neutral value, with which
-its part does what it did before the field was there, does not count, so that adding one changes no key either.
-"""
+"""What makes a run what it is: the part of its configuration that counts, and the key that hashes it."""
 
 from __future__ import annotations
 
@@ -13,9 +9,19 @@ from dataclasses import is_dataclass
 from typing import Any, get_args
 
 from flnl.config.check import field_types, located
-from flnl.config.compose import Root, flatten
 from flnl.config.registry import named, stored_name
+from flnl.config.schema import Root
 from flnl.core.ranges import Neutral
+
+
+def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values; an empty mapping is a value."""
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
+
 
 FORMAT = 2
 """Of keys, as records name it. Keys of the first format hashed the paths of classes and are worked out again."""

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from flnl.config import compose
+from flnl.config import resolvers
 from flnl.config.check import faults_of, field_types, located
 from flnl.core.errors import UserError
 from flnl.core.ranges import FromFiles
@@ -45,7 +45,7 @@ def named(node: Any) -> Any:
 
 def folders() -> list[Path]:
     """The folders with configuration files of the command that is running: ``conf/`` and its search path."""
-    found = [compose.CONF]
+    found = [resolvers.CONF]
     if HydraConfig.initialized():
         for source in HydraConfig.get().runtime.config_sources:
             if source.schema == "file":

@@ -13,21 +13,21 @@ from typing import Any, get_args
 
 from flnl.core.errors import UserError
 from flnl.core.findings import Finding
+from flnl.core.messages import Oracle
 from flnl.core.parts import (
     Aggregator,
     BatchRule,
     ClientSampler,
     Exchange,
-    FederatedState,
     GradientTransform,
     LabelCorrector,
     LossTerm,
-    Oracle,
     Part,
-    Payload,
     ServerUpdate,
     When,
 )
+from flnl.core.payload import Payload
+from flnl.core.state import FederatedState
 
 OptionOf = Callable[[str, Callable[[type], bool]], str | None]
 """The option of a configuration group that names a class which fits."""

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from flnl.core.parts import Broadcast, ClientTask, Params, Samples
-    from flnl.data.dataset import Images
+    from flnl.core.images import Images
+    from flnl.core.messages import Broadcast, ClientTask, Samples
+    from flnl.core.payload import Params
 
 
 class Model(Protocol):

@@ -1,314 +1,28 @@
-"""The vocabulary: what travels, what is kept, and the seams that parts fit into.
+"""The protocols of parts: one for each slot of a method.
 
-Everything here is a value or a protocol. Parts are frozen and pure: whatever changes is in ``FederatedState``, which
-goes into a round and comes out of it. Types are the names by which parts find each other's messages.
+Parts are frozen and pure: whatever changes is in the state that they are given and give back. Types are the names by
+which parts find each other's messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding
-from flnl.core.stored import stored
-from flnl.core.streams import stream, torch_seed
-from flnl.shelved import Shelved
+from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Correction, Gathered, Opened
+from flnl.core.payload import Params, Payload, V
+from flnl.core.streams import stream
 
 if TYPE_CHECKING:
     from flnl.core.model import Model
-    from flnl.data.dataset import Images
-
-T = TypeVar("T")
-V = TypeVar("V")
-
-Params = dict[str, Tensor]
-"""A state_dict: parameters and buffers by name."""
-
-
-def size_in_bytes(value: Any) -> int:
-    """What a value takes on the wire: tensors by their elements, numbers 8 bytes, truth values 1.
-
-    >>> size_in_bytes({"w": torch.zeros(3), "n": 5, "ok": True})
-    21
-    """
-    if isinstance(value, Tensor):
-        return value.numel() * value.element_size()
-    if value is None:
-        return 0
-    if isinstance(value, bool):
-        return 1
-    if isinstance(value, int | float):
-        return 8
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(size_in_bytes(v) for v in value.values())
-    if is_dataclass(value):
-        return sum(size_in_bytes(getattr(value, f.name)) for f in fields(value))
-    if isinstance(value, Iterable):
-        return sum(size_in_bytes(v) for v in value)
-    raise TypeError(f"{type(value).__name__} is not something that can be sent")
-
-
-class Payload:
-    """Values looked up by their own type, at most one of each."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, *values: Any) -> None:
-        self._values: dict[type, Any] = {}
-        for value in values:
-            if type(value) in self._values:
-                raise ValueError(f"two values of type {type(value).__name__}; a payload holds one of each")
-            self._values[type(value)] = value
-
-    def get(self, kind: type[T]) -> T | None:
-        """The value of this type, or None."""
-        return self._values.get(kind)
-
-    def one(self, kind: type[T]) -> T:
-        """The value of this type.
-
-        Raises:
-            LookupError: naming what is there instead.
-        """
-        try:
-            value: T = self._values[kind]
-        except KeyError:
-            held = ", ".join(t.__name__ for t in self._values) or "nothing"
-            raise LookupError(f"no {kind.__name__} here; this payload holds {held}") from None
-        return value
-
-    def including(self, *values: Any) -> Payload:
-        """A payload with these values added, each in the place of one of its type."""
-        return Payload(*{**self._values, **{type(v): v for v in values}}.values())
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._values.values())
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"Payload({', '.join(map(repr, self))})"
-
-
-# ----------------------------------------------------------------------------------------------- what clients hold
-
-
-@dataclass(frozen=True)
-class Samples:
-    """A client's data as a method may see it: no truth. Images are shared, not copied."""
-
-    images: Images
-    index: Tensor  # int64 [n], positions in ``images``
-    labels: Tensor  # int64 [n], as given or as corrected
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def read(self, positions: Tensor | None = None, *, augmented: bool = False) -> Tensor:
-        """Stored images at ``positions`` of this client (all by default), [b, C, H, W]."""
-        return self.images.read(self.index if positions is None else self.index[positions], augmented=augmented)
-
-    def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
-        """As ``read``, of each of ``parts``; the next may be read while one is used."""
-        return self.images.read_each([self.index[positions] for positions in parts], augmented=augmented)
-
-
-@stored("ClientState")
-@dataclass(frozen=True)
-class ClientState:
-    """What a client keeps from one visit to the next. A client that keeps nothing has no state at all."""
-
-    labels: Tensor | None = None  # int64 [n], corrected labels; None while they are as given
-    weight: Tensor | None = None  # float [n], weight of each sample in the loss; None for all ones
-    terms: Mapping[str, Any] = field(default_factory=dict)  # state of each loss term, by its name
-    extras: Payload = field(default_factory=Payload)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is kept."""
-        return self.labels is None and self.weight is None and not self.terms and not len(self.extras)
-
-
-# ---------------------------------------------------------------------------------------------------- what travels
-
-
-@dataclass(frozen=True)
-class Broadcast:
-    """What one client is sent."""
-
-    round: int  # aggregations before this one, over all stages
-    stage: int  # number of the stage, from 1
-    params: Params
-    extras: Payload = field(default_factory=Payload)
-    lengths: tuple[int, ...] = ()  # of all stages, in rounds
-
-    def since(self, stage: int) -> int:
-        """Rounds before this one, from the first of stage ``stage`` (from 1) on."""
-        return self.round - sum(self.lengths[: stage - 1])
-
-    @property
-    def last_of_stage(self) -> bool:
-        """Whether this is the last round of its stage."""
-        return self.round + 1 == sum(self.lengths[: self.stage])
-
-
-@dataclass(frozen=True)
-class ClientTask:
-    """One client's work: its data, what it was sent and what it kept."""
-
-    client: int
-    samples: Samples
-    broadcast: Broadcast
-    state: ClientState
-    seed: int  # the run's seed
-
-    def stream(self, purpose: str, *indices: int) -> np.random.Generator:
-        """Randomness of this client in this round."""
-        return stream(self.seed, purpose, self.broadcast.round, self.client, *indices)
-
-    def torch_seed(self, purpose: str) -> int:
-        """A seed for torch's generators, of this client in this round."""
-        return torch_seed(self.seed, purpose, self.broadcast.round, self.client)
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What is noted of a client's model just after its training, for the record alone: no part of a method sees it."""
-
-    moved: float  # ‖θ_k - θ‖² over what is trained
-    predicted: Tensor  # int64 [n], the class that it predicts of each of the client's samples
-
-
-@dataclass(frozen=True)
-class ClientResult:
-    """What comes back from local training. ``params`` and ``reports`` travel; ``state`` stays with the client."""
-
-    client: int
-    num_samples: int
-    params: Params | None  # None once they have been summed where the client ran
-    state: ClientState
-    reports: Payload
-    loss: float  # mean over the steps, for the progress line
-    steps: int
-    finite: bool  # False where a parameter came out as NaN or infinite: such a client is left out
-    observation: Observation | None = None  # where it was asked for
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """Aid: clean samples that the server holds. ``score`` gives a model's accuracy and mean cross-entropy on them."""
-
-    score: Callable[[Params], tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Oracle:
-    """Aid that nobody has: the truth. What is given it is an upper bound and no method, and its run says so."""
-
-    quality: Mapping[int, float]  # the share of right labels that each client was given
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """A round as the server has it before it lets go of the clients' models."""
-
-    broadcast: Broadcast  # what went down, without what single clients were sent
-    results: Sequence[ClientResult]  # finite, with their models, in order of client
-    combined: Params
-    aid: Payload  # what exchanges ask for in ``Exchange.asks``
-    seed: int  # the run's
-
-
-@dataclass(frozen=True)
-class Correction:
-    """What a corrector found on one client. ``reports`` travel; the rest stays with the client."""
-
-    client: int
-    labels: Tensor  # int64 [n]
-    weight: Tensor | None  # float [n]
-    keeps: Payload
-    reports: Payload
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A client's answer to what an exchange asks before a stage."""
-
-    client: int
-    reports: Payload  # travel
-    keeps: Payload = field(default_factory=Payload)  # stays with the client
-
-
-# --------------------------------------------------------------------------------------------------- what is state
-
-
-@stored("ServerState")
-@dataclass(frozen=True)
-class ServerState:
-    """The global model and one slot of state for each server-side part that has any."""
-
-    params: Params
-    parts: Mapping[str, Any] = field(default_factory=dict)
-
-
-@stored("Counters")
-@dataclass(frozen=True)
-class Counters:
-    """Cost so far. A participation is one local training (FedCorr, App. B); bytes are everything that travelled."""
-
-    participations: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    left_out: int = 0  # trainings that came back non-finite
-
-
-@stored("FederatedState")
-@dataclass(frozen=True)
-class FederatedState:
-    """Everything that a run is at the end of a round. A checkpoint is this value."""
-
-    round: int
-    server: ServerState
-    clients: Shelved[ClientState] = field(default_factory=Shelved)
-    counters: Counters = field(default_factory=Counters)
-
-    def client(self, client: int) -> ClientState:
-        """What this client keeps."""
-        return self.clients[client] if client in self.clients else ClientState()
-
-    def keeping(self, states: Mapping[int, ClientState]) -> FederatedState:
-        """The state with these clients keeping what is given here."""
-        kept = {client: state for client, state in states.items() if not state.empty}
-        return replace(self, clients=self.clients.updated(kept, states.keys() - kept.keys()))
-
-    def counted(self, **more: int) -> FederatedState:
-        """The state with the named counters increased."""
-        now = {name: getattr(self.counters, name) + by for name, by in more.items()}
-        return replace(self, counters=replace(self.counters, **now))
-
-
-@dataclass(frozen=True)
-class RoundResult:
-    """The state after a round and what happened in it."""
-
-    state: FederatedState
-    stage: str
-    cohort: tuple[int, ...]
-    metrics: Mapping[str, float]  # mean training loss, clients left out, clients without a step; what was observed
-    evaluation: Mapping[str, float] | None = None  # where one fell due
-    correction: Mapping[str, Any] | None = None  # against the truth where there is one, where labels were corrected
-
-
-# -------------------------------------------------------------------------------------------------- parts: clients
 
 
 @dataclass
@@ -475,9 +189,6 @@ class LabelCorrector(Part, Protocol):
         return ()
 
 
-# --------------------------------------------------------------------------------------------------- parts: server
-
-
 @dataclass(frozen=True)
 class Sampling:
     """What a sampler may use to choose the cohort."""
@@ -604,72 +315,5 @@ class ServerUpdate(Part, Protocol):
         return params
 
 
-# ------------------------------------------------------------------------------------------------------- execution
-
-R_co = TypeVar("R_co", covariant=True)
-
-
-class ClientJob(Protocol[R_co]):
-    """Anything that a client can be asked to do; picklable."""
-
-    def __call__(self, network: Model, task: ClientTask) -> R_co:
-        """The job's result for one client."""
-        ...
-
-
-@dataclass(frozen=True)
-class Block(Generic[V, R_co]):
-    """The outcome of a few tasks: what their results were reduced to, and each of them without it."""
-
-    value: V
-    results: list[R_co]
-
-
-class Executor(Protocol):
-    """Runs a job on many clients; nothing else knows how."""
-
-    def map(
-        self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
-    ) -> Iterator[Block[V, T]]:
-        """Blocks of ``BLOCK`` tasks, in the order of ``tasks``, each reduced where it ran.
-
-        The cuts are fixed, so that sums have the same bits for any number of workers.
-        """
-        ...
-
-    def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
-        """Positions of the tasks that run together, each once: one by one, unless the executor stacks clients.
-
-        The groups of some whole groups' tasks, in order, are those groups, so that they may run in different places.
-        """
-        return [[position] for position in range(len(tasks))]
-
-    def settings(self) -> dict[str, Any]:
-        """What a record should say of it besides its name."""
-        return {}
-
-    def close(self) -> None:
-        """Let go of whatever outlives a call. The next one may take it up again."""
-        return
-
-
-def described(executor: Executor) -> dict[str, Any]:
-    """An executor as a record has it: its name and settings."""
-    return {"name": type(executor).__name__.lower(), **executor.settings()}
-
-
-BLOCK = 5
-"""Clients to a block."""
-
 When = Literal["pass", "end"]
 """When labels are corrected: after every pass over the clients, or at the end of the stage."""
-
-
-def as_list(results: list[T]) -> Block[None, T]:
-    """The reduction that keeps every result."""
-    return Block(None, results)
-
-
-def all_finite(params: Params) -> bool:
-    """Whether no floating-point entry is NaN or infinite."""
-    return all(bool(torch.isfinite(p).all()) for p in params.values() if p.is_floating_point())

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.errors import UserError
+from flnl.core.images import Images, Indices
 from flnl.data import contents
-from flnl.data.dataset import Images, Indices
 from flnl.data.image_file import ImageError, decode, read_bytes
 
 log = logging.getLogger(__name__)

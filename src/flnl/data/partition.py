@@ -17,8 +17,8 @@ from annotated_types import Interval
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
+from flnl.core.images import Indices, Labels
 from flnl.core.ranges import PathText, Positive, PositiveCount, Share
-from flnl.data.dataset import Indices, Labels
 
 LEFT_OUT = -1
 """The owner of a sample that no client holds."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from flnl.data.dataset import Images
+    from flnl.core.images import Images
 
 
 def _room(device: torch.device) -> int:

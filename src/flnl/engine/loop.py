@@ -9,32 +9,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from flnl.config.compose import Training
+from flnl.config.schema import Training
+from flnl.core.execution import Block, ClientJob, Executor, as_list
+from flnl.core.messages import Broadcast, ClientResult, ClientTask, Correction, Gathered, Observation, Samples
 from flnl.core.method import Method, Stage, exchange_slot
 from flnl.core.model import Model
-from flnl.core.parts import (
-    Aggregator,
-    Block,
-    Broadcast,
-    ClientJob,
-    ClientResult,
-    ClientTask,
-    Correction,
-    Executor,
-    FederatedState,
-    Gathered,
-    LabelCorrector,
-    Observation,
-    Params,
-    Payload,
-    RoundResult,
-    Samples,
-    Sampling,
-    ServerState,
-    ServerUpdate,
-    as_list,
-    size_in_bytes,
-)
+from flnl.core.parts import Aggregator, LabelCorrector, Sampling, ServerUpdate
+from flnl.core.payload import Params, Payload, size_in_bytes
+from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.data.federation.build import Federation
 from flnl.engine.local.sgd import LocalTraining
 

@@ -20,7 +20,7 @@ from torch import nn
 from flnl import __version__
 from flnl.config import compose, registry
 from flnl.core.errors import UserError
-from flnl.core.parts import Params
+from flnl.core.payload import Params
 from flnl.data.transforms import Transform
 from flnl.engine.network import Network, fabric_for
 from flnl.storage.atomic import write_atomically

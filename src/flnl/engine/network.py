@@ -17,14 +17,15 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from flnl.core.errors import UserError
-from flnl.core.parts import Broadcast, ClientTask, Params, Samples
+from flnl.core.messages import Broadcast, ClientTask, Samples
+from flnl.core.payload import Params
 from flnl.core.streams import torch_seed
 from flnl.data.transforms import Augmentation, Transform
 from flnl.engine.device_images import Resident
 from flnl.models.layers import has_batch_norm
 
 if TYPE_CHECKING:
-    from flnl.data.dataset import Images
+    from flnl.core.images import Images
 
 PRECISIONS: dict[int | str, str] = {32: "32-true", "bf16": "bf16-mixed", 64: "64-true"}
 Layout = Literal["auto", "contiguous", "channels_last"]

@@ -19,7 +19,7 @@ from flnl.core.findings import (
     scalars,
     suspects,
 )
-from flnl.data.dataset import Labels
+from flnl.core.images import Labels
 from flnl.data.federation.build import Federation
 from flnl.evaluation.metrics import (
     absolute_error,

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.errors import UserError
@@ -25,19 +24,12 @@ from flnl.core.findings import (
     scalars,
     suspects,
 )
+from flnl.core.images import Indices, Labels
+from flnl.core.messages import Benchmark, ClientTask, Observation, Oracle, Samples
 from flnl.core.method import Method
-from flnl.core.parts import (
-    BatchRule,
-    Benchmark,
-    ClientTask,
-    FederatedState,
-    Observation,
-    Oracle,
-    Params,
-    Payload,
-    Samples,
-)
-from flnl.data.dataset import Indices, Labels
+from flnl.core.parts import BatchRule
+from flnl.core.payload import Params, Payload
+from flnl.core.state import FederatedState
 from flnl.data.federation.build import Federation
 from flnl.engine.network import Network
 from flnl.evaluation import estimates
@@ -46,6 +38,8 @@ from flnl.evaluation.label_table import LabelTable
 from flnl.evaluation.metrics import (
     Mask,
     absolute_error,
+    accuracy_and_loss,
+    confusion,
     detection,
     l1_error,
     mean_memorization,
@@ -59,26 +53,12 @@ _Labels = tuple[Labels, Labels, Labels, Mask]
 
 FEW_CLASSES, MANY_CLASSES = 20, 200
 """Up to so many classes the first clients' confusion is kept too, and up to so many the federation's."""
+
 FIRST_CLIENTS = 5
 """Clients whose own confusion is kept, as in FedCorr's Fig. 8."""
+
 SCORED = 16_384
 """Samples whose probabilities of all classes are held at once."""
-
-
-def accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Share of rows of ``logits`` [n, K] whose largest entry is at the label, and the mean cross-entropy."""
-    right = (logits.argmax(1) == labels).double().mean()
-    return float(right), float(F.cross_entropy(logits.double(), labels))
-
-
-def confusion(true: Labels, held: Labels, num_classes: int) -> list[list[int]]:
-    """Counts of samples [C, C]: rows are the true class, columns the label that is held.
-
-    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
-    [[1, 1], [0, 1]]
-    """
-    counts = np.bincount(true * num_classes + held, minlength=num_classes**2)
-    return counts.reshape(num_classes, num_classes).tolist()
 
 
 @dataclass(frozen=True)
@@ -362,19 +342,3 @@ class Evaluator:
 
 def _all(findings: Iterable[Sequence[Finding]]) -> list[Finding]:
     return [finding for some in findings for finding in some]
-
-
-def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The numbers that papers report, from all evaluations in order.
-
-    ``best`` is the maximum over evaluations, an oracle over the test set; ``mean_last_10`` is over the last ten
-    evaluations; ``at_best_validation`` is the test accuracy where the validation accuracy was highest (the first time).
-    """
-    accuracies = [e["accuracy"] for e in evaluations]
-    if not accuracies:
-        return {}
-    found = {"best": max(accuracies), "last": accuracies[-1], "mean_last_10": float(np.mean(accuracies[-10:]))}
-    if "validation_accuracy" in evaluations[-1]:
-        held_out = [e["validation_accuracy"] for e in evaluations]
-        found["at_best_validation"] = accuracies[int(np.argmax(held_out))]
-    return found

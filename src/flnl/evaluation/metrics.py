@@ -1,30 +1,27 @@
-"""What runs are asked about afterwards: what was memorised, what was found, how far clients moved.
+"""Measures of models, labels and estimates against the truth: accuracy, detection, correction, quality."""
 
-Counts of what was there, no training: whoever has the truth calls these, and no method reads them.
-"""
+from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.stats import rankdata
+from torch import Tensor
 
-from flnl.core.parts import Params
-from flnl.data.dataset import Labels
+from flnl.core.images import Labels
 from flnl.numerics.scaling import quality
-from flnl.parts.losses.proximal import squared_distance
 
 Mask = NDArray[np.bool_]
+
 Array = NDArray[np.float64]
 
 
 def share_of(part: int, whole: int) -> float:
     """``part / whole``, NaN of nothing."""
     return part / whole if whole else float("nan")
-
-
-# ------------------------------------------------------------------------------------------------------- detection
 
 
 def detection(flagged: Mask, wrong: Mask) -> dict[str, float]:
@@ -55,9 +52,6 @@ def detection_auc(score: Array, wrong: Mask) -> float:
 def filter_accuracy(clean: Mask, given: Labels, true: Labels) -> float:
     """Share of samples [n] with a right flag: ``clean`` where the given label is the true one (FedDiv, Figs. 3, 5)."""
     return share_of(int((clean == (given == true)).sum()), len(clean))
-
-
-# ------------------------------------------------------------------------------------------------------- estimates
 
 
 def true_quality(true: Labels, given: Labels) -> float:
@@ -92,9 +86,6 @@ def rank_correlation(rho: Sequence[float] | Array, truth: Sequence[float] | Arra
 def l1_error(shares: Array, true: Array) -> float:
     """``Σ_c |q_c - p_c|``, in [0, 2] of two distributions [K]."""
     return float(np.abs(np.asarray(shares) - np.asarray(true)).sum())
-
-
-# ---------------------------------------------------------------------------------------------------- memorization
 
 
 @dataclass(frozen=True)
@@ -136,15 +127,38 @@ def mean_memorization(clients: Sequence[Memorization]) -> Memorization:
     return Memorization(**{name: float(v.mean()) if len(v) else float("nan") for name, v in known.items()})
 
 
-# ------------------------------------------------------------------------------------------------------- stability
-
-
-def squared_move(received: Params, trained: Params, trainable: Collection[str]) -> float:
-    """``‖θ_k - θ‖²`` over what is trained: parameters only, no running statistics."""
-    models = ({name: params[name].double() for name in trainable} for params in (trained, received))
-    return float(squared_distance(*models))
-
-
 def training_stability(moved: Sequence[float]) -> float:
     """``(1/|S|) Σ_k ‖θ_k - θ‖²`` over a cohort, from its members' (FedDiv, Fig. 4); NaN of an empty one."""
     return float(np.mean(moved)) if len(moved) else float("nan")
+
+
+def accuracy_and_loss(logits: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Share of rows of ``logits`` [n, K] whose largest entry is at the label, and the mean cross-entropy."""
+    right = (logits.argmax(1) == labels).double().mean()
+    return float(right), float(F.cross_entropy(logits.double(), labels))
+
+
+def confusion(true: Labels, held: Labels, num_classes: int) -> list[list[int]]:
+    """Counts of samples [C, C]: rows are the true class, columns the label that is held.
+
+    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
+    [[1, 1], [0, 1]]
+    """
+    counts = np.bincount(true * num_classes + held, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes).tolist()
+
+
+def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The numbers that papers report, from all evaluations in order.
+
+    ``best`` is the maximum over evaluations, an oracle over the test set; ``mean_last_10`` is over the last ten
+    evaluations; ``at_best_validation`` is the test accuracy where the validation accuracy was highest (the first time).
+    """
+    accuracies = [e["accuracy"] for e in evaluations]
+    if not accuracies:
+        return {}
+    found = {"best": max(accuracies), "last": accuracies[-1], "mean_last_10": float(np.mean(accuracies[-10:]))}
+    if "validation_accuracy" in evaluations[-1]:
+        held_out = [e["validation_accuracy"] for e in evaluations]
+        found["at_best_validation"] = accuracies[int(np.argmax(held_out))]
+    return found

@@ -1,4 +1,4 @@
-"""The figures of a run, functions of what its folder records; ``flnl figures RUN_DIR ...`` redraws them."""
+"""The figures of a run, functions of what its folder records; ``flnl figures RUN_DIR ...`` draws them again."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -7,10 +7,10 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from flnl.core.errors import DiskFullError, forgiven
 from flnl.figures import accuracy, clients, confusion, lid, memorization, noise_levels, stability
 from flnl.figures.record import RunRecord, read
-from flnl.forgiving import forgiven
-from flnl.storage.disk import DiskFullError, writing
+from flnl.storage.disk import writing
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from flnl.config.registry import restored
 from flnl.core.errors import UserError
 from flnl.figure_style import EIGHT, title
 from flnl.figures.record import RunRecord
-from flnl.run.folder import RESULT
+from flnl.storage.records import RESULT
 
 if TYPE_CHECKING:
     from flnl.data.federation.build import Federation

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
-from flnl.run.folder import RESULT, read_record
 from flnl.storage import lines
+from flnl.storage.records import RESULT, read_record
 
 Row = Mapping[str, Any]
 

@@ -48,15 +48,6 @@ def has_batch_norm(module: nn.Module) -> bool:
     return any(isinstance(layer, kinds) for layer in module.modules())
 
 
-def is_running_statistic(name: str) -> bool:
-    """Whether an entry of a state_dict is a normalisation's running mean or variance: measured, not learned.
-
-    >>> [is_running_statistic(name) for name in ("body.1.weight", "body.1.running_var")]
-    [False, True]
-    """
-    return name.rpartition(".")[2] in ("running_mean", "running_var")
-
-
 def check_inputs(model: str, shape: Shape, *, smallest: int = 1, channels: int | None = None) -> None:
     """Refuse inputs that ``model`` (the name in ``conf/model``) cannot take.
 

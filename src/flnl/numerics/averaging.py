@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flnl.core.parts import ClientResult, Params
+from flnl.core.messages import ClientResult
+from flnl.core.payload import Params
 
 
 @dataclass(frozen=True)

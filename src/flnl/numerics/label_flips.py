@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flnl.data.dataset import Indices, Labels
+from flnl.core.images import Indices, Labels
 
 Mask = NDArray[np.bool_]
 

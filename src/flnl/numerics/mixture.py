@@ -1,4 +1,4 @@
-"""Shared numerics: local intrinsic dimensionality, two-component mixtures, per-sample losses.
+"""Two-component Gaussian mixtures on a line.
 
 Degenerate input has a stated answer here, so that nobody downstream meets a NaN.
 """
@@ -7,58 +7,11 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
-from torch import Tensor
 
 Array = NDArray[np.float64]
-
-
-def lid(points: Tensor, k: int, *, guard: bool = True) -> Tensor:
-    """Local intrinsic dimensionality of each of ``points`` [n, d] among the others, float64 [n].
-
-    The maximum-likelihood estimate ``-((1/k) Σ_{i≤k} log(r_i / r_k))^-1`` over the distances r_1 ≤ … ≤ r_k to the k
-    nearest other points (Amsaleg et al. 2015; FedCorr, Eq. 2). With fewer than k other points, all of them serve.
-
-    With ``guard``: 0 where r_k = 0; distances of zero count as 1e-12 (or r_k, if that is less); NaN where all k are
-    equal up to rounding, since the estimate diverges there. Without it, what the authors' program computes: float32
-    points, 1e-6 added to r_k and to the sum, and k in the numerator whatever the number of points.
-
-    >>> lid(torch.tensor([[0.0], [1.0], [2.0]]), k=2)[0].item()  # 2 / ln 2
-    2.8853900817779268
-    """
-    n = len(points)
-    neighbours = min(k, n - 1)
-    if neighbours < 1:
-        return torch.zeros(n, dtype=torch.float64)
-    points = points.double() if guard else points.float().double()
-    distances = torch.cat(
-        [
-            torch.cdist(rows, points, compute_mode="donot_use_mm_for_euclid_dist").topk(neighbours + 1, largest=False)[
-                0
-            ]
-            for rows in points.split(max(1, 2**22 // n))
-        ]
-    )
-    nearest = distances[:, 1:]  # the first is the point itself
-    farthest = nearest[:, -1:]
-    if not guard:
-        total = torch.log(nearest / (farthest + 1e-6)).sum(1) + 1e-6
-        return torch.where(torch.isneginf(total), 0.0, -k / total)
-    nearest = torch.where(nearest == 0, farthest.clamp_max(1e-12), nearest)
-    total = torch.log(nearest / farthest).sum(1)
-    values = torch.where(total > -1e-9 * neighbours, torch.nan, -neighbours / total)
-    return torch.where(farthest[:, 0] == 0, 0.0, values)
-
-
-def lid_score(points: Tensor, k: int, *, guard: bool = True) -> float:
-    """Mean LID of a client's predictions [n, K]; samples with no estimate are left out, and 0 where none has one."""
-    values = lid(points, k, guard=guard)
-    values = values[torch.isfinite(values)]
-    return float(values.mean()) if len(values) else 0.0
 
 
 @dataclass(frozen=True)
@@ -130,13 +83,3 @@ def _two_means_cut(values: Array) -> float:
     explained = sums**2 / counts + (ordered.sum() - sums) ** 2 / (len(ordered) - counts)
     explained = np.where(ordered[1:] > ordered[:-1], explained, -np.inf)  # equal values stay together
     return float(ordered[np.argmax(explained)])
-
-
-def sample_losses(logits: Tensor, labels: Tensor, *, of_softmax: bool = False) -> Tensor:
-    """Cross-entropy of each sample, float64 [n], from logits [n, K] and labels [n].
-
-    ``of_softmax`` gives what FedCorr's released code computes: cross-entropy of the softmax's *output*, that is the
-    softmax taken twice, whose range has width 1 for any number of classes.
-    """
-    logits = logits.double()
-    return F.cross_entropy(F.softmax(logits, dim=1) if of_softmax else logits, labels, reduction="none")

@@ -1,12 +1,12 @@
-"""Values made comparable: indicators scaled to [0, 1] over clients, counts of classes to shares."""
+"""Scores scaled to shares."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flnl.core.images import Labels
 from flnl.core.ranges import Share
-from flnl.data.dataset import Labels
 
 Array = NDArray[np.float64]
 

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from flnl.core.errors import UserError
-from flnl.core.parts import ClientState, FederatedState, Payload, size_in_bytes
+from flnl.core.messages import ClientState
+from flnl.core.payload import Payload, size_in_bytes
+from flnl.core.state import FederatedState, Shelved
 from flnl.core.stored import class_of, name_of, stored
-from flnl.shelved import Shelved
 from flnl.storage.atomic import write_atomically, written_atomically
 from flnl.storage.shelf import Shelf
 

@@ -5,7 +5,6 @@ A folder holds one run. Whoever writes there holds its lock, which the system re
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -18,9 +17,7 @@ from filelock import FileLock, Timeout
 from flnl.config.identity import differences, recorded_key
 from flnl.core.errors import UserError
 from flnl.storage import order
-
-RESULT = "result.json"
-SWEEPS = Path("multirun")
+from flnl.storage.records import RESULT, SWEEPS, read_record
 
 
 @dataclass(frozen=True)
@@ -35,16 +32,6 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether there is nothing left to do."""
         return self.earlier is not None and self.earlier.get("status") == "finished"
-
-
-def read_record(folder: Path) -> dict[str, Any] | None:
-    """A run's ``result.json``; None where there is none that can be read."""
-    try:
-        record: dict[str, Any] = json.loads((folder / RESULT).read_text())
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(record, dict) and isinstance(record.get("key"), str) and isinstance(record.get("config"), dict)
-    return record if whole else None
 
 
 def open_folder(

@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-
-class Interrupted(BaseException):
-    """The run was asked to stop, and has. Not an ``Exception``: a sweep must end with it, not go to its next job."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.exit_code = 128 + number
+from flnl.core.errors import Interrupted
 
 
 class Interruption:

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flnl.core.method import Method
-from flnl.core.parts import RoundResult
+from flnl.core.state import RoundResult
 from flnl.core.terminal import cell, print_line, visible
 
 QUIET_SECONDS = 30.0

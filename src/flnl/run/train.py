@@ -18,11 +18,11 @@ from omegaconf import DictConfig
 
 from flnl.config.check import check_config, check_machine, check_read
 from flnl.core.terminal import print_line
-from flnl.run import progress, session
-from flnl.run.folder import RESULT
+from flnl.run import opening, progress
 from flnl.run.interrupt import Interruption
 from flnl.run.session import Session
 from flnl.storage import lines
+from flnl.storage.records import RESULT
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def train(
     check_machine(cfg)
     if job is None:  # one protocol may serve all methods of a sweep
         check_read(cfg, words)
-    claimed = session.claim(cfg, words, job)
+    claimed = opening.claim(cfg, words, job)
     if claimed.folder.finished:
         assert claimed.folder.earlier is not None
         claimed.folder.lock.release()
@@ -74,7 +74,7 @@ def train(
             log.warning("%s; the numbers below are of %s, which was written with them", wrong, RESULT)
         progress.closing(f"finished earlier: {claimed.folder.path}", {**earlier, **earlier.get("metrics", {})})
         return Outcome("finished", claimed.folder.path, earlier)
-    run = session.open_session(cfg, words, claimed)
+    run = opening.open_session(cfg, words, claimed)
     with run, Interruption() if stop is None else nullcontext(stop) as stop:
         opened(run)
         try:

@@ -5,15 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from flnl.core.errors import DiskFullError
+
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """No space, no quota left, or a file larger than the system allows this process."""
-
-
-class DiskFullError(OSError):
-    """There is no space for a file."""
-
-    def __str__(self) -> str:
-        return str(self.args[-1])
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from flnl.core.credentials import redacted
-from flnl.core.errors import UserError, in_one_line
+from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
-from flnl.run.interrupt import Interrupted, Interruption
+from flnl.run.interrupt import Interruption
 from flnl.sweep.ledger import Job, Ledger
 
 if TYPE_CHECKING:

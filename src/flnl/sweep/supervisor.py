@@ -20,12 +20,11 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict
 
-from flnl.cli import guard
-from flnl.config import compose
+from flnl.cli import explain
+from flnl.config import resolvers
 from flnl.config.check import check_config, check_machine
-from flnl.core.errors import UserError, in_one_line
+from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
-from flnl.run.interrupt import Interrupted
 from flnl.sweep import workers
 from flnl.sweep.job import shares_a_process
 from flnl.sweep.ledger import DONE, Job, Ledger
@@ -201,7 +200,7 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
     loader = GlobalHydra.instance().config_loader()
     seen: set[object] = set()
     for number, job in enumerate(jobs):
-        groups = frozenset(w for w in job if (compose.CONF / w.split("=")[0].split("@")[0]).is_dir())
+        groups = frozenset(w for w in job if (resolvers.CONF / w.split("=")[0].split("@")[0]).is_dir())
         if {*job, groups} <= seen:
             continue
         seen |= {*job, groups}
@@ -213,7 +212,7 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
             if not elsewhere(composed.hydra):
                 check_machine(cfg)
         except (UserError, HydraException) as error:
-            said = guard.explain(error, job)
+            said = explain.explain(error, job)
             raise UserError(said if len(jobs) == 1 else f"job {number}: {said}; no job has begun") from None
 
 

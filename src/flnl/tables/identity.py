@@ -23,8 +23,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from flnl.cli import guard
-from flnl.config import compose
+from flnl.cli import explain
+from flnl.config import compose, identity, resolvers, schema
 from flnl.config import identity as identities
 from flnl.config.registry import stored_name
 from flnl.core.errors import UserError
@@ -110,7 +110,7 @@ class Identities:
         try:
             plain = compose.resolved(self._set(words))
         except (UserError, HydraException, OmegaConfBaseException) as error:
-            raise UserError(guard.explain(error, words)) from None
+            raise UserError(explain.explain(error, words)) from None
         return Identity(
             key=identities.run_key(plain),
             method=str(plain["method"]["name"]),
@@ -120,7 +120,7 @@ class Identities:
             epochs=int(plain["train"]["epochs"]),
             batch=int(plain["train"]["batch_size"]),
             clients=int(plain["partition"].get("num_clients") or 1),
-            settings={key: value for key, value in compose.flatten(plain) if SETTING.fullmatch(key)},
+            settings={key: value for key, value in identity.flatten(plain) if SETTING.fullmatch(key)},
         )
 
     def _set(self, words: Sequence[str]) -> DictConfig:
@@ -136,7 +136,7 @@ class Identities:
 
 def _chooses(word: str) -> bool:
     """Whether a word chooses a file of a group."""
-    return (compose.CONF / word.lstrip("+~").split("=")[0].split("@")[0]).is_dir()
+    return (resolvers.CONF / word.lstrip("+~").split("=")[0].split("@")[0]).is_dir()
 
 
 def _sized(dataset: Mapping[str, Any]) -> str:
@@ -167,8 +167,8 @@ def trainings(plain: Mapping[str, Any]) -> int:
 
 def _digest() -> str:
     """Of all that a key depends on besides the words."""
-    skipped = {compose.CONF / folder for folder in compose.NO_GROUPS}
-    files = sorted(path for path in compose.CONF.rglob("*.yaml") if path.parent not in skipped)
+    skipped = {resolvers.CONF / folder for folder in schema.NO_GROUPS}
+    files = sorted(path for path in resolvers.CONF.rglob("*.yaml") if path.parent not in skipped)
     found = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
     for path in (*map(Path, (compose.__file__, identities.__file__, __file__)), *files):
         found.update(path.name.encode() + path.read_bytes())

@@ -23,8 +23,8 @@ from hydra.types import HydraContext, RunMode
 from hydra.version import setbase
 from omegaconf import DictConfig
 
-from flnl.cli import guard
-from flnl.config import compose
+from flnl.cli import explain, overrides
+from flnl.config import compose, resolvers
 from flnl.config.check import check_config
 from flnl.config.identity import NOT_OF_THE_KEY
 from flnl.core.errors import UserError
@@ -77,13 +77,13 @@ def check(plan: Plan, words: Sequence[str]) -> None:
     Raises:
         UserError: for a word that is wrong, or that would make other runs than the tables'.
     """
-    guard.check_words(words)
+    overrides.check_words(words)
     ours, theirs = _parted(words)
     run = next(iter(plan.runs.values()), None)
     try:
         composed = compose.load([*ours, *(theirs if run is None else _joined(run, theirs))])
     except HydraException as error:
-        raise UserError(guard.explain(error, words)) from None
+        raise UserError(explain.explain(error, words)) from None
     for word in theirs:
         if not _changes_no_key(word):
             raise UserError(
@@ -123,7 +123,7 @@ def launch(plan: Plan, words: Sequence[str]) -> bool:
         return True
     setbase("1.3")
     GlobalHydra.instance().clear()
-    hydra = Hydra.create_main_hydra2("tables", create_config_search_path(str(compose.CONF)))
+    hydra = Hydra.create_main_hydra2("tables", create_config_search_path(str(resolvers.CONF)))
     try:
         composed = hydra.compose_config(
             "config",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flnl.core.errors import UserError
-from flnl.run.folder import SWEEPS
+from flnl.storage.records import SWEEPS
 from flnl.tables import metric_values, run_record
 from flnl.tables.failed_jobs import fruitless
 from flnl.tables.identity import Identities, Identity

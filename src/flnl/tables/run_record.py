@@ -10,9 +10,9 @@ from typing import Any
 
 from flnl.compare.runs import shown
 from flnl.core.errors import UserError
-from flnl.run.folder import RESULT, read_record
 from flnl.storage import lines
 from flnl.storage.lines import METRICS, DamagedLinesError
+from flnl.storage.records import RESULT, read_record
 
 PARTS: Mapping[str, Any] = {
     "metrics": Mapping,

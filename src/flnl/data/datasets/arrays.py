@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.errors import UserError
+from flnl.core.images import Labels
 from flnl.core.ranges import Count, PathText, PositiveCount
-from flnl.data.dataset import Dataset, Labels
+from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.label_file import LabelFile, choose_labels, number_clients, read_label_file

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from flnl.core.errors import UserError
-from flnl.data.dataset import Dataset, Indices, Labels
+from flnl.core.images import Indices, Labels
+from flnl.data.dataset import Dataset
 from flnl.data.images import Store
 from flnl.data.transforms import Transform
 

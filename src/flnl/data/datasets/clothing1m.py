@@ -12,8 +12,9 @@ from typing import Annotated, Literal
 import numpy as np
 
 from flnl.core.errors import UserError
+from flnl.core.images import Labels
 from flnl.core.ranges import FromFiles, PathText, PositiveCount
-from flnl.data.dataset import Dataset, Labels
+from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble, balanced
 from flnl.data.datasets.download import expand
 from flnl.data.images import ImageFiles, file_sizes

@@ -12,8 +12,9 @@ from typing import Annotated, Literal
 import numpy as np
 
 from flnl.core.errors import UserError
+from flnl.core.images import Labels
 from flnl.core.ranges import Count, FromFiles, NonNegative, PathText, PositiveCount
-from flnl.data.dataset import Dataset, Labels
+from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.label_file import choose_labels, read_label_file

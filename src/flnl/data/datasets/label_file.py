@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from flnl.core.errors import UserError
-from flnl.data.dataset import Indices, Labels
+from flnl.core.images import Indices, Labels
 from flnl.storage.spreadsheet import text_of
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from flnl.core.images import Indices, Labels
 from flnl.core.ranges import Share
 from flnl.core.streams import stream
-from flnl.data.dataset import Indices, Labels
 from flnl.numerics.label_flips import whole
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,9 +22,10 @@ from torch import Tensor
 
 from flnl.core import streams
 from flnl.core.errors import UserError
-from flnl.core.parts import Samples
+from flnl.core.images import Indices, Labels
+from flnl.core.messages import Samples
 from flnl.core.streams import stream
-from flnl.data.dataset import Dataset, Indices, Labels
+from flnl.data.dataset import Dataset
 from flnl.data.federation.benchmark import held_by_server
 from flnl.data.noise import ClientNoise, Noise, corrupt
 from flnl.data.noise.transition import Clean
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 log = logging.getLogger(__name__)
-
-FIGURE = "federation.png"
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,9 +213,6 @@ def _pool(dataset: Dataset, labels: Labels) -> Pool:
     return Pool(labels, dataset.num_classes, dataset.clients, dataset.ids)
 
 
-# --------------------------------------------------------------------------------------------------------- on disk
-
-
 def _cache_file(
     cache: Path | None, dataset: Dataset, partition: Partition, noise: Noise, seed: int, validation: float
 ) -> Path | None:
@@ -286,60 +280,3 @@ def _load(file: Path, n: int) -> Draw | None:
         log.debug("%s: %r", file, error)
     log.warning("%s is damaged; the federation is drawn again", file)
     return None
-
-
-# -------------------------------------------------------------------------------------------------------- the card
-
-
-def show(overrides: Sequence[str]) -> Path:
-    """Build the federation that the overrides describe, print its card, and give the folder that has it and the figure.
-
-    Raises:
-        UserError: for what the user can mend.
-    """
-    from rich.console import Console
-
-    from flnl.config import compose
-    from flnl.config.check import check_config
-    from flnl.core.terminal import print_line
-    from flnl.data.federation.card import card, markdown, tables
-    from flnl.data.federation.figure import encoded
-    from flnl.storage.output_file import write_output
-
-    cfg = compose.load(overrides)
-    check_config(cfg)
-    federation = from_config(cfg, Path(cfg.cache).expanduser())
-    key, folder = "output", Path(cfg.output or "")
-    if cfg.output is None:
-        key, folder = "output_root", Path(cfg.output_root) / f"federation-{federation.fingerprint[:8]}"
-    found = card(federation)
-    files = {
-        "card.json": (json.dumps(found) + "\n").encode(),
-        "card.md": markdown(found).encode(errors="backslashreplace"),
-        FIGURE: encoded(federation),
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            write_output(folder / name, content)
-    except OSError as error:
-        raise UserError(f"{key}={cfg[key]}: {error.strerror or error}; choose a folder you can write to") from error
-    console = Console()
-    for table in tables(found, console.width):
-        console.print(table)
-    print_line(f"card.md, card.json and {FIGURE} are in {folder}")
-    return folder
-
-
-def main() -> None:
-    """What ``flnl card`` runs."""
-    from flnl.cli import guard
-
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print("flnl card [key=value ...]: draw a federation and show its card, without training")
-        return
-    guard.guarded(lambda: show(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    main()

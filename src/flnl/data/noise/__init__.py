@@ -11,8 +11,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from flnl.core.images import Indices, Labels
 from flnl.core.streams import stream
-from flnl.data.dataset import Dataset, Indices, Labels
+from flnl.data.dataset import Dataset
 
 Rates = NDArray[np.float64]
 

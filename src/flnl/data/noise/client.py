@@ -10,9 +10,10 @@ from typing import Literal
 import numpy as np
 
 from flnl.core.errors import UserError
+from flnl.core.images import Labels
 from flnl.core.ranges import NonNegative, PositiveCount, Share
 from flnl.core.streams import stream
-from flnl.data.dataset import Dataset, Labels
+from flnl.data.dataset import Dataset
 from flnl.data.noise import Rates
 from flnl.data.noise.maps import MapName, class_map, local_map
 from flnl.numerics.label_flips import Mask, bernoulli, exactly, nearest, redraw, remap, whole

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from flnl.core.errors import UserError
+from flnl.core.images import Labels
 from flnl.core.ranges import PathText
-from flnl.data.dataset import Dataset, Labels
+from flnl.data.dataset import Dataset
 
 log = logging.getLogger(__name__)
 

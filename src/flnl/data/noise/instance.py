@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flnl.core.images import Indices, Labels
 from flnl.core.ranges import Positive, Share
 from flnl.core.streams import stream
-from flnl.data.dataset import Dataset, Indices, Labels
+from flnl.data.dataset import Dataset
 from flnl.data.noise.transition import true_labels
 
 CHUNK = 4096

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from flnl.core.errors import UserError
-from flnl.data.dataset import Dataset, Labels
+from flnl.core.images import Labels
+from flnl.data.dataset import Dataset
 
 MapName = Literal["auto", "patrini", "cdr", "gce", "swaps", "superclass", "block5", "pair", "pair_previous"]
 

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
+from flnl.core.images import Labels
 from flnl.core.ranges import PathText, Share
 from flnl.core.streams import stream
-from flnl.data.dataset import Dataset, Labels
+from flnl.data.dataset import Dataset
 from flnl.data.noise.maps import MapName, class_map
 from flnl.numerics.label_flips import choose, redraw, remap
 

@@ -16,16 +16,16 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.flop_counter import FlopCounterMode
 
-from flnl.config import compose, registry
+from flnl.config import compose, registry, schema
 from flnl.config.check import located
+from flnl.core.execution import Executor, described
 from flnl.core.method import Method
-from flnl.core.parts import Executor, described
 from flnl.engine.executors.processes import usable_cores
 from flnl.engine.executors.worker_context import Inner
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.eligibility import why_not
-from flnl.run.folder import RESULT
+from flnl.storage.records import RESULT
 
 STACKED_PARAMETERS = 100_000
 """Up to so many parameters a step costs little beside its overhead. An MLP on digits has 4,810, LeNet-5 62,006."""
@@ -76,7 +76,7 @@ class Work:
 
 def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None:
     """Why the clients of a method cannot be stacked in some stage; None where they can."""
-    training = compose.Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
+    training = schema.Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
     for stage in method.stages:
         job = LocalTraining(training, stage.batch, stage.local, stage.gradient, stage.exchange)
         if (reason := why_not(job, network)) is not None:

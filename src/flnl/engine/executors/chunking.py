@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flnl.core.parts import BLOCK
+from flnl.core.execution import BLOCK
 
 
 @dataclass(frozen=True)

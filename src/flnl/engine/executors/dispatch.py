@@ -11,8 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from flnl.core.parts import BLOCK, Block, ClientJob, ClientTask, Executor, Params, described
-from flnl.data.dataset import Images
+from flnl.core.execution import BLOCK, Block, ClientJob, Executor, described
+from flnl.core.images import Images
+from flnl.core.messages import ClientTask
+from flnl.core.payload import Params
 from flnl.engine.executors.chunking import Piece, plan
 from flnl.engine.executors.serialization import Shared, decode, encode
 from flnl.engine.executors.worker_context import Failure, Inner, RaisedInWorkerError

@@ -25,9 +25,9 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
-from flnl.core.parts import Params
+from flnl.core.images import Images
+from flnl.core.payload import Params
 from flnl.core.ranges import PositiveCount
-from flnl.data.dataset import Images
 from flnl.engine.executors.dispatch import Crew, Crewed, Lost
 from flnl.engine.executors.serialization import Shared, encode, pack
 from flnl.engine.executors.shared_memory import Place, place

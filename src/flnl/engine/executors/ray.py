@@ -17,9 +17,9 @@ from typing import Annotated, Any
 from annotated_types import MinLen
 
 from flnl.core.errors import UserError
-from flnl.core.parts import Params
+from flnl.core.images import Images
+from flnl.core.payload import Params
 from flnl.core.ranges import FromFiles, NonNegative, PositiveCount
-from flnl.data.dataset import Images
 from flnl.engine.executors.dispatch import Crew, Crewed, Lost
 from flnl.engine.executors.processes import python_path, usable_cores
 from flnl.engine.executors.serialization import Packed, Shared, decode, encode, pack

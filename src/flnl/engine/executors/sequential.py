@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from flnl.core.parts import BLOCK, Block, ClientJob, ClientTask, Executor
+from flnl.core.execution import BLOCK, Block, ClientJob, Executor
+from flnl.core.messages import ClientTask
 from flnl.engine.network import Network
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flnl.core.parts import Params
-from flnl.data.dataset import Images
+from flnl.core.images import Images
+from flnl.core.payload import Params
 
 Name = tuple[str, Any]
 Data = bytes | bytearray | memoryview

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from annotated_types import Ge, Interval, MultipleOf
 
 from flnl.core.errors import UserError
-from flnl.core.parts import BLOCK, Block, ClientJob, ClientResult, ClientTask, Executor
+from flnl.core.execution import BLOCK, Block, ClientJob, Executor
+from flnl.core.messages import ClientResult, ClientTask
 from flnl.core.ranges import Positive
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network

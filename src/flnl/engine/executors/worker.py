@@ -10,7 +10,7 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
-from flnl.core.parts import Params
+from flnl.core.payload import Params
 from flnl.core.terminal import log_to_stderr
 from flnl.engine.executors.serialization import Shared, decode
 from flnl.engine.executors.shared_memory import Place

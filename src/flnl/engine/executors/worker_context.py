@@ -15,8 +15,9 @@ import threadpoolctl
 import torch
 from torch import nn
 
-from flnl.core.parts import ClientJob, Executor, Params, as_list
-from flnl.data.dataset import Images
+from flnl.core.execution import ClientJob, Executor, as_list
+from flnl.core.images import Images
+from flnl.core.payload import Params
 from flnl.data.transforms import Transform
 from flnl.engine.executors.serialization import Shared, decode, encode
 from flnl.engine.network import PRECISIONS, Layout, Network, fabric_for

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flnl.core.parts import BatchRule, ClientTask, LossTerm
+from flnl.core.messages import ClientTask
+from flnl.core.parts import BatchRule, LossTerm
 from flnl.data.transforms import Augmentation, Transform
 
 

@@ -11,7 +11,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from flnl.config.compose import Training
+from flnl.config.schema import Training
 from flnl.core.parts import LossTerm, Step
 from flnl.engine.local.optimizer import Sgd
 

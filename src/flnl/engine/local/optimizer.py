@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flnl.config.compose import Training
+from flnl.config.schema import Training
 
 
 class Sgd(torch.optim.SGD):

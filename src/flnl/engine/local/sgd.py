@@ -10,28 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flnl.config.compose import Training
+from flnl.config.schema import Training
+from flnl.core.messages import ClientResult, ClientState, ClientTask, Observation, Samples
 from flnl.core.model import Model
-from flnl.core.parts import (
-    BatchRule,
-    ClientResult,
-    ClientState,
-    ClientTask,
-    Exchange,
-    GradientTransform,
-    LossTerm,
-    Observation,
-    Params,
-    Payload,
-    Samples,
-    Step,
-    all_finite,
-)
+from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm, Step
+from flnl.core.payload import Params, Payload, all_finite
 from flnl.core.streams import torch_seeded
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
 from flnl.engine.local.lightning import ClientModule, Objective, backward, mean_over_steps
 from flnl.engine.network import Network
-from flnl.evaluation.metrics import squared_move
+from flnl.numerics.distance import squared_move
 
 
 @dataclass(frozen=True)

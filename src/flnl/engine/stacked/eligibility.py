@@ -1,6 +1,7 @@
 """What can be stacked, and how many clients at once."""
 
-from flnl.core.parts import BLOCK, BatchRule, GradientTransform
+from flnl.core.execution import BLOCK
+from flnl.core.parts import BatchRule, GradientTransform
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from flnl.core.parts import Params
+from flnl.core.payload import Params
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.joining import Joined, alike
 from flnl.engine.stacked.objective import Batch, Objective

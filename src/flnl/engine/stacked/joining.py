@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.parts import Payload
+from flnl.core.payload import Payload
 from flnl.engine.stacked.errors import NotStackable
 
 Path = tuple[Any, ...]

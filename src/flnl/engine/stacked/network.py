@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from flnl.core.parts import Params
+from flnl.core.payload import Params
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.layers import KNOWN, Form, Layer

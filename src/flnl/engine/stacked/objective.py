@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from flnl.core.parts import Broadcast, ClientTask, GradientTransform, LossTerm, Params, Payload, Step
+from flnl.core.messages import Broadcast, ClientTask
+from flnl.core.parts import GradientTransform, LossTerm, Step
+from flnl.core.payload import Params, Payload
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.lightning import average
 from flnl.engine.network import Network

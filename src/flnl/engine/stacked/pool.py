@@ -6,7 +6,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from flnl.core.parts import ClientTask
+from flnl.core.messages import ClientTask
 from flnl.data.transforms import Augmentation
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable

@@ -7,8 +7,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from flnl.config.compose import Training
-from flnl.core.parts import Params
+from flnl.config.schema import Training
+from flnl.core.payload import Params
 from flnl.engine.local.optimizer import Sgd
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network

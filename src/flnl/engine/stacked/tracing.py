@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flnl.core.parts import Broadcast, Step
+from flnl.core.messages import Broadcast
+from flnl.core.parts import Step
 
 NUMBER, ROUND, RECEIVED = "number", "round", "received"
 

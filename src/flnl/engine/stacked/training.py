@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flnl.core.parts import BatchRule, ClientTask, Params
+from flnl.core.messages import ClientTask
+from flnl.core.parts import BatchRule
+from flnl.core.payload import Params
 from flnl.data.transforms import Augmentation
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
 from flnl.engine.local.sgd import Fit, LocalTraining

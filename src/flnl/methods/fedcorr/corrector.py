@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import Finding, SuspectedSamples
+from flnl.core.messages import ClientState, ClientTask, Correction
 from flnl.core.model import Model
-from flnl.core.parts import ClientState, ClientTask, Correction, LabelCorrector, Payload
+from flnl.core.parts import LabelCorrector
+from flnl.core.payload import Payload
 from flnl.core.ranges import Share
 from flnl.core.stored import stored
 from flnl.methods.fedcorr.exchange import NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
-from flnl.numerics.mixture import sample_losses, two_gaussians
+from flnl.numerics.losses import sample_losses
+from flnl.numerics.mixture import two_gaussians
 
 
 @stored("Suspects")

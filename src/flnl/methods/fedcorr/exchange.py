@@ -11,11 +11,15 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import EstimatedNoise, Finding, NoisyClients
+from flnl.core.messages import ClientState, ClientTask
 from flnl.core.model import Model
-from flnl.core.parts import ClientState, ClientTask, Exchange, Params, Payload
+from flnl.core.parts import Exchange
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import PositiveCount
 from flnl.core.stored import stored
-from flnl.numerics.mixture import lid_score, sample_losses, two_gaussians
+from flnl.methods.fedcorr.lid import lid_score
+from flnl.numerics.losses import sample_losses
+from flnl.numerics.mixture import two_gaussians
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from flnl.core.messages import ClientTask
 from flnl.core.model import Model
-from flnl.core.parts import ClientTask, Selection
+from flnl.core.parts import Selection
 from flnl.core.ranges import Count, NonNegative, Share
 from flnl.methods.feddiv import consistency
 from flnl.methods.feddiv.consistency import debiased, no_bias

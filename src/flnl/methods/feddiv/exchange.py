@@ -10,9 +10,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding, SuspectedSamples
+from flnl.core.messages import ClientState, ClientTask, Opened
 from flnl.core.model import Model
-from flnl.core.parts import ClientJob, ClientState, ClientTask, Exchange, Opened, Params, Payload
+from flnl.core.parts import Exchange
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import NonNegative, Share
 from flnl.core.stored import stored
 from flnl.core.streams import stream

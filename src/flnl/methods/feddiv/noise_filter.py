@@ -14,7 +14,8 @@ from torch import Tensor
 
 from flnl.core.ranges import Positive, Share
 from flnl.core.stored import stored
-from flnl.numerics.mixture import REGULARISATION, Array, sample_losses, two_gaussians
+from flnl.numerics.losses import sample_losses
+from flnl.numerics.mixture import REGULARISATION, Array, two_gaussians
 
 Mask = NDArray[np.bool_]
 LossKind = Literal["ce", "ce_of_softmax"]

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flnl.core.parts import Broadcast, LossTerm, Params, Part, Step
+from flnl.core.messages import Broadcast
+from flnl.core.parts import LossTerm, Part, Step
+from flnl.core.payload import Params, is_running_statistic
 from flnl.core.ranges import NonNegative, Positive
-from flnl.models.layers import is_running_statistic
-from flnl.parts.losses.proximal import squared_distance
+from flnl.numerics.distance import squared_distance
 
 
 class ServerPart:
@@ -35,9 +36,7 @@ class FedDyn(LossTerm):
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
         """The server's part: without it clients are pulled to where no fixed point is."""
-        from flnl.parts.servers import FedDyn as Server  # which takes this module
-
-        return () if any(isinstance(part, Server) for part in stage) else ("method/server=feddyn",)
+        return () if any(isinstance(part, ServerPart) for part in stage) else ("method/server=feddyn",)
 
     def init(self, params: Params, count: int, num_classes: int) -> dict[str, Any]:
         """Zeros, and this client's α_k."""

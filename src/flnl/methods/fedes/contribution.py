@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flnl.core.parts import Benchmark, Gathered
+from flnl.core.messages import Benchmark, Gathered
 from flnl.core.ranges import NonNegative, Positive, PositiveCount, Share
 from flnl.core.stored import stored
 from flnl.core.streams import stream

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flnl.core.parts import Params
+from flnl.core.payload import Params
 from flnl.core.ranges import Positive, PositiveCount
 
 Scope = Literal["dims_2_4", "all"]

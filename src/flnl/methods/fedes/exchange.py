@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.findings import EstimatedQuality, Finding, Scalar
+from flnl.core.messages import Benchmark, Broadcast, ClientState, ClientTask, Gathered, Oracle
 from flnl.core.model import Model
-from flnl.core.parts import Benchmark, Broadcast, ClientState, ClientTask, Exchange, Gathered, Oracle, Params, Payload
+from flnl.core.parts import Exchange
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import PositiveCount, Share
 from flnl.core.stored import stored
 from flnl.core.streams import stream

@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding, LabelShares
+from flnl.core.messages import ClientState, ClientTask, Opened
 from flnl.core.model import Model
-from flnl.core.parts import ClientJob, ClientState, ClientTask, Exchange, Opened, Payload
+from flnl.core.parts import Exchange
+from flnl.core.payload import Payload
 from flnl.core.ranges import PositiveCount
 from flnl.core.stored import stored
 from flnl.methods.fedpeer.privacy import (

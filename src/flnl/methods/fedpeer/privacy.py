@@ -14,9 +14,9 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from flnl.core.images import Labels
 from flnl.core.ranges import PositiveCount
 from flnl.core.stored import stored
-from flnl.data.dataset import Labels
 from flnl.numerics.label_flips import bernoulli, redraw
 
 Array = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""FLR's regulariser as a term: the pseudo labels of ``flr.pseudo_label``, kept a sample from visit to visit."""
+"""FLR's regulariser as a term: the pseudo labels of ``pseudo_label``, kept a sample from visit to visit."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from flnl.core.errors import UserError
-from flnl.core.parts import Broadcast, LossTerm, Params, Step
+from flnl.core.messages import Broadcast
+from flnl.core.parts import LossTerm, Step
+from flnl.core.payload import Params
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
 from flnl.methods.flr.pseudo_label import (
     AlphaSchedule,

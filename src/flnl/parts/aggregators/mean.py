@@ -1,14 +1,12 @@
-"""How the clients' models are combined."""
+"""Weighted means of the clients' models."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-import torch
-from torch import Tensor
-
-from flnl.core.parts import Aggregator, ClientResult, Params, Payload
-from flnl.methods.fedes.exchange import ClientQualities
+from flnl.core.messages import ClientResult
+from flnl.core.parts import Aggregator
+from flnl.core.payload import Params, Payload
 from flnl.numerics.averaging import WeightedSum, divided, summed
 
 
@@ -28,88 +26,3 @@ class Mean(Aggregator[WeightedSum]):
     def combine(self, params: Params, values: Iterable[WeightedSum]) -> Params:
         """The mean; ``params`` itself where nobody contributed."""
         return divided(params, values)
-
-
-@dataclass(frozen=True)
-class QualityMean(Aggregator[WeightedSum]):
-    """``Σ_k n_k ρ_k θ_k / Σ_k n_k ρ_k`` with ρ_k the client's estimated data quality (FedES, Eq. 18).
-
-    ``weights=samples`` leaves ρ out, the ablation. Where nobody in the cohort has any quality the model stays.
-    """
-
-    reads: ClassVar[tuple[type, ...]] = (ClientQualities,)
-    weights: Literal["quality", "samples"]
-
-    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
-        """Sums over a few clients."""
-        rho = known.one(ClientQualities).value
-        used = [float(rho[r.client]) if self.weights == "quality" else 1.0 for r in results]
-        return summed(params, results, [r.num_samples * own for r, own in zip(results, used, strict=True)])
-
-    def combine(self, params: Params, values: Iterable[WeightedSum]) -> Params:
-        """The mean; ``params`` itself where nobody contributed."""
-        return divided(params, values)
-
-
-@dataclass(frozen=True)
-class Models:
-    """A block's contribution: its clients' models as they are, one below the other."""
-
-    weights: list[int]
-    stacked: Params  # by name, [clients, ...]
-
-
-@dataclass(frozen=True)
-class Median(Aggregator[Models]):
-    """The median of every coordinate by itself (Yin et al. 2018).
-
-    With the values y_1 ≤ … ≤ y_m of m clients it is the middle one, or the mean of the two middle ones where m is
-    even. ``weights=samples`` counts client k n_k times. Batch norm's running statistics are treated as parameters
-    are; integer buffers take the maximum. All m models are in memory at once.
-    """
-
-    weights: Literal["uniform", "samples"]
-
-    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
-        """The models of a few clients."""
-        weights = [r.num_samples if self.weights == "samples" else 1 for r in results]
-        models = [r.params for r in results if r.params is not None]
-        assert len(models) == len(results), "models are combined where the clients ran"
-        return Models(weights, {name: torch.stack([m[name] for m in models]) for name in params} if models else {})
-
-    def combine(self, params: Params, values: Iterable[Models]) -> Params:
-        """The median; ``params`` itself where nobody contributed."""
-        blocks = [v for v in values if v.weights]
-        if not blocks:
-            return params
-        weights = torch.tensor([w for block in blocks for w in block.weights])
-        combined: Params = {}
-        for name, received in params.items():
-            entries = torch.cat([block.stacked[name] for block in blocks])
-            if received.is_floating_point():
-                columns = entries.reshape(len(entries), -1).split(COLUMNS, dim=1)
-                combined[name] = torch.cat([median(part, weights) for part in columns]).reshape(received.shape)
-            else:
-                combined[name] = entries.amax(0)
-        return combined
-
-
-COLUMNS = 2**20
-"""Coordinates that are sorted at once, so that what a sort needs stays small beside the models."""
-
-
-def median(values: Tensor, weights: Tensor) -> Tensor:
-    """Medians [d] of ``values`` [m, d], row i counting ``weights[i]`` times, int64 [m].
-
-    >>> median(torch.tensor([[1.0], [2.0], [4.0], [100.0]]), torch.tensor([1, 1, 1, 1]))
-    tensor([3.])
-    """
-    ordered, place = values.sort(0)
-    weights = weights.to(values.device)
-    reached, below, above = (torch.zeros_like(place[0]) for _ in range(3))
-    for row in place:
-        reached += 2 * weights[row]
-        below += reached < weights.sum()  # so many rows until half of the weight is reached,
-        above += reached <= weights.sum()  # and so many until it is passed
-    middle = ordered.gather(0, below[None]).double() + ordered.gather(0, above[None]).double()
-    return (middle[0] / 2).to(values.dtype)

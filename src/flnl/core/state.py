@@ -1,13 +1,50 @@
-"""A mapping that holds as much as a limit allows in memory and stores the rest: what clients keep between visits.
+"""The state of a run: the server's, what clients keep, and the counters.
 
-A value like the rest of the state: an update gives another mapping and leaves this one as it was.
+``FederatedState`` goes into a round and comes out of it; a checkpoint is this value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from flnl.core.messages import ClientState
+from flnl.core.payload import Params
+from flnl.core.stored import stored
+
+
+@stored("ServerState")
+@dataclass(frozen=True)
+class ServerState:
+    """The global model and one slot of state for each server-side part that has any."""
+
+    params: Params
+    parts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@stored("Counters")
+@dataclass(frozen=True)
+class Counters:
+    """Cost so far. A participation is one local training (FedCorr, App. B); bytes are everything that travelled."""
+
+    participations: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    left_out: int = 0  # trainings that came back non-finite
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """The state after a round and what happened in it."""
+
+    state: FederatedState
+    stage: str
+    cohort: tuple[int, ...]
+    metrics: Mapping[str, float]  # mean training loss, clients left out, clients without a step; what was observed
+    evaluation: Mapping[str, float] | None = None  # where one fell due
+    correction: Mapping[str, Any] | None = None  # against the truth where there is one, where labels were corrected
+
 
 V = TypeVar("V")
 
@@ -87,3 +124,28 @@ class Shelved(Mapping[int, V]):
             if size <= self.limit:
                 break
         return replace(self, held=held, files=files, size=size)
+
+
+@stored("FederatedState")
+@dataclass(frozen=True)
+class FederatedState:
+    """Everything that a run is at the end of a round. A checkpoint is this value."""
+
+    round: int
+    server: ServerState
+    clients: Shelved[ClientState] = field(default_factory=Shelved)
+    counters: Counters = field(default_factory=Counters)
+
+    def client(self, client: int) -> ClientState:
+        """What this client keeps."""
+        return self.clients[client] if client in self.clients else ClientState()
+
+    def keeping(self, states: Mapping[int, ClientState]) -> FederatedState:
+        """The state with these clients keeping what is given here."""
+        kept = {client: state for client, state in states.items() if not state.empty}
+        return replace(self, clients=self.clients.updated(kept, states.keys() - kept.keys()))
+
+    def counted(self, **more: int) -> FederatedState:
+        """The state with the named counters increased."""
+        now = {name: getattr(self.counters, name) + by for name, by in more.items()}
+        return replace(self, counters=replace(self.counters, **now))

@@ -1,0 +1,91 @@
+"""What Hydra and OmegaConf raise, in one line that names the key and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from flnl.config.compose import load, options
+from flnl.config.groups import not_an_option
+from flnl.config.identity import flatten
+from flnl.config.resolvers import CONF
+from flnl.core.errors import UserError
+
+
+def explain(error: BaseException, words: Sequence[str]) -> str:
+    """One line that names the key, what was wrong and what would be right."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UserError):
+            return str(cause)
+        cause = cause.__cause__
+    text = str(error).strip()
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error.override)
+    if isinstance(error, MissingConfigException):
+        return _no_such_option(text)
+    if found := re.match(r"Could not override '([^']+)'", text):
+        return no_such_key(found.group(1))
+    if found := re.match(r"Could not delete from config. '([^']+)' does not exist", text):
+        return f"~{no_such_key(found.group(1))}"
+    if isinstance(error, ConfigCompositionException | OmegaConfBaseException) and (
+        found := re.search(r"full_key: (\S+)", text)
+    ):
+        return f"{found.group(1)}: {text.splitlines()[0]}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines and error.__cause__ is not None:
+        return explain(error.__cause__, words)
+    return " ".join(lines)
+
+
+def _unreadable(word: str) -> str:
+    if "=" not in word:
+        return f"{word!r} is no override: write key=value, as in noise.rho=0.6"
+    return f"{word!r} cannot be read: write key=value, with quotes around a value that has spaces, commas or brackets"
+
+
+def _no_such_option(text: str) -> str:
+    found = re.search(r"Could not (?:find|load) '([^']+)'", text)
+    if not found:
+        return text.splitlines()[0]
+    group, _, option = found.group(1).rpartition("/")
+    return not_an_option(group, option, options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE))
+
+
+def no_such_key(key: str) -> str:
+    """Where ``key`` belongs, or the nearest key that exists."""
+    group, _, place = key.partition("@")
+    if (CONF / group).is_dir():
+        return f"{key} cannot be set here: " + (f"{group} has its own place, write {group}=" if place else "see --help")
+    if "/" in key:
+        groups = sorted(str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir())
+        close = difflib.get_close_matches(key, groups, n=1)
+        return f"{key} is not a group of the configuration" + (f"; did you mean {close[0]}?" if close else "")
+    group, _, leaf = key.partition(".")
+    if leaf and (CONF / group).is_dir():
+        owners = [
+            path.stem
+            for path in sorted((CONF / group).glob("*.yaml"))
+            if leaf in dict(flatten(_values(OmegaConf.to_container(OmegaConf.load(path)), group)))
+        ]
+        if owners:
+            return f"{key} belongs to {' or '.join(f'{group}={o}' for o in owners)}, which is not chosen here"
+    known = [k for k, _ in flatten(OmegaConf.to_container(load()))]
+    sections = sorted({k[: k.rfind(".")] for k in known if "." in k})
+    close = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.6)
+    if not close:
+        close = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]][:1]
+    return f"{key} is not a key of the configuration" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _values(node: object, group: str) -> object:
+    """A group file's own values: those under the group's name where the file is written from the root."""
+    if isinstance(node, dict):
+        node = node.get(group, node) if isinstance(node.get(group), dict) else node
+        return {k: v for k, v in node.items() if k != "defaults"} if isinstance(node, dict) else node
+    return node

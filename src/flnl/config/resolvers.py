@@ -1,0 +1,85 @@
+"""Where ``conf/`` lies, and the interpolations that its files use: ``${protocol:...}``, ``${of:...}`` and others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from flnl.core.errors import UserError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parents[1] / "conf"
+"""``conf/``: a wheel carries it in the package, a checkout has it at the root."""
+
+
+def _protocol(key: str, *default: Any, _root_: DictConfig) -> Any:
+    """What the protocol says of ``key``: for the method by name, or for all, or else the default.
+
+    A variant of a method says in ``like`` whose section it takes.
+    """
+    protocol, method = _root_.protocol, _root_.method.get("like", _root_.method.name)
+    for name, section in ((f".{method}", protocol.get(method, {})), ("", protocol)):
+        if not isinstance(section, DictConfig | dict):
+            raise UserError(f"protocol{name}={section}: must have the values of a method, a key each")
+        if key in section:
+            return section[key]
+    if default:
+        return default[0]
+    raise UserError(f"protocol={protocol.name} says nothing of {key} for method={method}; set method.{key}")
+
+
+def _own(key: str, default: Any, *, _root_: DictConfig) -> Any:
+    """The method's own value of ``key``, or the default where it has none."""
+    return _root_.method.get(key, default)
+
+
+def _of(method: str, key: str, default: Any, *, _root_: DictConfig) -> Any:
+    """The value of ``key`` where the method is this one or a variant of it, or the default.
+
+    For keys that another method has too, with another meaning.
+    """
+    chosen = _root_.method
+    return chosen.get(key, default) if chosen.get("like", chosen.name) == method else default
+
+
+def _first_stage(term: str, *, _root_: DictConfig) -> int:
+    """The number of the first stage with any rounds in which the loss term of this name acts; 1 where none does."""
+    method = _root_.method
+    for number, name in enumerate(_section(method, "stages"), start=1):
+        stage = _section(method.stages, name)
+        length = stage.get("rounds", stage.get("passes", 0))
+        if length and term in _section(stage if "local" in stage else method, "local"):
+            return number
+    return 1
+
+
+def _section(node: DictConfig, name: Any) -> DictConfig:
+    """What is in a section that a person may have put something else in the place of."""
+    found = node.get(name)
+    if not isinstance(found, DictConfig):
+        key = node._get_full_key(name)
+        raise UserError(f"{key}={'null' if found is None else found}: must be a section, with a key each")
+    return found
+
+
+ALIKE = ("IIDUniform", "IIDClass", "QuantitySkew")
+"""Partitions under which clients have the same classes."""
+
+
+def _noniid(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
+    """The first value where clients' classes differ, the second where they do not."""
+    return otherwise if str(_root_.partition.get("_target_")).rpartition(".")[-1] in ALIKE else value
+
+
+def register_resolvers() -> None:
+    """Make the interpolations of ``conf/`` known to OmegaConf: ``${protocol:...}``, ``${own:...}`` and the others."""
+    OmegaConf.register_new_resolver("noniid", _noniid, replace=True)
+    OmegaConf.register_new_resolver("protocol", _protocol, replace=True)
+    OmegaConf.register_new_resolver("own", _own, replace=True)
+    OmegaConf.register_new_resolver("of", _of, replace=True)
+    OmegaConf.register_new_resolver("first_stage", _first_stage, replace=True)
+
+
+register_resolvers()

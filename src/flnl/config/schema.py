@@ -1,0 +1,92 @@
+"""The keys of a run outside its groups, as dataclasses whose annotations say what is accepted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from annotated_types import Interval, MinLen
+
+from flnl.core.ranges import Count, Neutral, NonNegative, PathText, Positive, PositiveCount, PositiveShare, Seed
+
+
+@dataclass(frozen=True)
+class Training:
+    """``train``: local SGD."""
+
+    lr: Positive
+    momentum: Annotated[float, Interval(ge=0, lt=1)]
+    weight_decay: NonNegative
+    batch_size: PositiveCount
+    epochs: PositiveCount
+    lr_decay: PositiveShare
+
+    def at(self, round: int) -> Training:
+        """What holds in ``round`` (from 0, over all stages): the rate is ``lr · lr_decay^round``.
+
+        A round is one aggregation, as "communication round" is in FedCorr (Sec. 3.2), whose iterations over the clients
+        are made of many: each of a chain of single clients counts.
+        """
+        return replace(self, lr=self.lr * self.lr_decay**round)
+
+
+@dataclass(frozen=True)
+class Eval:
+    """``eval``: when and on what."""
+
+    every: PositiveCount | None
+    validation: Annotated[float, Interval(ge=0, lt=1)]
+    benchmark: Annotated[float, Interval(ge=0, lt=1), Neutral(0.0)]
+    memorization: bool
+    cohort: bool
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """``checkpoint``: how often, how many."""
+
+    every: PositiveCount | None
+    keep: PositiveCount
+
+
+@dataclass(frozen=True)
+class Wandb:
+    """``wandb``: the mirror of the metrics."""
+
+    mode: Literal["auto", "online", "offline", "disabled"]
+    project: Annotated[str, MinLen(1)]
+    group: str | None
+    tags: list[str]
+
+
+@dataclass(frozen=True)
+class Root:
+    """The keys of a run outside its groups."""
+
+    seed: Seed
+    data_seed: Seed
+    max_rounds: PositiveCount | None
+    resume: bool | PathText
+    output: PathText | None
+    output_root: PathText
+    cache: PathText
+    device: Literal["auto", "cpu", "cuda"]
+    precision: Literal[32, 64, "bf16"]
+    threads: Annotated[int, Interval(ge=1, le=1024)]
+    memory_format: Literal["auto", "contiguous", "channels_last"]
+    client_memory: NonNegative
+    rounds: Count
+    fraction: PositiveShare
+    on_nonfinite: Literal["drop", "stop"]
+    products: bool
+    figures: bool
+    train: Training
+    eval: Eval
+    checkpoint: Checkpoints
+    wandb: Wandb
+
+
+NO_GROUPS = ("table", "scale")
+"""Folders of ``conf/`` that say nothing of a single run: ``flnl.tables`` reads them."""
+
+GROUPS = ("protocol", "dataset", "partition", "noise", "model", "method", "executor")

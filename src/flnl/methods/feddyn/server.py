@@ -1,0 +1,53 @@
+"""FedDyn's server step: the combined model moved by what all clients have learned in all their visits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from flnl.core.parts import Part, ServerUpdate
+from flnl.core.payload import Params, is_learned
+from flnl.methods.feddyn.loss import FedDyn as FedDynTerm
+from flnl.methods.feddyn.loss import ServerPart
+
+UNIFORM = ("method/aggregator=uniform_mean",)
+
+
+@dataclass(frozen=True)
+class FedDyn(ServerPart, ServerUpdate):
+    """The combined model moved by what all clients have learned in all their visits (FedDyn, Acar et al. 2021).
+
+    ``θ_{t+1} = θ̄ + H`` with ``H ← H + (|S|/N) (θ̄ − θ_t)`` and θ̄ the combined model: where that is the plain mean of
+    the cohort S, H is the mean over all N clients of the ``h_k`` that the loss term ``feddyn`` keeps. Running
+    statistics and integers are those of the combined model, never moved. The state is H, by name.
+
+    ``evaluate=server`` judges the model that is sent next, which the paper returns; ``cohort`` the combined one, as the
+    authors' program does.
+    """
+
+    evaluate: Literal["server", "cohort"]
+
+    def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
+        """The term whose ``h_k`` H is the mean of, and a mean in which every client counts the same."""
+        term = any(isinstance(part, FedDynTerm) for part in stage)
+        by_samples = any(getattr(part, "weights", "uniform") != "uniform" for part in stage)
+        return (() if term else ("method/local=[...,feddyn]",)) + (UNIFORM if by_samples else ())
+
+    def init(self, params: Params) -> Params:
+        """Zeros."""
+        return {name: torch.zeros_like(p) for name, p in params.items() if is_learned(name, p)}
+
+    def __call__(
+        self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Params
+    ) -> tuple[Params, Params]:
+        """The model that is sent next, and H."""
+        share = len(cohort) / clients
+        moved = {name: h.to(params[name]) + share * (combined[name] - params[name]) for name, h in state.items()}
+        return {name: p + moved[name] if name in moved else p for name, p in combined.items()}, moved
+
+    def shown(self, params: Params, state: Params) -> Params:
+        """``θ_{t+1} − H``, the combined model, under ``evaluate=cohort``."""
+        if self.evaluate == "server":
+            return params
+        return {name: p - state[name].to(p) if name in state else p for name, p in params.items()}

@@ -1,0 +1,32 @@
+"""FedES's mean of models, weighted by the clients' estimated quality."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from flnl.core.messages import ClientResult
+from flnl.core.parts import Aggregator
+from flnl.core.payload import Params, Payload
+from flnl.methods.fedes.exchange import ClientQualities
+from flnl.numerics.averaging import WeightedSum, divided, summed
+
+
+@dataclass(frozen=True)
+class QualityMean(Aggregator[WeightedSum]):
+    """``Σ_k n_k ρ_k θ_k / Σ_k n_k ρ_k`` with ρ_k the client's estimated data quality (FedES, Eq. 18).
+
+    ``weights=samples`` leaves ρ out, the ablation. Where nobody in the cohort has any quality the model stays.
+    """
+
+    reads: ClassVar[tuple[type, ...]] = (ClientQualities,)
+    weights: Literal["quality", "samples"]
+
+    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
+        """Sums over a few clients."""
+        rho = known.one(ClientQualities).value
+        used = [float(rho[r.client]) if self.weights == "quality" else 1.0 for r in results]
+        return summed(params, results, [r.num_samples * own for r, own in zip(results, used, strict=True)])
+
+    def combine(self, params: Params, values: Iterable[WeightedSum]) -> Params:
+        """The mean; ``params`` itself where nobody contributed."""
+        return divided(params, values)

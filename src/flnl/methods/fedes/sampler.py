@@ -1,0 +1,33 @@
+"""FedES's sampler of clients by their estimated quality."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flnl.core.parts import ClientSampler, Sampling
+from flnl.core.ranges import PositiveShare, Share
+from flnl.methods.fedes.exchange import ClientQualities
+from flnl.methods.fedes.quality import of_quality
+from flnl.parts.samplers.uniform import cohort_size, draw_clients
+
+
+@dataclass(frozen=True)
+class OfQuality(ClientSampler):
+    """A uniform draw among the clients whose estimated quality is at least ``threshold`` (FedES, Table 5, CS)."""
+
+    reads: ClassVar[tuple[type, ...]] = (ClientQualities,)
+    fraction: PositiveShare
+    threshold: Share
+
+    def __call__(self, sampling: Sampling) -> list[int]:
+        """At most ``max(⌊γN⌋, 1)`` of them; the best clients of all where there is none."""
+        rho = sampling.known.one(ClientQualities).value[list(sampling.clients)].numpy()
+        good = [
+            client for client, enough in zip(sampling.clients, of_quality(rho, self.threshold), strict=True) if enough
+        ]
+        if not good:
+            good = [client for client, own in zip(sampling.clients, rho, strict=True) if own == rho.max()]
+        return draw_clients(sampling, good, self.size(len(sampling.clients)))
+
+    def size(self, clients: int) -> int:
+        """``max(⌊γN⌋, 1)``."""
+        return cohort_size(self.fraction, clients)

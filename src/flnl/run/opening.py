@@ -1,0 +1,217 @@
+"""From a configuration to a session: the run's folder is claimed, its checkpoint found, its parts built."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import threadpoolctl
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from flnl.config import compose, identity
+from flnl.config.registry import option_of
+from flnl.core.credentials import redacted_in
+from flnl.core.errors import UserError
+from flnl.core.execution import described
+from flnl.core.method import Method, assemble
+from flnl.core.state import FederatedState
+from flnl.data.federation.build import Federation, from_config
+from flnl.engine import loop
+from flnl.engine.executors import auto
+from flnl.engine.network import Network, fabric_for, initial_params
+from flnl.evaluation.evaluator import Evaluator
+from flnl.run import checkpoint, progress
+from flnl.run.folder import RunFolder, next_in_order, open_folder
+from flnl.run.record import environment
+from flnl.run.session import Session
+from flnl.storage.atomic import write_atomically
+
+log = logging.getLogger(__name__)
+
+GIB = 2**30
+
+UPPER_BOUND = "upper bound, no method: it is given the truth about its clients' labels"
+
+OF_A_PROCESS = ("key", "rounds", "overrides", "commit", "versions", "threads", "memory_format", "device", "executor")
+"""What a record says of each process that had a part in a run."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A run's folder, locked, and what was settled before it was: the method, the key, the configuration."""
+
+    folder: RunFolder
+    method: Method
+    key: str
+    plain: Mapping[str, Any]
+
+
+def claim(cfg: DictConfig, words: Sequence[str], job: Path | None) -> Claim:
+    """Check that the method's parts fit and take the run's folder; costs no data.
+
+    Raises:
+        UserError: for what the user can mend.
+    """
+    plain = compose.resolved(cfg)
+    key = identity.run_key(plain)
+    method = assemble(compose.build(cfg.method), option_of)
+    _refuse_rounds(cfg, words, method)
+    if not method.length(1):
+        raise UserError(
+            f"method={method.name} has no round to run: give rounds, or the lengths of its stages, above zero"
+        )
+    folder, decision = open_folder(
+        output=cfg.output, output_root=cfg.output_root, resume=cfg.resume, key=key, plain=plain, job=job
+    )
+    if decision:
+        progress.opening([decision])
+    return Claim(folder, method, key, plain)
+
+
+def open_session(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
+    """Assemble a run and find the state that it starts from.
+
+    Raises:
+        UserError: for what the user can mend; a folder made for the run is taken away again.
+    """
+    torch.set_num_threads(cfg.threads)
+    threadpoolctl.threadpool_limits(cfg.threads)
+    try:
+        return _assemble(cfg, words, claimed)
+    except BaseException:
+        claimed.folder.lock.release()
+        if claimed.folder.earlier is None:
+            _take_away(claimed.folder.path)
+        raise
+
+
+def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
+    folder, method, key = claimed.folder, claimed.method, claimed.key
+    fabric = fabric_for(cfg.device, cfg.precision)
+    federation = from_config(cfg, Path(cfg.cache).expanduser())
+    data = federation.dataset
+    module, params = initial_params(lambda: compose.build(cfg.model)(data.train.shape, data.num_classes), cfg.seed)
+    network = Network(module, data.transform, data.num_classes, fabric, cfg.memory_format)
+    params = {
+        name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
+    }
+    evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
+    evaluator.aid(method.asks)  # what there is not is said now, not after rounds
+    found = None
+    if folder.earlier is not None:
+        recorded = folder.earlier.get("checkpoint")
+        last = recorded if isinstance(recorded, int) else 0
+        found = checkpoint.newest(folder.path / "checkpoints", network.device, last)
+    began = (found.executor if found is not None else {}) or (folder.earlier or {}).get("executor")
+    state, seconds = loop.initial_state(params), 0.0
+    lines: Mapping[str, Any] = {}
+    if found is not None:
+        state, seconds, lines = _restored(found, federation, network, folder), found.seconds, found.lines
+    work = auto.Work.of(cfg, method, network, len(federation.with_data))
+    executor, chosen = auto.settled(cfg, work, network, began)
+    about = {
+        "key": key,
+        "key_format": identity.FORMAT,
+        "identity": identity.identity(claimed.plain),
+        "config": redacted_in(claimed.plain),
+        "overrides": redacted_in(list(words)),
+        "stages": [stage.describe() for stage in method.stages],
+        "federation": federation.fingerprint,
+        "classes": list(data.classes),
+        "threads": torch.get_num_threads(),
+        "memory_format": network.layout,
+        "device": str(network.device),
+        "executor": described(executor),
+        "started": time.time(),
+        "order": next_in_order(cfg.output_root) if folder.earlier is None else folder.earlier.get("order"),
+        **environment(),
+    }
+    if method.upper_bound:
+        about["upper_bound"] = UPPER_BOUND
+    if folder.earlier is not None:
+        about["started"] = folder.earlier.get("started", about["started"])
+        about["earlier"] = [*folder.earlier.get("earlier", []), {k: folder.earlier.get(k) for k in OF_A_PROCESS}]
+        if found is not None:
+            _say_what_differs(folder.earlier, about)
+        progress.opening([f"going on after round {state.round}"])
+        if found is not None and not lines:
+            progress.opening(["note: its checkpoint has no checksums of what the run wrote down; that was not checked"])
+    shelf, limit = checkpoint.client_shelf(folder.path), cfg.client_memory * GIB
+    state = replace(state, clients=state.clients.on(shelf, limit))
+    progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
+    progress.opening([f"note: files of {data.name} are known by path and size alone"] if federation.by_names else [])
+    progress.opening([UPPER_BOUND] if method.upper_bound else [])
+    progress.stages(method)
+    progress.opening([f"warning: {line}" for line in method.doubts()])
+    sizes = {client: federation.sizes[client] for client in federation.with_data}
+    progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
+    write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
+    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params, lines)
+
+
+def _restored(
+    found: checkpoint.Checkpoint, federation: Federation, network: Network, folder: RunFolder
+) -> FederatedState:
+    assert folder.earlier is not None
+    same = found.federation in (federation.fingerprint, federation.names_fingerprint)
+    keys = {one.get("key") for one in (folder.earlier, *folder.earlier.get("earlier", ()))}  # a key has changed format
+    if found.key not in keys or not same:
+        earlier = folder.earlier.get("config", {}).get("dataset", {}).get("fingerprint")
+        hint = (
+            "; it was begun with dataset.fingerprint=contents" if federation.by_names and earlier == "contents" else ""
+        )
+        raise UserError(
+            f"{folder.path}: its checkpoint was made on another federation than the one drawn now; the data's files, "
+            f"numpy or the code that draws have changed since, so it cannot go on as the same run{hint}"
+        )
+    if found.federation == federation.names_fingerprint and not federation.by_names:
+        progress.opening(["note: its checkpoint knows files by path and size; what was in them then was not verified"])
+    params = {name: p.to(network.device) for name, p in found.state.server.params.items()}
+    return replace(found.state, server=replace(found.state.server, params=params))
+
+
+def _say_what_differs(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    both = {k: (earlier.get(k), about[k]) for k in ("threads", "memory_format", "device")}
+    both["executor"] = auto.shown(earlier.get("executor", {})), auto.shown(about["executor"])
+    changed = [f"{k} {then} then, {now} now" for k, (then, now) in both.items() if then != now]
+    if changed:
+        progress.opening([f"note: {', '.join(changed)}; the last bits of the numbers may differ from an unbroken run"])
+
+
+def _setting(cfg: DictConfig, federation: Federation) -> str:
+    sizes = [federation.sizes[c] for c in federation.with_data]
+    return (
+        f"{federation.dataset.name}: {len(sizes)} clients of {min(sizes)} to {max(sizes)} samples; "
+        f"protocol {cfg.protocol.name}: lr {cfg.train.lr}, batch {cfg.train.batch_size}, {cfg.train.epochs} epochs"
+    )
+
+
+def _refuse_rounds(cfg: DictConfig, words: Sequence[str], method: Method) -> None:
+    """``rounds`` is for methods of one stage; with others it would be read by nobody."""
+    if len(method.stages) == 1 or not any(w.lstrip("+").split("=")[0] == "rounds" for w in words):
+        return
+    raw = OmegaConf.to_container(cfg.method.stages, resolve=False)
+    assert isinstance(raw, dict)
+    lengths = []
+    for stage in method.stages:
+        unit = "passes" if stage.rounds is None else "rounds"
+        source = str(raw[stage.name][unit]).strip("${}")
+        lengths.append(f"{source}={stage.passes if stage.rounds is None else stage.rounds} {unit} of {stage.name}")
+    raise UserError(
+        f"rounds is for methods of one stage; method={method.name} has {', '.join(lengths)}: set those instead"
+    )
+
+
+def _take_away(folder: Path) -> None:
+    """Remove a folder that holds nothing but its lock."""
+    try:
+        if {p.name for p in folder.iterdir()} <= {".lock"}:
+            (folder / ".lock").unlink(missing_ok=True)
+            folder.rmdir()
+    except OSError:
+        log.debug("%s stays", folder)
