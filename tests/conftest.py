@@ -1,8 +1,11 @@
 """What all tests share: tiny settings, and an environment without accounts, caches and tracebacks."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from threadpoolctl import threadpool_limits
 
 from tests.registry import TINY
 
@@ -16,6 +19,14 @@ def _no_traces_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: py
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))  # other processes run this checkout, too
     monkeypatch.setenv("FLNL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    """Sums have one order, and small matrices are not fought over."""
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        yield
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command, Launch, Running, lines_of
-from tests.executors import jobs
+from tests.engine.executors import jobs
 from tests.properties.runs import Ran, run, without_times
 from tests.registry import TINY
 
@@ -85,7 +85,9 @@ def test_workers_do_not_outlive_a_killed_run_and_hold_nothing(launch: Launch, tm
 
 def test_neither_do_those_in_the_middle_of_a_client(launch: Launch, tmp_path: Path) -> None:
     """Whose end of the connection nobody reads."""
-    running = launch(*LONG, *WORKERS, "executor.start=fork", "method.batch._target_=tests.executors.jobs.Endless")
+    running = launch(
+        *LONG, *WORKERS, "executor.start=fork", "method.batch._target_=tests.engine.executors.jobs.Endless"
+    )
     running.until(lambda: len(workers_of(running)) == 2, "two workers")
     workers = workers_of(running)
     time.sleep(1)
@@ -117,7 +119,7 @@ def test_a_signal_to_all_finishes_the_round(
 
 def test_clients_that_kill_their_workers_fail_the_run_in_one_line(command: Command, tmp_path: Path) -> None:
     words = [w for w in LONG if not w.startswith("checkpoint")]
-    deadly = "method.batch._target_=tests.executors.jobs.Deadly"
+    deadly = "method.batch._target_=tests.engine.executors.jobs.Deadly"
     assert os.getpid() == jobs.IMPORTED_BY
     said = command(*words, *WORKERS, deadly, "executor.start=fork")
     assert said.code == 1

@@ -14,7 +14,7 @@ from torch import Tensor
 from flnl.methods.fedcorr.lid import lid, lid_score
 from flnl.numerics.losses import sample_losses
 from flnl.numerics.mixture import two_gaussians
-from tests.numerics.toys import vector
+from tests.toys import vector
 
 Array = NDArray[np.float64]
 

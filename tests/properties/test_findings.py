@@ -50,9 +50,9 @@ from flnl.numerics import scaling
 from flnl.parts import batches, losses, servers
 from flnl.parts.aggregators import mean
 from flnl.parts.samplers import uniform
-from tests.numerics.toys import composed, random_federation
 from tests.properties.runs import Ran, assembled, run
 from tests.registry import ONE_STAGE, TINY
+from tests.toys import composed, random_federation
 
 WORDS = (*TINY, "method=fedavg", *ONE_STAGE, "noise.rho=0.8", "eval.every=1", "train.lr=0.2")
 DOUBTING = f"+method.exchange.doubting={{_target_:{__name__}.Doubting,above:0.5}}"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flnl.engine.executors.stacked import Stacked
-from tests.executors.test_processes import crew_of, same
+from tests.engine.executors.test_processes import crew_of, same
 from tests.properties.runs import assembled, difference, rounds, run
 from tests.registry import BY_NAME
 

@@ -1,0 +1,189 @@
+"""Ray's actors: the same bits, deaths, and what can never be had. Without Ray, the refusal alone."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flnl.config import compose, resolvers
+from flnl.core.errors import UserError
+from flnl.core.execution import as_list
+from flnl.engine.executors.processes import python_path
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.network import Network
+from tests.engine.executors import jobs
+from tests.engine.executors.test_processes import IMAGES, same
+from tests.properties.runs import assembled, run, without_times
+from tests.registry import BY_NAME, REGISTRY, Entry
+from tests.toys import mlp, network
+
+pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
+
+
+def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"executor=ray needs Ray.*pip install 'flnl\[ray\]'"):
+        compose.build(compose.load(["executor=ray"]).executor)(network(mlp(4, 3)))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """A Ray of two cores that the tests join."""
+    ray = pytest.importorskip("ray")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    ray.init(num_cpus=2, _node_ip_address="127.0.0.1", runtime_env={"env_vars": {"PYTHONPATH": python_path()}}, **quiet)
+    yield "auto"
+    ray.shutdown()
+
+
+def on_ray(net: Network, workers: int | None = 2, cpus: float = 1, gpus: float = 0) -> Any:
+    from flnl.engine.executors.ray import Ray
+
+    return Ray(net, Sequential, workers, cpus, gpus, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedcorr_with_batch_norm", "parts_with_memory", "fedavg_in_double"])
+def test_they_agree_with_sequential_to_the_bit(name: str, tmp_path: Path, cluster: str) -> None:
+    with assembled(BY_NAME[name].words, tmp_path / "run") as one:
+        executor = on_ray(one.evaluator.network)
+        try:
+            assert same(one, executor)
+        finally:
+            executor.close()
+
+
+def again(actor: Any, *kit: Any) -> None:
+    """Make a new actor of one that has imported everything already."""
+    actor.__init__(*kit)
+
+
+@pytest.fixture
+def kept(cluster: str, actors: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors outlive an executor: to import torch for each of the registry would take an hour."""
+    import ray
+
+    from flnl.engine.executors.ray import Actor, Actors
+
+    def hire(crew: Actors, worker: int) -> Any:
+        if worker in actors:
+            actors[worker].__ray_call__.remote(again, *crew._kit)
+        else:
+            actors[worker] = ray.remote(num_cpus=0)(Actor).remote(*crew._kit)
+        return actors[worker]
+
+    monkeypatch.setattr(Actors, "_hire", hire)
+    monkeypatch.setattr(Actors, "_end", lambda crew, worker: crew._at.pop(worker))
+
+
+@pytest.fixture(scope="module")
+def actors() -> dict[int, Any]:
+    """Those that ``kept`` keeps, by worker."""
+    return {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_every_method_agrees_with_sequential_to_the_bit(
+    entry: Entry, tmp_path: Path, kept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flnl.engine.executors.ray import Actors
+
+    handed, hand = set[int](), Actors.hand
+
+    def counted(crew: Actors, worker: int, work: bytes) -> None:
+        handed.add(worker)
+        hand(crew, worker, work)
+
+    monkeypatch.setattr(Actors, "hand", counted)
+    with assembled(entry.words, tmp_path / "run") as one:
+        executor = on_ray(one.evaluator.network)
+        try:
+            assert same(one, executor)
+            assert handed == {0, 1}, "both workers had a part in it"
+        finally:
+            executor.close()
+
+
+@pytest.mark.slow
+def test_an_actor_that_dies_is_replaced(tmp_path: Path, cluster: str, caplog: pytest.LogCaptureFixture) -> None:
+    net = network(mlp(4, 3))
+    executor = on_ray(net)
+    try:
+        given = jobs.tasks(net.params(), IMAGES, [3] * 6)
+        with caplog.at_level(logging.WARNING):
+            blocks = list(executor.map(jobs.Dies(2, 1, tmp_path), given, as_list))
+        assert [r.client for block in blocks for r in block.results] == list(range(6))
+        assert sum("was lost" in record.getMessage() for record in caplog.records) == 1
+        with pytest.raises(UserError, match="gone"):
+            list(executor.map(jobs.Raises(4), given, as_list))
+    finally:
+        executor.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"workers": 3}, r"executor\.workers=3 .* has room for 2"),
+        ({"cpus": 5}, r"executor\.num_cpus=5: no machine of this Ray has more than 2"),
+        ({"gpus": 0.1}, r"executor\.num_gpus=0\.1: no machine of this Ray has more than 0"),
+    ],
+)
+def test_what_can_never_be_had_is_refused(asked: dict[str, Any], said: str, cluster: str) -> None:
+    """Ray itself would wait for ever."""
+    with pytest.raises(UserError, match=said):
+        on_ray(network(mlp(4, 3)), **asked)
+
+
+@pytest.mark.slow
+def test_workers_are_as_many_as_there_is_room_for(cluster: str) -> None:
+    assert on_ray(network(mlp(4, 3)), None).count == 2
+    assert on_ray(network(mlp(4, 3)), None, cpus=2).count == 1
+
+
+@pytest.mark.slow
+def test_a_sweep_runs_on_one_cluster(tmp_path: Path, cluster: str) -> None:
+    """As ``docs/executors.md`` has it: two jobs at once, each with an actor on the cluster that is there."""
+    import ray
+
+    address, words = ray.get_runtime_context().gcs_address, [w for w in BY_NAME["fedavg"].words if "executor=" not in w]
+    words = [*words, "max_rounds=2", "dataset.test_size=20"]
+    sweep = ["seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    ours = ["executor=ray", f"executor.address='{address}'", "executor.workers=1", "checkpoint.every=1"]
+    command = [sys.executable, "-m", "flnl", "-m", *words, *sweep, *ours]
+    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=200)
+    assert found.returncode == 0, found.stdout + found.stderr
+    for number, seed in enumerate((1, 2)):
+        folder = tmp_path / "sweep" / str(number)
+        record = json.loads((folder / "result.json").read_text())
+        assert (record["status"], record["executor"]["name"]) == ("stopped", "ray")
+        alone = run([*words, f"seed={seed}", "executor=sequential"], tmp_path / f"alone{seed}")
+        assert without_times(folder / "metrics.jsonl") == alone.lines
+
+
+ALONE = """
+from flnl.engine.executors.ray import Ray
+from flnl.engine.executors.sequential import Sequential
+from tests.toys import mlp, network
+executor = Ray(network(mlp(4, 3)), Sequential, 1, 1, 0, None)
+import ray
+print([node["NodeManagerAddress"] for node in ray.nodes()])
+executor.close()
+print(ray.is_initialized())
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_of_its_own_listens_to_this_machine_alone_and_ends_with_it() -> None:
+    pytest.importorskip("ray")
+    found = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=resolvers.CONF.parent)
+    assert found.stdout.split() == ["['127.0.0.1']", "False"], found.stderr

@@ -1,0 +1,701 @@
+"""Clients trained as one come out as those trained one by one: exactly in float64, up to rounding in float32."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flnl.config.schema import Training
+from flnl.core.execution import as_list
+from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask
+from flnl.core.model import Model
+from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm, Step
+from flnl.core.payload import Params, Payload
+from flnl.data.federation.build import Federation
+from flnl.data.images import TensorImages
+from flnl.data.transforms import Transform
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.loop import Reduce
+from flnl.engine.network import Network
+from flnl.engine.stacked.eligibility import why_not
+from flnl.engine.stacked.schedule import runs
+from flnl.engine.stacked.training import train
+from flnl.methods.fedcorr.exchange import NoiseDirective
+from flnl.methods.fedcorr.loss import AdaptiveProximal
+from flnl.models.cnn import CNN
+from flnl.models.lenet import LeNet5
+from flnl.models.mlp import MLP
+from flnl.models.resnet import ResNet
+from flnl.parts.aggregators.mean import Mean
+from flnl.parts.batches import Mixup, Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.parts.losses.proximal import Proximal
+from tests.properties.parts import HalfTheSamples, Pull, Scaled
+from tests.properties.runs import assembled, difference, run
+from tests.registry import BY_NAME, REGISTRY, Entry
+from tests.toys import federation, mlp, network, random_federation
+
+EXACT = 1e-9
+TRAINING = Training(lr=0.1, momentum=0.9, weight_decay=0.01, batch_size=4, epochs=3, lr_decay=1.0)
+CROPPED = Transform(size=(2, 2), mean=(0.1,), std=(0.7,), scale=1.0, padding=1, flip=True)
+SIZES = (9, 8, 1, 4, 23, 5, 3, 40, 13, 2, 6, 17)
+"""Smaller than a batch, whole batches, one over a whole number of batches, and everything between."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def job(training: Training = TRAINING, **parts: Any) -> LocalTraining:
+    own: dict[str, Any] = {
+        "batch": Plain(),
+        "terms": {"cross_entropy": CrossEntropy()},
+        "gradient": None,
+        "exchanges": {},
+    }
+    return LocalTraining(training, **{**own, **parts})
+
+
+def tasks(
+    net: Network,
+    sizes: Sequence[int] = SIZES,
+    *,
+    dealt: Federation | None = None,
+    states: Mapping[int, ClientState] | None = None,
+    extras: Mapping[int, Payload] | None = None,
+) -> list[ClientTask]:
+    """One for each client, all from what the network holds."""
+    dealt = dealt or random_federation(sizes)
+    params = net.params()
+    return [
+        ClientTask(
+            k,
+            dealt.samples(k),
+            Broadcast(3, 2, params, (extras or {}).get(k, Payload())),
+            (states or {}).get(k, ClientState()),
+            5,
+        )
+        for k in range(len(sizes))
+    ]
+
+
+def results(executor: Any, work: Any, given: Sequence[ClientTask]) -> list[ClientResult]:
+    return [r for block in executor.map(work, given, as_list) for r in block.results]
+
+
+def agree(
+    net: Network,
+    work: LocalTraining,
+    given: Sequence[ClientTask],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    stack: int = 15,
+    tolerance: float = EXACT,
+) -> list[ClientResult]:
+    """Run both, demand equal results of the one that must have stacked, and give them."""
+    one = results(Sequential(net), work, given)
+    mode, held = net.module.training, net.params()
+    caplog.clear()
+    many = results(Stacked(net, stack, 1.0), work, given)
+    assert not caplog.records, "the clients ran one by one"
+    assert difference(many, one, tolerance=tolerance) is None
+    assert net.module.training == mode
+    if work.exchanges:
+        assert difference(net.params(), held, tolerance=tolerance) is None
+    moved = [not torch.equal(p, given[0].broadcast.params[n]) for r in many for n, p in (r.params or {}).items()]
+    assert any(moved)
+    return many
+
+
+# -------------------------------------------------------------------------------------------------- whole methods
+
+
+ALONE = ("dropout", "feddiv", "reselection", "half_the_samples")
+"""Entries with dropout, a choice of samples by the client's own model, or a say in the optimiser's step, throughout."""
+
+
+@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+def test_a_method_is_the_same_run(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """States of server and clients, counters, labels, metrics, evaluations and corrections."""
+    stacks = trained_together(monkeypatch)
+    with assembled(entry.words, tmp_path / "run", "precision=64") as parts:
+        one = parts.results()
+        many = parts.results(executor=Stacked(parts.evaluator.network, 5, 1.0))
+    assert difference(many, one, tolerance=EXACT) is None
+    alone = entry.name == "parts_with_memory" or any(word in entry.name for word in ALONE)
+    assert bool(stacks) != alone, "of the others, whoever has company is stacked"
+
+
+def test_it_is_chosen_on_the_command_line(tmp_path: Path):
+    with assembled(REGISTRY[0].words, tmp_path / "run", "executor=stacked", "executor.stack=10") as parts:
+        assert isinstance(parts.executor, Stacked)
+        assert parts.executor.stack == 10
+        assert parts.results()[-1].state.counters.participations == 30
+
+
+# ------------------------------------------------------------------------------------------------------- networks
+
+
+NETWORKS = {
+    "mlp": lambda: mlp(4, 3),
+    "mlp with batch norm": lambda: mlp(4, 3, norm=True),
+    "softmax regression": lambda: MLP([], 0.0)((1, 2, 2), 3),
+    "cnn": lambda: CNN([3], 0.0)((1, 2, 2), 3),
+    "resnet": lambda: ResNet(4, [1, 1])((1, 2, 2), 3),
+    "grouped": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 1),
+        nn.Conv2d(4, 6, 2, groups=2, bias=False),
+        nn.BatchNorm2d(6, affine=False),
+        nn.Flatten(),
+        nn.ReLU(),
+        nn.Linear(6, 3, bias=False),
+    ),
+    "vectors under batch norm": lambda: nn.Sequential(
+        nn.Flatten(),
+        nn.BatchNorm1d(4),
+        nn.Linear(4, 6),
+        nn.BatchNorm1d(6),
+        nn.Tanh(),
+        nn.BatchNorm1d(6),
+        nn.Linear(6, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_clients_of_unequal_size(name: str, caplog: pytest.LogCaptureFixture):
+    """With and without batch norm, whose statistics are in the parameters that are compared."""
+    torch.manual_seed(0)
+    made: nn.Module = NETWORKS[name]()  # type: ignore[no-untyped-call]
+    net = network(made)
+    found = agree(net, job(), tasks(net), caplog)
+    assert [r.num_samples for r in found] == list(SIZES)
+    assert len({r.steps for r in found}) > 5
+
+
+@pytest.mark.parametrize("sizes", [(5, 9, 13, 1, 17), (2, 3, 1, 3, 2), (7,) * 6, (8,) * 6, (1,) * 6, (41, 1)])
+def test_sizes_that_end_in_every_way(sizes: tuple[int, ...], caplog: pytest.LogCaptureFixture):
+    for norm in (False, True):
+        net = network(mlp(4, 3, norm=norm))
+        agree(net, job(), tasks(net, sizes), caplog)
+
+
+def test_batches_of_one(caplog: pytest.LogCaptureFixture):
+    for norm in (False, True):
+        net = network(mlp(4, 3, norm=norm))
+        agree(net, job(replace(TRAINING, batch_size=1)), tasks(net, (1, 2, 3, 5, 4)), caplog)
+
+
+def test_random_sizes(caplog: pytest.LogCaptureFixture):
+    rng = np.random.default_rng(0)
+    for norm in (False, True):
+        net = network(mlp(4, 3, norm=norm))
+        agree(net, job(), tasks(net, rng.integers(1, 41, 20).tolist()), caplog, stack=20)
+
+
+def test_resnet8_on_images(caplog: pytest.LogCaptureFixture):
+    """Its running statistics, too, to the tenth digit after a few steps; in float64, since in float32 they part."""
+    torch.manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
+    transform = Transform(size=(12, 12), mean=(0.4,) * 3, std=(0.2,) * 3, padding=2, flip=True, scale=1.0)
+    net = network(ResNet(8, [1, 1, 1])((3, 12, 12), 3), transform=transform)
+    sizes = (11, 10, 5, 7, 9)
+    dealt = federation(
+        [torch.rand(n, 3, 12, 12, generator=rng) for n in sizes],
+        [torch.randint(0, 3, (n,), generator=rng) for n in sizes],
+        transform=transform,
+    )
+    agree(net, job(replace(TRAINING, batch_size=5)), tasks(net, sizes, dealt=dealt), caplog)
+
+
+@pytest.mark.parametrize("model", [MLP([16], 0.0), LeNet5()], ids=["mlp", "lenet5"])
+def test_single_precision_is_close(model: Any, caplog: pytest.LogCaptureFixture):
+    torch.manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
+    sizes = (9, 5, 8, 8, 6)
+    transform = Transform(size=(16, 16), mean=(0.4,) * 3, std=(0.2,) * 3, scale=1.0)
+    dealt = federation(
+        [torch.rand(n, 3, 16, 16, generator=rng) for n in sizes],
+        [torch.randint(0, 3, (n,), generator=rng) for n in sizes],
+        transform=transform,
+    )
+    net = network(model((3, 16, 16), 3), precision=32, transform=transform)
+    agree(net, job(replace(TRAINING, epochs=1)), tasks(net, sizes, dealt=dealt), caplog, tolerance=2e-5)
+
+
+def test_frozen_parameters_stay(caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3))
+    first = next(net.module.parameters())
+    first.requires_grad_(False)
+    found = agree(net, job(), tasks(net), caplog)
+    assert all(torch.equal(r.params["1.weight"], first) for r in found if r.params)
+
+
+# ---------------------------------------------------------------------------------------------------- optimisation
+
+
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.1), (0.5, 0.01)])
+def test_momentum_and_weight_decay(momentum: float, weight_decay: float, caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3))
+    agree(net, job(replace(TRAINING, momentum=momentum, weight_decay=weight_decay)), tasks(net), caplog)
+
+
+def test_weights_of_samples(caplog: pytest.LogCaptureFixture):
+    """Alone, mixed, and under a term that sees its own step."""
+    net = network(mlp(4, 3))
+    rng = torch.Generator().manual_seed(3)
+    states = {k: ClientState(weight=(torch.rand(n, generator=rng) - 0.3).clamp_min(0)) for k, n in enumerate(SIZES)}
+    given = tasks(net, states=states)
+    plain = agree(net, job(), given, caplog)
+    assert difference(plain, results(Sequential(net), job(), tasks(net)), tolerance=EXACT) is not None
+    agree(net, job(batch=Mixup(1.0, True, None)), given, caplog)
+    agree(net, job(terms={"seen": Seen(), "smooth": Smooth()}), given, caplog)
+
+
+@pytest.mark.parametrize("transform", [None, CROPPED])
+def test_mixing_and_augmentation(transform: Transform | None, caplog: pytest.LogCaptureFixture):
+    for rule in (Plain(), Mixup(1.0, True, None), Mixup(0.5, True, [1])):
+        net = network(mlp(4, 3, norm=True), transform=transform)
+        agree(net, job(batch=rule), tasks(net), caplog)
+
+
+def test_crops_are_drawn_in_the_portions_of_one_client(caplog: pytest.LogCaptureFixture, monkeypatch: Any):
+    """Images that do not fit a chunk are drawn for in several parts, and those of a stack are read as needed."""
+    monkeypatch.setattr("flnl.engine.network.CHUNK_BYTES", 8 * 4 * 11)
+    monkeypatch.setattr("flnl.engine.executors.stacked.POOLED", 1e-8)
+    net = network(mlp(4, 3, norm=True), transform=CROPPED)
+    agree(net, job(), tasks(net), caplog)
+    net = network(mlp(4, 3))
+    agree(net, job(batch=Mixup(1.0, True, None)), tasks(net), caplog)
+
+
+@dataclass(frozen=True, eq=False)
+class Portions(TensorImages):
+    """Images that say in which portions they are asked for."""
+
+    asked: list[list[int]] = field(default_factory=list)
+
+    def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
+        assert augmented
+        self.asked.append([len(part) for part in parts])
+        return super().read_each(parts, augmented=augmented)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_store_is_told_what_comes_next(held: bool, monkeypatch: pytest.MonkeyPatch):
+    """So that it may decode ahead: an epoch's portions at once, or all clients' where a stack holds its images."""
+    monkeypatch.setattr("flnl.engine.network.CHUNK_BYTES", 8 * 4 * 16)  # 16 images
+    if not held:
+        monkeypatch.setattr("flnl.engine.executors.stacked.POOLED", 1e-9)
+    net = network(mlp(4, 3))
+    dealt = random_federation((8, 8, 5))
+    first = dealt.samples(0).images
+    assert isinstance(first, TensorImages)
+    store = Portions(first.pixels)
+    given = [replace(t, samples=replace(t.samples, images=store)) for t in tasks(net, (8, 8, 5), dealt=dealt)]
+    results(Stacked(net, 5, 1.0), job(), given)
+    assert store.asked == ([[8, 8, 5]] if held else [[12, 8, 1]] * TRAINING.epochs)
+
+
+# ----------------------------------------------------------------------------------------------------------- terms
+
+
+@dataclass(frozen=True)
+class Seen(LossTerm):
+    """Per-sample state as methods have it: a running mean of the predictions, and how often each sample was seen."""
+
+    def init(self, params: Params, count: int, num_classes: int) -> Any:
+        return {"target": torch.zeros(count, num_classes, dtype=torch.float64), "seen": torch.zeros(count), "steps": 0}
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        probabilities = step.logits.softmax(1)
+        target, seen = state["target"].clone(), state["seen"].clone()
+        target[step.positions] = 0.7 * target[step.positions] + 0.3 * probabilities.detach()
+        seen[step.positions] += 1
+        loss = -(target[step.positions] * probabilities).sum(1)
+        return loss, {"target": target, "seen": seen, "steps": state["steps"] + 1}
+
+
+@dataclass(frozen=True)
+class Smooth(LossTerm):
+    """A draw a batch, the received model's opinion, and another pass through the network."""
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        return torch.from_numpy(rng.normal(size=(size, 1, 1, 1))), rng.random()
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        noise, share = step.draws["smooth"]
+        other = step.module(step.inputs + 0.1 * noise.to(step.inputs.dtype))
+        return share * (other - step.logits.detach()).square().mean() + 0.1 * step.number * step.logits.mean(), state
+
+
+def directives(sizes: Sequence[int] = SIZES) -> dict[int, Payload]:
+    return {k: Payload(NoiseDirective(k % 2 == 0, k / 10)) for k in range(len(sizes))}
+
+
+TERMS: dict[str, dict[str, LossTerm]] = {
+    "proximal": {"cross_entropy": CrossEntropy(), "proximal": Proximal(0.5)},
+    "adaptive": {"cross_entropy": CrossEntropy(), "adaptive": AdaptiveProximal(3.0, "squared")},
+    "adaptive norm": {"cross_entropy": CrossEntropy(), "adaptive": AdaptiveProximal(0.3, "norm")},
+    "a state a sample": {"seen": Seen(), "cross_entropy": CrossEntropy()},
+    "a state a parameter": {"cross_entropy": CrossEntropy(), "pull": Pull(0.1)},
+    "draws and passes": {"smooth": Smooth(), "cross_entropy": CrossEntropy()},
+}
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("name", TERMS)
+def test_terms(name: str, norm: bool, caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3, norm=norm))
+    if norm and name == "draws and passes":  # the second pass counts in the running statistics, too: in which order?
+        falls_back(net, job(terms=TERMS[name]), tasks(net, SIZES[:5]), "running statistics", caplog)
+        return
+    agree(net, job(terms=TERMS[name]), tasks(net, extras=directives()), caplog)
+
+
+def test_statistics_of_the_batch_that_nobody_tracks(caplog: pytest.LogCaptureFixture):
+    plain = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
+    net = network(plain)
+    agree(net, job(), tasks(net, (8, 6, 11)), caplog)
+
+
+def test_states_go_on_from_the_last_visit(caplog: pytest.LogCaptureFixture):
+    """What differs between clients by then, numbers included, differs still."""
+    net = network(mlp(4, 3))
+    work = job(terms={"cross_entropy": CrossEntropy(), "seen": Seen(), "pull": Pull(0.1)})
+    first = agree(net, work, tasks(net), caplog)
+    states = {r.client: r.state for r in first if r.client % 3}
+    for k in (1, 4):
+        pull = states[k].terms["pull"]
+        states[k] = replace(states[k], terms={**states[k].terms, "pull": {**pull, "visits": 3 + k}})
+    found = agree(net, work, tasks(net, states=states), caplog)
+    assert found[4].state.terms["pull"]["visits"] == 8
+    assert type(found[4].state.terms["seen"]["steps"]) is int
+
+
+def test_gradients_are_transformed(caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3, norm=True))
+    for transform in (Scaled(0.3), OwnScale()):
+        plain = job(gradient=transform)
+        agree(net, plain, tasks(net), caplog)
+
+
+@dataclass(frozen=True)
+class OwnScale(GradientTransform):
+    """Scales some gradients by what the client's own batch and weights are; the others stay."""
+
+    def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
+        by = step.logits.std() * step.targets.double().mean() * step.params["1.bias"].abs().mean()
+        return {name: by * g for name, g in gradients.items() if name.endswith("weight")}
+
+
+def test_clients_that_received_different_models(caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3))
+    given = tasks(net, extras=directives())
+    given = [
+        replace(t, broadcast=replace(t.broadcast, params={n: p + 0.01 * k for n, p in t.broadcast.params.items()}))
+        for k, t in enumerate(given)
+    ]
+    agree(net, job(terms=TERMS["proximal"]), given, caplog)
+
+
+# --------------------------------------------------------------------------------------------------------- reports
+
+
+@dataclass(frozen=True)
+class Tells(Exchange):
+    """What the network holds when it is asked, and in which mode."""
+
+    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+        assert isinstance(network, Network)
+        assert not network.module.training
+        assert difference(network.params(), params) is None
+        return Payload(float(network.logits(task.samples).sum())), Payload(len(task.samples))
+
+
+def test_reports_are_of_each_clients_own_model(caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3, norm=True))
+    found = agree(net, job(exchanges={"tells": Tells()}), tasks(net), caplog)
+    assert len({r.reports.one(float) for r in found}) == len(found)
+
+
+def test_a_client_that_diverges_harms_no_other(caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3, norm=True))
+    extras = {k: Payload(NoiseDirective(True, 1e200 if k == 4 else 0.1)) for k in range(len(SIZES))}
+    state = {4: ClientState(terms={"other": 1})}
+    given = tasks(net, extras=extras, states=state)
+    found = agree(net, job(terms=TERMS["adaptive"], exchanges={"tells": Tells()}), given, caplog)
+    assert [r.client for r in found if not r.finite] == [4]
+    assert found[4].state is given[4].state
+    assert len(found[4].reports) == 0
+
+
+# ----------------------------------------------------------------------------------------------------- what cannot
+
+
+@dataclass(frozen=True)
+class Branches(LossTerm):
+    """Looks at a value."""
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        return step.logits.square().mean() if step.logits.mean() > 0 else step.logits.mean(), state
+
+
+@dataclass(frozen=True)
+class Lies(LossTerm):
+    """Says that rows are alone, and reads the parameters."""
+
+    rowwise: ClassVar[bool] = True
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        return step.logits.sum(1) + step.params["1.bias"].sum(), state
+
+
+@dataclass(frozen=True)
+class Scalar(LossTerm):
+    """Says that it is a loss a row, and is a number."""
+
+    rowwise: ClassVar[bool] = True
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        return step.logits.square().mean(), state
+
+
+class AcrossChannels(nn.Module):
+    """A softmax over all features, which no layer's type tells of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(4, 5))
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.body(inputs).flatten(1).softmax(1)
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+class ChannelSoftmax(nn.Module):
+    """The same of a convolution's channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(1, 3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.body(inputs).softmax(1).flatten(1)  # type: ignore[no-any-return]
+
+
+class Own(nn.Linear):
+    """A layer of somebody's own."""
+
+
+class Parameter(nn.Module):
+    """Parameters outside of any layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.scale = mlp(4, 3), nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.body(inputs) * self.scale  # type: ignore[no-any-return]
+
+
+def shared() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(nn.Flatten(), layer, nn.ReLU(), layer, nn.Linear(4, 3))
+
+
+UNFIT: dict[str, Any] = {
+    "dropout": lambda: mlp(4, 3, dropout=0.3),
+    "mixes channels": ChannelSoftmax,
+    "stacked features": AcrossChannels,
+    "a Own": lambda: nn.Sequential(nn.Flatten(), Own(4, 3)),
+    "a Parameter": Parameter,
+    "momentum=None": lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3)),
+    "share parameters": shared,
+    "padding_mode=circular": lambda: nn.Sequential(
+        nn.Conv2d(1, 2, 2, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(18, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", UNFIT)
+def test_networks_that_cannot_be_stacked(reason: str, caplog: pytest.LogCaptureFixture):
+    """They run one by one, and one line says why."""
+    net = network(UNFIT[reason]())
+    found = why_not(job(), net)
+    assert found is not None
+    assert reason in found or reason == "stacked features"
+    falls_back(net, job(), tasks(net), reason if reason != "stacked features" else "forward pass", caplog)
+
+
+def falls_back(
+    net: Network, work: LocalTraining, given: Sequence[ClientTask], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    one = results(Sequential(net), work, given)
+    executor = Stacked(net, 5, 1.0)
+    for _ in range(2):
+        assert difference(results(executor, work, given), one) is None
+    (line,) = [r.getMessage() for r in caplog.records]
+    assert "one by one" in line
+    assert reason in line
+
+
+@pytest.mark.parametrize("term", [Branches(), Lies(), Scalar()])
+def test_terms_that_cannot_be_stacked(term: LossTerm, caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3))
+    work = job(terms={"cross_entropy": CrossEntropy(), "odd": term})
+    if isinstance(term, Lies):
+        with pytest.raises(KeyError):  # what it says of itself is a mistake, and hiding that would hide it for good
+            results(Stacked(net, 5, 1.0), work, tasks(net))
+        return
+    assert why_not(work, net) is None
+    falls_back(net, work, tasks(net), "odd", caplog)
+
+
+def test_the_received_model_may_first_be_asked_for_in_a_stack(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """A run has one network and no round before its first."""
+    words = [word for word in BY_NAME["flr"].words if not word.startswith("executor=")]
+    run([*words, "method.R_w=0", "executor=stacked"], tmp_path / "run")
+    assert "one by one" not in caplog.text
+
+
+def test_a_choice_by_the_clients_own_model_cannot_be_stacked(caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3))
+    falls_back(net, job(batch=HalfTheSamples()), tasks(net), "HalfTheSamples", caplog)
+
+
+@dataclass(frozen=True)
+class Skips(BatchRule):
+    """Mixes by the value of its draw."""
+
+    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Any:
+        return rng.random()
+
+    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Any) -> tuple[Tensor, Tensor]:
+        return (inputs, labels) if draw < 0.5 else (inputs.flip(0), labels.flip(0))
+
+
+def test_a_batch_rule_that_branches_cannot_be_stacked(caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3))
+    falls_back(net, job(batch=Skips()), tasks(net), "Skips", caplog)
+
+
+def test_weights_for_some_clients_only(caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3))
+    given = tasks(net, SIZES[:5], states={2: ClientState(weight=torch.ones(SIZES[2]))})
+    falls_back(net, job(), given, "weigh", caplog)
+
+
+# ---------------------------------------------------------------------------------------------------------- stacks
+
+
+@dataclass
+class Watched:
+    """A job that says who ran it; no training, so never stacked."""
+
+    seen: list[int] = field(default_factory=list)
+
+    def __call__(self, network: Model, task: ClientTask) -> int:
+        self.seen.append(task.client)
+        return task.client
+
+
+def test_other_jobs_run_one_by_one_and_nothing_is_said_of_them(caplog: pytest.LogCaptureFixture):
+    net, watched = network(mlp(4, 3)), Watched()
+    given = tasks(net)
+    blocks = list(Stacked(net, 5, 1.0).map(watched, given, as_list))
+    assert [b.results for b in blocks] == [b.results for b in Sequential(net).map(Watched(), given, as_list)]
+    assert watched.seen == list(range(len(SIZES)))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("stack", [5, 10, 15])
+def test_blocks_are_cut_as_everywhere(stack: int, caplog: pytest.LogCaptureFixture):
+    """Whatever a stack holds, sums of five clients go on, and each result without its model."""
+    net = network(mlp(4, 3))
+    given = tasks(net)
+    reduce = Reduce(Mean("samples"), given[0].broadcast.params, Payload(), models_wanted=False)
+    one, many = (list(e.map(job(), given, reduce)) for e in (Sequential(net), Stacked(net, stack, 1.0)))
+    assert [len(b.results) for b in many] == [5, 5, 2]
+    assert difference(many, one, tolerance=EXACT) is None
+    assert not caplog.records
+
+
+def trained_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many clients each stack has, from now on."""
+    sizes: list[int] = []
+
+    def counted(work: Any, net: Any, many: Any, together: Any, *more: Any) -> Any:
+        sizes.append(len(together))
+        return train(work, net, many, together, *more)
+
+    monkeypatch.setattr("flnl.engine.executors.stacked.train", counted)
+    return sizes
+
+
+def test_a_cohort_is_cut_into_stacks(monkeypatch: pytest.MonkeyPatch):
+    sizes = trained_together(monkeypatch)
+    net = network(mlp(4, 3))
+    results(Stacked(net, 5, 1.0), job(), tasks(net))
+    results(Stacked(net, 20, 1.0), job(), tasks(net))
+    results(Stacked(net, 5, 1.0), job(), tasks(net, SIZES[:6]))
+    results(Stacked(net, 5, 1.0), job(), tasks(net, SIZES[:1]))
+    assert sizes == [5, 5, 2, 12, 5]  # a client that is left alone runs alone
+
+
+def test_memory_bounds_a_stack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    sizes = trained_together(monkeypatch)
+    net = network(mlp(4, 3, hidden=100))
+    model = 8 * 4 * (5 * 100 + 101 * 3)  # weights, gradient, momentum, result, in float64
+    batch = 8 * TRAINING.batch_size * (4 + 100)  # what linear layers and ReLU leave for their gradients
+    for clients, expected in ((15.1, 12), (10.1, 10), (9.9, 5), (4.9, None)):
+        sizes.clear()
+        memory = clients * (model + batch) / 0.75 / 2**30
+        results(Stacked(net, 20, memory), job(), tasks(net))
+        assert (sizes[0] if sizes else None) == expected, (clients, sizes)
+    assert "executor.memory" in caplog.text
+
+
+def test_the_order_of_steps():
+    """Sizes by rank; full batches on ever fewer clients, then those that are left over."""
+    sizes = [[4, 4, 4], [4, 4, 3], [4, 1], [4, 1], [3]]
+    found = [(r.members, r.number, r.steps, r.size) for r in runs(sizes, 4, same_number=False)]
+    assert found == [
+        ((0, 1, 2, 3), 0, 1, 4),
+        ((0, 1), 1, 1, 4),
+        ((0,), 2, 1, 4),
+        ((1, 4), 2, 1, 3),
+        ((2, 3), 1, 1, 1),
+    ]
+    apart = [(r.members, r.number) for r in runs(sizes, 4, same_number=True)][3:]
+    assert apart == [((1,), 2), ((2, 3), 1), ((4,), 0)]
+
+
+def test_two_runs_are_the_same_to_the_bit():
+    net = network(mlp(4, 3), precision=32)
+    first, second = (results(Stacked(net, 10, 1.0), job(), tasks(net)) for _ in range(2))
+    assert difference(first, second) is None
+
+
+def test_results_have_tensors_of_their_own():
+    """A view would keep the whole stack, and travel with it."""
+    net = network(mlp(4, 3))
+    work = job(terms={"cross_entropy": CrossEntropy(), "seen": Seen()})
+    for r in results(Stacked(net, 15, 1.0), work, tasks(net)):
+        assert r.params is not None
+        own = [*r.params.values(), r.state.terms["seen"]["target"]]
+        assert all(t.untyped_storage().nbytes() == t.numel() * t.element_size() for t in own)
+        assert all(t.is_contiguous() and not t.requires_grad for t in own)

@@ -1,0 +1,129 @@
+"""Shares, rates and distances that runs are judged by, against counting by hand."""
+
+import math
+from dataclasses import astuple, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
+
+from flnl.evaluation.evaluator import Evaluator
+from flnl.evaluation.metrics import (
+    Memorization,
+    detection,
+    detection_auc,
+    filter_accuracy,
+    mean_memorization,
+    memorization,
+    training_stability,
+)
+from flnl.numerics.distance import squared_move
+from tests.toys import composed
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=25))
+@settings(deadline=None)
+def test_auc_is_the_share_of_pairs_in_order(samples: list[tuple[int, bool]]):
+    score, wrong = np.array([s for s, _ in samples], float), np.array([w for _, w in samples])
+    pairs = [(a > b) + 0.5 * (a == b) for a in score[wrong] for b in score[~wrong]]
+    found = detection_auc(score, wrong)
+    if pairs:
+        assert found == pytest.approx(np.mean(pairs))
+        assert found == pytest.approx(roc_auc_score(wrong, score))
+        assert detection_auc(-score, wrong) == pytest.approx(1 - found)
+    else:
+        assert math.isnan(found)
+
+
+def test_auc_of_flags_is_the_mean_of_both_rates():
+    flags, wrong = np.array([True, True, False, False, True]), np.array([True, False, True, False, True])
+    assert detection_auc(flags.astype(float), wrong) == pytest.approx((2 / 3 + 1 / 2) / 2)
+
+
+def test_detection_of_flags():
+    rng = np.random.default_rng(0)
+    flagged, wrong = rng.random(50) < 0.4, rng.random(50) < 0.5
+    expected = precision_recall_fscore_support(wrong, flagged, average="binary")[:3]
+    assert tuple(detection(flagged, wrong).values()) == pytest.approx(expected)
+    assert math.isnan(detection(np.zeros(3, bool), wrong[:3])["precision"])
+
+
+def test_accuracy_of_a_filter():
+    true, given_ = np.array([0, 1, 2, 0]), np.array([0, 1, 0, 1])
+    assert filter_accuracy(np.array([True, False, False, False]), given_, true) == 0.75
+    assert filter_accuracy(np.array([False, False, True, True]), given_, true) == 0
+    assert math.isnan(filter_accuracy(np.zeros(0, bool), given_[:0], true[:0]))
+
+
+def test_memorization_by_hand():
+    true = np.array([0, 0, 0, 1, 1, 1, 1])
+    held = np.array([0, 0, 0, 2, 2, 0, 0])
+    seen = np.array([0, 0, 2, 1, 2, 2, 0])
+    found = memorization(seen, held, true)
+    assert astuple(found) == pytest.approx((2 / 3, 1 / 3, 1 / 4, 2 / 4, 1 / 4))
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 3), max_size=30))
+@settings(deadline=None)
+def test_each_group_sums_to_one(samples: list[tuple[int, int, int]]):
+    predicted, held, true = (np.array([s[i] for s in samples], np.int64) for i in range(3))
+    found = memorization(predicted, held, true)
+    clean = found.clean_correct + found.clean_wrong
+    noisy = found.noisy_correct + found.noisy_memorized + found.noisy_wrong
+    assert clean == pytest.approx(1) if (held == true).any() else math.isnan(clean)
+    assert noisy == pytest.approx(1) if (held != true).any() else math.isnan(noisy)
+
+
+def test_local_memorization_is_over_noisy_clients():
+    none = math.nan
+    clients = [
+        Memorization(0.9, 0.1, 0.2, 0.7, 0.1),
+        Memorization(0.1, 0.9, none, none, none),  # no wrong label: no noisy client
+        Memorization(none, none, 0.4, 0.1, 0.5),  # no right one
+    ]
+    assert astuple(mean_memorization(clients)) == pytest.approx((0.9, 0.1, 0.3, 0.4, 0.3))
+    assert all(math.isnan(x) for x in astuple(mean_memorization([])))
+
+
+def test_training_stability_is_a_mean_of_squared_distances():
+    received = {"w": torch.tensor([1.0, 2.0]), "mean": torch.tensor([0.0])}
+    trained = [
+        {"w": torch.tensor([4.0, 6.0]), "mean": torch.tensor([9.0])},
+        {"w": torch.tensor([1.0, 2.0]), "mean": torch.tensor([9.0])},
+    ]
+    assert training_stability([squared_move(received, t, ["w"]) for t in trained]) == 12.5
+    assert training_stability([squared_move(received, t, ["w", "mean"]) for t in trained]) == 12.5 + 81
+    assert math.isnan(training_stability([]))
+
+
+@pytest.mark.parametrize("where", ["noise=fedcorr", "noise=none", "eval.validation=0.3"])
+def test_an_evaluator_counts_what_the_model_memorised(where: str):
+    """Sample by sample, over what the clients hold; of clean labels only the clean group is there."""
+    run = composed("method=fedavg", "rounds=2", where)
+    federation, params = run.federation, run.rounds[-1].state.server.params
+    plain, found = (Evaluator(federation, run.network, run.method, on).model(params) for on in (False, True))
+    assert found.items() >= plain.items()
+    assert not any("memorization" in name for name in plain)
+    assert federation.truth is not None
+    groups: dict[bool, list[str]] = {True: [], False: []}
+    for client in federation.with_data:
+        samples = federation.samples(client)
+        guesses = run.network.logits(samples).argmax(1).tolist()
+        for i, guess, given_label in zip(samples.index.tolist(), guesses, samples.labels.tolist(), strict=True):
+            true = int(federation.truth[i])
+            memorized = "memorized" if guess == given_label else "wrong"
+            groups[given_label == true].append("correct" if guess == true else memorized)
+    for group, name, outcomes in (
+        (groups[True], "clean", ("correct", "wrong")),
+        (groups[False], "noisy", ("correct", "memorized", "wrong")),
+    ):
+        for outcome in outcomes:
+            share = group.count(outcome) / len(group) if group else math.nan
+            assert found[f"memorization_{name}_{outcome}"] == pytest.approx(share, nan_ok=True)
+    assert len(groups[True]) > 0
+    assert (len(groups[False]) == 0) == (where == "noise=none")
+    unknown = replace(federation, truth=None)
+    assert Evaluator(unknown, run.network, run.method, True).model(params) == plain

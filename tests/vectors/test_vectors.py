@@ -1,0 +1,30 @@
+"""No vector is forgotten: each stands in a test by its name."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.toys import vector_names
+from tests.vectors.baselines import VECTORS
+
+TEXT = "".join(file.read_text() for file in Path(__file__).parents[1].rglob("test_*.py"))
+
+
+@pytest.mark.parametrize(("family", "count"), [("flr.", 8), ("fedpeer.", 14), ("feddiv.", 10), ("fedes.", 11)])
+def test_every_vector_of_a_method_is_asserted(family: str, count: int):
+    ours = [name for name in vector_names() if name.startswith(family)]
+    assert len(ours) == count
+    assert [name for name in ours if f'"{name}"' not in TEXT] == []
+
+
+def test_every_vector_of_its_parts_among_the_baselines_is_asserted():
+    prefixes = ("flr_", "slr", "er_detached", "peer_", "cores_", "fedpeer_", "fedes_")
+    ours = [e["id"] for e in json.loads(VECTORS.read_text())["vectors"] if e["id"].startswith(prefixes)]
+    assert len(ours) == 16
+    assert [name for name in ours if f'"{name}"' not in TEXT] == []
+
+
+@pytest.mark.parametrize("name", ["sfedavg.shapley", "fair.quality"])
+def test_vectors_of_indicators_of_quality_are_asserted(name: str):
+    assert f'"{name}"' in TEXT
