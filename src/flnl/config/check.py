@@ -146,6 +146,11 @@ def _binds(call: Any, count: int) -> bool:
     return True
 
 
+def _among(hint: Any, kinds: Collection[type]) -> bool:
+    """Whether a type is one of these, or a class of one."""
+    return any(one in getattr(hint, "__mro__", (hint,)) for one in kinds)
+
+
 @dataclass(frozen=True)
 class Slots:
     """All slots, by their keys: of the configuration, of a method or a stage, and of its parts that have names."""
@@ -158,6 +163,8 @@ class Slots:
 @cache
 def _slots() -> Slots:
     from flnl.core import execution
+    from flnl.core.images import ReadDataset
+    from flnl.core.model import RunModel
     from flnl.core.parts import (  # torch takes seconds to import
         Aggregator,
         BatchRule,
@@ -168,17 +175,14 @@ def _slots() -> Slots:
         LossTerm,
         ServerUpdate,
     )
-    from flnl.data.dataset import Dataset
-    from flnl.engine.executors.auto import Auto
-    from flnl.engine.network import Network
 
     return Slots(
         groups={
-            "dataset": Slot((Dataset,), called_with=(0,), choices="dataset"),
+            "dataset": Slot((ReadDataset,), called_with=(0,), choices="dataset"),
             "partition": Slot(called_with=(2,), choices="partition"),  # the pool, and chance
             "noise": Slot(called_with=(2, 4), choices="noise"),  # of the set, or inside clients
             "model": Slot(called_with=(2,), choices="model"),  # the shape of an image, and the number of classes
-            "executor": Slot((execution.Executor, Auto), adds=(Network,), choices="executor"),
+            "executor": Slot((execution.Executor, execution.ExecutorChoice), adds=(RunModel,), choices="executor"),
         },
         method={
             "sampler": Slot((ClientSampler,), choices="method/sampler"),
@@ -216,7 +220,7 @@ def _part(key: str, node: Any, slot: Slot) -> Iterator[Fault]:
     for name in (name for name in node if str(name).startswith("_") and name not in OF_HYDRA):
         yield f"{key}.{name}", " is not a key of a part"
     values = {k: v for k, v in node.items() if not str(k).startswith("_")}
-    adds = set(field_types(kind).values()) & set(slot.adds) if is_dataclass(kind) else set()
+    adds = [hint for hint in field_types(kind).values() if _among(hint, slot.adds)] if is_dataclass(kind) else []
     unfinished = node.get("_partial_", False)
     if unfinished is not bool(adds) and (is_dataclass(kind) or not isinstance(unfinished, bool)):
         right = "true: the run adds what is missing" if adds else "false, or left out"

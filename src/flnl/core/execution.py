@@ -31,6 +31,10 @@ class Block(Generic[V, R_co]):
     results: list[R_co]
 
 
+class ExecutorChoice:
+    """Marks what an executor is chosen from once the work is known, which may be configured in the place of one."""
+
+
 class Executor(Protocol):
     """Runs a job on many clients; nothing else knows how."""
 

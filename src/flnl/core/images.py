@@ -13,6 +13,10 @@ Labels = NDArray[np.int64]
 Indices = NDArray[np.int64]
 
 
+class ReadDataset:
+    """Marks a data set that has been read, which may be configured in the place of what reads one."""
+
+
 class Images(Protocol):
     """Images by position, in memory or decoded when asked for. Never copied a client."""
 

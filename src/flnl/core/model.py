@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from flnl.core.payload import Params
 
 
+class RunModel:
+    """Marks the network of a run, which executors are given when they are made."""
+
+
 class Model(Protocol):
     """The network of a process, as exchanges, correctors, batch rules and jobs of clients see it.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flnl.core.images import Images
+from flnl.core.images import Images, ReadDataset
 from flnl.data.transforms import Transform
 
 Indices = NDArray[np.int64]
@@ -17,7 +17,7 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(ReadDataset):
     """A data set with its official split.
 
     ``given`` holds labels that came with the data and may be wrong (then the noise is theirs); ``truth`` the correct

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientTask, Samples
+from flnl.core.model import RunModel
 from flnl.core.payload import Params
 from flnl.core.streams import torch_seed
 from flnl.data.transforms import Augmentation, Transform
@@ -66,7 +67,7 @@ def laid_out(module: nn.Module, fabric: Fabric, layout: Layout) -> torch.memory_
     return torch.channels_last if last else torch.contiguous_format
 
 
-class Network:
+class Network(RunModel):
     """The model, and how stored images become its inputs."""
 
     def __init__(

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flnl.config import compose, registry, schema
 from flnl.config.check import located
-from flnl.core.execution import Executor, described
+from flnl.core.execution import Executor, ExecutorChoice, described
 from flnl.core.method import Method
 from flnl.engine.executors.processes import usable_cores
 from flnl.engine.executors.worker_context import Inner
@@ -38,7 +38,7 @@ STACKED_CLIENTS = 4
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(ExecutorChoice):
     """What the rule chooses from: how each executor would be built."""
 
     sequential: Inner
