@@ -6,7 +6,8 @@ VENV := .venv
 UV_VENV := .uv
 RUN := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null || echo $(UV_VENV)/bin/uv)
-STAMP := $(VENV)/.made-from-lock
+LOCKED := $(VENV)/.made-from-lock
+STAMP := $(VENV)/.installed
 PEERS := bench/.venv-peers
 ARGS ?=
 SCALE ?= small
@@ -16,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help env run reproduce-tables card test test-all bench bench-peers check format lock clean
+.PHONY: help env run reproduce-tables card test test-all bench bench-peers check format wheel lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +25,7 @@ help: ## list the targets
 env: $(STAMP) ## make the environment in .venv from requirements.lock, if it is not there yet
 
 run: $(STAMP) ## train: make run ARGS="method=fedavg noise.rho=0.4"
-	@$(RUN) -m src.main $(if $(ARGS),$(ARGS),method=fedcorr noise.rho=0.6)
+	@$(RUN) -m flnl $(if $(ARGS),$(ARGS),method=fedcorr noise.rho=0.6)
 
 reproduce-tables: $(STAMP) ## the papers' tables, ours beside theirs: make reproduce-tables SCALE=small TABLES="fedcorr_2"
 	@$(RUN) -m flnl tables run $(TABLES) scale=$(SCALE) $(if $(ARGS),-- $(ARGS)); code=$$?; [ $$code -le 1 ] || exit $$code; \
@@ -53,6 +54,9 @@ format: $(STAMP) ## put the code in form
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
 
+wheel: $(STAMP) ## build the wheel that carries the package and its configuration into dist/
+	@$(RUN) -m hatchling build -t wheel
+
 lock: $(UV) ## resolve requirements.lock anew from pyproject.toml
 	@printf 'torch==2.13.0\ntorchvision==0.28.0\n' > $(UV_VENV)-constraints
 	@$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
@@ -62,19 +66,22 @@ lock: $(UV) ## resolve requirements.lock anew from pyproject.toml
 		--quiet bench/peers/requirements.in -o bench/peers/requirements.txt
 
 clean: ## remove the environment and the caches; outputs stay
-	rm -rf $(VENV) $(UV_VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(UV_VENV) $(PEERS) dist .mypy_cache .ruff_cache .pytest_cache
 
 $(UV_VENV)/bin/uv:
 	@$(PYTHON) -m venv $(UV_VENV)
 	@$(UV_VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
 
-$(STAMP): requirements.lock | $(UV)
+$(LOCKED): requirements.lock | $(UV)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "python 3.11 or newer is needed: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "making the environment in $(VENV) (some 6 GB, once)" >&2
 	@rm -rf $(VENV)
 	@$(UV) venv --quiet --python $(PYTHON) $(VENV)
 	@$(UV) pip install --quiet --python $(RUN) --require-hashes --compile-bytecode -r requirements.lock
+	@touch $@
+
+$(STAMP): $(LOCKED) pyproject.toml | $(UV)
 	@$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .
 	@touch $@
 

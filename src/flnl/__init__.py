@@ -1,3 +1,3 @@
 """flnl: federated learning with noisy labels, as methods that compose."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

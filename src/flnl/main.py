@@ -1,6 +1,6 @@
 """The entry point: one run, or a sweep of them.
 
-    python -m src.main method=fedcorr noise.rho=0.6
+    flnl method=fedcorr noise.rho=0.6
 
 What takes seconds to import is imported when something is to be run.
 """
@@ -73,7 +73,7 @@ def _by_hydra(words: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """What ``python -m src.main`` runs."""
+    """What ``flnl`` runs where no other command is named."""
 
     def entry() -> None:
         if {"--help", "-h"} & set(sys.argv[1:]):
@@ -84,9 +84,3 @@ def main() -> None:
             raise _failed.pop()
 
     guard.guarded(entry)
-
-
-if __name__ == "__main__":
-    from flnl.main import main as of_the_module
-
-    of_the_module()  # so that what a sweep sends to its workers is known to them by name

@@ -1,4 +1,4 @@
-"""``python -m src.main --help``: the groups, their options, and the configuration that the other words make.
+"""``flnl run --help``: the groups, their options, and the configuration that the other words make.
 
 Hydra's own help walks its groups twice, at a second for as many files as there are here.
 """

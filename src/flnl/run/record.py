@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from flnl.config.resolvers import CONF
 from flnl.core.errors import UserError
 from flnl.core.state import RoundResult
 from flnl.storage import lines
@@ -119,9 +120,18 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
+    """That of the checkout that runs; None for an installed package, around which another's repository may lie."""
+    if not (CONF.parent / ".git").exists():
+        return None
+
     def git(*words: str) -> str:
-        here = Path(__file__).resolve().parent
-        command = ["git", "--no-optional-locks", "-C", str(here), *words]  # a killed run must leave no lock behind
+        command = [
+            "git",
+            "--no-optional-locks",
+            "-C",
+            str(CONF.parent),
+            *words,
+        ]  # a killed run must leave no lock behind
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:

@@ -122,6 +122,12 @@ def without(words: Sequence[str], *keys: str) -> list[str]:
 
 
 def command(words: Sequence[str]) -> str:
-    """The command line that starts the entry point with these words."""
+    """The command line that starts a run with these words, as this process was started."""
+    started = Path(sys.argv[0])
+    if started.name == "flnl":
+        on_path = shutil.which("flnl")
+        return shlex.join(
+            ["flnl" if on_path and Path(on_path).resolve() == started.resolve() else str(started), *words]
+        )
     python = "python" if shutil.which("python") == sys.executable else sys.executable
-    return shlex.join([python, "-m", "src.main", *words])
+    return shlex.join([python, "-m", "src.main" if started.parts[-2:] == ("src", "main.py") else "flnl", *words])

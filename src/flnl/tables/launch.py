@@ -58,7 +58,7 @@ class Listed(Sweep):
                 called = self._called[found.number]
                 print_line(f"{found.status}: {called}: {found.error}; {found.folder}", to=sys.stderr)
         if any(found.status not in (*DONE, "failed", "refused") for found in jobs):
-            again = shlex.join(["python", "-m", "flnl.tables", *sys.argv[1:]])
+            again = shlex.join(["flnl", "tables", *sys.argv[1:]])
             print_line(f"to go on: {again}", to=sys.stderr)
 
 

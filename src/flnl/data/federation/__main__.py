@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flnl.core.errors import UserError
-from flnl.data.federation.build import from_config
 
 FIGURE = "federation.png"
 
@@ -24,6 +23,7 @@ def show(overrides: Sequence[str]) -> Path:
     from flnl.config import compose
     from flnl.config.check import check_config
     from flnl.core.terminal import print_line
+    from flnl.data.federation.build import from_config
     from flnl.data.federation.card import card, markdown, tables
     from flnl.data.federation.figure import encoded
     from flnl.storage.output_file import write_output
