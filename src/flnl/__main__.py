@@ -30,7 +30,7 @@ def usage() -> str:
     """All commands, a line each, and where the rest is told.
 
     >>> print(usage().splitlines()[2])
-      flnl list [GROUP ...]                      what can be chosen, with a line each
+      flnl list [GROUP ...]                     what can be chosen, with a line each
     """
     taken = {name: f"flnl {name} {takes}" for name, (_, takes, _) in COMMANDS.items()}
     width = max(map(len, taken.values()))

@@ -13,7 +13,7 @@ from flnl.cli.guard import guarded
 from flnl.config import compose
 from flnl.config.check import Slot, check_config, check_read
 from flnl.core.errors import UserError
-from flnl.data.federation import build
+from flnl.data.federation import __main__ as card
 from flnl.list import main as list_main
 from tests.cli.conftest import Command, Said
 from tests.products.conftest import Commands, said  # noqa: F401
@@ -264,7 +264,7 @@ def test_the_card_of_a_federation_goes_to_a_folder(said: Commands, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a_file").write_text("kept")
     for word in ("output=a_file", "output=a_file/below", "output_root=a_file", f"output={LONG}", f"cache={LONG}"):
-        answer = said(build, *TINY, word)
+        answer = said(card, *TINY, word)
         refused(Said(answer.code, answer.out, answer.err))
         assert answer.err.startswith(f"error: {word.split('=')[0]}=")
     assert (tmp_path / "a_file").read_text() == "kept"
@@ -324,7 +324,7 @@ def test_a_small_command_refuses_in_one_line(
 
     monkeypatch.chdir(tmp_path)
     damaged(tmp_path / "run")
-    module = importlib.import_module(f"src.{name}{'.__main__' if name in ('compare', 'figures', 'tables') else ''}")
+    module = importlib.import_module(f"flnl.{name}{'.__main__' if name in ('compare', 'figures', 'tables') else ''}")
     answer = said(module, *words)
     refused(Said(answer.code, answer.out, answer.err))
     assert any((word.partition("=")[2] or word)[:9] in answer.err for word in words)
