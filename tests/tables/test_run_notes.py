@@ -121,7 +121,8 @@ def test_a_table_is_told_from_its_finished_runs(status: str, told: bool, tmp_pat
     assert len(plan.runs) == 2, "columns of the same runs"
     for run in plan.runs.values():
         plan.at(run).mkdir(parents=True)
-        record = {"key": run.identity.key, "status": status, "participations": 400, "metrics": {"best": 0.5}}
+        record = {"key": run.identity.key, "status": status, "participations": 400, "config": {}}
+        record["metrics"] = {"best": 0.5}
         (plan.at(run) / "result.json").write_text(json.dumps(record))
         line = {"kind": "evaluation", "accuracy": 0.5, "participations": 400, "test_loss": 1 / 3}
         (plan.at(run) / "metrics.jsonl").write_text(json.dumps(line) + "\n")

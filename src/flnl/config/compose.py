@@ -43,12 +43,12 @@ def _node(cfg: DictConfig, key: str) -> Node | None:
 
 def _written(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Every key in and below a node whose value is a text, and that text, unresolved."""
-    content = node._content if isinstance(node, DictConfig) else node._value()
+    content: Any = node._content if isinstance(node, DictConfig) else node._value()
     if isinstance(content, str):
         yield key, content
     elif isinstance(content, dict):
         for name, inner in content.items():
-            yield from _written(inner, f"{key}.{name!s}" if key else str(name))
+            yield from _written(inner, f"{key}.{name}" if key else str(name))
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
@@ -67,7 +67,8 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
             cause = cause.__cause__ or cause.__context__
         key = getattr(error, "full_key", None) or "configuration"
         if found := re.search(r"Interpolation key '(.+?)' not found", str(error)):
-            takers = (taker for taker, text in _written(cfg) if f"${{{found[1]}}}" in text)
+            missing = "${" + found[1] + "}"
+            takers = (taker for taker, text in _written(cfg) if missing in text)
             raise UserError(f"{next(takers, key)} takes {found[1]}, which {_owners(found[1])}") from None
         raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
 

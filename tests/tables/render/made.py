@@ -78,6 +78,7 @@ def recorded(folder: Path, accuracies: Sequence[float], **result: Any) -> None:
     metrics = {"best": max(accuracies), "last": accuracies[-1], "mean_last_10": sum(accuracies) / len(accuracies)}
     record = {
         "key": "k",
+        "config": {},
         "status": "finished",
         "started": 1795187623.4,
         "commit": "c0ffee",

@@ -281,7 +281,7 @@ def test_the_page_of_the_papers_own_setting_claims_nothing_else(filled: list[Fil
 
 def test_rendering_does_without_torch() -> None:
     """It takes seconds to import, and nothing is computed."""
-    names = ("report", "drawings", "index", "latex", "long", "markdown", "ranking", "agreement")
+    names = ("report", "drawings", "index", "latex", "csv", "markdown", "ranking", "agreement")
     said = "; ".join(["import sys", *(f"import flnl.tables.render.{name}" for name in names), "print(*sys.modules)"])
     loaded = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True).stdout.split()
     assert "flnl.tables.render.report" in loaded
