@@ -16,7 +16,7 @@ TINY = (
     "model.hidden=[8]",
     "train.batch_size=7",
     "train.epochs=2",
-    "executor=sequential",  # the others are held against it in tests/executors
+    "executor=sequential",  # the others are held against it in tests/engine/executors
     "wandb.mode=disabled",
     "figures=false",
 )

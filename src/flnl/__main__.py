@@ -13,6 +13,8 @@ import importlib
 import re
 import sys
 
+from flnl import __version__
+
 TRAIN = "run"
 COMMANDS = {
     TRAIN: ("flnl.main", "KEY=VALUE ...", "train; -m makes a sweep of it. The name may be left out"),
@@ -57,6 +59,11 @@ def main() -> None:
     if words in (["--help"], ["-h"]):
         print(usage())
         return
+    if words == ["--version"]:
+        print(f"flnl {__version__}")
+        return
+    if "" not in sys.path:
+        sys.path.append("")  # classes of one's own in the working folder, last, so that they hide nothing
     if name in COMMANDS:
         del sys.argv[1]
     elif re.fullmatch(r"[A-Za-z][\w-]*", name):

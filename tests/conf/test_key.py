@@ -213,6 +213,14 @@ def test_a_part_that_moves_and_gets_a_field_keeps_its_keys(monkeypatch: pytest.M
         assert identity.run_key({**plain, "model": {**moved, **change}}) != key
 
 
+def test_a_class_of_ones_own_has_a_key_of_its_own() -> None:
+    """Also one that lies in a package called ``src``, as many people's own does, under the name of one of ours."""
+    plain = compose.resolved(compose.load(["model=mlp"]))
+    paths = ("flnl.models.mlp.MLP", "src.nets.MLP", "lab.nets.MLP", "nets.MLP")
+    keys = {identity.run_key({**plain, "model": {**plain["model"], "_target_": path}}) for path in paths}
+    assert len(keys) == len(paths)
+
+
 def test_methods_are_built_from_what_the_key_reads() -> None:
     """The key leaves out the other keys of ``method``: nothing may be built from them."""
 

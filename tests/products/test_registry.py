@@ -28,6 +28,7 @@ from tests.registry import ONE_STAGE, REGISTRY, TINY
 
 OLD = Path(__file__).parent.parent / "first_format"
 """Runs as they were written when files held the paths of classes: stopped, in the middle."""
+SLOTS = ("sampler", "batch", "local", "gradient", "exchange", "corrector", "aggregator", "server")
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 
 
@@ -111,6 +112,29 @@ def test_figures_of_a_record_run_no_code(group: str, case: str, copied: Path, ma
     (copied / "result.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match=r"result\.json"):
         features.draw(read(copied), copied)
+
+
+def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    node: Any = {"_target_": "MLP", "hidden": [8], "dropout": 0.0}
+    for _ in range(3000):
+        node = {"deeper": node}
+    with pytest.raises(UserError, match="nested too deeply"):
+        registry.restored("model", {"_target_": "MLP", "hidden": node}, "model.pt")
+
+
+def test_a_name_means_one_class(tmp_path: Path) -> None:
+    """Two classes of one stored name in a group would be taken for each other, and their runs for the same."""
+    for group in ("dataset", "partition", "noise", "model", "executor", *(f"method/{slot}" for slot in SLOTS)):
+        assert registry.targets(group)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "other.yaml").write_text("_target_: flnl.elsewhere.MLP\n")
+    with pytest.raises(UserError, match="would both be stored as one name"):
+        registry.targets("model", [tmp_path])
+
+
+def test_weights_are_not_fetched_for_a_file() -> None:
+    found = registry.restored("model", {"_target_": "ResNet50", "pretrained": "imagenet"}, "model.pt")
+    assert found["pretrained"] == "none"
 
 
 def test_a_record_fetches_nothing(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from flnl.compare.runs import Row
 from flnl.config.identity import flatten
-from flnl.config.registry import stored_name
+from flnl.config.registry import recorded_name
 from flnl.config.resolvers import CONF
 
 GROUPS = ("method", "dataset", "partition", "noise", "model", "protocol")
@@ -251,6 +251,6 @@ def _option(group: str, node: Mapping[str, Any]) -> str:
     close = {
         name: sum(found.get(key) == value for key, value in flatten(raw))
         for name, raw in _options(group).items()
-        if isinstance(raw, Mapping) and stored_name(str(raw.get("_target_"))) == stored_name(str(node["_target_"]))
+        if isinstance(raw, Mapping) and recorded_name(str(raw.get("_target_"))) == recorded_name(str(node["_target_"]))
     }
-    return max(close, key=close.__getitem__) if close else stored_name(str(node["_target_"]))
+    return max(close, key=close.__getitem__) if close else recorded_name(str(node["_target_"]))

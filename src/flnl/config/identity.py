@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from typing import Any, get_args
 
 from flnl.config.check import field_types, located
-from flnl.config.registry import named, stored_name
+from flnl.config.registry import named, recorded_name, stored_name
 from flnl.config.schema import Root
 from flnl.core.ranges import Neutral
 
@@ -86,7 +86,7 @@ def settings(plain: Mapping[str, Any]) -> dict[str, Any]:
 
     These are the keys that a person types and reads. No class is imported to tell them.
     """
-    return _relevant({key: _one_form(value) for key, value in named(plain).items()})
+    return _relevant({key: _one_form(value) for key, value in named(plain, recorded_name).items()})
 
 
 def run_key(plain: Mapping[str, Any]) -> str:
@@ -144,7 +144,8 @@ def _canonical(node: Any, schema: type | None = None, *, imports: bool = True) -
     if target is not None:
         schema = located(str(target)) if imports else None
     fields = field_types(schema) if schema is not None and is_dataclass(schema) else {}
-    found = {} if target is None else {"_target_": stored_name(str(target))}
+    name = stored_name if imports else recorded_name
+    found = {} if target is None else {"_target_": name(str(target))}
     for key, value in node.items():
         if key in ("_target_", "_partial_"):
             continue

@@ -22,25 +22,34 @@ from flnl.config.check import faults_of, field_types, located
 from flnl.core.errors import UserError
 from flnl.core.ranges import FromFiles
 
-PACKAGES = ("flnl", "src")  # and what it was called at first
-"""Top-level packages whose classes are stored by their bare names; any other class is stored with its path."""
+PACKAGE = "flnl"
+"""The package whose classes are stored by their bare names; any other class is stored with its path."""
+FIRST_PACKAGE = "src"
+"""What the package was called when records of the first format were written."""
+DEPTH = 32
+"""Levels of mappings and lists in a node that a file holds."""
 
 
-def stored_name(target: str) -> str:
+def stored_name(target: str, package: str = PACKAGE) -> str:
     """What files call the class at the path ``target``: its bare name where it is one of this package's.
 
-    >>> stored_name("flnl.models.cnn.CNN"), stored_name("lab.nets.CNN"), stored_name("CNN")
-    ('CNN', 'lab.nets.CNN', 'CNN')
+    >>> stored_name("flnl.models.cnn.CNN"), stored_name("src.nets.CNN"), stored_name("CNN")
+    ('CNN', 'src.nets.CNN', 'CNN')
     """
-    package, _, rest = target.partition(".")
-    return rest.rpartition(".")[2] if package in PACKAGES and rest else target
+    first, _, rest = target.partition(".")
+    return rest.rpartition(".")[2] if first == package and rest else target
 
 
-def named(node: Any) -> Any:
-    """A configuration node with the stored name of each class in the place of its path."""
+def recorded_name(target: str) -> str:
+    """As ``stored_name``, of what a record holds: at first the package was called ``src``."""
+    return stored_name(stored_name(target), FIRST_PACKAGE)
+
+
+def named(node: Any, name: Callable[[str], str] = stored_name) -> Any:
+    """A configuration node with the ``name`` of each class in the place of its path."""
     if isinstance(node, Mapping):
-        return {k: stored_name(str(v)) if k == "_target_" else named(v) for k, v in node.items()}
-    return [named(v) for v in node] if isinstance(node, list) else node
+        return {k: name(str(v)) if k == "_target_" else named(v, name) for k, v in node.items()}
+    return [named(v, name) for v in node] if isinstance(node, list) else node
 
 
 def folders() -> list[Path]:
@@ -56,9 +65,17 @@ def folders() -> list[Path]:
 
 
 def targets(group: str, places: Sequence[Path] = ()) -> dict[str, str]:
-    """The classes that the files of a group name: paths by stored name. ``places`` are searched besides ``folders``."""
-    files = (file for place in (*folders(), *places) for file in sorted((place / group).rglob("*.yaml")))
-    return {stored_name(path): path for file in files for path in _paths(OmegaConf.to_container(OmegaConf.load(file)))}
+    """The classes that the files of a group name: paths by stored name. ``places`` are searched besides ``folders``.
+
+    Raises:
+        UserError: if two classes of the group would have one name.
+    """
+    found: dict[str, str] = {}
+    for file in (file for place in (*folders(), *places) for file in sorted((place / group).rglob("*.yaml"))):
+        for path in _paths(OmegaConf.to_container(OmegaConf.load(file))):
+            if found.setdefault(stored_name(path), path) != path:
+                raise UserError(f"{file}: {path} and {found[stored_name(path)]} would both be stored as one name")
+    return found
 
 
 def _paths(node: Any) -> Iterator[str]:
@@ -94,11 +111,13 @@ def restored(group: str, node: Any, source: str, places: Sequence[Path] = ()) ->
     return found
 
 
-def _restored(node: Any, known: Mapping[str, str], where: str) -> Any:
+def _restored(node: Any, known: Mapping[str, str], where: str, depth: int = 0) -> Any:
+    if depth > DEPTH:
+        raise UserError(f"{where[:80]} ... is nested too deeply")
     if isinstance(node, str) and "${" in node:
         raise UserError(f"{where} holds {node!r}: interpolations are for the command line")
     if isinstance(node, list):
-        return [_restored(value, known, where) for value in node]
+        return [_restored(value, known, where, depth + 1) for value in node]
     if not isinstance(node, Mapping):
         return node
     found: dict[str, Any] = {}
@@ -108,7 +127,7 @@ def _restored(node: Any, known: Mapping[str, str], where: str) -> Any:
         elif str(key).startswith("_") and not (key == "_partial_" and isinstance(value, bool)):
             raise UserError(f"{where} has {key}, which only the command line may say")
         else:
-            found[key] = _restored(value, known, f"{where}.{key}")
+            found[key] = _restored(value, known, f"{where}.{key}", depth + 1)
     return found
 
 
@@ -126,10 +145,10 @@ def _withheld(node: Any) -> Any:
 
 
 def _path(text: str, known: Mapping[str, str], where: str) -> str:
-    name = stored_name(text)
-    for candidate, path in known.items():
-        if candidate.casefold() == name.casefold():
-            return path
+    for name in (stored_name(text), recorded_name(text)):
+        for candidate, path in known.items():
+            if candidate.casefold() == name.casefold():
+                return path
     raise UserError(
         f"{where} names {name!r}, which no configuration file of that group has; there are "
         f"{', '.join(sorted(known))} (a folder with others can be named on the command line)"

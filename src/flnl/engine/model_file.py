@@ -102,8 +102,6 @@ class ModelFile:
             UserError: if no configuration file names its class, or the weights do not fit it.
         """
         node = registry.restored("model", self.model, NAME, places)
-        if "pretrained" in node:
-            node["pretrained"] = "none"
         double = any(tensor.dtype == torch.float64 for tensor in self.weights.values())
         try:
             channels, height, width = self.shape

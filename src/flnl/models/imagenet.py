@@ -6,14 +6,14 @@ Weights fit exactly or are refused; only a head for another number of classes is
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torchvision import models
 
 from flnl.core.errors import UserError
-from flnl.core.ranges import PathText
+from flnl.core.ranges import FromFiles, PathText
 from flnl.models.layers import Classifier, Shape, check_inputs
 
 
@@ -21,7 +21,9 @@ from flnl.models.layers import Classifier, Shape, check_inputs
 class ResNet18ImageNet:
     """torchvision's ResNet-18 (7x7 stem, max-pool): 11,183,694 parameters for 14 classes."""
 
-    pretrained: PathText  # none, imagenet (IMAGENET1K_V1) or the path of a state dict in torchvision's names
+    pretrained: Annotated[
+        PathText, FromFiles("none")
+    ]  # none, imagenet (IMAGENET1K_V1) or the path of a state dict in torchvision's names
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:
         """The network for inputs of ``shape``.
@@ -40,7 +42,9 @@ class ResNet50:
     FedCorr and the papers that compare with it start from ImageNet's weights on Clothing1M.
     """
 
-    pretrained: PathText  # none, imagenet (IMAGENET1K_V1) or the path of a state dict in torchvision's names
+    pretrained: Annotated[
+        PathText, FromFiles("none")
+    ]  # none, imagenet (IMAGENET1K_V1) or the path of a state dict in torchvision's names
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:
         """The network for inputs of ``shape``.

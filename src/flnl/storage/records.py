@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,18 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     """A run's ``result.json``; None where there is none that can be read."""
     try:
         record: dict[str, Any] = json.loads((folder / RESULT).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    whole = isinstance(record, dict) and isinstance(record.get("key"), str) and isinstance(record.get("config"), dict)
-    return record if whole else None
+    return record if isinstance(record, dict) and _whole(record) else None
+
+
+def _whole(record: Mapping[str, Any]) -> bool:
+    """Whether the parts that others rely on are there and of their kinds."""
+    earlier, executor = record.get("earlier", []), record.get("executor", "")
+    return (
+        isinstance(record.get("key"), str)
+        and isinstance(record.get("config"), dict)
+        and isinstance(earlier, list)
+        and all(isinstance(one, dict) for one in earlier)
+        and isinstance(executor, str | dict)
+    )

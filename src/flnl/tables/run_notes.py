@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from flnl.config.registry import stored_name
+from flnl.config.registry import recorded_name
 from flnl.tables.plan import Place, Plan
 from flnl.tables.results import Filled
 
@@ -123,7 +123,7 @@ def sources(rows: Rows) -> list[str]:
     runs = _once([cell for cells in rows.values() for cell in cells])
     data = [run.record.get("config", {}).get("dataset", {}) for run in runs]
     unverified = Counter(str(one.get("name")) for one in data if one.get("verify") is False)
-    folders = Counter(str(one.get("name")) for one in data if stored_name(str(one.get("_target_"))) == FOLDER)
+    folders = Counter(str(one.get("name")) for one in data if recorded_name(str(one.get("_target_"))) == FOLDER)
     files = "files that were not compared with the published ones (dataset.verify=false)"
     return [
         f"{number} of {len(runs)} runs took {name} from {origin}: images that went through JPEG, for one, are not "

@@ -142,6 +142,8 @@ def _lines(root: Path, name: str) -> list[str]:
         UserError: if it is not there.
     """
     try:
+        if (root / name).exists() and not (root / name).is_file():
+            raise OSError("it is no regular file")
         lines = (root / name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(

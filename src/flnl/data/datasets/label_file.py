@@ -118,6 +118,8 @@ def number_clients(names: Sequence[str]) -> Indices:
 def _rows(path: Path, column: str) -> list[dict[str, str]]:
     """The lines of the file by column, with the columns that have to be there."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is no regular file")
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
             rows, header = list(reader), list(reader.fieldnames or [])

@@ -157,8 +157,12 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any) -> tupl
 def shown(found: Mapping[str, Any] | str) -> str:
     """An executor in a few words, as in ``processes, 2 workers``."""
     record = _record(found)
-    inner, workers = record.get("inner", {}).get("name", "sequential"), record.get("workers")
-    parts = [record["name"], *([f"{workers} workers"] if workers else []), *([inner] if inner != "sequential" else [])]
+    inner, workers = _record(record.get("inner", "sequential")).get("name"), record.get("workers")
+    parts = [
+        str(record.get("name")),
+        *([f"{workers} workers"] if workers else []),
+        *([str(inner)] if inner != "sequential" else []),
+    ]
     return ", ".join(parts)
 
 
