@@ -122,4 +122,4 @@ def test_values_are_written_as_they_are_typed() -> None:
 
 def test_an_object_that_no_file_builds_is_named_by_its_class() -> None:
     found = named("method=fedavg", "method=fedavg method.server._target_=mine.Momentum", typed=False)
-    assert found == ["method/server=replace", "method/server=Momentum"]
+    assert found == ["method/server=replace", "method/server=mine.Momentum"]

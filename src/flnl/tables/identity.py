@@ -172,4 +172,8 @@ def _digest() -> str:
     found = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
     for path in (*map(Path, (compose.__file__, identities.__file__, __file__)), *files):
         found.update(path.name.encode() + path.read_bytes())
+    for path in sorted(Path(identities.__file__).parents[1].rglob("*.py")):
+        text = path.read_bytes()
+        if b"Neutral(" in text:  # a class that says which of its values do not count
+            found.update(path.name.encode() + text)
     return found.hexdigest()
