@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.schema import Training
-from flnl.core.messages import Broadcast, ClientState, ClientTask, Observation, Samples
+from flnl.core.messages import Broadcast, ClientState, ClientTask, Fit, Observation, Samples
 from flnl.core.method import Method, Stage, assemble
-from flnl.core.parts import Exchange, LossTerm, Step
+from flnl.core.parts import Exchange, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.state import FederatedState, RoundResult
+from flnl.core.step import MiniBatch, Step
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.data.images import TensorImages
@@ -192,6 +193,11 @@ def task(
     return ClientTask(client, samples, broadcast, state or ClientState(), seed)
 
 
+def fitted(params: Params, *, steps: int = 1, loss: float = 0.0, lr: float = 0.1) -> Fit:
+    """The outcome of a training that ended with ``params``."""
+    return Fit(params, {}, loss, steps, finite=True, lr=lr)
+
+
 def step(
     *,
     logits: Tensor | None = None,
@@ -205,23 +211,19 @@ def step(
     inputs = torch.zeros(1, 1) if logits is None else logits
     size = len(inputs)
     labels = torch.zeros(size, dtype=torch.int64)
-    return Step(
-        weight=None,
-        module=lambda x: x,
-        params=params or {},
-        broadcast=Broadcast(0, 1, received or {}, extras or Payload()),
+    data = MiniBatch(
         inputs=inputs,
         labels=labels,
         targets=labels if targets is None else targets,
         positions=torch.arange(size),
+        weight=None,
         draws={},
         number=number,
         unmixed=inputs,
         mixing=None,
-        received=lambda x: x,
-        scored=lambda x: x,
-        kept=Payload(),
     )
+    passes = network(nn.Identity()).passes(Broadcast(0, 1, {}))
+    return Step(data, passes, params or {}, Broadcast(0, 1, received or {}, extras or Payload()), Payload())
 
 
 # ------------------------------------------------------------------------------------------------------------ runs
@@ -301,7 +303,8 @@ def rounds(
     net = Network(module, data.transform, data.num_classes, fabric_for("cpu", precision))
     settings = loop.Settings(seed, training, eval_every, on_nonfinite)
     start = loop.initial_state(net.params())
-    return list(loop.run(method, federation, Sequential(net), NoEvaluation(), start, settings))
+    run = loop.Federated(method, federation, Sequential(net), NoEvaluation(), settings)
+    return list(loop.rounds(run, start))
 
 
 @dataclass(frozen=True)
@@ -343,7 +346,8 @@ def composed(*overrides: str) -> Composed:
     net = Network(module, data.transform, data.num_classes, fabric_for("cpu", cfg.precision))
     start = net.params()
     settings = loop.Settings(cfg.seed, Training(**compose.resolved(cfg)["train"]), cfg.eval.every, cfg.on_nonfinite)
-    results = loop.run(made, dealt, Sequential(net), Evaluator(dealt, net, made), loop.initial_state(start), settings)
+    run = loop.Federated(made, dealt, Sequential(net), Evaluator(dealt, net, made), settings)
+    results = loop.rounds(run, loop.initial_state(start))
     return Composed(made, dealt, net, start, list(results))
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from flnl.config.schema import Training
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Samples
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
+from flnl.core.step import Step
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential

@@ -45,7 +45,7 @@ def test_clients_see_their_images_and_given_labels_and_no_truth():
         samples = federation.samples(k)
         assert samples.images is data.train  # shared, not copied
         assert samples.index.tolist() == federation.clients[k].tolist()
-        assert torch.equal(samples.labels, federation.given[samples.index])
+        assert torch.equal(samples.given, federation.given[samples.index])
     assert federation.truth is not None
     assert federation.truth.tolist() == data.truth.tolist()
     assert federation.dataset.truth is None
@@ -96,7 +96,7 @@ def test_partition_by_given_labels_follows_the_noise():
     data = balanced(200)
     federation = build(data, P.Shards(10, 1, "given"), SYMMETRIC, 1)
     for k in range(10):  # ten shards of ten classes of nearly equal size: few given classes a client, all true ones
-        assert len(federation.samples(k).labels.unique()) <= 3
+        assert len(federation.samples(k).given.unique()) <= 3
         assert federation.truth is not None
         assert len(federation.truth[federation.samples(k).index].unique()) == 10
 

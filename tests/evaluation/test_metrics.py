@@ -112,7 +112,7 @@ def test_an_evaluator_counts_what_the_model_memorised(where: str):
     for client in federation.with_data:
         samples = federation.samples(client)
         guesses = run.network.logits(samples).argmax(1).tolist()
-        for i, guess, given_label in zip(samples.index.tolist(), guesses, samples.labels.tolist(), strict=True):
+        for i, guess, given_label in zip(samples.index.tolist(), guesses, samples.given.tolist(), strict=True):
             true = int(federation.truth[i])
             memorized = "memorized" if guess == given_label else "wrong"
             groups[given_label == true].append("correct" if guess == true else memorized)

@@ -81,7 +81,7 @@ def test_double_precision_stays(fedavg: Ran) -> None:
 def test_every_method_leaves_its_products(entry: Entry, tmp_path: Path) -> None:
     ran = run(entry.words, tmp_path / "run", "max_rounds=1")
     found, sent = ModelFile.load(ran.folder).network().params(), ran.state.server.params
-    learned = ran.state.server.parts.get("server FedDyn", {})
+    learned = ran.state.server.updates.get("FedDyn", {})
     if ran.record["config"]["method"]["server"].get("evaluate") == "cohort":  # what was evaluated, not what is sent
         sent = {name: p - learned[name].to(p) if name in learned else p for name, p in sent.items()}
         assert learned or entry.name != "feddyn"  # FedCorr's first stage has another server's part

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flnl.core.messages import Broadcast, ClientTask
+from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
-from flnl.core.parts import BatchRule, GradientTransform, LossTerm, Selection, ServerUpdate, Step
+from flnl.core.parts import BatchRule, GradientTransform, LossTerm, Selection, ServerUpdate
 from flnl.core.payload import Params
+from flnl.core.step import Step
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,11 @@ class Pull(LossTerm):
 
     strength: float
 
-    def init(self, params: Params, count: int, num_classes: int) -> Any:
-        return {"last": {name: p.clone() for name, p in params.items()}, "seen": torch.zeros(count), "visits": 0}
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        if state is not None:
+            return state
+        start = {name: p.clone() for name, p in task.broadcast.params.items()}
+        return {"last": start, "seen": torch.zeros(len(task.samples)), "visits": 0}
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         far = torch.stack([(p - state["last"][name]).square().sum() for name, p in step.params.items()]).sum()
@@ -50,8 +54,8 @@ class Pull(LossTerm):
         seen[step.positions] += 1
         return self.strength * (1 + state["visits"]) * far, {**state, "seen": seen}
 
-    def finish(self, broadcast: Broadcast, params: Params, state: Any) -> Any:
-        return {**state, "last": params, "visits": state["visits"] + 1}
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        return {**state, "last": fit.params, "visits": state["visits"] + 1}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +63,35 @@ def run(words: Sequence[str], folder: Path, *more: str) -> Ran:
 
 @dataclass(frozen=True)
 class Assembled:
-    """The arguments of the loop, to be changed before it runs."""
+    """A run before its first round, to be changed before it runs."""
 
-    method: Method
-    federation: Federation
-    executor: Executor
+    run: loop.Federated
     evaluator: Evaluator
     state: FederatedState
-    settings: loop.Settings
 
-    def rounds(self, **other: Any) -> Iterator[RoundResult]:
-        """The rounds, with some arguments changed."""
-        given = {f.name: other.get(f.name, getattr(self, f.name)) for f in fields(self)}
-        order = ("method", "federation", "executor", "evaluator", "state", "settings")
-        return loop.run(*(given[name] for name in order))
+    @property
+    def method(self) -> Method:
+        """The run's method."""
+        return self.run.method
+
+    @property
+    def federation(self) -> Federation:
+        """The run's federation."""
+        return self.run.federation
+
+    @property
+    def executor(self) -> Executor:
+        """The run's executor."""
+        return self.run.executor
+
+    @property
+    def settings(self) -> loop.Settings:
+        """The run's settings of the loop."""
+        return self.run.settings
+
+    def rounds(self, state: FederatedState | None = None, **changed: Any) -> Iterator[RoundResult]:
+        """The rounds, from another state or with fields of the run changed."""
+        return loop.rounds(replace(self.run, **changed), state or self.state)
 
     def results(self, **other: Any) -> list[RoundResult]:
         """As ``rounds``, all of them."""
@@ -90,7 +105,7 @@ def assembled(words: Sequence[str], folder: Path, *more: str) -> Iterator[Assemb
     cfg = compose.load(overrides)
     session = open_session(cfg, overrides, claim(cfg, overrides, None))
     try:
-        yield Assembled(*session.federated())
+        yield Assembled(session.federated(), session.evaluator, session.state)
     finally:
         session.release()
 

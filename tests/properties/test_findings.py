@@ -34,10 +34,10 @@ from flnl.core.findings import (
     scalars,
     suspects,
 )
-from flnl.core.messages import ClientState, ClientTask, Correction
+from flnl.core.messages import ClientState, ClientTask, Correction, Fit
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, LabelCorrector
-from flnl.core.payload import Params, Payload
+from flnl.core.payload import Payload
 from flnl.evaluation import estimates, evaluator, label_table
 from flnl.evaluation import metrics as evaluation_metrics
 from flnl.evaluation.estimates import by_client, noise_columns, summary
@@ -67,7 +67,7 @@ CORRECTING = (
 
 def doubted(network: Model, task: ClientTask) -> Tensor:
     """Bool [n]: whether the loaded model predicts another class than the label."""
-    return network.logits(task.samples).argmax(1) != task.samples.labels
+    return network.logits(task.samples).argmax(1) != task.labels
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,11 @@ class Doubting(Exchange):
     def init(self, clients: int) -> Any:
         return {"share": torch.full((clients,), torch.nan, dtype=torch.float64)}
 
-    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         mask = doubted(network, task)
         return Payload(float(mask.double().mean())), Payload(mask)
 
-    def fold(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:
+    def receive(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:
         share = state["share"].clone()
         for client, report in reports.items():
             if (value := report.get(float)) is not None:
@@ -127,7 +127,7 @@ class Trusting(LabelCorrector):
     rules: ClassVar[tuple[str, ...]] = ("trust",)
 
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
-        mask, labels = doubted(network, task), task.samples.labels.clone()
+        mask, labels = doubted(network, task), task.labels.clone()
         labels[mask.nonzero()[:1]] = 0
         return Correction(task.client, labels, None, Payload(mask), Payload())
 
@@ -197,7 +197,7 @@ def test_its_suspects_are_measured_in_the_result(doubting: Ran) -> None:
 def test_its_noisy_clients_and_levels_are_measured(doubting: Ran) -> None:
     client, _, wrong = marks(doubting.folder)
     rows, metrics = doubting.record["clients"], doubting.record["metrics"]
-    share = doubting.state.server.parts["exchange doubting"]["share"][rows["client"]].numpy()
+    share = doubting.state.server.exchanges["doubting"]["share"][rows["client"]].numpy()
     true = np.array([wrong[client == k].mean() for k in rows["client"]])
     assert (share > 0.5).sum() > 0
     assert rows["noisy"] == (share > 0.5).tolist()

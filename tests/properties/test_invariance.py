@@ -15,7 +15,6 @@ import torch
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor
 from flnl.core.messages import ClientTask
 from flnl.data.federation.build import Federation
-from flnl.engine import loop
 from flnl.engine.network import Network
 from tests.properties.runs import Assembled, assembled, copied, difference, rounds, same_params
 from tests.registry import BY_NAME, REGISTRY, Entry
@@ -51,7 +50,7 @@ class Jumbled(Executor):
 def test_order_truth_and_global_generators_do_not_matter(entry: Entry, tmp_path: Path) -> None:
     with assembled(entry.words, tmp_path / "run") as one:
         reference, kept = [], []
-        for result in loop.run(one.method, one.federation, one.executor, one.evaluator, one.state, one.settings):
+        for result in one.rounds():
             reference.append(result)
             kept.append(copied(result.state))
         network = one.evaluator.network
@@ -100,7 +99,7 @@ def test_the_truth_reaches_the_evaluator_and_nobody_else(tmp_path: Path) -> None
         samples = parts.federation.samples(parts.federation.with_data[0])
         truth = parts.federation.truth
         assert truth is not None
-        assert not torch.equal(samples.labels, truth[samples.index])
+        assert not torch.equal(samples.given, truth[samples.index])
         assert "truth" not in vars(samples)
 
 

@@ -34,7 +34,7 @@ def test_of_a_cohort_of_one_it_is_the_next_global_model(tmp_path: Path) -> None:
             seen = network.logits(samples).argmax(1).tolist()
             network.load(kept)
             counts = dict.fromkeys(GROUPS, 0)
-            for said, given, true in zip(seen, samples.labels.tolist(), truth[samples.index].tolist(), strict=True):
+            for said, given, true in zip(seen, samples.given.tolist(), truth[samples.index].tolist(), strict=True):
                 if given == true:
                     counts["clean_correct" if said == true else "clean_wrong"] += 1
                 else:

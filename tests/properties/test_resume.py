@@ -48,7 +48,7 @@ def test_stopped_after_every_round_it_is_the_same_run(name: str, tmp_path: Path)
 def test_state_in_every_slot_is_saved(tmp_path: Path) -> None:
     """The registry has an entry whose server and whose loss term remember, and what they know is in the checkpoint."""
     state = run(BY_NAME["parts_with_memory"].words, tmp_path / "run").state
-    assert "server Momentum" in state.server.parts
+    assert "Momentum" in state.server.updates
     visits = {client: own.terms["pull"]["visits"] for client, own in state.clients.items()}
     assert sum(visits.values()) == state.counters.participations
     assert any(count > 1 for count in visits.values())

@@ -275,6 +275,7 @@ def located(name: Any) -> type | None:
 def _method(method: Mapping[str, Any]) -> Iterator[Fault]:
     """What is wrong with a method: its own parts, and those of its stages."""
     yield from _parts_of("method", method)
+    yield from _wrong("method.networks", method.get("networks"), Literal[1, 2])
     stages = method.get("stages")
     if not isinstance(stages, Mapping):
         yield "method.stages", f"={_value(stages)}: must have a section a stage"

@@ -59,7 +59,7 @@ A protocol's values count where they are used, so a section for one more method 
 """
 
 METHOD = (
-    *("name", "stages", "exchange", "corrector"),
+    *("name", "networks", "stages", "exchange", "corrector"),
     *("sampler", "batch", "local", "gradient", "aggregator", "server"),
 )
 """What is read of ``method``. Its other keys are short names for values of these, and count there."""
@@ -108,7 +108,11 @@ def _digest(values: Mapping[str, Any]) -> str:
 def _read(plain: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration without the keys of ``method`` that no part is built from."""
     method = plain.get("method")
-    read = {key: value for key, value in method.items() if key in METHOD} if isinstance(method, Mapping) else method
+    if not isinstance(method, Mapping):
+        return {**plain}
+    read = {key: value for key, value in method.items() if key in METHOD}
+    if read.get("networks") == 1:  # as it was before there could be two
+        del read["networks"]
     return {**plain, "method": read}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,10 +23,14 @@ class Samples:
 
     images: Images
     index: Tensor  # int64 [n], positions in ``images``
-    labels: Tensor  # int64 [n], as given or as corrected
+    given: Tensor  # int64 [n], the labels as they were given
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def at(self, positions: Tensor) -> Samples:
+        """The samples at ``positions`` int64 [m] of this client."""
+        return Samples(self.images, self.index[positions], self.given[positions])
 
     def read(self, positions: Tensor | None = None, *, augmented: bool = False) -> Tensor:
         """Stored images at ``positions`` of this client (all by default), [b, C, H, W]."""
@@ -47,10 +51,18 @@ class ClientState:
     terms: Mapping[str, Any] = field(default_factory=dict)  # state of each loss term, by its name
     extras: Payload = field(default_factory=Payload)
 
+    def keeping(self, *values: Any) -> ClientState:
+        """The state with these ``extras`` added, each in the place of one of its type."""
+        return replace(self, extras=self.extras.including(*values))
+
     @property
     def empty(self) -> bool:
         """Whether nothing is kept."""
         return self.labels is None and self.weight is None and not self.terms and not len(self.extras)
+
+    def held(self, given: Tensor) -> Tensor:
+        """Labels int64 [n] that the client holds now: the corrected ones, or those that were ``given``."""
+        return given if self.labels is None else self.labels
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,11 @@ class ClientTask:
     state: ClientState
     seed: int  # the run's seed
 
+    @property
+    def labels(self) -> Tensor:
+        """Labels int64 [n] that the client holds now, to be trained with."""
+        return self.state.held(self.samples.given)
+
     def stream(self, purpose: str, *indices: int) -> np.random.Generator:
         """Randomness of this client in this round."""
         return stream(self.seed, purpose, self.broadcast.round, self.client, *indices)
@@ -98,6 +115,18 @@ class Observation:
 
     moved: float  # ‖θ_k - θ‖² over what is trained
     predicted: Tensor  # int64 [n], the class that it predicts of each of the client's samples
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What one client's training came to, before anything is reported."""
+
+    params: Params  # with buffers
+    states: Mapping[str, Any]  # of each loss term, by its name, after the last batch
+    loss: float  # mean over the steps
+    steps: int
+    finite: bool  # False where a parameter came out as NaN or infinite
+    lr: float  # learning rate of the steps
 
 
 @dataclass(frozen=True)
@@ -130,14 +159,24 @@ class Oracle:
 
 
 @dataclass(frozen=True)
+class Combined:
+    """One model made of a cohort's."""
+
+    params: Params
+    weights: Mapping[int, float] = field(default_factory=dict)  # of clients in it, by client; empty where it has none
+    facts: Mapping[str, float] = field(default_factory=dict)  # for the record, by name
+
+
+@dataclass(frozen=True)
 class Gathered:
-    """A round as the server has it before it lets go of the clients' models."""
+    """A round as the server has it before it lets go of the clients' results."""
 
     broadcast: Broadcast  # what went down, without what single clients were sent
-    results: Sequence[ClientResult]  # finite, with their models, in order of client
-    combined: Params
-    aid: Payload  # what exchanges ask for in ``Exchange.asks``
+    results: Sequence[ClientResult]  # finite, in order of client; with their models where an exchange wants them
+    combined: Combined | None  # None before the results are combined, or where there were none
+    aid: Payload  # what exchanges ask for in ``Exchange.aid``
     seed: int  # the run's
+    corrects: bool = False  # whether clients correct labels next, at the end of a pass or stage
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,7 @@ class Method:
     name: str
     stages: tuple[Stage, ...]
     exchange: Mapping[str, Exchange]
+    networks: int = 1  # that each client trains; two are a pair
 
     def length(self, clients: int) -> int:
         """Rounds in all."""
@@ -117,18 +118,18 @@ class Method:
 
     @property
     def title(self) -> str:
-        """Its name, and whether it is none."""
+        """Display name; marks upper bounds."""
         return f"{self.name} (upper bound)" if self.upper_bound else self.name
 
     @property
-    def asks(self) -> tuple[type, ...]:
-        """What it is given beyond its federation."""
-        return tuple(dict.fromkeys(kind for exchange in self.exchange.values() for kind in exchange.asks()))
+    def aid(self) -> tuple[type, ...]:
+        """Types of aid that it is given beyond its federation."""
+        return tuple(dict.fromkeys(kind for exchange in self.exchange.values() for kind in exchange.aid))
 
     @property
     def upper_bound(self) -> bool:
         """Whether it is given the truth: its runs are an upper bound, and every record of them says so."""
-        return Oracle in self.asks
+        return Oracle in self.aid
 
     def at(self, round: int, clients: int) -> tuple[Stage, int]:
         """The stage that ``round`` (from 0) belongs to, and its number within the stage (from 0).
@@ -148,9 +149,9 @@ class Method:
         return next((stage.correct.corrector for stage in self.stages if stage.correct is not None), None)
 
     def exchange_state(self, name: str, state: FederatedState, clients: int) -> Any:
-        """What the exchange ``name`` keeps on the server, or begins with; ``clients`` are all that there are."""
-        slot = exchange_slot(name)
-        return state.server.parts[slot] if slot in state.server.parts else self.exchange[name].init(clients)
+        """The state of the exchange ``name`` on the server, or its first one for ``clients`` clients in all."""
+        states = state.server.exchanges
+        return states[name] if name in states else self.exchange[name].init(clients)
 
     def known(self, state: FederatedState, clients: int) -> Payload:
         """What exchanges know on the server, those included that are silent now."""
@@ -174,6 +175,8 @@ class Method:
             UserError: naming the keys.
         """
         names = ", ".join(stage.name for stage in self.stages)
+        for name, exchange in self.exchange.items():
+            self._check_networks(f"exchange/{name}", exchange)
         for stage in self.stages:
             self._check_stage(stage, option_of)
             limits = stage.batch.limited_to()
@@ -190,6 +193,7 @@ class Method:
                 f"did you mean method/local=[{','.join(('cross_entropy', *stage.local))}]?"
             )
         for key, part in _parts(stage):
+            self._check_networks(key, part)
             on_clients = key.startswith("local/") or key in ("batch", "gradient")
             self._require(key, part, self._reaches(stage) if on_clients else self._told, stage, option_of)
         if stage.correct is None:
@@ -201,7 +205,18 @@ class Method:
             )
         self._require("corrector", stage.correct.corrector, self._told, stage, option_of)
 
-    def doubts(self) -> list[str]:
+    def cautions(self, sizes: Mapping[int, int]) -> list[str]:
+        """Why parts will mean little with clients of these ``sizes``, each in a line."""
+        parts = [*self.exchange.values(), *(part for stage in self.stages for _, part in _parts(stage))]
+        return list(dict.fromkeys(line for part in parts if (line := part.caution(sizes)) is not None))
+
+    def _check_networks(self, key: str, part: Part) -> None:
+        if part.networks is not None and part.networks != self.networks:
+            raise UserError(
+                f"method/{key} ({type(part).__name__}) needs method.networks={part.networks}, and it is {self.networks}"
+            )
+
+    def warnings(self) -> list[str]:
         """Combinations that are surely slips: parts without what they are meant to act with, each in a line."""
         found: dict[tuple[str, str, str], list[str]] = {}
         for stage in self.stages:
@@ -221,9 +236,9 @@ class Method:
 
     def _reaches(self, stage: Stage) -> set[type]:
         """What a client that trains in ``stage`` is sent, or has kept; if not at once, then in a later stage."""
-        found = {t for e in stage.exchange.values() if e.first_stage() <= len(self.stages) for t in e.sends}
+        found = {t for e in stage.exchange.values() if e.available_from <= len(self.stages) for t in e.sends}
         for one in self.stages[: stage.number]:
-            found |= {t for e in one.exchange.values() if e.first_stage() <= len(self.stages) for t in e.keeps}
+            found |= {t for e in one.exchange.values() if e.available_from <= len(self.stages) for t in e.keeps}
         return found
 
     def _require(self, key: str, part: Part, told: set[type], stage: Stage, option_of: OptionOf) -> None:
@@ -233,7 +248,7 @@ class Method:
             said = f"method/{key} ({type(part).__name__}) reads {kind.__name__}, which"
             for name, exchange in self.exchange.items():
                 if kind in (*exchange.sends, *exchange.keeps):
-                    first = exchange.first_stage()
+                    first = exchange.available_from
                     if first > len(self.stages):
                         raise UserError(
                             f"{said} {name} gives from stage {first} on, and method={self.name} has "
@@ -250,11 +265,6 @@ class Method:
 
 def _gives(kind: type, part: type) -> bool:
     return any(kind in getattr(part, where, ()) for where in ("sends", "keeps", "knows"))
-
-
-def exchange_slot(name: str) -> str:
-    """The slot of ``ServerState.parts`` in which the exchange ``name`` has its state."""
-    return f"exchange {name}"
 
 
 def _parts(stage: Stage) -> Iterator[tuple[str, Part]]:
@@ -332,7 +342,7 @@ def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Meth
                 restart=own.get("restart", False),
             )
         )
-    method = Method(config["name"], tuple(stages), exchanges)
+    method = Method(config["name"], tuple(stages), exchanges, config["networks"])
     method.check(option_of)
     for name, given in config["stages"].items():
         if unknown := set(given.get("silent", ())) - set(exchanges):

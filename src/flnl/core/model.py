@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flnl.core.step import LOGITS
+
 if TYPE_CHECKING:
     from flnl.core.images import Images
     from flnl.core.messages import Broadcast, ClientTask, Samples
@@ -44,13 +46,17 @@ class Model(Protocol):
     def params(self) -> Params:
         """A copy of what is loaded now."""
 
-    def logits(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:
-        """Outputs [n, K] of the loaded parameters on ``samples``, on the CPU, in the order of the samples."""
+    def logits(self, samples: Samples, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
+        """Outputs of the loaded parameters on ``samples``, on the CPU, in the order of the samples.
 
-    def outputs(self, images: Images, index: Tensor) -> Tensor:
+        ``output`` names which: ``logits`` [n, K], ``features`` [n, d], or ``first`` and ``second`` of a pair of
+        networks.
+        """
+
+    def outputs(self, images: Images, index: Tensor, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, of the images at ``index`` [n]."""
 
-    def received(self, task: ClientTask, augment: np.random.Generator | None = None) -> Tensor:
+    def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, of the model that ``task`` brought, whatever is loaded now; computed once a task."""
 
     def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:

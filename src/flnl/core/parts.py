@@ -8,77 +8,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding
-from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Correction, Gathered, Opened
+from flnl.core.messages import (
+    Broadcast,
+    ClientResult,
+    ClientState,
+    ClientTask,
+    Combined,
+    Correction,
+    Fit,
+    Gathered,
+    Opened,
+)
 from flnl.core.payload import Params, Payload, V
+from flnl.core.step import Mixing, Step
 from flnl.core.streams import stream
 
 if TYPE_CHECKING:
     from flnl.core.model import Model
 
 
-@dataclass
-class Step:
-    """One batch as the loss terms see it. Shared results are computed once, by whoever asks first."""
-
-    module: Callable[[Tensor], Tensor]
-    params: Params  # the live parameters being trained (no buffers)
-    broadcast: Broadcast
-    inputs: Tensor  # [B, C, H, W], after augmentation, normalisation and mixing
-    labels: Tensor  # int64 [B], before mixing
-    targets: Tensor  # int64 [B], or float [B, K] after mixing
-    positions: Tensor  # int64 [B], positions of the samples on the client
-    weight: Tensor | None  # [B], of each row in the loss, after mixing; None for all ones
-    draws: Mapping[str, Any]  # by the name of the term that declared them
-    number: int  # of the batch in its epoch, from 0
-    unmixed: Tensor  # [B, C, H, W], the inputs before mixing
-    mixing: Mixing | None  # how inputs and targets were mixed; None where they were not
-    received: Callable[[Tensor], Tensor]  # the model as it was received, frozen and in eval mode
-    scored: Callable[[Tensor], Tensor]  # the model being trained, in eval mode and without gradients
-    kept: Payload  # what the client keeps from earlier visits
-
-    @cached_property
-    def logits(self) -> Tensor:
-        """The network's output [B, K] on ``inputs``."""
-        return self.module(self.inputs)
-
-    @cached_property
-    def unmixed_logits(self) -> Tensor:
-        """The network's output [B, K] on ``unmixed``, without gradients: its own where nothing was mixed."""
-        return self.logits.detach() if self.mixing is None else self.scored(self.unmixed)
-
-    @cached_property
-    def received_logits(self) -> Tensor:
-        """The received model's output [B, K] on ``unmixed``, without gradients."""
-        with torch.no_grad():
-            return self.received(self.unmixed)
-
-
 class Part(Protocol):
-    """What every part may say of itself, so that a method is checked before it runs."""
+    """What every part declares, so that a method is checked before it runs."""
 
     reads: ClassVar[tuple[type, ...]] = ()
     """Types of message without which this part cannot work."""
+    networks: ClassVar[int | None] = None
+    """Networks a client must train for this part to work; None where any number will do."""
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
-        """Words that choose what it is meant to act with and ``stage``, the active parts, do not have."""
+        """Overrides that would add the parts which this one is meant to act with and ``stage`` does not have."""
         return ()
 
-
-@dataclass(frozen=True)
-class Mixing:
-    """How a batch was mixed with itself: ``share · row + (1 - share) · row[partner]``."""
-
-    share: float
-    partner: Tensor  # int64 [B]
+    def caution(self, sizes: Mapping[int, int]) -> str | None:
+        """Why this part will mean little with clients of these ``sizes`` (samples, by client); None where it will."""
+        return None
 
 
 class LossTerm(Part, Protocol):
@@ -94,9 +64,13 @@ class LossTerm(Part, Protocol):
     """Whether it gives per-sample losses that each depend on their row's logits, targets, labels alone, so that the
     rows of many clients can be given at once."""
 
-    def init(self, params: Params, count: int, num_classes: int) -> Any:
-        """State on a client's first visit, for ``count`` samples."""
-        return None
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        """The client's state as a visit begins.
+
+        ``state`` is what ``finish`` left at the last visit, None before the first. ``network.received(task)`` gives the
+        received network's outputs. This takes place before the first step, one client after another.
+        """
+        return state
 
     def draw(self, rng: np.random.Generator, size: int) -> Any:
         """What is random in one batch of ``size``, drawn before it."""
@@ -106,8 +80,11 @@ class LossTerm(Part, Protocol):
         """The loss of one batch, [B] or scalar, and the next state."""
         ...
 
-    def finish(self, broadcast: Broadcast, params: Params, state: Any) -> Any:
-        """State after the client's last batch, when it holds ``params``."""
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        """The client's state after the last batch, to be kept; None keeps what was kept before.
+
+        The network holds ``fit.params``.
+        """
         return state
 
 
@@ -219,65 +196,71 @@ class ClientSampler(Part, Protocol):
 
 
 class Exchange(Part, Protocol):
-    """What travels besides the model: up after local training, down with the next broadcast."""
+    """What travels besides the model: up after local training, down with the next broadcast.
+
+    A round calls, in this order: ``before_stage`` (in a stage's first round), ``send``, ``report`` on clients,
+    ``judge``, ``receive``, ``after_round``. The state lies on the server and in checkpoints.
+    """
 
     sends: ClassVar[tuple[type, ...]] = ()
     """Types that go down to clients."""
     keeps: ClassVar[tuple[type, ...]] = ()
     """Types left on a client after local training."""
     knows: ClassVar[tuple[type, ...]] = ()
-    """Types that it tells the server's parts."""
+    """Types that it gives to the server's parts."""
 
-    def first_stage(self) -> int:
+    @property
+    def aid(self) -> tuple[type, ...]:
+        """Types of aid, ``Benchmark`` or ``Oracle``, that it is given beyond what clients send."""
+        return ()
+
+    @property
+    def available_from(self) -> int:
         """The number, from 1, of the first stage in which clients can have what it sends or leaves with them."""
         return 1
 
     def init(self, clients: int) -> Any:
-        """State on the server before the first round."""
+        """State on the server before the first round, for ``clients`` clients."""
         return None
 
-    def doubt(self, sizes: Mapping[int, int]) -> str | None:
-        """Why its reports will mean little with clients of these ``sizes``; None where they will not."""
+    def before_stage(self, stage: int) -> ClientJob[Opened] | None:
+        """What every client is asked before the first round of ``stage`` (from 1); the answers are received."""
         return None
-
-    def opening(self, stage: int) -> ClientJob[Opened] | None:
-        """What every client is asked before the first round of ``stage`` (from 1); the answers are folded."""
-        return None
-
-    def wants_models(self, broadcast: Broadcast) -> bool:
-        """Whether ``fold_models`` is to see every client's model of this round."""
-        return False
-
-    def asks(self) -> tuple[type, ...]:
-        """Types of aid, ``Benchmark`` or ``Oracle``, that ``fold_models`` takes beyond what clients send."""
-        return ()
-
-    def fold_models(self, state: Any, gathered: Gathered) -> Any:
-        """The state after a round of which it wanted the clients' models; computed on the server."""
-        return state
-
-    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
-        """(What is sent up, what the client keeps) after local training gave ``params``."""
-        return Payload(), Payload()
-
-    def fold(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:
-        """The state with the reports of some clients taken in."""
-        return state
-
-    def close(self, state: Any) -> Any:
-        """The state at the end of a pass or stage, before labels are corrected."""
-        return state
 
     def send(self, state: Any, client: int) -> tuple[Any, ...]:
         """What goes down to this client."""
         return ()
 
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
+        """(What is sent up, what the client keeps) after local training; the network holds ``fit.params``."""
+        return Payload(), Payload()
+
+    def wants_models(self, broadcast: Broadcast) -> bool:
+        """Whether ``after_round`` is to see every client's model of this round; ``judge`` always does."""
+        return False
+
+    def judge(self, state: Any, gathered: Gathered) -> Any:
+        """The state after a look at the clients' results, before they are combined.
+
+        Only for an exchange that has this method of its own do all models of a round travel to the server, where they
+        are combined with what ``known`` then gives.
+        """
+        return state
+
+    def receive(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:
+        """The state with the reports of some clients taken in: after training, a correction or ``before_stage``."""
+        return state
+
+    def after_round(self, state: Any, gathered: Gathered) -> Any:
+        """The state after a round, once its reports were received."""
+        return state
+
     def known(self, state: Any) -> tuple[Any, ...]:
-        """What samplers and correctors may know on the server."""
+        """What samplers, aggregators and correctors may know on the server."""
         return ()
 
     def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        """What it says of clients and their samples, for the record alone: measures, figures and ``labels.csv``.
+        """Its findings about clients and their samples, for the record alone: measures, figures and ``labels.csv``.
 
         ``clients`` are those that keep something, by number. Only those exchanges should look at them that have left
         their findings there: what clients keep may lie on disk.
@@ -292,7 +275,7 @@ class Aggregator(Part, Protocol[V]):
         """What is sent on for these clients; ``params`` is the model they received, ``known`` what the server knows."""
         ...
 
-    def combine(self, params: Params, values: Iterable[V]) -> Params:
+    def combine(self, params: Params, values: Iterable[V], known: Payload) -> Combined:
         """The combined model, from the values of all blocks in order of client."""
         ...
 

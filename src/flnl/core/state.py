@@ -13,14 +13,28 @@ from flnl.core.messages import ClientState
 from flnl.core.payload import Params
 from flnl.core.stored import stored
 
+EXCHANGE, UPDATE = "exchange ", "server "
+"""What begins a name in ``parts``, the one mapping that files had for both kinds of part at first."""
 
-@stored("ServerState")
+
+def _of_both_kinds(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "parts" not in fields:
+        return fields
+
+    def of(kind: str) -> dict[str, Any]:
+        return {name.removeprefix(kind): value for name, value in fields["parts"].items() if name.startswith(kind)}
+
+    return {"params": fields["params"], "exchanges": of(EXCHANGE), "updates": of(UPDATE)}
+
+
+@stored("ServerState", upgrade=_of_both_kinds)
 @dataclass(frozen=True)
 class ServerState:
-    """The global model and one slot of state for each server-side part that has any."""
+    """The global model, and the state of each server-side part that has any."""
 
     params: Params
-    parts: Mapping[str, Any] = field(default_factory=dict)
+    exchanges: Mapping[str, Any] = field(default_factory=dict)  # by the exchange's name
+    updates: Mapping[str, Any] = field(default_factory=dict)  # of server updates, by the name of their class
 
 
 @stored("Counters")

@@ -7,17 +7,28 @@ value can go on from it.
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from flnl.config.schema import Training
-from flnl.core.execution import Block, ClientJob, Executor, as_list
-from flnl.core.messages import Broadcast, ClientResult, ClientTask, Correction, Gathered, Observation, Samples
-from flnl.core.method import Method, Stage, exchange_slot
+from flnl.core.execution import BLOCK, Block, ClientJob, Executor, as_list
+from flnl.core.messages import (
+    Broadcast,
+    ClientResult,
+    ClientTask,
+    Combined,
+    Correction,
+    Gathered,
+    Observation,
+    Opened,
+)
+from flnl.core.method import Method, Stage
 from flnl.core.model import Model
-from flnl.core.parts import Aggregator, LabelCorrector, Sampling, ServerUpdate
+from flnl.core.parts import Aggregator, Exchange, LabelCorrector, Sampling, ServerUpdate
 from flnl.core.payload import Params, Payload, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.data.federation.build import Federation
+from flnl.engine.local.batching import inherits
 from flnl.engine.local.sgd import LocalTraining
 
 log = logging.getLogger(__name__)
@@ -28,7 +39,7 @@ class NonFiniteError(Exception):
 
 
 class Evaluate(Protocol):
-    """The one who sees the truth."""
+    """Scores models and corrections; the only part of a run that sees the truth."""
 
     def model(self, params: Params) -> Mapping[str, float]:
         """Scores of a global model."""
@@ -43,13 +54,13 @@ class Evaluate(Protocol):
         ...
 
     def aid(self, kinds: Collection[type]) -> Payload:
-        """What a method is given beyond its federation, of these kinds: the one way by which truth can reach it."""
+        """Aid of these kinds for a method, beyond its federation: the only way by which truth can reach it."""
         ...
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run says of the loop itself."""
+    """A run's settings of the loop itself."""
 
     seed: int
     training: Training
@@ -57,6 +68,17 @@ class Settings:
     on_nonfinite: Literal["drop", "stop"]
     observe: bool = False  # whether clients' models are observed after their training
     initial: Params | None = None  # the model that the run began with, for a stage that begins with it again
+
+
+@dataclass(frozen=True)
+class Federated:
+    """A federated run: everything that the loop works with, besides the state."""
+
+    method: Method
+    federation: Federation
+    executor: Executor
+    evaluator: Evaluate
+    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -79,12 +101,21 @@ class Reduce:
     aggregator: Aggregator[Any]
     received: Params
     known: Payload
-    models_wanted: bool  # by an exchange; else they go no further
+    models_wanted: bool  # whether an exchange looks at them; if not, they do not travel
 
     def __call__(self, results: list[ClientResult]) -> Block[Any, ClientResult]:
         """The value of the clients whose models are finite, and every result, with its model where that is wanted."""
         value = self.aggregator.block(self.received, [r for r in results if r.finite], self.known)
         return Block(value, results if self.models_wanted else [replace(r, params=None) for r in results])
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The reduction of results that are judged on the server before they are combined there."""
+
+    def __call__(self, results: list[ClientResult]) -> Block[None, ClientResult]:
+        """Every result with its model."""
+        return Block(None, results)
 
 
 def initial_state(params: Params) -> FederatedState:
@@ -93,164 +124,159 @@ def initial_state(params: Params) -> FederatedState:
 
 
 def shown(method: Method, state: FederatedState, clients: int) -> Params:
-    """The model to evaluate and to hand out, as the server's part of the last round's stage has it."""
-    server = method.at(max(state.round - 1, 0), clients)[0].server
-    own = state.server.parts.get(_slot_of(server))
-    return state.server.params if own is None else server.shown(state.server.params, own)
+    """The model to evaluate and to hand out, as the server update of the last round's stage has it."""
+    update = method.at(max(state.round - 1, 0), clients)[0].server
+    kept = state.server.updates.get(_name_of(update))
+    return state.server.params if kept is None else update.shown(state.server.params, kept)
 
 
-def _slot_of(server: ServerUpdate) -> str:
-    return f"server {type(server).__name__}"
+def _name_of(update: ServerUpdate) -> str:
+    return type(update).__name__
 
 
-def next_tasks(
-    method: Method,
-    federation: Federation,
-    executor: Executor,
-    state: FederatedState,
-    settings: Settings,
-    clients: Sequence[int],
-) -> list[ClientTask]:
-    """What these clients would be given to do after ``state``, in the stage of its last round."""
-    stage = method.at(max(state.round - 1, 0), len(federation.with_data))[0]
-    server = _Server(method, federation, executor, settings, federation.with_data, Payload())
+def next_tasks(run: Federated, state: FederatedState, clients: Sequence[int]) -> list[ClientTask]:
+    """The tasks of these clients after ``state``, in the stage of its last round."""
+    stage = run.method.at(max(state.round - 1, 0), len(run.federation.with_data))[0]
+    server = _Server(run, Payload())
     return [server.task(state, client, stage, stage.exchange) for client in clients]
 
 
-def run(
-    method: Method,
-    federation: Federation,
-    executor: Executor,
-    evaluate: Evaluate,
-    state: FederatedState,
-    settings: Settings,
-) -> Iterator[RoundResult]:
+def rounds(run: Federated, state: FederatedState) -> Iterator[RoundResult]:
     """Rounds from ``state`` to the method's end.
 
     Raises:
         NonFiniteError: if a client diverges under ``on_nonfinite=stop``.
     """
-    clients = federation.with_data
-    last = method.stages[-1]
-    every = settings.eval_every or last.sampler.size(len(clients))
-    server = _Server(method, federation, executor, settings, clients, evaluate.aid(method.asks))
-    end = method.length(len(clients))
+    server = _Server(run, run.evaluator.aid(run.method.aid))
+    end = run.method.length(len(server.clients))
     while state.round < end:
-        before = state
-        stage, stage_round = method.at(state.round, len(clients))
-        state, cohort, metrics, seen = server.train(state, stage, stage_round)
-        if settings.observe:
-            metrics = {**metrics, **evaluate.cohort(seen)}
-        correction = None
-        if stage.corrects_after(stage_round, len(clients)):
-            uncorrected = state
-            state, asked = server.correct(state, stage)
-            correction = evaluate.correction(uncorrected, state, asked)
-        state = replace(state, round=state.round + 1)
-        due = state.counters.participations // every > before.counters.participations // every
-        border = stage_round + 1 == stage.length(len(clients))
-        scores = evaluate.model(shown(method, state, len(clients))) if due or border else None
-        yield RoundResult(state, stage.name, cohort, metrics, scores, correction)
+        result = server.round(state)
+        yield result
+        state = result.state
 
 
-def _sent(task: ClientTask) -> int:
-    """Bytes that went down for a task: the model and what exchanges send."""
-    return size_in_bytes(task.broadcast.params) + size_in_bytes(task.broadcast.extras)
+def _bytes_sent(tasks: Sequence[ClientTask]) -> int:
+    """Bytes that went down for these tasks: the model and what exchanges send."""
+    return sum(size_in_bytes(t.broadcast.params) + size_in_bytes(t.broadcast.extras) for t in tasks)
 
 
 @dataclass(frozen=True)
 class _Server:
-    """A round's work on the server side; stateless, the state passes through."""
+    """The server's work in a round; stateless, the state passes through."""
 
-    method: Method
-    federation: Federation
-    executor: Executor
-    settings: Settings
-    clients: tuple[int, ...]
+    run: Federated
     aid: Payload
 
-    # ----------------------------------------------------------------------------------------------------- training
+    @cached_property
+    def clients(self) -> tuple[int, ...]:
+        """The clients that hold data."""
+        return self.run.federation.with_data
 
-    def train(
-        self, state: FederatedState, stage: Stage, stage_round: int
-    ) -> tuple[FederatedState, tuple[int, ...], dict[str, float], dict[int, Observation]]:
-        """Sample, train locally, aggregate, update, fold what was reported; and what was observed of clients."""
+    # -------------------------------------------------------------------------------------------------------- a round
+
+    def round(self, state: FederatedState) -> RoundResult:
+        """One round, in the order in which it happens."""
+        before, method, count = state, self.run.method, len(self.clients)
+        stage, stage_round = method.at(state.round, count)
         if stage_round == 0:
-            if stage.restart:
-                assert self.settings.initial is not None, "the initial model is known"
-                state = replace(state, server=replace(state.server, params=self.settings.initial))
-            state = self._open(state, stage)
-        state, chosen = self._sample(state, stage, stage_round)
-        received = state.server.params
-        tasks = [self.task(state, client, stage, stage.exchange) for client in sorted(chosen)]
+            state = self._begin_stage(state, stage)
+        state, cohort = self._sample(state, stage, stage_round)
+        tasks = [self.task(state, client, stage, stage.exchange) for client in sorted(cohort)]
+        values, results = self._train(state, stage, tasks)
+        finite = self._finite(state, results)
+        gathered = Gathered(
+            Broadcast(state.round, stage.number, state.server.params, lengths=self._lengths),
+            finite,
+            None,
+            self.aid,
+            self.run.settings.seed,
+            stage.corrects_after(stage_round, count),
+        )
+        state, values = self._judge(state, stage, gathered, values)
+        combined = stage.aggregator.combine(state.server.params, values, self._known(state)) if finite else None
+        state = self._update(state, stage, combined, finite)
+        state = self._count(state, tasks, results).keeping({r.client: r.state for r in finite})
+        state = self._receive(state, {r.client: r.reports for r in finite})
+        state = self._after_round(state, stage, replace(gathered, combined=combined))
+        metrics = self._metrics(results, finite, combined)
+        correction = None
+        if gathered.corrects:
+            uncorrected = state
+            state, asked = self._correct(state, stage)
+            correction = self.run.evaluator.correction(uncorrected, state, asked)
+        state = replace(state, round=state.round + 1)
+        scores = self._evaluate(before, state, last_of_stage=stage_round + 1 == stage.length(count))
+        return RoundResult(state, stage.name, tuple(t.client for t in tasks), metrics, scores, correction)
+
+    # ----------------------------------------------------------------------------------------------- a round's parts
+
+    def _begin_stage(self, state: FederatedState, stage: Stage) -> FederatedState:
+        """Restart from the initial model if the stage does; ask all clients what exchanges want to know before it."""
+        if stage.restart:
+            initial = self.run.settings.initial
+            assert initial is not None, "the initial model is known"
+            state = replace(state, server=replace(state.server, params=initial))
+        for exchange in stage.exchange.values():
+            job = exchange.before_stage(stage.number)
+            if job is None:
+                continue
+            tasks = [self.task(state, client, stage, stage.exchange) for client in self.clients]
+            answers: list[Opened] = self._ask(job, tasks)
+            state = state.counted(
+                bytes_down=_bytes_sent(tasks), bytes_up=sum(size_in_bytes(a.reports) for a in answers)
+            ).keeping({a.client: state.client(a.client).keeping(*a.keeps) for a in answers})
+            state = self._receive(state, {a.client: a.reports for a in answers})
+        return state
+
+    def _sample(self, state: FederatedState, stage: Stage, stage_round: int) -> tuple[FederatedState, list[int]]:
+        """The cohort; what the sampler asked of clients is counted as traffic."""
+        traffic = {"bytes_down": 0, "bytes_up": 0}
+
+        def ask(job: ClientJob[Any], clients: Sequence[int]) -> list[Any]:
+            tasks = [self.task(state, client, stage, stage.exchange) for client in clients]
+            answers = self._ask(job, tasks)
+            traffic["bytes_down"] += _bytes_sent(tasks)
+            traffic["bytes_up"] += size_in_bytes(answers)
+            return answers
+
+        cohort = stage.sampler(
+            Sampling(
+                seed=self.run.settings.seed,
+                round=state.round,
+                stage_round=stage_round,
+                clients=self.clients,
+                num_samples=self.run.federation.sizes,
+                known=self._known(state),
+                ask=ask,
+            )
+        )
+        return state.counted(**traffic), cohort
+
+    def _train(
+        self, state: FederatedState, stage: Stage, tasks: Sequence[ClientTask]
+    ) -> tuple[list[Any], list[ClientResult]]:
+        """Local training: the aggregator's values by block and every client's result, in order of client.
+
+        Results are reduced where the clients ran, unless an exchange judges them on the server first.
+        """
+        settings = self.run.settings
         job = LocalTraining(
-            self.settings.training.at(state.round),
+            settings.training.at(state.round),
             stage.batch,
             stage.local,
             stage.gradient,
             stage.exchange,
-            self.settings.observe,
+            settings.observe,
         )
-        watching = [n for n, e in stage.exchange.items() if tasks and e.wants_models(tasks[0].broadcast)]
-        reduce = Reduce(stage.aggregator, received, self._known(state), bool(watching))
-        values, results = [], []
-        for block in self.executor.map(job, tasks, reduce):
-            values.append(block.value)
-            results += block.results
-        finite = self._finite(state, results)
-        params = received
-        parts = dict(state.server.parts)
-        if finite:
-            combined = stage.aggregator.combine(received, values)
-            for name in watching:
-                sent = replace(tasks[0].broadcast, extras=Payload())
-                gathered = Gathered(sent, finite, combined, self.aid, self.settings.seed)
-                parts[exchange_slot(name)] = stage.exchange[name].fold_models(self._slot(state, name), gathered)
-            slot = _slot_of(stage.server)
-            own = parts[slot] if slot in parts else stage.server.init(received)
-            cohort = [r.client for r in finite]
-            params, own = stage.server(received, combined, cohort, len(self.clients), own)
-            if own is not None:
-                parts[slot] = own
-        model = size_in_bytes(received)
-        state = replace(state, server=ServerState(params, parts)).keeping({r.client: r.state for r in finite})
-        state = state.counted(
-            participations=len(results),
-            bytes_down=sum(map(_sent, tasks)),
-            bytes_up=sum(model + size_in_bytes(r.reports) for r in results),
-            left_out=len(results) - len(finite),
-        )
-        state = self._fold(state, {r.client: r.reports for r in finite})
-        metrics = {
-            "loss": sum(r.loss for r in finite) / len(finite) if finite else float("nan"),
-            "left_out": float(len(results) - len(finite)),
-            "idle": float(sum(not r.steps for r in finite)),
-        }
-        seen = {r.client: r.observation for r in finite if r.observation is not None}
-        return state, tuple(t.client for t in tasks), metrics, seen
-
-    def _open(self, state: FederatedState, stage: Stage) -> FederatedState:
-        """Ask all clients what exchanges want to know before a stage."""
-        for exchange in stage.exchange.values():
-            job = exchange.opening(stage.number)
-            if job is None:
-                continue
-            tasks = [self.task(state, client, stage, stage.exchange) for client in self.clients]
-            answers = [r for block in self.executor.map(job, tasks, as_list) for r in block.results]
-            kept = {}
-            for answer in answers:
-                was = state.client(answer.client)
-                kept[answer.client] = replace(was, extras=was.extras.including(*answer.keeps))
-            state = state.keeping(kept).counted(
-                bytes_down=sum(map(_sent, tasks)), bytes_up=sum(size_in_bytes(a.reports) for a in answers)
-            )
-            state = self._fold(state, {a.client: a.reports for a in answers})
-        return state
+        watched = any(e.wants_models(t.broadcast) for e in stage.exchange.values() for t in tasks[:1])
+        reduce = Reduce(stage.aggregator, state.server.params, self._known(state), watched)
+        blocks = list(self.run.executor.map(job, tasks, Keep() if _judges(stage) else reduce))
+        return [block.value for block in blocks], [result for block in blocks for result in block.results]
 
     def _finite(self, state: FederatedState, results: Sequence[ClientResult]) -> list[ClientResult]:
-        """The results to go on with; those that diverged are left out, and the first time is said aloud."""
+        """The results to go on with, without those that diverged; the first occurrence is logged."""
         diverged = [r.client for r in results if not r.finite]
-        if diverged and self.settings.on_nonfinite == "stop":
+        if diverged and self.run.settings.on_nonfinite == "stop":
             raise NonFiniteError(
                 f"round {state.round + 1}: client {', '.join(map(str, diverged))} came back with non-finite parameters "
                 "(on_nonfinite=stop)"
@@ -264,80 +290,132 @@ class _Server:
             )
         return [r for r in results if r.finite]
 
-    def _sample(self, state: FederatedState, stage: Stage, stage_round: int) -> tuple[FederatedState, list[int]]:
-        travelled = {"bytes_down": 0, "bytes_up": 0}
-
-        def ask(job: ClientJob[Any], ids: Sequence[int]) -> list[Any]:
-            tasks = [self.task(state, client, stage, stage.exchange) for client in ids]
-            answers = [r for block in self.executor.map(job, tasks, as_list) for r in block.results]
-            travelled["bytes_down"] += sum(map(_sent, tasks))
-            travelled["bytes_up"] += size_in_bytes(answers)
-            return answers
-
-        chosen = stage.sampler(
-            Sampling(
-                seed=self.settings.seed,
-                round=state.round,
-                stage_round=stage_round,
-                clients=self.clients,
-                num_samples=self.federation.sizes,
-                known=self._known(state),
-                ask=ask,
+    def _judge(
+        self, state: FederatedState, stage: Stage, gathered: Gathered, values: list[Any]
+    ) -> tuple[FederatedState, list[Any]]:
+        """Let exchanges judge the results, and reduce them by what is then known; else ``values`` as they are."""
+        if not _judges(stage):
+            return state, values
+        if gathered.results:
+            state = self._exchanged(
+                state, {n: e.judge(self._of(state, n), gathered) for n, e in stage.exchange.items()}
             )
+        received, known, results = state.server.params, self._known(state), gathered.results
+        blocks = [results[first : first + BLOCK] for first in range(0, len(results), BLOCK)]
+        return state, [stage.aggregator.block(received, block, known) for block in blocks]
+
+    def _update(
+        self, state: FederatedState, stage: Stage, combined: Combined | None, finite: Sequence[ClientResult]
+    ) -> FederatedState:
+        """The server's step from the model that was sent to the next one; none where nobody was combined."""
+        if combined is None:
+            return state
+        received, updates = state.server.params, state.server.updates
+        name = _name_of(stage.server)
+        kept = updates[name] if name in updates else stage.server.init(received)
+        cohort = [r.client for r in finite]
+        params, kept = stage.server(received, combined.params, cohort, len(self.clients), kept)
+        updates = updates if kept is None else {**updates, name: kept}
+        return replace(state, server=replace(state.server, params=params, updates=updates))
+
+    def _count(
+        self, state: FederatedState, tasks: Sequence[ClientTask], results: Sequence[ClientResult]
+    ) -> FederatedState:
+        model = size_in_bytes(tasks[0].broadcast.params) if tasks else 0
+        return state.counted(
+            participations=len(results),
+            bytes_down=_bytes_sent(tasks),
+            bytes_up=sum(model + size_in_bytes(r.reports) for r in results),
+            left_out=sum(not r.finite for r in results),
         )
-        return state.counted(**travelled), chosen
 
-    # --------------------------------------------------------------------------------------------------- correction
+    def _metrics(
+        self, results: Sequence[ClientResult], finite: Sequence[ClientResult], combined: Combined | None
+    ) -> dict[str, float]:
+        """What the round's line in ``metrics.jsonl`` says of training, aggregation and, if asked for, of models."""
+        metrics = {
+            "loss": sum(r.loss for r in finite) / len(finite) if finite else float("nan"),
+            "left_out": float(len(results) - len(finite)),
+            "idle": float(sum(not r.steps for r in finite)),
+        }
+        if combined is not None:
+            metrics |= {f"aggregation/{name}": value for name, value in combined.facts.items()}
+            if total := sum(combined.weights.values()):
+                squares = sum(weight**2 for weight in combined.weights.values())
+                metrics["aggregation/effective_clients"] = total**2 / squares
+        if self.run.settings.observe:
+            observed = {r.client: r.observation for r in finite if r.observation is not None}
+            metrics |= self.run.evaluator.cohort(observed)
+        return metrics
 
-    def correct(self, state: FederatedState, stage: Stage) -> tuple[FederatedState, list[int]]:
-        """Close the exchanges' pass, then have the chosen clients correct their labels with the new model."""
-        correct = stage.correct
-        assert correct is not None, "the stage corrects"
-        job = Correct(correct.corrector, correct.rule)
-        parts = dict(state.server.parts)
-        for name, exchange in stage.exchange.items():
-            parts[exchange_slot(name)] = exchange.close(self._slot(state, name))
-        state = replace(state, server=replace(state.server, parts=parts))
+    def _correct(self, state: FederatedState, stage: Stage) -> tuple[FederatedState, list[int]]:
+        """Have the chosen clients correct their labels with the new model; the state and those clients."""
+        assert stage.correct is not None, "the stage corrects"
+        job = Correct(stage.correct.corrector, stage.correct.rule)
         asked = job.corrector.chosen(job.rule, self._known(state), self.clients)
-        tasks = [self.task(state, client, stage, self.method.exchange) for client in asked]
-        corrections = [r for block in self.executor.map(job, tasks, as_list) for r in block.results]
-        kept = {}
-        for found in corrections:
-            was = state.client(found.client)
-            kept[found.client] = replace(
-                was, labels=found.labels, weight=found.weight, extras=was.extras.including(*found.keeps)
-            )
-        state = state.keeping(kept).counted(
-            bytes_down=sum(map(_sent, tasks)),
-            bytes_up=sum(size_in_bytes(c.reports) for c in corrections),
+        tasks = [self.task(state, client, stage, self.run.method.exchange) for client in asked]
+        corrections: list[Correction] = self._ask(job, tasks)
+        state = state.counted(
+            bytes_down=_bytes_sent(tasks), bytes_up=sum(size_in_bytes(c.reports) for c in corrections)
+        ).keeping(
+            {
+                c.client: replace(state.client(c.client).keeping(*c.keeps), labels=c.labels, weight=c.weight)
+                for c in corrections
+            }
         )
-        return self._fold(state, {c.client: c.reports for c in corrections}), asked
+        return self._receive(state, {c.client: c.reports for c in corrections}), asked
 
-    # ----------------------------------------------------------------------------------------------------- exchanges
+    def _evaluate(
+        self, before: FederatedState, state: FederatedState, *, last_of_stage: bool
+    ) -> Mapping[str, float] | None:
+        """Scores of the global model where they are due: every so many participations and at a stage's end."""
+        method, count = self.run.method, len(self.clients)
+        every = self.run.settings.eval_every or method.stages[-1].sampler.size(count)
+        due = state.counters.participations // every > before.counters.participations // every
+        return self.run.evaluator.model(shown(method, state, count)) if due or last_of_stage else None
 
-    def task(self, state: FederatedState, client: int, stage: Stage, exchanges: Mapping[str, Any]) -> ClientTask:
-        """What ``client`` is given to do with the current model."""
-        sent = [v for name, exchange in exchanges.items() for v in exchange.send(self._slot(state, name), client)]
-        samples = self.federation.samples(client)
-        own = state.client(client)
-        if own.labels is not None:
-            samples = Samples(samples.images, samples.index, own.labels)
-        lengths = tuple(each.length(len(self.clients)) for each in self.method.stages)
-        broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent), lengths)
-        return ClientTask(client, samples, broadcast, own, self.settings.seed)
+    # ---------------------------------------------------------------------------------------------------- exchanges
 
-    def _slot(self, state: FederatedState, name: str) -> Any:
-        return self.method.exchange_state(name, state, self.federation.num_clients)
+    def task(self, state: FederatedState, client: int, stage: Stage, exchanges: Mapping[str, Exchange]) -> ClientTask:
+        """The task of ``client`` with the current model."""
+        sent = [v for name, exchange in exchanges.items() for v in exchange.send(self._of(state, name), client)]
+        broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent), self._lengths)
+        samples = self.run.federation.samples(client)
+        return ClientTask(client, samples, broadcast, state.client(client), self.run.settings.seed)
+
+    @cached_property
+    def _lengths(self) -> tuple[int, ...]:
+        """Rounds of every stage."""
+        return tuple(stage.length(len(self.clients)) for stage in self.run.method.stages)
+
+    def _ask(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[Any]:
+        return [r for block in self.run.executor.map(job, tasks, as_list) for r in block.results]
+
+    def _of(self, state: FederatedState, name: str) -> Any:
+        """The state of the exchange ``name``."""
+        return self.run.method.exchange_state(name, state, self.run.federation.num_clients)
 
     def _known(self, state: FederatedState) -> Payload:
-        return self.method.known(state, self.federation.num_clients)
+        return self.run.method.known(state, self.run.federation.num_clients)
 
-    def _fold(self, state: FederatedState, reports: Mapping[int, Payload]) -> FederatedState:
-        if not self.method.exchange:
+    def _receive(self, state: FederatedState, reports: Mapping[int, Payload]) -> FederatedState:
+        """Every exchange takes in what some clients reported, also one that is silent in this stage."""
+        seed, exchanges = self.run.settings.seed, self.run.method.exchange
+        return self._exchanged(state, {n: e.receive(self._of(state, n), reports, seed) for n, e in exchanges.items()})
+
+    def _after_round(self, state: FederatedState, stage: Stage, gathered: Gathered) -> FederatedState:
+        after = {name: e.after_round(self._of(state, name), gathered) for name, e in stage.exchange.items()}
+        return self._exchanged(state, after)
+
+    @staticmethod
+    def _exchanged(state: FederatedState, states: Mapping[str, Any]) -> FederatedState:
+        """The state with these states of exchanges; an exchange without any has no entry."""
+        kept = {name: value for name, value in states.items() if value is not None}
+        if not kept:
             return state
-        parts = dict(state.server.parts)
-        for name, exchange in self.method.exchange.items():
-            folded = exchange.fold(self._slot(state, name), reports, self.settings.seed)
-            if folded is not None:
-                parts[exchange_slot(name)] = folded
-        return replace(state, server=replace(state.server, parts=parts))
+        return replace(state, server=replace(state.server, exchanges={**state.server.exchanges, **kept}))
+
+
+def _judges(stage: Stage) -> bool:
+    """Whether an exchange judges results before they are combined."""
+    return not all(inherits(exchange, Exchange, "judge") for exchange in stage.exchange.values())

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import nn
 
 from flnl import __version__
 from flnl.config import compose, registry
@@ -23,6 +22,7 @@ from flnl.core.errors import UserError
 from flnl.core.payload import Params
 from flnl.data.transforms import Transform
 from flnl.engine.network import Network, fabric_for
+from flnl.models.layers import networks
 from flnl.storage.atomic import write_atomically
 from flnl.storage.digest import digest
 
@@ -47,6 +47,7 @@ class ModelFile:
     key: str  # of the run
     round: int  # after which these weights were taken
     version: str = __version__  # of the package
+    networks: int = 1  # of the model's kind: two are a pair
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all.
@@ -81,7 +82,7 @@ class ModelFile:
             reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
             raise UserError(f"{file} is damaged or was not written by a run ({reason})") from error
         names = {f.name for f in fields(cls)}
-        if not isinstance(held, dict) or held.keys() - {DIGEST} != names:
+        if not isinstance(held, dict) or {"networks", *held} - {DIGEST} != names:
             raise UserError(f"{file} is no {NAME} of a run: it should hold {', '.join(sorted(names))}")
         if DIGEST not in held:
             log.warning("%s was written before model files held a digest: damage to it would not be noticed", file)
@@ -105,7 +106,8 @@ class ModelFile:
         double = any(tensor.dtype == torch.float64 for tensor in self.weights.values())
         try:
             channels, height, width = self.shape
-            module: nn.Module = compose.build(node)((channels, height, width), len(self.classes))
+            make = compose.build(node)
+            module = networks(lambda: make((channels, height, width), len(self.classes)), self.networks)
             network = Network(module, self._transform(), len(self.classes), fabric_for("cpu", 64 if double else 32))
             network.module.load_state_dict(self.weights)
         except Exception as error:  # what does not fit fails in many ways

@@ -6,8 +6,10 @@ images without augmentation unless asked otherwise, in eval mode and full precis
 
 import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -20,9 +22,11 @@ from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientTask, Samples
 from flnl.core.model import RunModel
 from flnl.core.payload import Params
+from flnl.core.step import LOGITS, ForwardPasses
 from flnl.core.streams import torch_seed
 from flnl.data.transforms import Augmentation, Transform
 from flnl.engine.device_images import Resident
+from flnl.models import layers
 from flnl.models.layers import has_batch_norm
 
 if TYPE_CHECKING:
@@ -85,7 +89,8 @@ class Network(RunModel):
         """Stored images as this network is to read them."""
         self._frozen: nn.Module | None = None
         self._frozen_of: Params | None = None
-        self._received: tuple[ClientTask, Tensor] | None = None
+        self._received_by: ClientTask | None = None
+        self._received: dict[str, Tensor] = {}  # outputs of the model that this task brought, by name
         full = fabric.strategy.precision.precision == "32-true"
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext if full else fabric.autocast
 
@@ -113,6 +118,10 @@ class Network(RunModel):
     def trainable(self) -> Params:
         """The live parameters by name, without buffers and frozen ones."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+
+    def passes(self, broadcast: Broadcast) -> ForwardPasses:
+        """The forward passes of a client's steps, which was sent ``broadcast``."""
+        return _Passes(self, self.frozen(broadcast))
 
     def scored(self, inputs: Tensor) -> Tensor:
         """Outputs [B, K] of the loaded parameters in eval mode, without gradients and with no statistics touched."""
@@ -176,23 +185,33 @@ class Network(RunModel):
 
     # ------------------------------------------------------------------------------------------------------- scores
 
-    def logits(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:
-        """Outputs [n, K] of the loaded parameters on ``samples``, on the CPU, in the order of the samples.
+    def logits(self, samples: Samples, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
+        """Outputs of the loaded parameters on ``samples``, on the CPU, in the order of the samples.
 
-        Scores are taken in eval mode and without augmentation, unless ``augment`` gives a stream to draw it from.
+        Scores are taken in eval mode and without augmentation.
+
+        Args:
+            samples: n of them.
+            augment: a stream to draw an augmentation from.
+            output: the name of the output: ``logits`` [n, K], ``features`` [n, d], a pair's ``first``, ``second``.
         """
-        return self._scores(samples.images, samples.index, self.module, augment)
+        return self._scores(samples.images, samples.index, partial(layers.output, self.module, output), augment)
 
-    def outputs(self, images: "Images", index: Tensor) -> Tensor:
+    def outputs(self, images: "Images", index: Tensor, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, of any images."""
-        return self._scores(images, index, self.module, None)
+        return self._scores(images, index, partial(layers.output, self.module, output), None)
 
-    def received(self, task: ClientTask, augment: np.random.Generator | None = None) -> Tensor:
+    def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, of the model that ``task`` brought, whatever is loaded now; computed once a task."""
-        if self._received is None or self._received[0] is not task:
-            forward = self.frozen(task.broadcast)
-            self._received = task, self._scores(task.samples.images, task.samples.index, forward, augment)
-        return self._received[1]
+        if self._received_by is not task:
+            self._received_by, self._received = task, {}
+        if output not in self._received:
+
+            def forward(inputs: Tensor) -> Tensor:
+                return layers.output(self.receive(task.broadcast), output, inputs)
+
+            self._received[output] = self._scores(task.samples.images, task.samples.index, forward, augment)
+        return self._received[output]
 
     def _scores(
         self, images: "Images", index: Tensor, forward: Callable[[Tensor], Tensor], augment: np.random.Generator | None
@@ -216,6 +235,32 @@ class Network(RunModel):
     def probabilities(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:
         """Softmax of ``logits`` in float64 [n, K]: neighbours of a confident network differ far below 1e-7."""
         return F.softmax(self.logits(samples, augment).double(), dim=1)
+
+
+@dataclass(frozen=True)
+class _Passes(ForwardPasses):
+    """Passes through the module of ``network`` as it is now, and through the received one."""
+
+    network: Network
+    received_module: Callable[[Tensor], Tensor]
+
+    def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
+        return layers.outputs(self.network.module, inputs)
+
+    def output(self, name: str, inputs: Tensor) -> Tensor:
+        return layers.output(self.network.module, name, inputs)
+
+    def frozen(self, name: str, inputs: Tensor) -> Tensor:
+        module = self.network.module
+        buffers = {buffer: tensor.clone() for buffer, tensor in module.named_buffers()}
+        with torch.no_grad():
+            return layers.output_with(module, buffers, name, inputs)
+
+    def scored(self, inputs: Tensor) -> Tensor:
+        return self.network.scored(inputs)
+
+    def received(self, inputs: Tensor) -> Tensor:
+        return self.received_module(inputs)
 
 
 SCORE_BATCH = 512

@@ -52,7 +52,7 @@ def by_client(federation: Federation, findings: Sequence[Finding]) -> dict[str, 
     truth = {c: federation.truth[s.index].numpy() for c, s in given.items()}
     rows: dict[str, list[Any]] = {
         "client": clients,
-        "true_quality": [true_quality(truth[c], given[c].labels.numpy()) for c in clients],
+        "true_quality": [true_quality(truth[c], given[c].given.numpy()) for c in clients],
     }
     if doubts:
         wrong = {c: doubt.mask.numpy() for c, doubt in doubts.items()}
@@ -119,4 +119,4 @@ def _auc(federation: Federation, findings: Sequence[Finding]) -> float:
 
 def _judged(federation: Federation, doubt: SuspectedSamples) -> Labels:
     """The labels [n] that were judged."""
-    return (federation.samples(doubt.client).labels if doubt.judged is None else doubt.judged).numpy()
+    return (federation.samples(doubt.client).given if doubt.judged is None else doubt.judged).numpy()

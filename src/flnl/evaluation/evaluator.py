@@ -117,7 +117,7 @@ class Evaluator:
                     "not known: set method.quality=emd_sign"
                 )
             own = {client: self.federation.samples(client) for client in self.federation.with_data}
-            given.append(Oracle({c: true_quality(truth[s.index].numpy(), s.labels.numpy()) for c, s in own.items()}))
+            given.append(Oracle({c: true_quality(truth[s.index].numpy(), s.given.numpy()) for c, s in own.items()}))
         return Payload(*given)
 
     def _memorized(self, truth: Tensor) -> dict[str, float]:
@@ -140,7 +140,7 @@ class Evaluator:
         own = {client: self.federation.samples(client) for client in seen}
         shares = mean_memorization(
             [
-                memorization(one.predicted.numpy(), own[c].labels.numpy(), truth[own[c].index].numpy())
+                memorization(one.predicted.numpy(), own[c].given.numpy(), truth[own[c].index].numpy())
                 for c, one in seen.items()
             ]
         )
@@ -154,7 +154,7 @@ class Evaluator:
         shares = first(self._exchanges(state), LabelShares)
         if shares is None:
             return {}
-        given = np.concatenate([self.federation.samples(c).labels.numpy() for c in self.federation.with_data])
+        given = np.concatenate([self.federation.samples(c).given.numpy() for c in self.federation.with_data])
         true = label_shares(given, self.federation.num_classes)
         return {
             "label_distribution_error": l1_error(shares.values.cpu().numpy(), true),
@@ -261,8 +261,8 @@ class Evaluator:
         changed = any(task.state.labels is not None for task in tasks)
         for task in tasks if self.federation.truth is not None and C <= FEW_CLASSES else ():
             assert self.federation.truth is not None, "checked above"
-            true, held = self.federation.truth[task.samples.index], task.samples.labels
-            begun = {"as given": self.federation.samples(task.client).labels, **({"as held": held} if changed else {})}
+            true, held = self.federation.truth[task.samples.index], task.labels
+            begun = {"as given": task.samples.given, **({"as held": held} if changed else {})}
             self.network.load(task.broadcast.params)
             row: dict[str, Any] = {}
             for name, found in rule.told(self.network, task).items():
@@ -290,26 +290,23 @@ class Evaluator:
         true, given, held, suspected = (np.concatenate([labels[i] for labels in judged]) for i in range(4))
         flagged = suspected | (held != given)
         has_judged = bool(doubts) or first(findings, NoisyClients) is not None or bool(flagged.any())
-        everything = Samples(data.train, torch.from_numpy(position), torch.from_numpy(held))
+        everything = Samples(data.train, torch.from_numpy(position), torch.from_numpy(given))
         return LabelTable(
             classes=data.classes,
             client=[c for c in clients for _ in self.federation.clients[c]],
             sample=position.tolist() if data.ids is None else [data.ids[i] for i in position.tolist()],
             given=given.tolist(),
             final=held.tolist(),
-            confidence=self._confidence(everything),
+            confidence=self._confidence(everything, torch.from_numpy(held)),
             flagged=flagged.tolist() if has_judged else None,
             true=None if self.federation.truth is None else true.tolist(),
         )
 
-    def _confidence(self, samples: Samples) -> Tensor:
-        """The loaded model's probability of each label, float64 [n]."""
-        parts = zip(samples.index.split(SCORED), samples.labels.split(SCORED), strict=True)
+    def _confidence(self, samples: Samples, labels: Tensor) -> Tensor:
+        """The loaded model's probability float64 [n] of each of ``labels``, int64 [n]."""
+        parts = torch.arange(len(samples)).split(SCORED)
         return torch.cat(
-            [
-                self.network.probabilities(Samples(samples.images, index, labels)).gather(1, labels[:, None])[:, 0]
-                for index, labels in parts
-            ]
+            [self.network.probabilities(samples.at(part)).gather(1, labels[part, None])[:, 0] for part in parts]
         )
 
     def _confusion(self, were: Sequence[_Labels], are: Sequence[_Labels]) -> dict[str, Any]:
@@ -333,8 +330,7 @@ class Evaluator:
     ) -> _Labels:
         """A client's true labels (given ones where nobody knows), given and held labels, and its suspects, each [n]."""
         samples, kept = self.federation.samples(client), state.client(client)
-        given = samples.labels.numpy()
-        held = given if kept.labels is None else kept.labels.numpy()
+        given, held = samples.given.numpy(), kept.held(samples.given).numpy()
         true = given if self.federation.truth is None else self.federation.truth[samples.index].numpy()
         doubt = None if doubts is None else doubts.get(client)
         return true, given, held, np.zeros(len(given), np.bool_) if doubt is None else doubt.mask.numpy()

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from flnl.config.check import faults_of
 from flnl.config.registry import restored
 from flnl.core.errors import UserError
+from flnl.core.step import FEATURES
 from flnl.figure_style import EIGHT, title
 from flnl.figures.record import RunRecord
 from flnl.storage.records import RESULT
@@ -87,15 +88,8 @@ def embedding(network: Network, images: Any, index: torch.Tensor) -> Array:
 
 def features(network: Network, images: Any, index: torch.Tensor) -> NDArray[np.float32]:
     """What the head of the loaded model reads [n, d], in eval mode and without augmentation."""
-    read: list[torch.Tensor] = []
-    hook = network.module.get_submodule("head").register_forward_pre_hook(
-        lambda _, inputs: read.append(inputs[0].detach().cpu())
-    )
-    try:
-        network.outputs(images, index)
-    finally:
-        hook.remove()
-    return torch.cat(read).float().numpy()
+    features: NDArray[np.float32] = network.outputs(images, index, output=FEATURES).float().numpy()
+    return features
 
 
 def _federation(record: RunRecord, places: Sequence[Path]) -> Federation:

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flnl.core.parts import BatchRule, Mixing
+from flnl.core.parts import BatchRule
 from flnl.core.ranges import NonNegative, PositiveCount
+from flnl.core.step import Mixing
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from flnl.core.errors import UserError
 from flnl.core.messages import ClientState
 from flnl.core.payload import Payload, size_in_bytes
 from flnl.core.state import FederatedState, Shelved
-from flnl.core.stored import class_of, name_of, stored
+from flnl.core.stored import name_of, restore, stored
 from flnl.storage.atomic import write_atomically, written_atomically
 from flnl.storage.shelf import Shelf
 
@@ -79,7 +79,7 @@ def decode(value: Any) -> Any:
     if TUPLE in value:
         return tuple(decode(v) for v in value[TUPLE])
     if TYPE in value:
-        return class_of(value[TYPE])(**{key: decode(v) for key, v in value[FIELDS].items()})
+        return restore(value[TYPE], {key: decode(v) for key, v in value[FIELDS].items()})
     return {key: decode(v) for key, v in value.items()}
 
 

@@ -25,6 +25,7 @@ from flnl.engine import loop
 from flnl.engine.executors import auto
 from flnl.engine.network import Network, fabric_for, initial_params
 from flnl.evaluation.evaluator import Evaluator
+from flnl.models.layers import networks
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder, next_in_order, open_folder
 from flnl.run.record import environment
@@ -95,13 +96,16 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     fabric = fabric_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     data = federation.dataset
-    module, params = initial_params(lambda: compose.build(cfg.model)(data.train.shape, data.num_classes), cfg.seed)
+    make = compose.build(cfg.model)
+    module, params = initial_params(
+        lambda: networks(lambda: make(data.train.shape, data.num_classes), method.networks), cfg.seed
+    )
     network = Network(module, data.transform, data.num_classes, fabric, cfg.memory_format)
     params = {
         name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
     }
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
-    evaluator.aid(method.asks)  # what there is not is said now, not after rounds
+    evaluator.aid(method.aid)  # what there is not is said now, not after rounds
     found = None
     if folder.earlier is not None:
         recorded = folder.earlier.get("checkpoint")
@@ -147,9 +151,9 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     progress.opening([f"note: files of {data.name} are known by path and size alone"] if federation.by_names else [])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
     progress.stages(method)
-    progress.opening([f"warning: {line}" for line in method.doubts()])
+    progress.opening([f"warning: {line}" for line in method.warnings()])
     sizes = {client: federation.sizes[client] for client in federation.with_data}
-    progress.opening([f"note: {said}" for exchange in method.exchange.values() if (said := exchange.doubt(sizes))])
+    progress.opening([f"note: {line}" for line in method.cautions(sizes)])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
     return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params, lines)
 

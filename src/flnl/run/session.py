@@ -112,16 +112,16 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------------ running
 
-    def federated(self) -> tuple[Method, Federation, Executor, Evaluator, FederatedState, loop.Settings]:
-        """What the loop takes."""
+    def federated(self) -> loop.Federated:
+        """What the loop works with, besides the state."""
         cfg = self.cfg
         training = Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
         settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial)
-        return self.method, self.federation, self.executor, self.evaluator, self.state, settings
+        return loop.Federated(self.method, self.federation, self.executor, self.evaluator, settings)
 
     def results(self) -> Iterator[RoundResult]:
         """The rounds that are left; none where ``max_rounds`` has been reached before."""
-        return iter(()) if self.enough else loop.run(*self.federated())
+        return iter(()) if self.enough else loop.rounds(self.federated(), self.state)
 
     @property
     def over(self) -> bool:
@@ -214,10 +214,10 @@ class Session:
         """What the batch rule would make of the first clients' samples now; what fails costs a warning."""
         rows: list[dict[str, Any]] = []
         with forgiven(log, "what the clients select could not be recorded"):
-            method, federation, executor, evaluator, state, settings = self.federated()
-            rule = method.at(max(state.round - 1, 0), len(federation.with_data))[0].batch
-            first = federation.with_data[:FIRST_CLIENTS]
-            rows += evaluator.selection(rule, loop.next_tasks(method, federation, executor, state, settings, first))
+            clients = self.federation.with_data
+            rule = self.method.at(max(self.state.round - 1, 0), len(clients))[0].batch
+            tasks = loop.next_tasks(self.federated(), self.state, clients[:FIRST_CLIENTS])
+            rows += self.evaluator.selection(rule, tasks)
         return rows
 
     def _products(self) -> None:
@@ -252,6 +252,7 @@ class Session:
             dataset=data.name,
             key=about["key"],
             round=self.state.round,
+            networks=self.method.networks,
         )
 
     def _draw(self) -> None:

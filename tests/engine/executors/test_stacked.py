@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from flnl.config.schema import Training
 from flnl.core.execution import as_list
-from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask
+from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Fit
 from flnl.core.model import Model
-from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm, Step
-from flnl.core.payload import Params, Payload
+from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
+from flnl.core.payload import Payload
+from flnl.core.step import Step
 from flnl.data.federation.build import Federation
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
@@ -313,8 +314,12 @@ def test_a_store_is_told_what_comes_next(held: bool, monkeypatch: pytest.MonkeyP
 class Seen(LossTerm):
     """Per-sample state as methods have it: a running mean of the predictions, and how often each sample was seen."""
 
-    def init(self, params: Params, count: int, num_classes: int) -> Any:
-        return {"target": torch.zeros(count, num_classes, dtype=torch.float64), "seen": torch.zeros(count), "steps": 0}
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        if state is not None:
+            return state
+        count = len(task.samples)
+        target = torch.zeros(count, network.num_classes, dtype=torch.float64)
+        return {"target": target, "seen": torch.zeros(count), "steps": 0}
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         probabilities = step.logits.softmax(1)
@@ -334,7 +339,7 @@ class Smooth(LossTerm):
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         noise, share = step.draws["smooth"]
-        other = step.module(step.inputs + 0.1 * noise.to(step.inputs.dtype))
+        other = step.output("logits", step.inputs + 0.1 * noise.to(step.inputs.dtype))
         return share * (other - step.logits.detach()).square().mean() + 0.1 * step.number * step.logits.mean(), state
 
 
@@ -415,10 +420,10 @@ def test_clients_that_received_different_models(caplog: pytest.LogCaptureFixture
 class Tells(Exchange):
     """What the network holds when it is asked, and in which mode."""
 
-    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         assert isinstance(network, Network)
         assert not network.module.training
-        assert difference(network.params(), params) is None
+        assert difference(network.params(), fit.params) is None
         return Payload(float(network.logits(task.samples).sum())), Payload(len(task.samples))
 
 

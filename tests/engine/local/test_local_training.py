@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flnl.config.schema import Training
-from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Samples
+from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Samples
 from flnl.core.model import Model
-from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm, Selection, Step
+from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm, Selection
 from flnl.core.payload import Params, Payload
+from flnl.core.step import Step
 from flnl.data.transforms import Transform
 from flnl.engine.local.batching import batch_sizes
 from flnl.engine.local.sgd import LocalTraining
@@ -57,7 +58,7 @@ def plain_loop(module: nn.Module, work: ClientTask, training: Training, cuts: Se
     """Mini-batch SGD as everybody writes it; ``cuts`` are the batches' positions in each epoch's order."""
     module.load_state_dict(work.broadcast.params)
     dtype = next(module.parameters()).dtype
-    inputs, labels = work.samples.read().to(dtype), work.samples.labels
+    inputs, labels = work.samples.read().to(dtype), work.labels
     orders = work.stream("batches")
     optimizer = torch.optim.SGD(
         module.parameters(), training.lr, training.momentum, weight_decay=training.weight_decay, fused=True
@@ -104,7 +105,7 @@ def test_sgd_by_its_formula():
     module = mlp(4, 3).double()
     for _ in range(4):
         logits = torch.func.functional_call(module, weights, (work.samples.read().double(),))
-        gradients = torch.autograd.grad(F.cross_entropy(logits, work.samples.labels), list(weights.values()))
+        gradients = torch.autograd.grad(F.cross_entropy(logits, work.labels), list(weights.values()))
         with torch.no_grad():
             for (name, w), g in zip(weights.items(), gradients, strict=True):
                 velocity[name] = training.momentum * velocity[name] + g + training.weight_decay * w
@@ -128,7 +129,7 @@ def test_reported_loss_is_the_mean_over_steps():
     training = Training(lr=1e-12, momentum=0.0, weight_decay=0.0, batch_size=4, epochs=3, lr_decay=1.0)
     net = network(mlp(4, 3))
     work = task(net.module, random_federation([8]).samples(0))
-    expected = F.cross_entropy(mlp(4, 3).double()(work.samples.read().double()), work.samples.labels)
+    expected = F.cross_entropy(mlp(4, 3).double()(work.samples.read().double()), work.labels)
     assert trained(work, net, training).loss == pytest.approx(expected.item(), rel=1e-9)
 
 
@@ -143,7 +144,7 @@ def test_the_clients_own_labels_are_what_is_learned():
     """As corrected, not as given: the task's samples carry them."""
     net = network(mlp(4, 3))
     samples = random_federation([7]).samples(0)
-    corrected = replace(samples, labels=(samples.labels + 1) % 3)
+    corrected = replace(samples, given=(samples.given + 1) % 3)
     work = task(net.module, corrected)
     assert equal(params(trained(work, net)), plain_loop(mlp(4, 3).double(), work, TRAINING, cut(7, 3)))
 
@@ -206,7 +207,7 @@ def test_weights_of_samples():
     order = work.stream("batches").permutation(7)
     for part in cut(7, 3):
         rows = torch.from_numpy(order[part])
-        losses = F.cross_entropy(module(work.samples.read(rows).double()), work.samples.labels[rows], reduction="none")
+        losses = F.cross_entropy(module(work.samples.read(rows).double()), work.labels[rows], reduction="none")
         share = weight[rows].double()
         gradients = torch.autograd.grad((share * losses).sum() / share.sum(), list(module.parameters()))
         with torch.no_grad():
@@ -234,7 +235,7 @@ def test_a_sample_of_weight_zero_is_not_learned():
     net = network(mlp(4, 3))
     samples = random_federation([6]).samples(0)
     weight = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
-    other = replace(samples, labels=torch.where(weight == 0, (samples.labels + 1) % 3, samples.labels))
+    other = replace(samples, given=torch.where(weight == 0, (samples.given + 1) % 3, samples.given))
     work = task(net.module, samples, state=ClientState(weight=weight))
     assert equal(params(trained(replace(work, samples=other), net)), params(trained(work, net)))
 
@@ -298,12 +299,12 @@ def test_weight_decay_is_applied_after_the_transform():
 class Recorder(LossTerm):
     """Adds nothing to the loss; its state counts how often each sample was seen, and it notes what it is shown."""
 
-    seen: dict[str, list[Any]] = field(default_factory=lambda: {k: [] for k in ("init", "draw", "step", "finish")})
+    seen: dict[str, list[Any]] = field(default_factory=lambda: {k: [] for k in ("begin", "draw", "step", "finish")})
 
-    def init(self, params: Params, count: int, num_classes: int) -> Tensor:
-        """Zeros."""
-        self.seen["init"].append((params, count, num_classes))
-        return torch.zeros(count, dtype=torch.int64)
+    def begin(self, network: Model, task: ClientTask, state: Tensor | None) -> Tensor:
+        """Zeros at the first visit."""
+        self.seen["begin"].append((network.received(task), task, state))
+        return torch.zeros(len(task.samples), dtype=torch.int64) if state is None else state
 
     def draw(self, rng: np.random.Generator, size: int) -> float:
         """A number a batch."""
@@ -317,9 +318,9 @@ class Recorder(LossTerm):
         counts[step.positions] += 1
         return step.logits.sum() * 0, counts
 
-    def finish(self, broadcast: Broadcast, params: Params, state: Tensor) -> Tensor:
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Tensor) -> Tensor:
         """The counts, as they are."""
-        self.seen["finish"].append((broadcast, params))
+        self.seen["finish"].append((network.params(), task, fit))
         return state
 
 
@@ -329,11 +330,17 @@ def test_seams_of_a_term():
     samples = random_federation([7]).samples(0)
     work = task(net.module, samples)
     found = trained(work, net, terms={**CROSS_ENTROPY, "seen": recorder})
-    (began,), (ended,) = recorder.seen["init"], recorder.seen["finish"]
-    assert equal(began[0], work.broadcast.params)
-    assert began[1:] == (7, 3)
-    assert ended[0] is work.broadcast
-    assert equal(ended[1], params(found))
+    (began,), (ended,) = recorder.seen["begin"], recorder.seen["finish"]
+    assert began[1:] == (work, None)
+    sent = mlp(4, 3).double().eval()
+    sent.load_state_dict(work.broadcast.params)
+    torch.testing.assert_close(began[0], sent(samples.read().double()).detach(), rtol=1e-12, atol=1e-12)
+    held, ended_task, fit = ended
+    assert ended_task is work
+    assert equal(held, params(found))
+    assert fit.params is found.params
+    assert (fit.steps, fit.lr, fit.finite) == (6, TRAINING.lr, True)
+    assert fit.loss == found.loss
     assert found.state.terms["seen"].tolist() == [2] * 7
     assert "cross_entropy" not in found.state.terms
     steps: list[Step] = recorder.seen["step"]
@@ -343,11 +350,11 @@ def test_seams_of_a_term():
     assert recorder.seen["draw"] == [(len(s.positions), rng.random()) for s in steps]
     assert [s.draws["seen"] for s in steps] == [value for _, value in recorder.seen["draw"]]
     for s in steps:
-        assert torch.equal(s.labels, samples.labels[s.positions])
+        assert torch.equal(s.labels, samples.given[s.positions])
         assert torch.equal(s.inputs, samples.read(s.positions).double())
         assert s.broadcast is work.broadcast
     again = trained(replace(work, state=found.state), net, terms={**CROSS_ENTROPY, "seen": recorder})
-    assert len(recorder.seen["init"]) == 1
+    assert recorder.seen["begin"][1][2] is found.state.terms["seen"]
     assert again.state.terms["seen"].tolist() == [4] * 7
 
 
@@ -558,9 +565,9 @@ class Memory:
 class Tells(Exchange):
     """Sends the first weight of the trained model, and keeps the network's first logit."""
 
-    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """Both."""
-        first = float(params["1.weight"][0, 0])
+        first = float(fit.params["1.weight"][0, 0])
         return Payload(Note(first)), Payload(Memory(float(network.logits(task.samples)[0, 0])))
 
 
@@ -568,7 +575,7 @@ def test_reports_are_of_the_model_just_trained():
     """Not of the one received: what is sent and what is kept, and what was kept before stays."""
     net = network(mlp(4, 3))
     samples = random_federation([7]).samples(0)
-    work = task(net.module, samples, state=ClientState(labels=samples.labels, extras=Payload("earlier", Memory(9.0))))
+    work = task(net.module, samples, state=ClientState(labels=samples.given, extras=Payload("earlier", Memory(9.0))))
     found = trained(work, net, exchanges={"tells": Tells()})
     assert found.reports.one(Note).value == params(found)["1.weight"][0, 0].item()
     module = mlp(4, 3).double().eval()
@@ -576,7 +583,7 @@ def test_reports_are_of_the_model_just_trained():
     expected = module(samples.read().double())[0, 0].item()
     assert found.state.extras.one(Memory).value == pytest.approx(expected, rel=1e-12)
     assert found.state.extras.one(str) == "earlier"
-    assert found.state.labels is samples.labels
+    assert found.state.labels is samples.given
 
 
 def test_a_fit_that_diverges_reports_nothing_and_changes_no_state():

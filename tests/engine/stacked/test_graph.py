@@ -17,8 +17,10 @@ from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientState, ClientTask
-from flnl.core.parts import LossTerm, Step
-from flnl.core.payload import Params, Payload
+from flnl.core.model import Model
+from flnl.core.parts import LossTerm
+from flnl.core.payload import Payload
+from flnl.core.step import Step
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
@@ -84,9 +86,7 @@ def rounds(
         fits = train(work, net, stacked(net).network, tasks, given.get("pooled", 10_000), *more)
         for task, fit in zip(tasks, fits, strict=True):
             found.append({"params": fit.params, "states": dict(fit.states), "loss": fit.loss, "steps": fit.steps})
-            ended = {
-                name: term.finish(task.broadcast, fit.params, fit.states[name]) for name, term in work.terms.items()
-            }
+            ended = {name: term.finish(net, task, fit, fit.states[name]) for name, term in work.terms.items()}
             kept = {name: state for name, state in ended.items() if state is not None}
             states[task.client] = replace(task.state, terms={**task.state.terms, **kept})
         params = fits[0].params
@@ -150,8 +150,9 @@ def test_few_clients(clients: int):
 class Averages(LossTerm):
     """A running mean of each sample's predictions, as methods keep it."""
 
-    def init(self, params: Params, count: int, num_classes: int) -> Any:
-        return {"mean": torch.zeros(count, num_classes), "seen": torch.zeros(count)}
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        count = len(task.samples)
+        return {"mean": torch.zeros(count, network.num_classes), "seen": torch.zeros(count)} if state is None else state
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         probabilities, at = step.logits.softmax(1), step.positions

@@ -40,6 +40,7 @@ from tests.toys import (
     composed,
     equal,
     federation,
+    fitted,
     method,
     mlp,
     network,
@@ -160,14 +161,14 @@ def folded(scores: Sequence[Mapping[int, float]], clients: int) -> LidState:
     """The server's state after reports arrived in this order."""
     state = LID.init(clients)
     for reported in scores:
-        state = LID.fold(state, {k: Payload(LidScore(v)) for k, v in reported.items()}, 1)
+        state = LID.receive(state, {k: Payload(LidScore(v)) for k, v in reported.items()}, 1)
     return state
 
 
 def test_split_of_clients():
     v = vector("fedcorr.gmm.clients")
     scores = v.inputs["cumulative_lid"]
-    state = LID.close(folded([{k: s} for k, s in enumerate(scores)], len(scores)))
+    state = LID.split(folded([{k: s} for k, s in enumerate(scores)], len(scores)))
     assert state.noisy.nonzero()[:, 0].tolist() == v.expected["noisy_clients"]
     assert list(state.mixture[:2]) == v.approx("means_sorted")
     assert [LID.send(state, k)[0].noisy for k in range(len(scores))] == [
@@ -180,14 +181,14 @@ def test_scores_add_up_and_the_split_is_of_their_sums():
     state = folded([{0: 1.0, 1: 1.1, 2: 9.0, 3: 9.1}, {0: 2.0, 1: 2.1}, {2: 1.0, 3: 1.1}], 4)
     assert state.cumulative.tolist() == pytest.approx([3.0, 3.2, 10.0, 10.2])
     assert state.latest.tolist() == pytest.approx([2.0, 2.1, 1.0, 1.1])
-    assert LID.close(state).noisy.tolist() == [False, False, True, True]
+    assert LID.split(state).noisy.tolist() == [False, False, True, True]
 
 
 def test_clients_that_never_reported_are_outside_the_split():
     """A sum of nothing is no small dimensionality: as the clean component it would call all the others noisy."""
     v = vector("fedcorr.gmm.clients")
     scores = v.inputs["cumulative_lid"]
-    state = LID.close(folded([dict(enumerate(scores))], len(scores) + 4))
+    state = LID.split(folded([dict(enumerate(scores))], len(scores) + 4))
     assert state.noisy.nonzero()[:, 0].tolist() == v.expected["noisy_clients"]
     assert list(state.mixture[:2]) == v.approx("means_sorted")
 
@@ -198,24 +199,24 @@ def test_before_the_first_split_nobody_is_noisy():
     (known,) = LID.known(state)
     assert known.level.tolist() == [0.0] * 3
     assert known.noisy.tolist() == [False] * 3
-    nobody = LID.close(state)
+    nobody = LID.split(state)
     assert not nobody.noisy.any()
-    alone = LID.close(folded([{1: 3.0}], 3))
+    alone = LID.split(folded([{1: 3.0}], 3))
     assert not alone.noisy.any()
 
 
 def test_levels_are_reported_replaced_and_zero_for_the_clean():
-    state = LID.close(folded([{0: 1.0, 1: 1.1, 2: 9.0, 3: 9.1}], 4))
-    state = LID.fold(state, {2: Payload(NoiseLevel(0.5)), 3: Payload(NoiseLevel(0.25))}, 1)
+    state = LID.split(folded([{0: 1.0, 1: 1.1, 2: 9.0, 3: 9.1}], 4))
+    state = LID.receive(state, {2: Payload(NoiseLevel(0.5)), 3: Payload(NoiseLevel(0.25))}, 1)
     assert state.level.tolist() == [0.0, 0.0, 0.5, 0.25]
     assert LID.send(state, 2) == (NoiseDirective(noisy=True, level=0.5),)
     assert state.cumulative.tolist() == [1.0, 1.1, 9.0, 9.1]
     # Client 2 turns out clean after the next pass, client 1 noisy: its level is not that of an earlier pass.
-    later = LID.fold(state, {k: Payload(LidScore(v)) for k, v in enumerate([1.0, 60.0, 1.0, 61.0])}, 1)
-    later = LID.close(later)
+    later = LID.receive(state, {k: Payload(LidScore(v)) for k, v in enumerate([1.0, 60.0, 1.0, 61.0])}, 1)
+    later = LID.split(later)
     assert later.noisy.tolist() == [False, True, False, True]
     assert later.level.tolist() == [0.0, 0.0, 0.0, 0.25]
-    later = LID.fold(later, {1: Payload(NoiseLevel(0.75))}, 1)
+    later = LID.receive(later, {1: Payload(NoiseLevel(0.75))}, 1)
     assert later.level.tolist() == [0.0, 0.75, 0.0, 0.25]
 
 
@@ -224,12 +225,11 @@ def test_what_a_client_reports(loss: Literal["ce", "ce_of_softmax"]):
     """One number goes up, the LID of its softmax vectors; the losses, of the labels it holds, stay."""
     net = network(mlp(4, 3))
     samples = random_federation([12]).samples(0)
-    held = replace(samples, labels=(samples.labels + 1) % 3)
-    work = task(net.module, held)
-    up, kept = replace(LID, loss=loss).report(net, work, net.params())
-    logits = net.module.eval()(held.read().double()).detach()
+    work = task(net.module, samples, state=ClientState(labels=(samples.given + 1) % 3))
+    up, kept = replace(LID, loss=loss).report(net, work, fitted(net.params()))
+    logits = net.module.eval()(samples.read().double()).detach()
     assert up.one(LidScore).value == pytest.approx(lid_score(torch.softmax(logits, 1), 3), rel=1e-9)
-    expected = sample_losses(logits, held.labels, of_softmax=loss == "ce_of_softmax")
+    expected = sample_losses(logits, work.labels, of_softmax=loss == "ce_of_softmax")
     torch.testing.assert_close(kept.one(SampleLosses).values, expected, rtol=1e-9, atol=1e-12)
     assert [type(v) for v in up] == [LidScore]
     assert [type(v) for v in kept] == [SampleLosses]
@@ -486,7 +486,7 @@ class Reading:
         dealt = run.federation
         count = dealt.num_clients
         self.inputs = [run.network.prepare(dealt.samples(k).read()) for k in range(count)]
-        self.labels = [dealt.samples(k).labels.tolist() for k in range(count)]
+        self.labels = [dealt.samples(k).given.tolist() for k in range(count)]
         self.losses: list[Array] = [np.zeros(0)] * count
         self.cumulative, self.level = np.zeros(count), np.zeros(count)
         self.noisy = np.zeros(count, bool)
@@ -527,7 +527,7 @@ class Reading:
 
     def check(self, result: RoundResult) -> None:
         """Whether the run stands where this reading does."""
-        state = result.state.server.parts["exchange lid"]
+        state = result.state.server.exchanges["lid"]
         np.testing.assert_allclose(state.cumulative.numpy(), self.cumulative, rtol=1e-6)
         np.testing.assert_allclose(state.level.numpy(), self.level)
         assert (state.level[~state.noisy] == 0).all()
@@ -538,7 +538,7 @@ class Reading:
 def held(run: Composed, result: RoundResult) -> list[list[int]]:
     """The labels that each client learns from."""
     own = [result.state.client(k).labels for k in range(run.federation.num_clients)]
-    return [(run.federation.samples(k).labels if o is None else o).tolist() for k, o in enumerate(own)]
+    return [(run.federation.samples(k).given if o is None else o).tolist() for k, o in enumerate(own)]
 
 
 VARIANTS: list[dict[str, Any]] = [
@@ -586,7 +586,7 @@ def test_a_run_follows_the_algorithm(seed: int, variant: dict[str, Any]):
 
 def test_cumulative_scores_never_fall():
     run = composed(*NOISY, "method.T1=4", "method.T2=0", "method.T3=0")
-    sums = torch.stack([r.state.server.parts["exchange lid"].cumulative for r in run.rounds])
+    sums = torch.stack([r.state.server.exchanges["lid"].cumulative for r in run.rounds])
     assert (sums.diff(dim=0) >= 0).all()
     assert (sums[-1] > 0).all()
 
@@ -596,7 +596,7 @@ def test_clean_clients_keep_their_labels_in_the_first_stage():
     before = held(run, replace(run.rounds[0], state=replace(run.rounds[0].state, clients=Shelved())))
     ever = torch.zeros(4, dtype=torch.bool)
     for result in run.rounds:
-        ever |= result.state.server.parts["exchange lid"].noisy
+        ever |= result.state.server.exchanges["lid"].noisy
     assert ever.any()
     assert not ever.all()
     after = held(run, run.rounds[-1])
@@ -607,7 +607,7 @@ def test_levels_hold_a_client_back_from_the_next_pass_on():
     """μ̂ is zero in the first pass, so β does nothing; then it does, from the first client with a level on."""
     lengths = ("method.T1=2", "method.T2=0", "method.T3=0")
     free, tied = (composed(*NOISY, *lengths, f"method.beta={beta}").rounds for beta in (0.0, 5.0))
-    level = tied[3].state.server.parts["exchange lid"].level
+    level = tied[3].state.server.exchanges["lid"].level
     assert (level > 0).any()
     first = next(i for i, r in enumerate(tied[4:], start=4) if level[r.cohort[0]] > 0)
     for i, (a, b) in enumerate(zip(free, tied, strict=True)):
@@ -618,10 +618,10 @@ def test_levels_hold_a_client_back_from_the_next_pass_on():
 def test_without_correction_a_run_keeps_the_given_labels():
     """Levels are estimated all the same, and decide who finetunes."""
     run = composed(*NOISY, "method.correction=false", "method.T1=2", "method.T2=3", "method.T3=1")
-    given = [run.federation.samples(k).labels.tolist() for k in range(4)]
+    given = [run.federation.samples(k).given.tolist() for k in range(4)]
     for result in run.rounds:
         assert held(run, result) == given
-    level = run.rounds[-1].state.server.parts["exchange lid"].level
+    level = run.rounds[-1].state.server.exchanges["lid"].level
     assert (level > 0.1).any()
     assert (level <= 0.1).any()
     for result in run.rounds[8:11]:
@@ -644,7 +644,7 @@ def test_without_finetuning_its_relabelling_falls_away():
 
 def test_nothing_is_reported_or_corrected_after_the_first_two_stages():
     run = composed(*NOISY, "method.T1=1", "method.T2=1", "method.T3=3")
-    kept = [r.state.server.parts["exchange lid"] for r in run.rounds[4:]]
+    kept = [r.state.server.exchanges["lid"] for r in run.rounds[4:]]
     assert all(torch.equal(k.cumulative, kept[0].cumulative) for k in kept)
     labels = [held(run, r) for r in run.rounds[4:]]
     assert all(found == labels[0] for found in labels)
@@ -724,7 +724,7 @@ def test_participations_and_bytes_by_hand(setting: str):
             up += asked * (8 if first else 0)
         counters = result.state.counters
         assert (counters.participations, counters.bytes_down, counters.bytes_up) == (participations, down, up)
-    clean = int((run.rounds[-1].state.server.parts["exchange lid"].level <= 0.1).sum()) or 2
+    clean = int((run.rounds[-1].state.server.exchanges["lid"].level <= 0.1).sum()) or 2
     assert participations == 4 * 2 + min(2, clean) * 3 + 2 * 2
 
 

@@ -35,7 +35,7 @@ from flnl.methods.feddiv.noise_filter import Filter
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME
-from tests.toys import Logits, composed, equal, federation, network, step, task
+from tests.toys import Logits, composed, equal, federation, fitted, network, step, task
 
 Array = NDArray[np.float64]
 
@@ -103,7 +103,7 @@ def by_hand(work: ClientTask, local: float, **other: Any) -> tuple[list[int], li
     """Kept positions and labels, sample by sample; the local model multiplies logits by ``local``."""
     rule = replace(RULE, **other)
     logits = work.samples.read().flatten(1).double().numpy()
-    given = work.samples.labels.tolist()
+    given = work.labels.tolist()
     losses = [-math.log(softmax(row)[y]) for row, y in zip(logits, given, strict=True)]
     scaled = [(x - min(losses)) / (max(losses) - min(losses)) for x in losses]
 
@@ -163,7 +163,7 @@ def test_the_received_model_is_scored_once_a_visit(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Network, "_scores", counted)
     for epoch in range(3):
         RULE.select(net, work, epoch)
-    EXCHANGE.report(net, work, net.params())
+    EXCHANGE.report(net, work, fitted(net.params()))
     assert len(calls) == 1 + 2 + 1  # received; local in the later epochs; trained
 
 
@@ -205,15 +205,15 @@ def test_new_labels_stay_where_they_are_to_persist() -> None:
         return LocalTraining(training, rule, {"cross_entropy": CrossEntropy()}, None, {})(net, work).state.labels
 
     labels = by_hand(work, 1.0, pcs="off")[1]
-    assert labels != work.samples.labels.tolist()
+    assert labels != work.labels.tolist()
     held = after(replace(RULE, persist=True))
     assert held is not None
     assert held.tolist() == labels
     assert after(RULE) is None
     assert after(replace(RULE, persist=True, delta=1.0, strict_delta=True)) is None, "a clean client keeps its own"
-    earlier = replace(work, state=replace(work.state, labels=work.samples.labels))
+    earlier = replace(work, state=replace(work.state, labels=work.labels))
     kept = LocalTraining(training, RULE, {"cross_entropy": CrossEntropy()}, None, {})(net, earlier).state.labels
-    assert kept is work.samples.labels
+    assert kept is work.labels
 
 
 def test_a_noisy_client_that_keeps_too_little_trains_on_nothing() -> None:
@@ -238,11 +238,11 @@ def test_a_report_is_em_from_the_received_filter_and_the_mean_prediction() -> No
     net, work = client(state=known())
     trained = 0.5
     net.load({"scale": torch.tensor([trained], dtype=torch.float64)})
-    up, keeps = EXCHANGE.report(net, work, net.params())
+    up, keeps = EXCHANGE.report(net, work, fitted(net.params()))
 
     logits = trained * work.samples.read().flatten(1).double().numpy()
     predictions = np.array([softmax(row) for row in logits])
-    losses = -np.log(predictions[np.arange(60), work.samples.labels.numpy()])
+    losses = -np.log(predictions[np.arange(60), work.labels.numpy()])
     x = (losses - losses.min()) / np.ptp(losses)
     mean, var, share = (np.array(v) for v in (W.mean, W.variance, W.share))
     for _ in range(3000):
@@ -263,7 +263,7 @@ def test_a_report_is_em_from_the_received_filter_and_the_mean_prediction() -> No
         i for i in range(60) if i in by_hand(work, 1.0, pcs="off", relabel=False)[0]
     ]
     assert keeps.get(LastPredictions) is None
-    last = replace(EXCHANGE, pcs="cached").report(net, work, net.params())[1].one(LastPredictions).labels
+    last = replace(EXCHANGE, pcs="cached").report(net, work, fitted(net.params()))[1].one(LastPredictions).labels
     assert last.tolist() == (logits - 0.5 * np.log(bias.mean.numpy())).argmax(1).tolist()
 
 
@@ -273,9 +273,9 @@ def of(value: float, count: int) -> Payload:
 
 def test_the_server_keeps_the_last_filter_of_everybody() -> None:
     def folded(exchange: NoiseFilter) -> FilterState:
-        state = exchange.fold(exchange.init(4), {0: of(0.1, 10), 1: of(0.2, 30), 2: of(0.3, 60)}, 1)
-        state = exchange.fold(state, {1: of(0.4, 30)}, 1)
-        return exchange.fold(state, {3: Payload()}, 1)  # one that had nothing to say
+        state = exchange.receive(exchange.init(4), {0: of(0.1, 10), 1: of(0.2, 30), 2: of(0.3, 60)}, 1)
+        state = exchange.receive(state, {1: of(0.4, 30)}, 1)
+        return exchange.receive(state, {3: Payload()}, 1)  # one that had nothing to say
 
     for reach, means in {
         "federated": (0.01 + 0.12 + 0.18,) * 4,
@@ -295,12 +295,12 @@ def test_the_server_keeps_the_last_filter_of_everybody() -> None:
 
 def test_blobs_serve_those_of_whom_nothing_is_known() -> None:
     exchange = replace(EXCHANGE, init_from="blobs", reach="local")
-    assert exchange.opening(2) is None
+    assert exchange.before_stage(2) is None
     assert exchange.send(exchange.init(2), 0) == ()
-    state = exchange.fold(exchange.init(2), {}, 1)
+    state = exchange.receive(exchange.init(2), {}, 1)
     assert exchange.send(state, 0) == exchange.send(state, 1) == (state.start,)
-    assert exchange.fold(exchange.init(2), {}, 2).start != state.start
-    state = exchange.fold(state, {1: of(0.4, 30)}, 1)
+    assert exchange.receive(exchange.init(2), {}, 2).start != state.start
+    state = exchange.receive(state, {1: of(0.4, 30)}, 1)
     assert exchange.send(state, 0) == (state.start,)
     assert exchange.send(state, 1)[0].mean[0] == 0.4
 
@@ -333,7 +333,7 @@ def test_before_the_second_stage_everybody_fits_once_and_no_label_changes() -> N
     warm, first = ran.rounds[3].state, ran.rounds[4].state
 
     def server(state: Any) -> FilterState:
-        found = state.server.parts["exchange noise_filter"]
+        found = state.server.exchanges["noise_filter"]
         assert isinstance(found, FilterState)
         return found
 
@@ -362,11 +362,11 @@ def test_flags_are_held_against_the_labels_that_they_judged() -> None:
         for client in found.cohort:
             flags, samples = found.state.client(client).extras.one(FilterFlags), ran.federation.samples(client)
             held = before.state.client(client).labels
-            judged = samples.labels if held is None else held
+            judged = samples.given if held is None else held
             clean, right = flags.clean.tolist(), (judged == truth[samples.index]).tolist()
             accuracy = sum(c == r for c, r in zip(clean, right, strict=True)) / len(clean)
             assert told["filter_accuracy"][told["client"].index(client)] == pytest.approx(accuracy)
-            told_apart += not torch.equal(judged, samples.labels)
+            told_apart += not torch.equal(judged, samples.given)
     assert told_apart
 
 
@@ -380,7 +380,7 @@ def test_the_record_begins_with_the_labels_as_given_and_then_as_held(tmp_path: P
         for row in rows:
             assert list(row)[:3] == ["client", "as given", "as held"]
             samples, held = parts.federation.samples(row["client"]), ran.state.client(row["client"]).labels
-            for name, labels in (("as given", samples.labels), ("as held", samples.labels if held is None else held)):
+            for name, labels in (("as given", samples.given), ("as held", samples.given if held is None else held)):
                 counts = np.zeros((10, 10), int)
                 np.add.at(counts, (truth[samples.index].numpy(), labels.numpy()), 1)
                 assert row[name] == counts.tolist()
@@ -397,7 +397,7 @@ def test_the_record_says_what_each_step_leaves_of_the_first_clients(tmp_path: Pa
     with assembled(words, tmp_path / "again") as parts:
         state, truth, network = ran.state, parts.federation.truth, parts.evaluator.network
         assert truth is not None
-        tasks = loop.next_tasks(parts.method, parts.federation, parts.executor, state, parts.settings, range(5))
+        tasks = loop.next_tasks(parts.run, state, range(5))
         rule: Any = parts.method.stages[1].batch
         sizes = []
         for row, work in zip(rows, tasks, strict=True):
@@ -406,13 +406,13 @@ def test_the_record_says_what_each_step_leaves_of_the_first_clients(tmp_path: Pa
                 found = replace(rule, pcs=pcs, at_least=0).select(network, work, 0)
                 counts = np.zeros((10, 10), int)
                 for i in range(len(work.samples)) if found is None else found.positions.tolist():
-                    label = work.samples.labels[i] if found is None else found.labels[i]
+                    label = work.labels[i] if found is None else found.labels[i]
                     counts[int(truth[work.samples.index[i]]), int(label)] += 1
                 assert row[name] == counts.tolist()
                 sizes.append(counts.sum())
             given = np.array(row["as given"])
             assert given.sum() == len(work.samples)
-            assert np.trace(given) == int((work.samples.labels == truth[work.samples.index]).sum())
+            assert np.trace(given) == int((work.labels == truth[work.samples.index]).sum())
     assert len({int(size) for size in sizes}) > 2
     assert "selection" not in run(BY_NAME["fedavg"].words, tmp_path / "fedavg").record
     figure = confusion.draw_selection(read(ran.folder))

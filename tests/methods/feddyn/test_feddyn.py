@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flnl.config import compose, resolvers
 from flnl.config.schema import Training
-from flnl.core.messages import Broadcast, ClientResult, ClientState
+from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask
 from flnl.core.payload import Params, Payload, is_running_statistic
 from flnl.data.federation.build import Federation
 from flnl.engine import loop
@@ -27,10 +27,43 @@ from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.samplers.uniform import OnePass, Uniform
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME
-from tests.toys import ONE_STEP, Point, Toward, federation, method, mlp, random_federation, rounds, stage, step
+from tests.toys import (
+    ONE_STEP,
+    Point,
+    Toward,
+    federation,
+    fitted,
+    method,
+    mlp,
+    network,
+    random_federation,
+    rounds,
+    stage,
+    step,
+    task,
+)
 from tests.vectors.vectors import federated
 
 # ------------------------------------------------------------------------------------------------- quadratic clients
+
+
+NET = network(mlp(4, 3))
+"""Lent to the term, which does not look at it."""
+
+
+def visit(received: Params, count: int = 1) -> ClientTask:
+    """A visit of a client of ``count`` samples that was sent ``received``."""
+    return replace(task(NET.module, random_federation([count]).samples(0)), broadcast=Broadcast(0, 1, received))
+
+
+def first_state(term: FedDyn, received: Params, count: int) -> Any:
+    """The term's state as the first visit begins."""
+    return term.begin(NET, visit(received, count), None)
+
+
+def finished(term: FedDyn, received: Params, trained: Params, state: Any) -> Any:
+    """The term's state after a visit."""
+    return term.finish(NET, visit(received), fitted(trained), state)
 
 
 class Quadratic:
@@ -43,7 +76,7 @@ class Quadratic:
         self.term = FedDyn(inputs["alpha"], mean)
         self.server = FedDynServer("server")
         self.cloud: Params = {"x": torch.zeros(self.a.shape[1], dtype=torch.float64)}
-        self.states: list[Any] = [self.term.init(self.cloud, n, 2) for n in self.n]
+        self.states: list[Any] = [first_state(self.term, self.cloud, n) for n in self.n]
         self.memory: Any = self.server.init(self.cloud)
 
     def local(self, client: int) -> Tensor:
@@ -60,13 +93,13 @@ class Quadratic:
         cohort = range(len(self.n)) if cohort is None else cohort
         models = [self.local(k) for k in cohort]
         for k, model in zip(cohort, models, strict=True):
-            self.states[k] = self.term.finish(Broadcast(0, 1, self.cloud), {"x": model}, self.states[k])
+            self.states[k] = finished(self.term, self.cloud, {"x": model}, self.states[k])
         mean = Mean("uniform")
         results = [
             ClientResult(k, self.n[k], {"x": m}, ClientState(), Payload(), 0.0, 1, True)
             for k, m in zip(cohort, models, strict=True)
         ]
-        combined = mean.combine(self.cloud, [mean.block(self.cloud, results, Payload())])
+        combined = mean.combine(self.cloud, [mean.block(self.cloud, results, Payload())], Payload()).params
         self.cloud, self.memory = self.server(self.cloud, combined, list(cohort), len(self.n), self.memory)
         return models, combined["x"]
 
@@ -138,7 +171,7 @@ def test_vector_of_a_step():
     logits = F.linear(torch.tensor(v.inputs["X"]), live["weight"], live["bias"])
     batch = step(logits=logits, targets=torch.tensor(v.inputs["y"]), params=live, received=cut(v.inputs["theta_cloud"]))
     term = FedDyn(v.inputs["alpha_i"], None)
-    state = {**term.init(batch.broadcast.params, 4, 2), "h": cut(v.inputs["h_i"])}
+    state = {**first_state(term, batch.broadcast.params, 4), "h": cut(v.inputs["h_i"])}
     (CrossEntropy()(batch, None)[0].mean() + term(batch, state)[0]).backward()
     optimizer = torch.optim.SGD(list(live.values()), v.inputs["lr"], weight_decay=v.inputs["weight_decay"])
     optimizer.step()
@@ -151,7 +184,7 @@ def test_the_regulariser_by_hand():
     received = {"w": torch.tensor([1.0, 2.0]).double(), "b": torch.tensor([0.5]).double()}
     live = {"w": torch.tensor([2.0, 0.0]).double().requires_grad_(), "b": torch.tensor([0.5]).double().requires_grad_()}
     state = {
-        **term.init(received, 9, 2),
+        **first_state(term, received, 9),
         "h": {"w": torch.tensor([3.0, -1.0]).double(), "b": torch.tensor([4.0]).double()},
     }
     value, after = term(step(params=live, received=received), state)
@@ -161,21 +194,21 @@ def test_the_regulariser_by_hand():
     assert live["b"].grad is not None
     assert live["w"].grad.tolist() == pytest.approx([0.5 * (3 + 1), 0.5 * (-1 - 2)])
     assert live["b"].grad.tolist() == pytest.approx([0.5 * 4])
-    left = term.finish(Broadcast(0, 1, received), {"w": live["w"].detach(), "b": received["b"]}, after)
+    left = finished(term, received, {"w": live["w"].detach(), "b": received["b"]}, after)
     assert left["h"]["w"].tolist() == [4.0, -3.0]
     assert left["h"]["b"].tolist() == [4.0]
 
 
 def test_a_first_visit_has_the_proximal_term_alone():
     term, received = FedDyn(0.2, None), {"w": torch.zeros(3).double()}
-    value, _ = term(step(params={"w": torch.ones(3).double()}, received=received), term.init(received, 5, 2))
+    value, _ = term(step(params={"w": torch.ones(3).double()}, received=received), first_state(term, received, 5))
     assert value.item() == pytest.approx(0.1 * 3)
 
 
 def test_alpha_of_a_client():
     params = {"w": torch.zeros(1).double()}
-    assert FedDyn(0.3, None).init(params, 7, 2)["alpha"].item() == pytest.approx(0.3)
-    assert FedDyn(0.3, 14.0).init(params, 7, 2)["alpha"].item() == pytest.approx(0.6)
+    assert first_state(FedDyn(0.3, None), params, 7)["alpha"].item() == pytest.approx(0.3)
+    assert first_state(FedDyn(0.3, 14.0), params, 7)["alpha"].item() == pytest.approx(0.6)
 
 
 # ---------------------------------------------------------------------------------------------------------- the loop
@@ -221,7 +254,7 @@ def test_who_diverges_moves_neither_memory():
     state = found[-1].state
     assert sorted(state.clients) == [0, 2]
     total = sum(own.terms["feddyn"]["h"]["w"].item() for own in state.clients.values())
-    assert state.server.parts["server FedDyn"]["w"].item() == pytest.approx(total / 3, rel=1e-12)
+    assert state.server.updates["FedDyn"]["w"].item() == pytest.approx(total / 3, rel=1e-12)
 
 
 def test_running_statistics_are_averaged_and_never_moved():
@@ -234,7 +267,7 @@ def test_running_statistics_are_averaged_and_never_moved():
     )
     own = ours[-1].state.clients[0].terms["feddyn"]["h"]
     names = {name for name, _ in module.named_parameters()}
-    assert set(own) == set(ours[-1].state.server.parts["server FedDyn"]) == names
+    assert set(own) == set(ours[-1].state.server.updates["FedDyn"]) == names
     for name in set(module.state_dict()) - names:
         assert torch.equal(ours[-1].state.server.params[name], plain[-1].state.server.params[name])
     for name in names:  # and after one round of everybody the step is doubled

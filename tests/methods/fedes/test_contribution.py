@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Gathered
+from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Combined, Gathered
 from flnl.core.payload import Params, Payload
 from flnl.methods.fedes.contribution import Drops, OnBenchmark, Relevance, shapley
 from flnl.methods.fedes.quality import quality_of_relevance
@@ -134,7 +134,7 @@ def score(params: Params) -> tuple[float, float]:
 
 def round_of(results: list[ClientResult], received: Tensor) -> Gathered:
     broadcast = Broadcast(2, 1, {"w": received, "seen": torch.tensor(1)}, Payload(), (5,))
-    return Gathered(broadcast, results, {}, Payload(Benchmark(score)), 1)
+    return Gathered(broadcast, results, Combined({}), Payload(Benchmark(score)), 1)
 
 
 def test_fair_scores_each_model_and_sfedavg_plain_means_of_them() -> None:

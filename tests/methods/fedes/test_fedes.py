@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from flnl.config.schema import Training
 from flnl.core.errors import UserError
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Gathered, Oracle
+from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Combined, Gathered, Oracle
 from flnl.core.parts import Sampling
 from flnl.core.payload import Params, Payload
 from flnl.engine.executors.sequential import Sequential
@@ -40,7 +40,7 @@ from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME
-from tests.toys import composed, equal, method, mlp, network, random_federation, stage, task
+from tests.toys import composed, equal, fitted, method, mlp, network, random_federation, stage, task
 
 BENCHMARK = OnBenchmark(memory=0.5, keep=0.75, gain=0.25, temperature=1.0, permutations=10, tolerance=0.005)
 EXCHANGE = Quality(
@@ -83,7 +83,7 @@ def gathered(
     results = [
         ClientResult(c, sizes[c], model, ClientState(), Payload(), 0.0, steps[c], True) for c, model in sent.items()
     ]
-    return Gathered(Broadcast(round, 1, received, Payload(), lengths), results, combined, Payload(*aid), 1)
+    return Gathered(Broadcast(round, 1, received, Payload(), lengths), results, Combined(combined), Payload(*aid), 1)
 
 
 def by_hand(received: Params, model: Params) -> list[float]:
@@ -98,7 +98,7 @@ def test_quality_is_that_of_a_loop_over_entries(indicator: Any) -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     combined = next(iter(models(np.random.default_rng(5), 0.5)[1].values()))
     combined = {name: received[name] + combined[name] * 0.2 for name in received}
-    state = replace(EXCHANGE, indicator=indicator).fold_models(EXCHANGE.init(9), gathered(received, combined, sent))
+    state = replace(EXCHANGE, indicator=indicator).after_round(EXCHANGE.init(9), gathered(received, combined, sent))
     server, d = by_hand(received, combined), {}
     for client, model in sent.items():
         g = by_hand(received, model)
@@ -120,7 +120,7 @@ def test_per_step_divides_by_the_steps_of_each_client_and_by_their_mean_over_sam
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     combined = next(iter(models(np.random.default_rng(5), 0.5)[1].values()))
     start = EXCHANGE.init(9)
-    found = replace(EXCHANGE, norm="per_step").fold_models(start, gathered(received, combined, sent))
+    found = replace(EXCHANGE, norm="per_step").after_round(start, gathered(received, combined, sent))
     mean = (30 * 3 + 10 * 5 + 60 * 12) / 100
     server = [g / mean for g in by_hand(received, combined)]
     for client, model in sent.items():
@@ -128,14 +128,14 @@ def test_per_step_divides_by_the_steps_of_each_client_and_by_their_mean_over_sam
         distance = sum(abs(a - b) for a, b in zip(g, server, strict=True)) / len(g)
         expected = distance if sum(g) > sum(server) else -distance
         assert float(found.indicator[client]) == pytest.approx(expected)
-    alike = replace(EXCHANGE, norm="per_step").fold_models(
+    alike = replace(EXCHANGE, norm="per_step").after_round(
         start, gathered(received, combined, sent, steps=dict.fromkeys(STEPS, 4))
     )
-    plain = EXCHANGE.fold_models(start, gathered(received, combined, sent))
+    plain = EXCHANGE.after_round(start, gathered(received, combined, sent))
     assert torch.allclose(alike.rho, plain.rho)
     assert not torch.allclose(found.rho, plain.rho, atol=0.01)
     idle = {**STEPS, 4: 0}  # trained on nothing: it did not move, and nothing is divided by 0
-    rested = replace(EXCHANGE, norm="per_step").fold_models(start, gathered(received, combined, sent, steps=idle))
+    rested = replace(EXCHANGE, norm="per_step").after_round(start, gathered(received, combined, sent, steps=idle))
     assert torch.isfinite(rested.rho).all()
 
 
@@ -147,15 +147,15 @@ def test_clients_that_move_alike_a_step_are_at_no_distance_of_the_server() -> No
     count = sum(SIZES.values())
     combined = {"w": sum((SIZES[c] / count * model["w"] for c, model in sent.items()), torch.zeros(4, 5))}
     of = gathered(received, combined, sent)
-    found = replace(EXCHANGE, indicator="emd", norm="per_step").fold_models(EXCHANGE.init(9), of)
+    found = replace(EXCHANGE, indicator="emd", norm="per_step").after_round(EXCHANGE.init(9), of)
     assert found.indicator[list(STEPS)].tolist() == pytest.approx([0, 0, 0], abs=1e-12)
-    plain = replace(EXCHANGE, indicator="emd").fold_models(EXCHANGE.init(9), of)
+    plain = replace(EXCHANGE, indicator="emd").after_round(EXCHANGE.init(9), of)
     assert plain.indicator[list(STEPS)].min() > 0.1
 
 
 def test_steps_of_the_comparison_are_kept() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
-    state = EXCHANGE.fold_models(EXCHANGE.init(9), gathered(received, received, sent))
+    state = EXCHANGE.after_round(EXCHANGE.init(9), gathered(received, received, sent))
     assert state.steps[[1, 4, 7]].tolist() == [3, 5, 12]
     assert torch.isnan(state.steps[[0, 2, 3, 5, 6, 8]]).all()
 
@@ -172,7 +172,7 @@ def by_norm(params: Params) -> tuple[float, float]:
 @pytest.mark.parametrize("indicator", ["sfedavg_phi", "fair_qhat"])
 def test_models_are_scored_in_every_round_of_the_stage_and_clients_judged_in_the_last(indicator: Any) -> None:
     exchange = replace(EXCHANGE, indicator=indicator)
-    assert exchange.asks() == (Benchmark,)
+    assert exchange.aid == (Benchmark,)
     received, first = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     _, second = models(np.random.default_rng(1), 0.5, 0.3, 0.8)
     sent = [
@@ -181,10 +181,10 @@ def test_models_are_scored_in_every_round_of_the_stage_and_clients_judged_in_the
     ]
     assert [exchange.wants_models(each.broadcast) for each in sent] == [True, True]
     assert not exchange.wants_models(Broadcast(2, 2, received, Payload(), (2, 3)))
-    once = exchange.fold_models(exchange.init(9), sent[0])
+    once = exchange.after_round(exchange.init(9), sent[0])
     assert not once.known
     assert once.rho.tolist() == [1.0] * 9
-    twice = exchange.fold_models(once, sent[1])
+    twice = exchange.after_round(once, sent[1])
     if indicator == "fair_qhat":
         drops = [{c: by_norm(received)[1] - by_norm(m)[1] for c, m in each.items()} for each in (first, second)]
         worth = {c: (0.5 * drops[0][c] + drops[1][c]) / 1.5 for c in first}
@@ -213,14 +213,14 @@ def test_models_are_scored_in_every_round_of_the_stage_and_clients_judged_in_the
 
 def test_an_oracle_tells_the_truth_unscaled() -> None:
     exchange = replace(EXCHANGE, indicator="oracle")
-    assert exchange.asks() == (Oracle,)
-    assert EXCHANGE.asks() == ()
+    assert exchange.aid == (Oracle,)
+    assert EXCHANGE.aid == ()
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     of = gathered(received, received, sent, Oracle({1: 0.5, 4: 0.9, 7: 0.6}))
-    state = exchange.fold_models(exchange.init(8), of)
+    state = exchange.after_round(exchange.init(8), of)
     assert state.rho[[1, 4, 7]].tolist() == [0.5, 0.9, 0.6]
     assert state.rho[0].item() == pytest.approx(2 / 3)
-    floored = replace(exchange, floor=0.7).fold_models(exchange.init(8), of)
+    floored = replace(exchange, floor=0.7).after_round(exchange.init(8), of)
     assert floored.rho[[1, 4, 7]].tolist() == [0.7, 0.9, 0.7]
 
 
@@ -251,7 +251,7 @@ def test_what_an_indicator_needs_and_there_is_not_is_said_before_any_round(tmp_p
     with assembled(BY_NAME["fedes_of_an_oracle"].words, tmp_path / "other") as parts:
         unknown = replace(parts.federation, truth=None)
         with pytest.raises(UserError, match="true labels"):
-            Evaluator(unknown, parts.evaluator.network, parts.method).aid(parts.method.asks)
+            Evaluator(unknown, parts.evaluator.network, parts.method).aid(parts.method.aid)
 
 
 def test_models_are_scored_on_what_the_server_holds_and_tested_on_the_rest() -> None:
@@ -292,7 +292,7 @@ def test_a_restart_begins_with_the_initial_model_and_what_was_found(restart: boo
         assert not equal(recorded.sent[1], initial)
         assert equal(recorded.sent[2], initial if restart else results[1].state.server.params)
         assert equal(recorded.sent[3], results[2].state.server.params)
-        rho = [r.state.server.parts["exchange quality"].rho for r in results]
+        rho = [r.state.server.exchanges["quality"].rho for r in results]
         assert torch.equal(rho[1], rho[-1])
         assert ("from the initial model" in parts.method.stages[1].describe()) == restart
 
@@ -300,7 +300,7 @@ def test_a_restart_begins_with_the_initial_model_and_what_was_found(restart: boo
 def test_cheaper_distances_come_near_the_exact_one() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     exact, *others = (
-        replace(EXCHANGE, emd=how).fold_models(EXCHANGE.init(9), gathered(received, received, sent)).rho
+        replace(EXCHANGE, emd=how).after_round(EXCHANGE.init(9), gathered(received, received, sent)).rho
         for how in ("exact", "quantiles", "subset")
     )
     for rho in others:
@@ -309,7 +309,7 @@ def test_cheaper_distances_come_near_the_exact_one() -> None:
 
 def test_a_floor_holds_and_confidence_needs_no_model() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
-    low = replace(EXCHANGE, floor=0.3).fold_models(EXCHANGE.init(9), gathered(received, received, sent))
+    low = replace(EXCHANGE, floor=0.3).after_round(EXCHANGE.init(9), gathered(received, received, sent))
     assert float(low.rho.min()) == pytest.approx(0.3)
     unsure = replace(EXCHANGE, indicator="confidence")
     last = Broadcast(1, 1, received, Payload(), (2, 3))
@@ -317,10 +317,10 @@ def test_a_floor_holds_and_confidence_needs_no_model() -> None:
     assert not unsure.wants_models(last)
     assert not EXCHANGE.wants_models(replace(last, round=0))
     assert not EXCHANGE.wants_models(Broadcast(4, 2, received, Payload(), (2, 3)))
-    state = unsure.fold(unsure.init(3), {c: Payload(UnsureShare(v)) for c, v in enumerate((0.1, 0.2, 0.9))}, 1)
+    state = unsure.receive(unsure.init(3), {c: Payload(UnsureShare(v)) for c, v in enumerate((0.1, 0.2, 0.9))}, 1)
     assert float(state.rho[0]) == 1.0
     assert float(state.rho[2]) == 0.0
-    assert unsure.fold(state, {0: Payload()}, 1) is state
+    assert unsure.receive(state, {0: Payload()}, 1) is state
 
 
 def test_nothing_is_sent_before_it_is_known() -> None:
@@ -365,7 +365,7 @@ def test_training_is_that_of_a_loop(mask: Any, target: Any) -> None:
 
     other = mlp(4, 3, norm=True).double()
     velocity: dict[str, Tensor] = {}
-    images, labels = samples.read().double(), samples.labels
+    images, labels = samples.read().double(), samples.given
     order = torch.from_numpy(np.concatenate([np.arange(9)]))
     for _ in range(4):
         other.zero_grad()
@@ -429,9 +429,9 @@ def test_the_mean_is_weighted_by_samples_and_quality() -> None:
     for weights, expected in (("quality", (20 * 1 + 60 * 3) / 80), ("samples", (40 + 90 + 180) / 110)):
         mean = QualityMean(weights)  # type: ignore[arg-type]
         blocks = [mean.block(received, sent[:1], known), mean.block(received, sent[1:], known)]
-        assert mean.combine(received, blocks)["w"].tolist() == pytest.approx([expected] * 2)
+        assert mean.combine(received, blocks, known).params["w"].tolist() == pytest.approx([expected] * 2)
     mean = QualityMean("quality")
-    assert mean.combine(received, [mean.block(received, sent[1:2], known)]) is received
+    assert mean.combine(received, [mean.block(received, sent[1:2], known)], known).params is received
 
 
 def test_clients_below_half_are_dropped_and_somebody_is_left() -> None:
@@ -453,7 +453,7 @@ def test_clients_below_half_are_dropped_and_somebody_is_left() -> None:
 
 def test_clients_are_compared_once_and_the_record_says_how_well() -> None:
     ran = composed("method=fedes", "method.s1=2", "method.T=2", "fraction=1.0", "noise=fedes")
-    parts = [r.state.server.parts["exchange quality"] for r in ran.rounds]
+    parts = [r.state.server.exchanges["quality"] for r in ran.rounds]
     assert all(isinstance(p, QualityState) for p in parts)
     assert [p.known for p in parts] == [False, True, True, True]
     rho = parts[-1].rho.numpy()
@@ -462,7 +462,7 @@ def test_clients_are_compared_once_and_the_record_says_how_well() -> None:
     truth = ran.federation.truth
     assert truth is not None
     right = [
-        float((ran.federation.samples(c).labels == truth[ran.federation.samples(c).index]).double().mean())
+        float((ran.federation.samples(c).given == truth[ran.federation.samples(c).index]).double().mean())
         for c in range(4)
     ]
     findings = ran.method.findings_of_exchanges(last, 4)["quality"]
@@ -486,10 +486,10 @@ def test_a_prediction_is_unsure_below_the_confidence_that_was_asked_for() -> Non
     last = replace(work, broadcast=replace(work.broadcast, lengths=(work.broadcast.round + 1, 1)))
     for count, confidence in ((0, 0.0), (4, float(largest[3] + largest[4]) / 2), (9, 1.0)):
         asked = replace(EXCHANGE, indicator="confidence", confidence=confidence)
-        up, _ = asked.report(net, last, net.params())
+        up, _ = asked.report(net, last, fitted(net.params()))
         assert up.one(UnsureShare).value == pytest.approx(count / 9)
         early = replace(last, broadcast=replace(last.broadcast, lengths=(work.broadcast.round + 2, 1)))
-        assert len(asked.report(net, early, net.params())[0]) == 0
+        assert len(asked.report(net, early, fitted(net.params()))[0]) == 0
 
 
 def test_kept_ranks_are_of_the_move_times_what_was_received() -> None:
@@ -498,7 +498,7 @@ def test_kept_ranks_are_of_the_move_times_what_was_received() -> None:
     last = replace(work, broadcast=replace(work.broadcast, lengths=(work.broadcast.round + 1, 1)))
     received, rng = work.broadcast.params, torch.Generator().manual_seed(1)
     trained = {n: p + torch.randn(p.shape, generator=rng, dtype=p.dtype) for n, p in received.items()}
-    place = EXCHANGE.report(net, last, trained)[1].one(CriticalityRanks).place
+    place = EXCHANGE.report(net, last, fitted(trained))[1].one(CriticalityRanks).place
     by_loop = {n: ((trained[n] - p) * p).abs() for n, p in received.items() if p.dim() == 2}
     order = torch.cat([g.flatten() for g in by_loop.values()]).argsort(descending=True)
     assert torch.cat([p.flatten() for p in place.values()]).argsort().tolist() == order.tolist()

@@ -16,6 +16,7 @@ from flnl.core.method import Method
 from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
 from flnl.core.state import RoundResult
+from flnl.core.step import Step
 from flnl.core.streams import stream
 from flnl.data.federation.build import Federation
 from flnl.evaluation.evaluator import Evaluator
@@ -60,7 +61,7 @@ def ran(term: Peer = TERM, sharing: LabelSharing = SHARING, *, length: int = 3, 
 
 
 def shared(result: RoundResult) -> SharedLabels:
-    found: SharedLabels = result.state.server.parts["exchange label_sharing"]
+    found: SharedLabels = result.state.server.exchanges["label_sharing"]
     return found
 
 
@@ -127,7 +128,7 @@ def test_a_rare_class_may_be_recovered_as_negative_and_is_projected() -> None:
     report = {0: Payload(LabelCounts(torch.tensor([90, 10, 0])))}
     for projection in ("simplex", "clip_renorm", "mle"):
         sharing = replace(SHARING, projection=projection)
-        known = sharing.fold(SharedLabels(), report, 1).known
+        known = sharing.receive(SharedLabels(), report, 1).known
         assert known is not None
         b = 1 / (math.exp(1.5) + 2)
         assert known.least == pytest.approx(-b / (math.exp(1.5) * b - b))
@@ -137,13 +138,13 @@ def test_a_rare_class_may_be_recovered_as_negative_and_is_projected() -> None:
 
 
 def test_labels_are_shared_before_the_stage_that_needs_them() -> None:
-    assert replace(SHARING, stage=3).opening(1) is None
-    assert replace(SHARING, stage=3).opening(3) is not None
+    assert replace(SHARING, stage=3).before_stage(1) is None
+    assert replace(SHARING, stage=3).before_stage(3) is not None
     ran = composed(
         *("method=fedcorr", "method/local=[fedpeer]", "method/exchange=[lid,label_sharing]"),
         *("method.T1=1", "method.T2=1", "method.T3=1"),
     )
-    known = [r.state.server.parts["exchange label_sharing"].known for r in ran.rounds]
+    known = [r.state.server.exchanges["label_sharing"].known for r in ran.rounds]
     assert known[-2] is None
     assert isinstance(known[-1], LabelsKnown)
 
@@ -153,7 +154,7 @@ def test_the_record_says_how_far_q_is_from_the_given_labels() -> None:
     net = network(Logits(), classes=CLASSES, transform=dealt.dataset.transform)
     state = ran()[-1].state
     found = Evaluator(dealt, net, made()).shared(state)
-    q = state.server.parts["exchange label_sharing"].known.shares.numpy()
+    q = state.server.exchanges["label_sharing"].known.shares.numpy()
     assert found["label_distribution_error"] == pytest.approx(np.abs(q - 1 / 3).sum())
     assert found["label_privacy_epsilon"] == 1.5
     alone = replace(SHARING, peer_dist="uniform")
@@ -226,11 +227,16 @@ def test_of_a_mixed_batch_the_fitted_label_is_mixed(floor_terms: str) -> None:
     soft = torch.tensor([[1.0, 0, 0], [0.25, 0.75, 0], [0, 0.5, 0.5], [0, 0, 1.0]], dtype=torch.float64)
 
     def loss(targets: Tensor) -> Tensor:
-        given = replace(step(logits=logits, targets=targets, extras=q), draws=draws)
+        given = drawn(step(logits=logits, targets=targets, extras=q), draws)
         return term(given, None)[0]
 
     mixed = sum(soft[:, c] * loss(torch.full((4,), c)) for c in range(CLASSES))
     torch.testing.assert_close(loss(soft), mixed)
+
+
+def drawn(given: Step, draws: Mapping[str, Tensor]) -> Step:
+    """The step with other draws."""
+    return replace(given, batch=replace(given.batch, draws=draws))
 
 
 def test_a_client_that_has_a_distribution_of_its_own_uses_it() -> None:
@@ -238,7 +244,7 @@ def test_a_client_that_has_a_distribution_of_its_own_uses_it() -> None:
     sent = Payload(LabelDistribution(torch.tensor([1.0, 0, 0])))
     own = Payload(OwnDistribution(torch.tensor([0, 0, 1.0])))
     logits[0, 2] = 3.0
-    given = replace(step(logits=logits, extras=sent), draws={"fedpeer": torch.tensor([0.5])})
+    given = drawn(step(logits=logits, extras=sent), {"fedpeer": torch.tensor([0.5])})
     by_server, by_itself = (TERM(replace(given, kept=k), None)[0].item() for k in (Payload(), own))
     assert by_server == pytest.approx(0, abs=1e-3)  # the peer label is the label
     assert by_itself == pytest.approx(3, abs=1e-3)  # z_peer - z_label

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from flnl.config.schema import Training
 from flnl.core.errors import UserError
-from flnl.core.messages import Broadcast
+from flnl.core.messages import Broadcast, ClientTask, Fit
+from flnl.core.model import Model
 from flnl.core.parts import LossTerm
-from flnl.core.payload import Params
 from flnl.core.streams import stream
 from flnl.data.federation.build import Federation
 from flnl.engine.local.batching import Draws
@@ -25,7 +25,20 @@ from flnl.methods.flr.loss import FLR
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.samplers.uniform import Uniform
-from tests.toys import Logits, composed, federation, method, network, rounds, stage, step, task
+from tests.toys import (
+    Logits,
+    composed,
+    federation,
+    fitted,
+    method,
+    mlp,
+    network,
+    random_federation,
+    rounds,
+    stage,
+    step,
+    task,
+)
 
 Array = NDArray[np.float64]
 
@@ -152,6 +165,12 @@ def test_the_averages_of_a_client_that_is_not_picked_stay() -> None:
     assert stayed > 0
 
 
+def begun(count: int = 4) -> tuple[Network, ClientTask]:
+    """A network and the first visit of a client of ``count`` samples."""
+    net = network(mlp(4, CLASSES), classes=CLASSES)
+    return net, task(net.module, random_federation([count], classes=CLASSES).samples(0))
+
+
 @dataclass
 class Watched(LossTerm):
     """FLR, with every step and state that it was given."""
@@ -159,11 +178,11 @@ class Watched(LossTerm):
     term: FLR
     calls: list[tuple[Any, Any, Tensor, Any]]
 
-    def init(self, params: Params, count: int, num_classes: int) -> Any:
-        return self.term.init(params, count, num_classes)
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        return self.term.begin(network, task, state)
 
-    def finish(self, broadcast: Broadcast, params: Params, state: Any) -> Any:
-        return self.term.finish(broadcast, params, state)
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        return self.term.finish(network, task, fit, state)
 
     def __call__(self, given: Any, state: Any) -> tuple[Tensor, Any]:
         loss, after = self.term(given, state)
@@ -243,7 +262,9 @@ def test_without_the_regulariser_it_is_zero_and_nothing_is_kept(off: Mapping[str
         assert loss.shape == ()
         assert loss.item() == 0
         assert after is before
-    assert watched.finish(Broadcast(4, 1, {}, lengths=(10, 2)), {}, watched.calls[-1][3]) is None
+    net, work = begun()
+    late = replace(work, broadcast=Broadcast(4, 1, {}, lengths=(10, 2)))
+    assert watched.finish(net, late, fitted({}), watched.calls[-1][3]) is None
 
 
 @pytest.mark.parametrize(
@@ -257,7 +278,7 @@ def test_without_the_regulariser_it_is_zero_and_nothing_is_kept(off: Mapping[str
     ],
 )
 def test_only_the_averages_that_are_used_are_kept(given: Mapping[str, Any], kept: set[str]) -> None:
-    state = replace(TERM, **given).init({"w": torch.zeros(1, dtype=torch.float64)}, 4, CLASSES)
+    state = replace(TERM, **given).begin(*begun(), None)
     assert set(state) == kept | {"seen"}
     assert all(state[name].dtype == torch.float64 for name in kept & {"server", "client"})
 
@@ -280,10 +301,11 @@ def test_the_term_runs_under_vmap() -> None:
     logits = torch.randn(3, B, CLASSES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     at = torch.tensor([[0, 2], [1, 3], [3, 0]])
     term = replace(TERM, R=4, R_w=0, server_pred="once")
-    state = term.init({"w": torch.zeros(1, dtype=torch.float64)}, n, CLASSES)
+    state = term.begin(*begun(n), None)
 
     def one(z: Tensor, positions: Tensor, own: Any) -> tuple[Tensor, Any]:
-        given = replace(step(logits=z), positions=positions, broadcast=Broadcast(3, 1, {}))
+        plain = step(logits=z)
+        given = replace(plain, batch=replace(plain.batch, positions=positions), broadcast=Broadcast(3, 1, {}))
         return term(given, own)
 
     stacked = {name: value.expand(3, *value.shape) for name, value in state.items()}

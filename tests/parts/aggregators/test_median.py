@@ -32,7 +32,7 @@ def combined(
         for k, (m, n) in enumerate(zip(models, sizes, strict=True))
     ]
     blocks = [median.block(received, results[first : first + cut], Payload()) for first in range(0, len(results), cut)]
-    return median.combine(received, blocks)
+    return median.combine(received, blocks, Payload()).params
 
 
 def matrix(rows: int, columns: int = 30) -> list[Params]:
@@ -127,8 +127,8 @@ def test_one_client_is_copied_exactly():
 def test_nobody_contributed_leaves_the_model():
     received = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)}
     median = Median("uniform")
-    assert equal(median.combine(received, []), received)
-    assert equal(median.combine(received, [median.block(received, [], Payload())]), received)
+    assert equal(median.combine(received, [], Payload()).params, received)
+    assert equal(median.combine(received, [median.block(received, [], Payload())], Payload()).params, received)
 
 
 def test_it_is_sorted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch):

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from flnl.config import compose
 from flnl.core.messages import Broadcast
-from flnl.core.parts import LossTerm, Mixing, Step
+from flnl.core.parts import LossTerm
+from flnl.core.step import Mixing, Step
 from flnl.parts.batches import Mixup
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.entropy_minimization import EntropyMinimization

@@ -9,8 +9,9 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor, nn
 
-from flnl.core.parts import LossTerm, Mixing
+from flnl.core.parts import LossTerm
 from flnl.core.payload import Params, Payload
+from flnl.core.step import Mixing
 from flnl.methods.fedcorr.exchange import NoiseDirective
 from flnl.methods.fedcorr.loss import AdaptiveProximal
 from flnl.parts.batches import Mixup, Plain

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from flnl.config import compose
-from flnl.core.messages import ClientState, Samples
+from flnl.core.messages import ClientState
 from flnl.core.parts import Sampling
 from flnl.core.payload import Payload, size_in_bytes
 from flnl.parts.samplers.power_of_choice import MeanLoss, PowerOfChoice
@@ -125,14 +125,14 @@ def test_a_candidate_answers_with_its_mean_loss():
     module = mlp(4, 3, dropout=0.5, norm=True).double()
     net = network(module)
     samples = random_federation([30]).samples(0)
-    corrected = Samples(samples.images, samples.index, samples.labels.roll(1))
-    asked = task(module, corrected, state=ClientState(labels=corrected.labels))
+    corrected = samples.given.roll(1)
+    asked = task(module, samples, state=ClientState(labels=corrected))
     before = net.params()
     module.train()
     found = MeanLoss(None)(net, asked)
     module.eval()
     with torch.no_grad():
-        wanted = F.cross_entropy(module(samples.read().double()), corrected.labels)
+        wanted = F.cross_entropy(module(samples.read().double()), corrected)
     assert found == pytest.approx(wanted.item(), rel=1e-12)
     assert all(torch.equal(p, before[name]) for name, p in net.params().items())
 
@@ -151,7 +151,7 @@ def test_or_with_that_of_one_batch():
     samples = random_federation([6]).samples(0)
     net = network(module)
     with torch.no_grad():
-        losses = F.cross_entropy(module(samples.read().double()), samples.labels, reduction="none").numpy()
+        losses = F.cross_entropy(module(samples.read().double()), samples.given, reduction="none").numpy()
     possible = [np.mean(losses[list(some)]) for some in permutations(range(6), 2)]
     found = [MeanLoss(2)(net, task(module, samples, round=r)) for r in range(40)]
     assert all(np.isclose(possible, value, rtol=1e-12).any() for value in found)

@@ -87,7 +87,7 @@ class Federation:
     def samples(self, client: int) -> Samples:
         """A client's data as a method may see it; the images are shared with every other client."""
         index = torch.from_numpy(self.clients[client])
-        return Samples(images=self.dataset.train, index=index, labels=self.given[index])
+        return Samples(images=self.dataset.train, index=index, given=self.given[index])
 
 
 @dataclass(frozen=True, eq=False)

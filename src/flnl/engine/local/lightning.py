@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from flnl.config.schema import Training
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
+from flnl.core.step import Step
 from flnl.engine.local.optimizer import Sgd
 
 

@@ -11,26 +11,16 @@ import torch
 from torch import Tensor
 
 from flnl.config.schema import Training
-from flnl.core.messages import ClientResult, ClientState, ClientTask, Observation, Samples
+from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Observation, Samples
 from flnl.core.model import Model
-from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm, Step
+from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload, all_finite
+from flnl.core.step import MiniBatch, Step
 from flnl.core.streams import torch_seeded
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
 from flnl.engine.local.lightning import ClientModule, Objective, backward, mean_over_steps
 from flnl.engine.network import Network
 from flnl.numerics.distance import squared_move
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What training one client came to, before anything is reported."""
-
-    params: Params  # with buffers
-    states: Mapping[str, Any]  # of each term, after the last batch
-    loss: float  # mean over the steps
-    steps: int
-    finite: bool
 
 
 @dataclass(frozen=True)
@@ -47,7 +37,12 @@ class LocalTraining:
     @property
     def reads_models(self) -> bool:
         """Whether ``report`` looks at the trained model, so that the network has to hold it."""
-        return self.observed or bool(self.exchanges) or not inherits(self.batch, BatchRule, "relabels")
+        return (
+            self.observed
+            or bool(self.exchanges)
+            or not inherits(self.batch, BatchRule, "relabels")
+            or not all(inherits(term, LossTerm, "finish") for term in self.terms.values())
+        )
 
     def __call__(self, network: Model, task: ClientTask) -> ClientResult:
         """Train on ``task`` and report; the network is left holding the client's parameters."""
@@ -56,15 +51,11 @@ class LocalTraining:
         with torch_seeded(task.torch_seed("dropout"), network.device):
             states, loss, steps = self._train(network, task)
         params = network.params()
-        return self.report(network, task, Fit(params, states, loss, steps, all_finite(params)))
+        return self.report(network, task, Fit(params, states, loss, steps, all_finite(params), self.training.lr))
 
-    def states(self, task: ClientTask, num_classes: int) -> dict[str, Any]:
+    def states(self, network: Network, task: ClientTask) -> dict[str, Any]:
         """Each term's state on this client as its training begins."""
-        count, found = len(task.samples), {name: task.state.terms.get(name) for name in self.terms}
-        for name, term in self.terms.items():
-            if found[name] is None:
-                found[name] = term.init(task.broadcast.params, count, num_classes)
-        return found
+        return {name: term.begin(network, task, task.state.terms.get(name)) for name, term in self.terms.items()}
 
     def report(self, network: Network, task: ClientTask, fit: Fit) -> ClientResult:
         """What comes back from a client, whose parameters the network holds if ``reads_models``.
@@ -76,12 +67,12 @@ class LocalTraining:
             return ClientResult(task.client, len(task.samples), fit.params, task.state, Payload(), *ran)
         terms = dict(task.state.terms)  # those of other stages stay as they are
         for name, term in self.terms.items():
-            after = term.finish(task.broadcast, fit.params, fit.states[name])
+            after = term.finish(network, task, fit, fit.states[name])
             if after is not None:
                 terms[name] = after
         sent, kept = Payload(), task.state.extras
         for exchange in self.exchanges.values():
-            up, keep = exchange.report(network, task, fit.params)
+            up, keep = exchange.report(network, task, fit)
             sent, kept = sent.including(*up), kept.including(*keep)
         labels = self.batch.relabels(network, task)
         state = ClientState(task.state.labels if labels is None else labels, task.state.weight, terms, kept)
@@ -103,7 +94,7 @@ class LocalTraining:
         optimizer = client.configure_optimizers()
         trainable = network.trainable()
         live = list(trainable.values())
-        objective = Objective(self.terms, self.states(task, network.num_classes))
+        objective = Objective(self.terms, self.states(network, task))
         losses: list[Tensor] = []
         scaled = self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
         module.train()
@@ -143,8 +134,8 @@ class LocalTraining:
         draws = Draws(task, self.batch, self.terms)
         samples = replace(task.samples, images=network.here(task.samples.images))
         stored, fixed = self._together(network, samples)
-        held = task.samples.labels.to(network.device)
-        frozen = network.frozen(task.broadcast)
+        held = task.labels.to(network.device)
+        passes = network.passes(task.broadcast)
         weight = None if task.state.weight is None else task.state.weight.to(network.device, network.dtype)
         size = self.training.batch_size
         for epoch in range(self.training.epochs):
@@ -164,10 +155,7 @@ class LocalTraining:
                 ):
                     draw = draws.mixing(len(own))
                     mixed, targets = self.batch.mix(batch, own, network.num_classes, draw)
-                    yield Step(
-                        module=network.module,
-                        params=trainable,
-                        broadcast=task.broadcast,
+                    data = MiniBatch(
                         inputs=mixed,
                         labels=own,
                         targets=targets,
@@ -177,10 +165,8 @@ class LocalTraining:
                         number=number,
                         unmixed=batch,
                         mixing=draw,
-                        received=frozen,
-                        scored=network.scored,
-                        kept=task.state.extras,
                     )
+                    yield Step(data, passes, trainable, task.broadcast, task.state.extras)
                     number += 1
 
     def _inputs(

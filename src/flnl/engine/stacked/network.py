@@ -13,6 +13,7 @@ from flnl.core.payload import Params
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.layers import KNOWN, Form, Layer
+from flnl.models import layers
 
 SAMPLES, CLIENTS = 3, 2
 """Of the comparison with the plain network; unlike each other, so that no dimension is taken for another."""
@@ -98,10 +99,10 @@ class StackedNetwork:
         """As the plain module has it, [K, *shape], of a tensor in the layers' form."""
         return self.slots[name].form.client(leaf, clients)
 
-    def __call__(self, inputs: Tensor, clients: int) -> Tensor:
-        """Logits [K, B, classes] of ``inputs`` [B, K·C, H, W]."""
-        logits: Tensor = self.module(inputs)
-        return logits if logits.dim() == 3 else logits.view(len(logits), clients, -1).transpose(0, 1)
+    def outputs(self, inputs: Tensor, clients: int) -> dict[str, Tensor]:
+        """The network's outputs on ``inputs`` [B, K·C, H, W] by name, [K, B, ...] each."""
+        named = layers.outputs(self.module, inputs)
+        return {name: t if t.dim() == 3 else t.view(len(t), clients, -1).transpose(0, 1) for name, t in named.items()}
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,11 @@ def _compared(network: Network) -> Stackable:
                 module.train(training)
                 many.module.train(training)
                 kept = many.store(params)  # copies: either pass moves running statistics of its own
-                found = _stacked_logits(many, kept, inputs)
-                plain = torch.stack([functional_call(module, p, (x,)) for p, x in zip(params, inputs, strict=True)])
-                same = _close(found, plain) and all(
+                together = _stacked_outputs(many, kept, inputs)
+                alone = [layers.outputs_with(module, p, x) for p, x in zip(params, inputs, strict=True)]
+                same = all(
+                    _close(t, torch.stack([outputs[name] for outputs in alone])) for name, t in together.items()
+                ) and all(
                     _close(many.client(name, many.leaf(name, t), CLIENTS), torch.stack([p[name] for p in params]))
                     for name, t in kept.items()
                 )
@@ -170,11 +173,11 @@ def _compared(network: Network) -> Stackable:
     return Stackable(many, activations * network.dtype.itemsize // SAMPLES)
 
 
-def _stacked_logits(many: StackedNetwork, kept: Params, inputs: Tensor) -> Tensor:
-    """Logits [K, B, classes]; whatever goes wrong on the way is a reason."""
+def _stacked_outputs(many: StackedNetwork, kept: Params, inputs: Tensor) -> dict[str, Tensor]:
+    """Outputs [K, B, ...] by name; any failure on the way is a reason not to stack."""
     many.bind({name: many.leaf(name, t) for name, t in kept.items()})
     try:
-        return many(inputs.transpose(0, 1).flatten(1, 2), CLIENTS)
+        return many.outputs(inputs.transpose(0, 1).flatten(1, 2), CLIENTS)
     except Exception as error:  # a forward pass may do anything with its features
         raise NotStackable(f"the network's forward pass does not take stacked features ({line(error)})") from error
 

@@ -6,15 +6,16 @@ Terms whose losses depend on their row alone are evaluated once, on the rows of 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from flnl.core.messages import Broadcast, ClientTask
-from flnl.core.parts import GradientTransform, LossTerm, Step
+from flnl.core.parts import GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
+from flnl.core.step import LOGITS, ForwardPasses, MiniBatch, Step
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.lightning import average
 from flnl.engine.network import Network
@@ -22,6 +23,7 @@ from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.joining import Joined, filled, flattened, join, mapped
 from flnl.engine.stacked.network import StackedNetwork
 from flnl.engine.stacked.tracing import WatchedBroadcast, WatchedStep
+from flnl.models import layers
 
 T = TypeVar("T")
 
@@ -82,28 +84,28 @@ class Objective:
     def _by_row(self, name: str, term: LossTerm) -> bool:
         return term.rowwise and inherits(term, LossTerm, "draw") and all(own[name] is None for own in self.states)
 
-    def loss(self, members: tuple[int, ...], tensors: Params, logits: Tensor, batch: Batch) -> Tensor:
-        """Each client's loss [K], from ``logits`` [K, B, classes] and ``tensors`` in the layers' form.
+    def loss(self, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch) -> Tensor:
+        """Each client's loss [K], from ``outputs`` [K, B, ...] by name and ``tensors`` in the layers' form.
 
         Rows [K, B] of which it is the mean, where every term is by row and no row weighs more than another.
         """
-        rows = self._of_rows(logits, batch) if self.rowwise else None
+        rows = self._of_rows(outputs[LOGITS], batch) if self.rowwise else None
         if rows is not None and not self.others and batch.weight is None:
             return rows
         total = None if rows is None else average(rows, batch.weight)
         if self.others:
-            more = self._of_steps(members, tensors, logits, batch)
+            more = self._of_steps(members, tensors, outputs, batch)
             total = more if total is None else total + more
         assert total is not None, "a method has at least one loss term"
         return total
 
     def transformed(
-        self, members: tuple[int, ...], tensors: Params, logits: Tensor, batch: Batch, gradients: Params
+        self, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch, gradients: Params
     ) -> Params:
         """What the transform makes of ``gradients`` [K, *shape]."""
         transform = self.gradient
         assert transform is not None
-        step = _Stepped(self, members, tensors, logits, batch)
+        step = _Stepped(self, members, tensors, outputs, batch)
         names: list[str] = []
 
         def one(*given: Tensor) -> tuple[Tensor, ...]:
@@ -125,10 +127,7 @@ class Objective:
 
     def _of_rows(self, logits: Tensor, batch: Batch) -> Tensor:
         clients, size = logits.shape[:2]
-        rows = self.step(
-            module=_no_module,
-            params={},
-            broadcast=Broadcast(self.tasks[0].broadcast.round, self.tasks[0].broadcast.stage, {}),
+        data = MiniBatch(
             inputs=logits.detach(),
             labels=batch.labels.reshape(-1),
             targets=batch.targets.flatten(0, 1),
@@ -138,11 +137,9 @@ class Objective:
             number=batch.number,
             unmixed=logits.detach(),
             mixing=None,
-            received=_no_module,
-            scored=_no_module,
-            kept=Payload(),
         )
-        rows.__dict__["logits"] = logits.flatten(0, 1)
+        sent = Broadcast(self.tasks[0].broadcast.round, self.tasks[0].broadcast.stage, {})
+        rows = self.step(data, NO_PASSES, {}, sent, Payload(), {LOGITS: logits.flatten(0, 1)})
         total: Tensor | None = None
         for name, term in self.rowwise.items():
             found, _ = term(rows, None)
@@ -154,8 +151,8 @@ class Objective:
 
     # ---------------------------------------------------------------------------------------------------- by client
 
-    def _of_steps(self, members: tuple[int, ...], tensors: Params, logits: Tensor, batch: Batch) -> Tensor:
-        step = _Stepped(self, members, tensors, logits, batch)
+    def _of_steps(self, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch) -> Tensor:
+        step = _Stepped(self, members, tensors, outputs, batch)
         held = self.held(members)
         forms: list[Any] = []
 
@@ -223,34 +220,43 @@ class Objective:
         own = None if held is None else (members, held)
         return replace(self, _held=own, _received={members: received}, _kept={members: kept})
 
-    def step(self, **values: Any) -> Step:
+    def step(
+        self,
+        data: MiniBatch,
+        passes: ForwardPasses,
+        params: Params,
+        broadcast: Broadcast,
+        kept: Payload,
+        outputs: Mapping[str, Tensor],
+    ) -> Step:
         """The step of these values, watched if anybody wants to know what it asks for."""
         if self.asked is None:
-            return Step(**values)
-        step = WatchedStep(**{**values, "broadcast": WatchedBroadcast.of(values["broadcast"], self.asked)})
-        step.asked = self.asked
-        return step
+            return Step(data, passes, params, broadcast, kept, outputs)
+        watched = WatchedStep(data, passes, params, WatchedBroadcast.of(broadcast, self.asked), kept, outputs)
+        watched.asked = self.asked
+        return watched
 
 
 class _Stepped:
     """One step's tensors in a row, for ``vmap`` to cut, and how a client's ``Step`` is made of its cut."""
 
     def __init__(
-        self, objective: Objective, members: tuple[int, ...], tensors: Params, logits: Tensor, batch: Batch
+        self, objective: Objective, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch
     ) -> None:
-        clients = len(logits)
+        clients = len(outputs[LOGITS])
         many = objective.many
         inputs = batch.inputs.unflatten(1, (clients, -1)).transpose(0, 1)
         named = {name: many.client(name, t, clients) for name, t in tensors.items()}
-        data = [logits, inputs, batch.labels, batch.targets, batch.positions]
+        data = [*outputs.values(), inputs, batch.labels, batch.targets, batch.positions]
         data += [] if batch.weight is None else [batch.weight]
         data += [] if batch.unmixed is None else [batch.unmixed]
         network, drawn, mixing = objective.network, batch.draws, batch.mixing
         sent, kept = objective.received(members), objective.kept(members)
         self._mixed, self._mixing, self._kept = batch.unmixed is not None, mixing, kept
-        self._frozen = network.frozen(objective.tasks[members[0]].broadcast)
+        self._received = network.frozen(objective.tasks[members[0]].broadcast)
         self._network, self._trainable, self._step = network, many.trainable, objective.step
-        self._names, self._weighted, self._number = list(named), batch.weight is not None, batch.number
+        self._names, self._outputs = list(named), list(outputs)
+        self._weighted, self._number = batch.weight is not None, batch.number
         self._drawn, self._sent = drawn, sent
         more = [joined.tensors for joined in (sent, kept, drawn, mixing) if joined is not None]
         self.given = [*named.values(), *data, *(tensor for tensors in more for tensor in tensors)]
@@ -265,17 +271,15 @@ class _Stepped:
             return taken
 
         tensors = dict(zip(self._names, take(len(self._names)), strict=True))
-        logits, inputs, labels, targets, positions = take(5)
+        outputs = dict(zip(self._outputs, take(len(self._outputs)), strict=True))
+        inputs, labels, targets, positions = take(4)
         weight = take(1)[0] if self._weighted else None
         unmixed = take(1)[0] if self._mixed else inputs
         sent, kept, drawn, mixing = (
             self._fill(joined, [] if joined is None else take(len(joined.tensors)))
             for joined in (self._sent, self._kept, self._drawn, self._mixing)
         )
-        step = self._step(
-            module=lambda x: self._forward(tensors, x),
-            params={name: tensors[name] for name in self._trainable},
-            broadcast=sent,
+        data_of_client = MiniBatch(
             inputs=inputs,
             labels=labels,
             targets=targets,
@@ -285,12 +289,10 @@ class _Stepped:
             number=self._number,
             unmixed=unmixed,
             mixing=mixing,
-            received=self._frozen,
-            scored=lambda x: self._scored(tensors, x),
-            kept=kept,
         )
-        step.__dict__["logits"] = logits
-        return step, left
+        trained = {name: tensors[name] for name in self._trainable}
+        passes = _Passes(self._network, tensors, self._received)
+        return self._step(data_of_client, passes, trained, sent, kept, outputs), left
 
     @staticmethod
     def _fill(joined: Joined | None, tensors: Sequence[Tensor]) -> Any:
@@ -298,24 +300,45 @@ class _Stepped:
             return None if joined is None else joined.form
         return filled(joined.form, lambda hole: tensors[hole.index])
 
-    def _scored(self, tensors: Params, inputs: Tensor) -> Tensor:
-        """A pass in eval mode, without gradients."""
-        module = self._network.module
+
+@dataclass(frozen=True)
+class _Passes(ForwardPasses):
+    """Further passes of one client's network, whose parameters and buffers are ``tensors``."""
+
+    network: Network
+    tensors: Params
+    received_module: Callable[[Tensor], Tensor]
+
+    def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
+        self._refuse_batch_norm()
+        return layers.outputs_with(self.network.module, self.tensors, inputs)
+
+    def output(self, name: str, inputs: Tensor) -> Tensor:
+        self._refuse_batch_norm()
+        return layers.output_with(self.network.module, self.tensors, name, inputs)
+
+    def frozen(self, name: str, inputs: Tensor) -> Tensor:
+        trained = self.network.trainable()
+        tensors = {key: t if key in trained else t.clone() for key, t in self.tensors.items()}
+        with torch.no_grad():
+            return layers.output_with(self.network.module, tensors, name, inputs)
+
+    def scored(self, inputs: Tensor) -> Tensor:
+        module = self.network.module
         mode = module.training
         module.eval()
         try:
             with torch.no_grad():
-                logits: Tensor = functional_call(module, tensors, (inputs,))
+                return layers.output_with(module, self.tensors, LOGITS, inputs)
         finally:
             module.train(mode)
-        return logits
 
-    def _forward(self, tensors: Params, inputs: Tensor) -> Tensor:
-        """Another pass of one client's network."""
-        if self._network.has_batch_norm and self._network.module.training:
+    def received(self, inputs: Tensor) -> Tensor:
+        return self.received_module(inputs)
+
+    def _refuse_batch_norm(self) -> None:
+        if self.network.has_batch_norm and self.network.module.training:
             raise NotStackable("running statistics depend on the order of several passes through the network")
-        logits: Tensor = functional_call(self._network.module, tensors, (inputs,))
-        return logits
 
 
 def _vmapped(one: Callable[..., tuple[Tensor, ...]], who: str) -> Callable[..., tuple[Tensor, ...]]:
@@ -355,5 +378,26 @@ class Unlike(Payload):
         raise NotStackable(self._reason)
 
 
-def _no_module(inputs: Tensor) -> Tensor:
-    raise NotStackable("a term that says it is rowwise runs the network")
+class _NoPasses(ForwardPasses):
+    """What a rowwise term has in the place of a network."""
+
+    def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
+        return self._refuse()
+
+    def output(self, name: str, inputs: Tensor) -> Tensor:
+        return self._refuse()
+
+    def frozen(self, name: str, inputs: Tensor) -> Tensor:
+        return self._refuse()
+
+    def scored(self, inputs: Tensor) -> Tensor:
+        return self._refuse()
+
+    def received(self, inputs: Tensor) -> Tensor:
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NotStackable("a term that declares itself rowwise runs the network")
+
+
+NO_PASSES = _NoPasses()

@@ -57,19 +57,19 @@ class Stepper:
         for parameter in view.live.values():
             parameter.grad = None
         with self.network.autocast():
-            logits = self.many(batch.inputs, len(view.members))
-            loss = self.objective.loss(view.members, view.tensors, logits, batch)
+            outputs = self.many.outputs(batch.inputs, len(view.members))
+            loss = self.objective.loss(view.members, view.tensors, outputs, batch)
         loss.backward(torch.full_like(loss, 1 / loss.shape[1] if loss.dim() == 2 else 1.0))
         if self.job.gradient is not None:
-            self._transform(view, logits.detach(), batch)
+            self._transform(view, {name: t.detach() for name, t in outputs.items()}, batch)
         view.optimizer.step()
         return loss.detach()
 
-    def _transform(self, view: View, logits: Tensor, batch: Batch) -> None:
+    def _transform(self, view: View, outputs: Params, batch: Batch) -> None:
         clients = len(view.members)
         found = {n: self.many.client(n, p.grad, clients) for n, p in view.live.items() if p.grad is not None}
         tensors = {name: t.detach() for name, t in view.tensors.items()}
-        for name, new in self.objective.transformed(view.members, tensors, logits, batch, found).items():
+        for name, new in self.objective.transformed(view.members, tensors, outputs, batch, found).items():
             view.live[name].grad = self.many.leaf(name, self.many.kept(name, new))
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flnl.core.messages import Broadcast
-from flnl.core.parts import Step
+from flnl.core.step import Step
 
 NUMBER, ROUND, RECEIVED = "number", "round", "received"
 

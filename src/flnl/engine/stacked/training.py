@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flnl.core.messages import ClientTask
+from flnl.core.messages import ClientTask, Fit
 from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
 from flnl.data.transforms import Augmentation
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
-from flnl.engine.local.sgd import Fit, LocalTraining
+from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.graph import EAGER, Graphs
@@ -89,7 +89,7 @@ class _Stack:
         device = network.device
         self.kept = many.store([task.broadcast.params for task in tasks])
         self.momenta = {n: torch.zeros_like(self.kept[n]) for n in many.trainable if job.training.momentum != 0}
-        states = [job.states(task, network.num_classes) for task in tasks]
+        states = [job.states(network, task) for task in tasks]
         self.objective = Objective(network, many, job.terms, job.gradient, tasks, states)
         self.step = Stepper(job, network, many, self.objective)
         self.pool = Pool(network, tasks, pooled)
@@ -97,7 +97,7 @@ class _Stack:
         counts = [len(task.samples) for task in tasks]
         self.starts = torch.tensor([0, *counts]).cumsum(0).tolist()[:-1]
         self.offsets = torch.tensor(self.starts).repeat_interleave(torch.tensor(counts))
-        self.labels = torch.cat([task.samples.labels for task in tasks]).to(device)
+        self.labels = torch.cat([task.labels for task in tasks]).to(device)
         self.weight = self._weights().to(device, network.dtype) if self._weighted() else None
         by_row = self.weight is None or inherits(job.batch, BatchRule, "weigh")
         self.rule_mixes = not (by_row and inherits(job.batch, BatchRule, "mix"))
@@ -294,5 +294,5 @@ class _Stack:
         for k, own in enumerate(self.sizes):
             steps = epochs * len(own)
             mine = {name: t[k].clone(memory_format=torch.contiguous_format) for name, t in params.items()}
-            found.append(Fit(mine, states[k], losses[k] / max(steps, 1), steps, finite[k]))
+            found.append(Fit(mine, states[k], losses[k] / max(steps, 1), steps, finite[k], self.job.training.lr))
         return found

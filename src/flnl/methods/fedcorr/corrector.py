@@ -66,7 +66,7 @@ class FedCorr(LabelCorrector):
 
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
         """Labels after correction, the samples under suspicion, and μ̂_k."""
-        labels = task.samples.labels
+        labels = task.labels
         logits = network.logits(task.samples, task.stream("relabel augmentation") if self.inference_augment else None)
         confidence, prediction = torch.softmax(logits.double(), dim=1).max(dim=1)
         sure = confidence > self.theta if self.strict_theta else confidence >= self.theta

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import EstimatedNoise, Finding, NoisyClients
-from flnl.core.messages import ClientState, ClientTask
+from flnl.core.messages import ClientState, ClientTask, Fit, Gathered
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
-from flnl.core.payload import Params, Payload
+from flnl.core.payload import Payload
 from flnl.core.ranges import PositiveCount
 from flnl.core.stored import stored
 from flnl.methods.fedcorr.lid import lid_score
@@ -96,7 +96,7 @@ class Lid(Exchange):
         none = torch.zeros(clients, dtype=torch.bool)
         return LidState(zero, zero, zero, none, torch.zeros(clients, dtype=torch.int64))
 
-    def doubt(self, sizes: Mapping[int, int]) -> str | None:
+    def caution(self, sizes: Mapping[int, int]) -> str | None:
         """Where k neighbours are all that a client has, its LID no longer tells noise; it may even be reversed."""
         smallest = min(sizes, key=lambda client: sizes[client])
         if sizes[smallest] > self.k:
@@ -107,14 +107,14 @@ class Lid(Exchange):
             f"holds {sizes[smallest]} samples): LID says little of their labels; lower it, or take fewer clients"
         )
 
-    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """The score, and the losses that stay."""
         logits = network.logits(task.samples, task.stream("lid augmentation") if self.inference_augment else None)
-        losses = sample_losses(logits, task.samples.labels, of_softmax=self.loss == "ce_of_softmax")
+        losses = sample_losses(logits, task.labels, of_softmax=self.loss == "ce_of_softmax")
         score = lid_score(torch.softmax(logits.double(), dim=1), self.k, guard=self.guard)
         return Payload(LidScore(score)), Payload(SampleLosses(losses))
 
-    def fold(self, state: LidState, reports: Mapping[int, Payload], seed: int) -> LidState:
+    def receive(self, state: LidState, reports: Mapping[int, Payload], seed: int) -> LidState:
         """Scores are added up, levels replace what was known."""
         latest, cumulative, level, visits = (
             tensor.clone() for tensor in (state.latest, state.cumulative, state.level, state.visits)
@@ -128,7 +128,11 @@ class Lid(Exchange):
                 level[client] = found.value
         return replace(state, latest=latest, cumulative=cumulative, level=level, visits=visits)
 
-    def close(self, state: LidState) -> LidState:
+    def after_round(self, state: LidState, gathered: Gathered) -> LidState:
+        """At the end of a pass or stage the clients are split, before they correct labels."""
+        return self.split(state) if gathered.corrects else state
+
+    def split(self, state: LidState) -> LidState:
         """Split the clients; those on the clean side have level 0 (Algorithm 1), the others report theirs next."""
         seen = state.visits > 0
         missed = state.visits.max() / state.visits[seen]  # exactly 1 for everybody, unless somebody was left out

@@ -52,7 +52,7 @@ class Reselection(Mixup):
         by = task.broadcast.extras.get(Filter)
         if by is None or len(task.samples) == 0:
             return None
-        logits, labels = received_logits(network, task, augmented=self.inference_augment), task.samples.labels
+        logits, labels = received_logits(network, task, augmented=self.inference_augment), task.labels
         losses = filter_losses(logits, labels, loss=self.loss, norm=self.norm)
         clean = torch.from_numpy(clean_flags(losses, by, threshold=self.threshold, guard=self.guard))
         bias = task.state.extras.get(ClassBias) or ClassBias(no_bias(network.num_classes), 0)

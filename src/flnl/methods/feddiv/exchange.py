@@ -12,13 +12,14 @@ from torch import Tensor
 
 from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask, Opened
+from flnl.core.messages import ClientState, ClientTask, Fit, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
-from flnl.core.payload import Params, Payload
+from flnl.core.payload import Payload
 from flnl.core.ranges import NonNegative, Share
 from flnl.core.stored import stored
 from flnl.core.streams import stream
+from flnl.methods.feddiv import noise_filter
 from flnl.methods.feddiv.consistency import debiased, next_bias, no_bias
 from flnl.methods.feddiv.noise_filter import (
     Filter,
@@ -31,7 +32,6 @@ from flnl.methods.feddiv.noise_filter import (
     filter_losses,
     filter_of,
     first_fit,
-    fit,
     posterior_of_clean,
 )
 
@@ -95,7 +95,7 @@ class FirstFit:
         """The filter; nothing from a client whose losses are all alike."""
         network.load(task.broadcast.params)
         logits = network.logits(task.samples, task.stream("filter augmentation") if self.inference_augment else None)
-        found = first_fit(filter_losses(logits, task.samples.labels, loss=self.loss, norm=self.norm))
+        found = first_fit(filter_losses(logits, task.labels, loss=self.loss, norm=self.norm))
         return Opened(task.client, Payload() if found is None else Payload(LocalFilter(found, len(task.samples))))
 
 
@@ -136,18 +136,18 @@ class NoiseFilter(Exchange):
         """No filter is known."""
         return FilterState()
 
-    def opening(self, stage: int) -> ClientJob[Opened] | None:
+    def before_stage(self, stage: int) -> ClientJob[Opened] | None:
         """Every client's first filter."""
         if self.init_from == "blobs":
             return None
         return FirstFit(self.loss, self.norm, self.inference_augment)
 
-    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """The filter under the model just trained, from the received one on; what stays is p̂ and the flags."""
-        received, labels = task.broadcast.extras.get(Filter), task.samples.labels
+        received, labels = task.broadcast.extras.get(Filter), task.labels
         logits = network.logits(task.samples, task.stream("bias augmentation") if self.inference_augment else None)
         losses = filter_losses(logits, labels, loss=self.loss, norm=self.norm)
-        found = first_fit(losses) if received is None else fit(losses, received, sort=self.sort)
+        found = first_fit(losses) if received is None else noise_filter.fit(losses, received, sort=self.sort)
         up = Payload() if found is None else Payload(LocalFilter(found, len(labels)))
 
         was = task.state.extras.get(ClassBias) or ClassBias(no_bias(network.num_classes), 0)
@@ -161,12 +161,12 @@ class NoiseFilter(Exchange):
 
     def _flags(self, logits: Tensor, task: ClientTask) -> FilterFlags:
         by = task.broadcast.extras.one(Filter)
-        losses = filter_losses(logits, task.samples.labels, loss=self.loss, norm=self.norm)
+        losses = filter_losses(logits, task.labels, loss=self.loss, norm=self.norm)
         clean = clean_flags(losses, by, threshold=self.threshold, guard=self.guard)
         probability = torch.from_numpy(posterior_of_clean(losses, by))
         return FilterFlags(torch.from_numpy(clean), probability, task.state.labels)
 
-    def fold(self, state: FilterState, reports: Mapping[int, Payload], seed: int) -> FilterState:
+    def receive(self, state: FilterState, reports: Mapping[int, Payload], seed: int) -> FilterState:
         """Filters that came replace those that were cached (Eq. 4)."""
         found = {c: r.one(LocalFilter) for c, r in reports.items() if r.get(LocalFilter) is not None}
         start = state.start

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative
+from flnl.core.step import Step
 
 
 def divergence_from_uniform(logits: Tensor, weight: Tensor | None = None) -> Tensor:

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flnl.core.messages import Broadcast
-from flnl.core.parts import LossTerm, Part, Step
-from flnl.core.payload import Params, is_running_statistic
+from flnl.core.messages import ClientTask, Fit
+from flnl.core.model import Model
+from flnl.core.parts import LossTerm, Part
+from flnl.core.payload import is_running_statistic
 from flnl.core.ranges import NonNegative, Positive
+from flnl.core.step import Step
 from flnl.numerics.distance import squared_distance
 
 
@@ -38,14 +40,16 @@ class FedDyn(LossTerm):
         """The server's part: without it clients are pulled to where no fixed point is."""
         return () if any(isinstance(part, ServerPart) for part in stage) else ("method/server=feddyn",)
 
-    def init(self, params: Params, count: int, num_classes: int) -> dict[str, Any]:
-        """Zeros, and this client's α_k."""
+    def begin(self, network: Model, task: ClientTask, state: dict[str, Any] | None) -> dict[str, Any]:
+        """At the first visit zeros, and this client's α_k."""
+        if state is not None:
+            return state
         learned = {
             name: torch.zeros_like(p)
-            for name, p in params.items()
+            for name, p in task.broadcast.params.items()
             if p.is_floating_point() and not is_running_statistic(name)
         }
-        share = 1.0 if self.mean_samples is None else self.mean_samples / count
+        share = 1.0 if self.mean_samples is None else self.mean_samples / len(task.samples)
         return {"h": learned, "alpha": next(iter(learned.values())).new_tensor(self.alpha * share)}
 
     def __call__(self, step: Step, state: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
@@ -57,7 +61,8 @@ class FedDyn(LossTerm):
         loss = alpha * linear + alpha / 2 * squared_distance(step.params, received)
         return loss, {"h": {**state["h"], **h}, "alpha": alpha}
 
-    def finish(self, broadcast: Broadcast, params: Params, state: dict[str, Any]) -> dict[str, Any]:
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: dict[str, Any]) -> dict[str, Any]:
         """``h_k + (θ_k − θ_t)``."""
-        h = {name: h.cpu() + (params[name] - broadcast.params[name]).cpu() for name, h in state["h"].items()}
+        received = task.broadcast.params
+        h = {name: h.cpu() + (fit.params[name] - received[name]).cpu() for name, h in state["h"].items()}
         return {"h": h, "alpha": state["alpha"].cpu()}

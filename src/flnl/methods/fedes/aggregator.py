@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flnl.core.messages import ClientResult
+from flnl.core.messages import ClientResult, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload
 from flnl.methods.fedes.exchange import ClientQualities
@@ -27,6 +27,6 @@ class QualityMean(Aggregator[WeightedSum]):
         used = [float(rho[r.client]) if self.weights == "quality" else 1.0 for r in results]
         return summed(params, results, [r.num_samples * own for r, own in zip(results, used, strict=True)])
 
-    def combine(self, params: Params, values: Iterable[WeightedSum]) -> Params:
+    def combine(self, params: Params, values: Iterable[WeightedSum], known: Payload) -> Combined:
         """The mean; ``params`` itself where nobody contributed."""
-        return divided(params, values)
+        return Combined(divided(params, values))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.findings import EstimatedQuality, Finding, Scalar
-from flnl.core.messages import Benchmark, Broadcast, ClientState, ClientTask, Gathered, Oracle
+from flnl.core.messages import Benchmark, Broadcast, ClientState, ClientTask, Fit, Gathered, Oracle
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Params, Payload
@@ -113,7 +113,8 @@ class Quality(Exchange):
     benchmark: OnBenchmark
     stage: PositiveCount
 
-    def first_stage(self) -> int:
+    @property
+    def available_from(self) -> int:
         """The stage after the one in whose last round clients are compared."""
         return self.stage + 1
 
@@ -123,7 +124,8 @@ class Quality(Exchange):
         record = RECORDS[self.indicator](clients) if self.indicator in RECORDS else None
         return QualityState(torch.ones(clients, dtype=torch.float64), nan, none, nan, record)
 
-    def asks(self) -> tuple[type, ...]:
+    @property
+    def aid(self) -> tuple[type, ...]:
         """The truth for the oracle, clean samples for the indicators that score models."""
         if self.indicator == "oracle":
             return (Oracle,)
@@ -138,8 +140,10 @@ class Quality(Exchange):
             return broadcast.stage == self.stage
         return self.indicator != "confidence" and self._now(broadcast)
 
-    def fold_models(self, state: QualityState, gathered: Gathered) -> QualityState:
-        """Score the clients' models; in the last round say what that makes of their labels."""
+    def after_round(self, state: QualityState, gathered: Gathered) -> QualityState:
+        """Score the clients' models; in the last round estimate the quality of their labels."""
+        if gathered.combined is None or not self.wants_models(gathered.broadcast):
+            return state
         if state.record is not None:
             state = replace(state, record=self.benchmark.after(state.record, gathered))
         if not self._now(gathered.broadcast):
@@ -163,7 +167,8 @@ class Quality(Exchange):
         received, results = gathered.broadcast.params, gathered.results
         taken = {r.client: max(r.steps, 1) if self.norm == "per_step" else 1 for r in results}
         mean = sum(r.num_samples * taken[r.client] for r in results) / sum(r.num_samples for r in results)
-        of_server = self._of(received, gathered.combined, mean)
+        assert gathered.combined is not None, "somebody was combined"
+        of_server = self._of(received, gathered.combined.params, mean)
         subset = shared_subset(len(of_server), stream(0, "criticality subset")) if self.emd == "subset" else None
         whole, middle = profile(of_server, how=self.emd, subset=subset), sign_statistic(of_server, self.sign)
         found = {}
@@ -197,17 +202,17 @@ class Quality(Exchange):
             return quality_of_relevance(d, temperature=self.benchmark.temperature)
         return d if self.indicator == "oracle" else quality(d)
 
-    def report(self, network: Model, task: ClientTask, params: Params) -> tuple[Payload, Payload]:
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """In that round: the ranks that stay, and the share of unsure samples where that is the indicator."""
         if not self._now(task.broadcast):
             return Payload(), Payload()
-        place = ranks(dict(criticalities(task.broadcast.params, params, scope=self.scope)))
+        place = ranks(dict(criticalities(task.broadcast.params, fit.params, scope=self.scope)))
         up = Payload()
         if self.indicator == "confidence":
             up = Payload(UnsureShare(unsure_share(network.logits(task.samples), self.confidence)))
         return up, Payload(CriticalityRanks(place))
 
-    def fold(self, state: QualityState, reports: Mapping[int, Payload], seed: int) -> QualityState:
+    def receive(self, state: QualityState, reports: Mapping[int, Payload], seed: int) -> QualityState:
         """Shares of unsure samples, where they came."""
         shares = {c: r.one(UnsureShare).value for c, r in reports.items() if r.get(UnsureShare) is not None}
         return self._scaled(state, shares) if shares else state

@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from flnl.core.parts import GradientTransform, Step
+from flnl.core.parts import GradientTransform
+from flnl.core.step import Step
 from flnl.methods.fedes.criticality import Scope
 from flnl.methods.fedes.exchange import ClientQuality, CriticalityRanks
 from flnl.methods.fedes.selective_decay import MaskTarget, decayed_gradients, decayed_update, ranked_masks, step_masks

@@ -82,7 +82,7 @@ class ShareLabels:
 
     def __call__(self, network: Model, task: ClientTask) -> Opened:
         """Counts that travel, or a distribution of the client's own that does not."""
-        labels, classes = task.samples.labels.numpy(), network.num_classes
+        labels, classes = task.labels.numpy(), network.num_classes
         if self.kind == "global_dp":
             labels = RandomisedResponse(self.epsilon, classes).randomised(labels, task.stream("label privacy"))
         if self.kind in ("global_dp", "global_true"):
@@ -114,11 +114,11 @@ class LabelSharing(Exchange):
         """Nothing is known."""
         return SharedLabels()
 
-    def opening(self, stage: int) -> ClientJob[Opened] | None:
+    def before_stage(self, stage: int) -> ClientJob[Opened] | None:
         """Labels are shared before one stage."""
         return ShareLabels(self.peer_dist, self.epsilon) if stage == self.stage else None
 
-    def fold(self, state: SharedLabels, reports: Mapping[int, Payload], seed: int) -> SharedLabels:
+    def receive(self, state: SharedLabels, reports: Mapping[int, Payload], seed: int) -> SharedLabels:
         """Counts are added up, the privacy that they cost is accounted, and q is recovered anew."""
         counts, spent = state.counts, state.spent
         for client, report in reports.items():

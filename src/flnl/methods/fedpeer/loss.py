@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
+from flnl.core.step import Step
 from flnl.methods.fedpeer.exchange import LabelDistribution, OwnDistribution
 
 FloorTerms = Literal["subtracted", "both"]

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from flnl.core.errors import UserError
-from flnl.core.messages import Broadcast
-from flnl.core.parts import LossTerm, Step
-from flnl.core.payload import Params
+from flnl.core.messages import Broadcast, ClientTask, Fit
+from flnl.core.model import Model
+from flnl.core.parts import LossTerm
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
+from flnl.core.step import Step
 from flnl.methods.flr.pseudo_label import (
     AlphaSchedule,
     Clamp,
@@ -73,12 +74,13 @@ class FLR(LossTerm):
                 "set one of them"
             )
 
-    def init(self, params: Params, count: int, num_classes: int) -> Any:
-        """Averages of nothing yet; None where there is nothing to average."""
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        """At the first visit averages of nothing yet; None where there is nothing to average."""
         schedule = self._schedule(1)
-        if schedule is None:
-            return None
-        like = next(p for p in params.values() if p.is_floating_point())
+        if schedule is None or state is not None:
+            return state
+        count, num_classes = len(task.samples), network.num_classes
+        like = next(p for p in task.broadcast.params.values() if p.is_floating_point())
         none = like.new_zeros(count, num_classes)
         state = {"seen": torch.zeros(count, dtype=torch.bool, device=like.device)}
         if schedule.uses_client:
@@ -120,9 +122,9 @@ class FLR(LossTerm):
         loss = regulariser(step.logits, target, inner_max=self.inner_max, clamp=self.clamp)
         return self.lam * loss, after
 
-    def finish(self, broadcast: Broadcast, params: Params, state: Any) -> Any:
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
         """The averages; None, so that nothing new is kept, after a round without regulariser."""
-        return None if self._at(broadcast) is None else state
+        return None if self._at(task.broadcast) is None else state
 
     def _averaged(self, kept: Tensor, logits: Tensor, past: float, first: Tensor) -> Tensor:
         prediction = torch.softmax(logits, dim=1, dtype=kept.dtype)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flnl.core.messages import ClientResult
+from flnl.core.messages import ClientResult, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload
 from flnl.numerics.averaging import WeightedSum, divided, summed
@@ -23,6 +23,6 @@ class Mean(Aggregator[WeightedSum]):
         """Sums over a few clients."""
         return summed(params, results, [float(r.num_samples) if self.weights == "samples" else 1.0 for r in results])
 
-    def combine(self, params: Params, values: Iterable[WeightedSum]) -> Params:
+    def combine(self, params: Params, values: Iterable[WeightedSum], known: Payload) -> Combined:
         """The mean; ``params`` itself where nobody contributed."""
-        return divided(params, values)
+        return Combined(divided(params, values))

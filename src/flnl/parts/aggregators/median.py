@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flnl.core.messages import ClientResult
+from flnl.core.messages import ClientResult, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload
 
@@ -38,11 +38,11 @@ class Median(Aggregator[Models]):
         assert len(models) == len(results), "models are combined where the clients ran"
         return Models(weights, {name: torch.stack([m[name] for m in models]) for name in params} if models else {})
 
-    def combine(self, params: Params, values: Iterable[Models]) -> Params:
+    def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The median; ``params`` itself where nobody contributed."""
         blocks = [v for v in values if v.weights]
         if not blocks:
-            return params
+            return Combined(params)
         weights = torch.tensor([w for block in blocks for w in block.weights])
         combined: Params = {}
         for name, received in params.items():
@@ -52,7 +52,7 @@ class Median(Aggregator[Models]):
                 combined[name] = torch.cat([median(part, weights) for part in columns]).reshape(received.shape)
             else:
                 combined[name] = entries.amax(0)
-        return combined
+        return Combined(combined)
 
 
 COLUMNS = 2**20

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
+from flnl.core.step import Step
 
 
 @dataclass(frozen=True)

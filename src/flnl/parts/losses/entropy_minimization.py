@@ -6,8 +6,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
 from flnl.core.ranges import Count, NonNegative
+from flnl.core.step import Step
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from annotated_types import Interval
 from torch import Tensor
 
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
 from flnl.core.ranges import Count, PositiveShare
+from flnl.core.step import Step
 from flnl.parts.losses.targets import expected
 
 

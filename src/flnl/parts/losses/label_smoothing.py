@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from annotated_types import Le
 from torch import Tensor
 
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
 from flnl.core.ranges import Count
+from flnl.core.step import Step
 
 
 @dataclass(frozen=True)

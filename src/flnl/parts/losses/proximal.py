@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative
+from flnl.core.step import Step
 from flnl.numerics.distance import squared_distance
 
 

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from annotated_types import Lt
 from torch import Tensor
 
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative
+from flnl.core.step import Step
 from flnl.parts.losses.targets import expected
 
 

@@ -6,8 +6,9 @@ from typing import Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.parts import LossTerm, Step
+from flnl.core.parts import LossTerm
 from flnl.core.ranges import Positive
+from flnl.core.step import Step
 
 
 @dataclass(frozen=True)

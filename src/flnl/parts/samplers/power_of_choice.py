@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from flnl.core.execution import ClientJob
-from flnl.core.messages import ClientTask, Samples
+from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveCount, PositiveShare
@@ -27,12 +27,12 @@ class MeanLoss(ClientJob[float]):
     def __call__(self, network: Model, task: ClientTask) -> float:
         """One number, in eval mode and without augmentation."""
         network.load(task.broadcast.params)
-        samples = task.samples
+        samples, labels = task.samples, task.labels
         if self.batch is not None and self.batch < len(samples):
             drawn = task.stream("candidate batch").choice(len(samples), self.batch, replace=False)
             chosen = torch.from_numpy(drawn)
-            samples = Samples(samples.images, samples.index[chosen], samples.labels[chosen])
-        return float(sample_losses(network.logits(samples), samples.labels).mean())
+            samples, labels = samples.at(chosen), labels[chosen]
+        return float(sample_losses(network.logits(samples), labels).mean())
 
 
 @dataclass(frozen=True)

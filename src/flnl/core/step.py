@@ -1,0 +1,165 @@
+"""One step of local training, as loss terms and gradient transforms see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from flnl.core.messages import Broadcast
+from flnl.core.payload import Params, Payload
+
+LOGITS, FEATURES, FIRST, SECOND = "logits", "features", "first", "second"
+"""Names of a network's outputs: a single network has logits and features; a pair has both networks' logits as well."""
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How a batch was mixed with itself: ``share · row + (1 - share) · row[partner]``."""
+
+    share: float
+    partner: Tensor  # int64 [B]
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """The data of one step."""
+
+    inputs: Tensor  # [B, C, H, W], after augmentation, normalisation and mixing
+    labels: Tensor  # int64 [B], before mixing
+    targets: Tensor  # int64 [B], or float [B, K] after mixing
+    positions: Tensor  # int64 [B], positions of the samples on the client
+    weight: Tensor | None  # [B], of each row in the loss, after mixing; None for all ones
+    draws: Mapping[str, Any]  # what each term drew, by the term's name
+    number: int  # of the batch in its epoch, from 0
+    unmixed: Tensor  # [B, C, H, W], the inputs before mixing
+    mixing: Mixing | None  # how inputs and targets were mixed; None where they were not
+
+
+class ForwardPasses(Protocol):
+    """The forward passes that a step may take. ``inputs`` are [B, C, H, W]."""
+
+    def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
+        """All outputs of the network being trained, by name."""
+        ...
+
+    def output(self, name: str, inputs: Tensor) -> Tensor:
+        """One output alone; of a pair, ``first`` and ``second`` run one network only."""
+        ...
+
+    def frozen(self, name: str, inputs: Tensor) -> Tensor:
+        """As ``output``, without gradients; batch norm uses the batch and leaves its running statistics alone."""
+        ...
+
+    def scored(self, inputs: Tensor) -> Tensor:
+        """Logits [B, K] of the network being trained, in eval mode and without gradients."""
+        ...
+
+    def received(self, inputs: Tensor) -> Tensor:
+        """Logits [B, K] of the received network, in eval mode and without gradients."""
+        ...
+
+
+@dataclass
+class Step:
+    """One batch, the network and what the client was sent and keeps. Shared results are computed once."""
+
+    batch: MiniBatch
+    passes: ForwardPasses
+    params: Params  # the live parameters being trained (no buffers)
+    broadcast: Broadcast
+    kept: Payload  # what the client keeps from earlier visits
+    computed: Mapping[str, Tensor] | None = None  # outputs on ``inputs``, where a pass was taken before
+
+    @property
+    def inputs(self) -> Tensor:
+        """Inputs [B, C, H, W] after augmentation, normalisation and mixing."""
+        return self.batch.inputs
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels int64 [B] before mixing."""
+        return self.batch.labels
+
+    @property
+    def targets(self) -> Tensor:
+        """Targets int64 [B], or float [B, K] after mixing."""
+        return self.batch.targets
+
+    @property
+    def positions(self) -> Tensor:
+        """Positions int64 [B] of the samples on the client."""
+        return self.batch.positions
+
+    @property
+    def weight(self) -> Tensor | None:
+        """Weight [B] of each row in the loss, after mixing; None for all ones."""
+        return self.batch.weight
+
+    @property
+    def draws(self) -> Mapping[str, Any]:
+        """What each term drew for this batch, by the term's name."""
+        return self.batch.draws
+
+    @property
+    def number(self) -> int:
+        """Number of the batch in its epoch, from 0."""
+        return self.batch.number
+
+    @property
+    def unmixed(self) -> Tensor:
+        """Inputs [B, C, H, W] before mixing."""
+        return self.batch.unmixed
+
+    @property
+    def mixing(self) -> Mixing | None:
+        """How inputs and targets were mixed; None where they were not."""
+        return self.batch.mixing
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Tensor]:
+        """The network's outputs on ``inputs``, by name: ``logits`` [B, K] and others, such as ``features`` [B, d]."""
+        return self.passes.outputs(self.inputs) if self.computed is None else self.computed
+
+    def output(self, name: str, inputs: Tensor | None = None, *, frozen: bool = False) -> Tensor:
+        """One output of the network.
+
+        Args:
+            name: ``logits`` or ``features``; ``first`` or ``second`` of a pair of networks.
+            inputs: [B', C, H, W]; None for the batch, which takes no further pass.
+            frozen: without gradients; batch norm uses the batch and leaves its running statistics alone.
+
+        Raises:
+            LookupError: if the network has no such output.
+        """
+        if frozen:
+            return self.passes.frozen(name, self.inputs if inputs is None else inputs)
+        if inputs is not None:
+            return self.passes.output(name, inputs)
+        if name not in self.outputs:
+            raise LookupError(f"the network has no output {name!r}; there are {', '.join(self.outputs)}")
+        return self.outputs[name]
+
+    @property
+    def logits(self) -> Tensor:
+        """The network's logits [B, K] on ``inputs``."""
+        return self.outputs[LOGITS]
+
+    @cached_property
+    def unmixed_logits(self) -> Tensor:
+        """Logits [B, K] on ``unmixed`` without gradients; those of ``logits`` where nothing was mixed."""
+        return self.logits.detach() if self.mixing is None else self.passes.scored(self.unmixed)
+
+    def received(self, inputs: Tensor) -> Tensor:
+        """Logits [B', K] of the received network on ``inputs``, in eval mode and without gradients."""
+        with torch.no_grad():
+            return self.passes.received(inputs)
+
+    @cached_property
+    def received_logits(self) -> Tensor:
+        """Logits [B, K] of the received network on ``unmixed``, without gradients."""
+        return self.received(self.unmixed)
