@@ -399,6 +399,50 @@ REGISTRY: tuple[Entry, ...] = (
         testing=True,
     ),
     Entry(
+        "pair_of_networks",
+        (
+            "method=fedavg",
+            "method.networks=2",
+            "+method.local.peers={_target_:tests.properties.parts.PeerNetworks,again:true}",
+            *ONE_STAGE,
+        ),
+        _of("cross_entropy + peers"),
+        testing=True,
+    ),
+    Entry(
+        "pair_with_batch_norm",
+        (
+            "method=fedavg",
+            "method.networks=2",
+            "+method.local.peers={_target_:tests.properties.parts.PeerNetworks,again:false}",
+            *NORMED,
+            *ONE_STAGE,
+        ),
+        _of("cross_entropy + peers"),
+        testing=True,
+    ),
+    Entry(
+        "features_at_both_ends",
+        (
+            "method=fedavg",
+            "+method.local.centres={_target_:tests.properties.parts.ClassCentres,strength:0.1}",
+            *ONE_STAGE,
+        ),
+        _of("cross_entropy + centres"),
+        testing=True,
+    ),
+    Entry(
+        "judged",
+        (
+            "method=fedavg",
+            "+method.exchange.judge={_target_:tests.properties.parts.Judge}",
+            "method.aggregator._target_=tests.properties.parts.TrustedMean",
+            *ONE_STAGE,
+        ),
+        _fedavg(rest="TrustedMean(samples), Replace, judge"),
+        testing=True,
+    ),
+    Entry(
         "fedcorr_and_parts_with_memory",
         (
             "method=fedcorr",

@@ -4,18 +4,21 @@ They are no method of anybody's. They stand in the registry so that every slot o
 independent of order, before a method that needs it exists.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.messages import ClientTask, Fit
+from flnl.core.messages import ClientResult, ClientTask, Combined, Fit, Gathered
 from flnl.core.model import Model
-from flnl.core.parts import BatchRule, GradientTransform, LossTerm, Selection, ServerUpdate
-from flnl.core.payload import Params
-from flnl.core.step import Step
+from flnl.core.parts import Aggregator, BatchRule, Exchange, GradientTransform, LossTerm, Selection, ServerUpdate
+from flnl.core.payload import Params, Payload
+from flnl.core.step import FEATURES, FIRST, SECOND, Step
+from flnl.numerics.averaging import WeightedSum, divided, summed
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,127 @@ class HalfTheSamples(BatchRule):
         half = torch.argsort(scores, descending=True, stable=True)[: (len(task.samples) + 1) // 2]
         chosen = task.stream("half", epoch).permutation(len(half))
         return Selection(half[torch.from_numpy(chosen)].sort().values)
+
+
+@dataclass(frozen=True)
+class PeerNetworks(LossTerm):
+    """Each of two networks learns the half of the batch on which the other's loss is smaller.
+
+    Beside it one network is held to the other's opinion of inputs with noise, given without gradients.
+    """
+
+    fits_labels: ClassVar[bool] = True
+    networks: ClassVar[int | None] = 2
+    again: bool  # whether a network takes a second pass with gradients, which batch norm keeps from being stacked
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        return torch.from_numpy(rng.normal(size=(size, 1, 1, 1)))
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        losses = [F.cross_entropy(step.outputs[name], step.labels, reduction="none") for name in (FIRST, SECOND)]
+        ranks = [loss.detach().argsort(stable=True).argsort(stable=True) for loss in losses]
+        easy = [(rank < (len(rank) + 1) // 2).to(losses[0].dtype) for rank in ranks]
+        total = (losses[0] * easy[1]).mean() + (losses[1] * easy[0]).mean()
+        (noise,) = (value for name, value in step.draws.items() if name == "peers")
+        noisy = step.inputs + 0.1 * noise.to(step.inputs)
+        opinion = step.output(SECOND, noisy, frozen=True).softmax(1)
+        first = step.output(FIRST, noisy) if self.again else step.output(FIRST)
+        return total + (first.softmax(1) - opinion).square().mean(), state
+
+
+@dataclass(frozen=True)
+class ClassCentres(LossTerm):
+    """Holds features to the mean features of their class under the received model, as a visit begins.
+
+    After a visit the client keeps how much its features moved, and the learning rate.
+    """
+
+    strength: float
+
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        features = network.received(task, output=FEATURES)
+        rows = F.one_hot(task.labels, network.num_classes).to(features)
+        moved = features.new_zeros(2) if state is None else state["moved"]
+        return {"centres": rows.T @ features / rows.sum(0).clamp_min(1)[:, None], "moved": moved}
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        centres = state["centres"].to(step.logits)
+        return self.strength * (step.output(FEATURES) - centres[step.labels]).square().sum(1), state
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        features = network.logits(task.samples, output=FEATURES)
+        change = (features - network.received(task, output=FEATURES)).square().mean()
+        return {**state, "moved": torch.stack([state["moved"][0] + change, change.new_tensor(fit.lr)])}
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Known on the server: a weight for every client, float64 [N]."""
+
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Judge(Exchange):
+    """Trusts clients the less, the further their models are from the middle of this round's."""
+
+    knows: ClassVar[tuple[type, ...]] = (Trust,)
+
+    def init(self, clients: int) -> Any:
+        return {"trust": torch.ones(clients, dtype=torch.float64), "combined": 0, "visits": 0}
+
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
+        return Payload(fit.steps), Payload()
+
+    def judge(self, state: Any, gathered: Gathered) -> Any:
+        assert gathered.combined is None
+        models = torch.stack([_flat(result.params) for result in gathered.results])
+        far = (models - models.mean(0)).square().sum(1)
+        trust = state["trust"].clone()
+        trust[[result.client for result in gathered.results]] = 1 / (1 + far)
+        return {**state, "trust": trust}
+
+    def receive(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:
+        return {**state, "visits": state["visits"] + len(reports)}
+
+    def after_round(self, state: Any, gathered: Gathered) -> Any:
+        assert gathered.combined is not None
+        assert gathered.combined.weights.keys() == {result.client for result in gathered.results}
+        return {**state, "combined": state["combined"] + len(gathered.combined.weights)}
+
+    def known(self, state: Any) -> tuple[Any, ...]:
+        return (Trust(state["trust"]),)
+
+
+def _flat(params: Params | None) -> Tensor:
+    assert params is not None
+    return torch.cat([p.double().flatten() for p in params.values()])
+
+
+@dataclass(frozen=True)
+class TrustedSum:
+    """A block's contribution, and whose it is."""
+
+    clients: tuple[int, ...]
+    summed: WeightedSum
+
+
+@dataclass(frozen=True)
+class TrustedMean(Aggregator[TrustedSum]):
+    """The mean of the clients' models by their trust, times their samples or not."""
+
+    reads: ClassVar[tuple[type, ...]] = (Trust,)
+    weights: Literal["samples", "uniform"]
+
+    def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> TrustedSum:
+        clients = tuple(result.client for result in results)
+        trust = known.one(Trust).values[list(clients)].tolist()
+        sizes = [result.num_samples if self.weights == "samples" else 1 for result in results]
+        weights = [share * size for share, size in zip(trust, sizes, strict=True)]
+        return TrustedSum(clients, summed(params, results, weights))
+
+    def combine(self, params: Params, values: Iterable[TrustedSum], known: Payload) -> Combined:
+        blocks, trust = list(values), known.one(Trust).values
+        weights = {client: float(trust[client]) for block in blocks for client in block.clients}
+        combined = divided(params, [block.summed for block in blocks])
+        return Combined(combined, weights, {"least_trust": min(weights.values())})

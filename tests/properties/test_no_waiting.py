@@ -45,7 +45,7 @@ def watched(found: set[str]) -> Iterator[None]:
 
 
 def unwatched(call: Callable[..., Any]) -> Callable[..., Any]:
-    """What comes after the last step may wait for it."""
+    """What comes before the first step, or after the last, may wait."""
 
     def after(*args: Any) -> Any:
         with _disable_current_modes():
@@ -69,6 +69,7 @@ def test_nothing_waits_inside_an_epoch(entry: Entry, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(sgd.LocalTraining, "_train", one)
     monkeypatch.setattr(sgd, "mean_over_steps", unwatched(mean_over_steps))
+    monkeypatch.setattr(sgd.LocalTraining, "states", unwatched(sgd.LocalTraining.states))
     monkeypatch.setattr(training._Stack, "train", many)
     with assembled(entry.words, tmp_path / "run") as parts:
         net = parts.evaluator.network

@@ -24,8 +24,12 @@ def acting(stage: Stage) -> str:
     names = [type(stage.sampler).__name__, type(stage.batch).__name__, " + ".join(stage.local)]
     if stage.gradient is not None:
         names.append(type(stage.gradient).__name__)
-    aggregator: Any = stage.aggregator
-    names += [f"{type(aggregator).__name__}({aggregator.weights})", type(stage.server).__name__, *stage.exchange]
+    aggregator, weights = type(stage.aggregator).__name__, getattr(stage.aggregator, "weights", None)
+    names += [
+        aggregator if weights is None else f"{aggregator}({weights})",
+        type(stage.server).__name__,
+        *stage.exchange,
+    ]
     if stage.correct is not None:
         names.append(f"{stage.correct.rule} at {stage.correct.when}")
     length = f"{stage.passes} passes" if stage.rounds is None else f"{stage.rounds} rounds"

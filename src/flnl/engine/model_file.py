@@ -22,7 +22,7 @@ from flnl.core.errors import UserError
 from flnl.core.payload import Params
 from flnl.data.transforms import Transform
 from flnl.engine.network import Network, fabric_for
-from flnl.models.layers import networks
+from flnl.models.outputs import networks
 from flnl.storage.atomic import write_atomically
 from flnl.storage.digest import digest
 

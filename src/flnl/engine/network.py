@@ -26,7 +26,7 @@ from flnl.core.step import LOGITS, ForwardPasses
 from flnl.core.streams import torch_seed
 from flnl.data.transforms import Augmentation, Transform
 from flnl.engine.device_images import Resident
-from flnl.models import layers
+from flnl.models import outputs as by_name
 from flnl.models.layers import has_batch_norm
 
 if TYPE_CHECKING:
@@ -195,11 +195,11 @@ class Network(RunModel):
             augment: a stream to draw an augmentation from.
             output: the name of the output: ``logits`` [n, K], ``features`` [n, d], a pair's ``first``, ``second``.
         """
-        return self._scores(samples.images, samples.index, partial(layers.output, self.module, output), augment)
+        return self._scores(samples.images, samples.index, partial(by_name.output, self.module, output), augment)
 
     def outputs(self, images: "Images", index: Tensor, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, of any images."""
-        return self._scores(images, index, partial(layers.output, self.module, output), None)
+        return self._scores(images, index, partial(by_name.output, self.module, output), None)
 
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, of the model that ``task`` brought, whatever is loaded now; computed once a task."""
@@ -208,7 +208,7 @@ class Network(RunModel):
         if output not in self._received:
 
             def forward(inputs: Tensor) -> Tensor:
-                return layers.output(self.receive(task.broadcast), output, inputs)
+                return by_name.output(self.receive(task.broadcast), output, inputs)
 
             self._received[output] = self._scores(task.samples.images, task.samples.index, forward, augment)
         return self._received[output]
@@ -245,16 +245,16 @@ class _Passes(ForwardPasses):
     received_module: Callable[[Tensor], Tensor]
 
     def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
-        return layers.outputs(self.network.module, inputs)
+        return by_name.outputs(self.network.module, inputs)
 
     def output(self, name: str, inputs: Tensor) -> Tensor:
-        return layers.output(self.network.module, name, inputs)
+        return by_name.output(self.network.module, name, inputs)
 
     def frozen(self, name: str, inputs: Tensor) -> Tensor:
         module = self.network.module
         buffers = {buffer: tensor.clone() for buffer, tensor in module.named_buffers()}
         with torch.no_grad():
-            return layers.output_with(module, buffers, name, inputs)
+            return by_name.output_with(module, buffers, name, inputs)
 
     def scored(self, inputs: Tensor) -> Tensor:
         return self.network.scored(inputs)

@@ -25,7 +25,7 @@ from flnl.engine import loop
 from flnl.engine.executors import auto
 from flnl.engine.network import Network, fabric_for, initial_params
 from flnl.evaluation.evaluator import Evaluator
-from flnl.models.layers import networks
+from flnl.models.outputs import networks
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder, next_in_order, open_folder
 from flnl.run.record import environment

@@ -13,7 +13,7 @@ from flnl.core.payload import Params
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.layers import KNOWN, Form, Layer
-from flnl.models import layers
+from flnl.models import outputs as by_name
 
 SAMPLES, CLIENTS = 3, 2
 """Of the comparison with the plain network; unlike each other, so that no dimension is taken for another."""
@@ -101,7 +101,7 @@ class StackedNetwork:
 
     def outputs(self, inputs: Tensor, clients: int) -> dict[str, Tensor]:
         """The network's outputs on ``inputs`` [B, K·C, H, W] by name, [K, B, ...] each."""
-        named = layers.outputs(self.module, inputs)
+        named = by_name.outputs(self.module, inputs)
         return {name: t if t.dim() == 3 else t.view(len(t), clients, -1).transpose(0, 1) for name, t in named.items()}
 
 
@@ -156,7 +156,7 @@ def _compared(network: Network) -> Stackable:
                 many.module.train(training)
                 kept = many.store(params)  # copies: either pass moves running statistics of its own
                 together = _stacked_outputs(many, kept, inputs)
-                alone = [layers.outputs_with(module, p, x) for p, x in zip(params, inputs, strict=True)]
+                alone = [by_name.outputs_with(module, p, x) for p, x in zip(params, inputs, strict=True)]
                 same = all(
                     _close(t, torch.stack([outputs[name] for outputs in alone])) for name, t in together.items()
                 ) and all(

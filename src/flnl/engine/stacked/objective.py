@@ -23,7 +23,7 @@ from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.joining import Joined, filled, flattened, join, mapped
 from flnl.engine.stacked.network import StackedNetwork
 from flnl.engine.stacked.tracing import WatchedBroadcast, WatchedStep
-from flnl.models import layers
+from flnl.models import outputs as by_name
 
 T = TypeVar("T")
 
@@ -311,17 +311,17 @@ class _Passes(ForwardPasses):
 
     def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
         self._refuse_batch_norm()
-        return layers.outputs_with(self.network.module, self.tensors, inputs)
+        return by_name.outputs_with(self.network.module, self.tensors, inputs)
 
     def output(self, name: str, inputs: Tensor) -> Tensor:
         self._refuse_batch_norm()
-        return layers.output_with(self.network.module, self.tensors, name, inputs)
+        return by_name.output_with(self.network.module, self.tensors, name, inputs)
 
     def frozen(self, name: str, inputs: Tensor) -> Tensor:
         trained = self.network.trainable()
         tensors = {key: t if key in trained else t.clone() for key, t in self.tensors.items()}
         with torch.no_grad():
-            return layers.output_with(self.network.module, tensors, name, inputs)
+            return by_name.output_with(self.network.module, tensors, name, inputs)
 
     def scored(self, inputs: Tensor) -> Tensor:
         module = self.network.module
@@ -329,7 +329,7 @@ class _Passes(ForwardPasses):
         module.eval()
         try:
             with torch.no_grad():
-                return layers.output_with(module, self.tensors, LOGITS, inputs)
+                return by_name.output_with(module, self.tensors, LOGITS, inputs)
         finally:
             module.train(mode)
 

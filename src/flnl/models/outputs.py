@@ -1,0 +1,115 @@
+"""A network's outputs by name: logits, features, and the logits of each network of a pair.
+
+A network of a user's own has logits, its features if its last layer is called ``head``, and any others if it has a
+method ``outputs``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from flnl.core.step import FEATURES, FIRST, LOGITS, SECOND
+
+
+class Pair(nn.Module):
+    """Two networks of one kind as one module, for methods in which they teach each other.
+
+    Its tensors are named ``first.*`` and ``second.*``, so that means over clients, checkpoints and traffic treat each
+    network by itself. Its logits are the mean of both networks' logits: by these it is evaluated and handed out. Its
+    features are those of both, side by side [B, 2d].
+    """
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def outputs(self, inputs: Tensor) -> dict[str, Tensor]:
+        """``first`` and ``second``, the networks' logits, and ``logits``, their mean; all [B, num_classes]."""
+        first, second = self.first(inputs), self.second(inputs)
+        return {LOGITS: (first + second) / 2, FIRST: first, SECOND: second}
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits [B, num_classes] of ``inputs`` [B, C, H, W]."""
+        return self.outputs(inputs)[LOGITS]
+
+
+def networks(make: Callable[[], nn.Module], count: int) -> nn.Module:
+    """One network, or a ``Pair`` of two that are made one after the other.
+
+    Raises:
+        ValueError: if ``count`` is neither 1 nor 2.
+    """
+    if count not in (1, 2):
+        raise ValueError(f"{count} networks: a client trains one or two")
+    return make() if count == 1 else Pair(make(), make())
+
+
+def outputs(module: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    """All outputs of ``module`` on ``inputs`` by name; only the logits of a module without a method ``outputs``."""
+    named: dict[str, Tensor] = module.outputs(inputs) if hasattr(module, "outputs") else {LOGITS: module(inputs)}
+    return named
+
+
+def output(module: nn.Module, name: str, inputs: Tensor) -> Tensor:
+    """One output of ``module`` by name, with no more passes than it takes.
+
+    Raises:
+        LookupError: if the network has no such output.
+    """
+    alone = module
+    if isinstance(module, Pair):
+        if name == FEATURES:
+            return torch.cat([output(each, name, inputs) for each in (module.first, module.second)], 1)
+        if name in (FIRST, SECOND):
+            alone, name = (module.first if name == FIRST else module.second), LOGITS
+    if name == LOGITS:
+        logits: Tensor = alone(inputs)
+        return logits
+    named = outputs(module, inputs)
+    if name == FEATURES and name not in named and hasattr(module, "head"):
+        return _read_by(module, module.head, inputs)
+    if name not in named:
+        raise LookupError(f"the network has no output {name!r}; there are {', '.join(named)}")
+    return named[name]
+
+
+def _read_by(module: nn.Module, head: nn.Module, inputs: Tensor) -> Tensor:
+    """The input of ``head`` [B, d] in a pass of ``module``."""
+    read: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    try:
+        module(inputs)
+    finally:
+        hook.remove()
+    return read[0]
+
+
+class _Named(nn.Module):
+    """A module whose call names the output: ``functional_call`` calls a module in no other way."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, name: str | None, inputs: Tensor) -> Any:
+        """One output, or all of them by name."""
+        return outputs(self.module, inputs) if name is None else output(self.module, name, inputs)
+
+
+def outputs_with(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> dict[str, Tensor]:
+    """As ``outputs``, with ``tensors`` in the place of parameters and buffers of these names."""
+    named: dict[str, Tensor] = _called(module, tensors, None, inputs)
+    return named
+
+
+def output_with(module: nn.Module, tensors: Mapping[str, Tensor], name: str, inputs: Tensor) -> Tensor:
+    """As ``output``, with ``tensors`` in the place of parameters and buffers of these names."""
+    tensor: Tensor = _called(module, tensors, name, inputs)
+    return tensor
+
+
+def _called(module: nn.Module, tensors: Mapping[str, Tensor], name: str | None, inputs: Tensor) -> Any:
+    return functional_call(_Named(module), {f"module.{key}": t for key, t in tensors.items()}, (name, inputs))
