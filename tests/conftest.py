@@ -7,6 +7,8 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
+from flnl.config import compose
+from tests.composing import compose_in_parts
 from tests.registry import TINY
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -26,6 +28,14 @@ def _one_thread() -> Iterator[None]:
     """Sums have one order, and small matrices are not fought over."""
     torch.set_num_threads(1)
     with threadpool_limits(1):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _composed_in_parts() -> Iterator[None]:
+    """Files of the configuration are read and merged once, not by every test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compose, "compose", compose_in_parts)
         yield
 
 
