@@ -1,7 +1,7 @@
-"""Hydra's ``compose`` for tests: files are chosen and merged once a process, values are set on a copy of what they give.
+"""Hydra's ``compose`` for tests: files are chosen and merged once a process, values are set on a copy.
 
-Composing takes a quarter of a second, and nearly every test composes. ``tests/conf/test_composing.py`` compares the result
-with Hydra's own; the commands in ``tests/cli`` do not pass through here.
+Composing takes a quarter of a second, and nearly every test composes. ``tests/conf/test_composing.py`` compares the
+result with Hydra's own; the commands in ``tests/cli`` do not pass through here.
 """
 
 import copy

@@ -1,5 +1,6 @@
 """What all tests share: tiny settings, and an environment without accounts, caches and tracebacks."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from flnl.config import compose
 from tests.composing import compose_in_parts
+from tests.properties.reference import References
 from tests.registry import TINY
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -37,6 +39,13 @@ def _composed_in_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compose, "compose", compose_in_parts)
         yield
+
+
+@pytest.fixture(scope="session")
+def references(tmp_path_factory: pytest.TempPathFactory) -> References:
+    """Runs that many tests compare with, shared by all workers of the session."""
+    folder = tmp_path_factory.getbasetemp()
+    return References((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "references")
 
 
 @pytest.fixture
