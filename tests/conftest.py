@@ -1,5 +1,6 @@
 """What all tests share: tiny settings, and an environment without accounts, caches and tracebacks."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
+from flnl.config import compose
+from tests.composing import compose_in_parts
+from tests.properties.reference import References
 from tests.registry import TINY
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -27,6 +31,21 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     with threadpool_limits(1):
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _composed_in_parts() -> Iterator[None]:
+    """Files of the configuration are read and merged once, not by every test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compose, "compose", compose_in_parts)
+        yield
+
+
+@pytest.fixture(scope="session")
+def references(tmp_path_factory: pytest.TempPathFactory) -> References:
+    """Runs that many tests compare with, shared by all workers of the session."""
+    folder = tmp_path_factory.getbasetemp()
+    return References((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "references")
 
 
 @pytest.fixture

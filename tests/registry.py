@@ -6,6 +6,9 @@ of them is in ``tests/properties``; a new method adds its line here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 TINY = (
     "dataset.train_size=170",
@@ -556,3 +559,20 @@ REGISTRY += (
 )
 
 BY_NAME = {entry.name: entry for entry in REGISTRY}
+
+REPRESENTATIVES = (
+    "fedcorr_and_much_else",
+    "fedcorr_with_batch_norm",
+    "feddyn_with_batch_norm",
+    "feddiv",
+    "fedes_per_step",
+    "flr_plus",
+    "fedpeer_and_mixup",
+    "parts_with_memory",
+)
+"""Entries with, between them, all kinds of stages and parts, and networks with and without batch norm."""
+
+
+def others_slow() -> list[Any]:
+    """The registry as parameters of a test that is fast for the representatives alone."""
+    return [e if e.name in REPRESENTATIVES else pytest.param(e, marks=pytest.mark.slow) for e in REGISTRY]

@@ -1,13 +1,15 @@
 """An experiment gives data, model and protocol to any method, and leaks nothing into the method itself."""
 
+import copy
 from functools import cache
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from flnl.config import compose, resolvers
 from flnl.config.check import check_config
+from flnl.core.errors import UserError
 from flnl.core.method import assemble
 
 EXPERIMENTS = sorted(
@@ -48,22 +50,51 @@ def test_an_experiment_says_nothing_of_methods(experiment: str) -> None:
     assert set(written) <= groups | {"eval", "precision"}
 
 
-@pytest.mark.parametrize("method", METHODS)
+GROUPS = ("dataset", "partition", "noise", "protocol", "model")
+"""What an experiment chooses."""
+
+PAIRS = [(experiment, METHODS[number % len(METHODS)]) for number, experiment in enumerate(EXPERIMENTS)]
+"""Every experiment once and every method at least twice."""
+
+
+def grafted(experiment: str, method: str, *pinned: str) -> DictConfig:
+    """The groups that an experiment chooses, ``pinned`` aside, and all else of a method's composition without it.
+
+    That composing both gives the same is ``test_an_experiment_changes_its_groups_alone``.
+    """
+    cfg, chosen = copy.deepcopy(composed(f"method={method}")), composed(f"experiment={experiment}")
+    default = composed()
+    with open_dict(cfg):
+        for group in GROUPS:
+            cfg[group] = copy.deepcopy((default if group in pinned else chosen)[group])
+    return cfg
+
+
+@pytest.mark.parametrize(("experiment", "method"), PAIRS)
+def test_an_experiment_changes_its_groups_alone(experiment: str, method: str) -> None:
+    both, alone = raw(f"experiment={experiment}", f"method={method}"), raw(f"method={method}")
+    assert {k: v for k, v in both.items() if k not in GROUPS} == {k: v for k, v in alone.items() if k not in GROUPS}
+    assert both == OmegaConf.to_container(grafted(experiment, method), resolve=False)
+
+
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_an_experiment_gives_every_method_as_its_own_file_says(experiment: str, method: str) -> None:
-    with_it, without = raw(f"experiment={experiment}", f"method={method}"), raw(f"method={method}")
-    assert with_it["method"] == without["method"]
-    own = ("dataset", "partition", "noise", "protocol", "model")
-    assert {k: v for k, v in with_it.items() if k not in own} == {k: v for k, v in without.items() if k not in own}
+def test_every_method_runs_in_an_experiment(experiment: str) -> None:
+    for method in METHODS:
+        cfg = grafted(experiment, method)
+        try:
+            check_config(cfg)
+            assemble(compose.build(cfg.method))
+        except UserError as error:
+            pytest.fail(f"method={method}: {error}")
 
-    cfg = composed(f"experiment={experiment}", f"method={method}")
-    check_config(cfg)
-    assemble(compose.build(cfg.method))
 
-    pinned = ("protocol=digits", "partition=iid_uniform", f"method={method}")
-    here, there = plain(f"experiment={experiment}", *pinned), plain(*pinned)
-    assert here["method"] == there["method"]
-    assert here["train"] == there["train"]
+@pytest.mark.parametrize("method", METHODS)
+def test_only_protocol_and_partition_of_an_experiment_reach_a_method(method: str) -> None:
+    without = plain(f"method={method}")
+    for experiment in EXPERIMENTS:
+        found = compose.resolved(grafted(experiment, method, "protocol", "partition"))
+        assert found["method"] == without["method"], experiment
+        assert found["train"] == without["train"], experiment
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

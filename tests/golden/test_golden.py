@@ -1,14 +1,16 @@
 """A short trajectory of each method, committed: a change that moves no number must move none of these.
 
-After a change that is meant to move results, look at what moved, then write them anew and say so in the commit:
+A method that is new, or a change that is meant to move results: look at what moved, write those trajectories by name
+and say so in the commit.
 
-    OMP_NUM_THREADS=1 python -m tests.golden.test_golden
+    OMP_NUM_THREADS=1 python -m tests.golden.test_golden fedcorr fedcorr_released
 """
 
+import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ SETTING = (
     "model=mlp",
     "model.hidden=[16]",
     "partition=fedcorr",
-    "partition.num_clients=4",
+    "partition.num_clients=6",
     "partition.p=0.8",
     "noise=fedcorr",
     "noise.rho=0.6",
@@ -53,7 +55,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "feddyn": ("method=feddyn", "rounds=6"),
     "feddyn_server": ("method=feddyn", "method.server.evaluate=server", "train.lr_decay=0.9", "rounds=6"),
     "median": ("method=median", "fraction=1.0", "rounds=6"),
-    "power_of_choice": ("method=power_of_choice", "method.candidates=3", "rounds=6"),
+    "power_of_choice": ("method=power_of_choice", "method.candidates=5", "rounds=6"),
     "fedcorr": ("method=fedcorr", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
     "fedcorr_released": ("method=fedcorr_released", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
     "flr": ("method=flr", "method.R_w=2", "rounds=6"),
@@ -93,8 +95,11 @@ def trajectory(words: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_trajectory(name: str, tmp_path: Path):
-    expected: list[Mapping[str, Any]] = json.loads(FILE.read_text())[name]
-    found = trajectory(METHODS[name], tmp_path)
+    agree(trajectory(METHODS[name], tmp_path), json.loads(FILE.read_text())[name])
+
+
+def agree(found: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]) -> None:
+    """Demand equal rounds, numbers up to what machines round differently."""
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.keys() == theirs.keys()
@@ -114,19 +119,52 @@ def test_trajectories_show_what_each_method_does():
         assert mended == {"preprocess", "finetune"}
 
 
-def write() -> None:
-    """Write all trajectories anew."""
-    found = {}
-    for name, words in METHODS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            found[name] = trajectory(words, Path(folder))
-    lines = (
+def as_text(trajectories: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """What the file holds: JSON with a round on a line."""
+    blocks = (
         f"{json.dumps(name)}: [\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n]"
-        for name, rows in found.items()
+        for name, rows in trajectories.items()
     )
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
+
+
+def write(names: Collection[str], file: Path = FILE) -> None:
+    """Write the trajectories of these names anew; the others stay as they are, those without a setting go."""
+    kept = json.loads(file.read_text())
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            kept[name] = trajectory(METHODS[name], Path(folder))
+    file.write_text(as_text({name: kept[name] for name in METHODS if name in kept}))
+
+
+def test_writing_one_leaves_the_others_as_they_are(tmp_path: Path):
+    file, before = tmp_path / "trajectories.json", json.loads(FILE.read_text())
+    gone = {**before, "fedavg": [], "of a method that is gone": []}
+    file.write_text(as_text({name: rows for name, rows in gone.items() if name != "feddiv"}))
+    write(["fedavg"], file)
+    after = json.loads(file.read_text())
+    assert list(after) == [name for name in METHODS if name != "feddiv"]
+    agree(after.pop("fedavg"), before["fedavg"])
+    assert all(after[name] == before[name] for name in after)
+
+
+def test_the_file_is_as_it_is_written():
+    assert as_text(json.loads(FILE.read_text())) == FILE.read_text()
+
+
+def main() -> None:
+    """``python -m tests.golden.test_golden NAME ...`` or ``--all``."""
+    parser = argparse.ArgumentParser(description="write trajectories anew")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(METHODS))
+    parser.add_argument("--all", action="store_true", help="all of them")
+    said = parser.parse_args()
+    if bool(said.names) == said.all:
+        parser.error("name the trajectories to write, or --all")
+    if unknown := set(said.names) - METHODS.keys():
+        parser.error(f"no trajectory is called {' or '.join(sorted(unknown))}: there are {', '.join(METHODS)}")
+    write(METHODS if said.all else said.names)
     print(f"written: {FILE}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    write()
+    main()

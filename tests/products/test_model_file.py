@@ -20,6 +20,7 @@ from flnl.engine.model_file import ModelFile
 from flnl.engine.network import Network, fabric_for
 from flnl.predict import classify
 from tests.products.conftest import Commands, Own, read_csv
+from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run
 from tests.registry import ONE_STAGE, REGISTRY, TINY, Entry
 
@@ -78,8 +79,8 @@ def test_double_precision_stays(fedavg: Ran) -> None:
 
 
 @pytest.mark.parametrize("entry", REGISTRY, ids=str)
-def test_every_method_leaves_its_products(entry: Entry, tmp_path: Path) -> None:
-    ran = run(entry.words, tmp_path / "run", "max_rounds=1")
+def test_every_method_leaves_its_products(entry: Entry, references: References) -> None:
+    ran = references.run(entry.words)
     found, sent = ModelFile.load(ran.folder).network().params(), ran.state.server.params
     learned = ran.state.server.updates.get("FedDyn", {})
     if ran.record["config"]["method"]["server"].get("evaluate") == "cohort":  # what was evaluated, not what is sent

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from flnl.core.state import FederatedState
+from tests.properties.reference import References
 from tests.properties.runs import difference, rounds
-from tests.registry import NORMED, TINY, Entry
+from tests.registry import NORMED, Entry
 
 FEDAVG = ("method=fedavg", "rounds=4")
 UNTOUCHED = ("method.T1=0", "method.T2=4", "method.T3=0")
@@ -186,11 +187,10 @@ ALIVE = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_neutral_it_is_the_other_to_the_bit(case: str, tmp_path: Path) -> None:
-    neutral, plain = (
-        rounds(Entry("", overrides, {}).words, tmp_path / name)
-        for name, overrides in zip(("neutral", "plain"), CASES[case], strict=True)
-    )
+def test_neutral_it_is_the_other_to_the_bit(case: str, references: References, tmp_path: Path) -> None:
+    overrides, equals = CASES[case]
+    neutral = rounds(Entry("", overrides, {}).words, tmp_path / "neutral")
+    plain = references.rounds(Entry("", equals, {}).words)
     for one, other in zip(neutral, plain, strict=True):
         assert difference(one.state.server.params, other.state.server.params) is None, other.state.round
         assert one.cohort == other.cohort
@@ -199,9 +199,9 @@ def test_neutral_it_is_the_other_to_the_bit(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ALIVE)
-def test_otherwise_it_is_another_method(case: str, tmp_path: Path) -> None:
+def test_otherwise_it_is_another_method(case: str, references: References, tmp_path: Path) -> None:
     other = rounds(Entry("", ALIVE[case], {}).words, tmp_path / "other")[-1]
-    plain = rounds([*TINY, *FEDAVG], tmp_path / "plain")[-1]
+    plain = references.rounds(Entry("", FEDAVG, {}).words)[-1]
     assert difference(other.state.server.params, plain.state.server.params) is not None
 
 
@@ -223,10 +223,10 @@ ABLATIONS = (
 )
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> FederatedState:
+@pytest.fixture
+def base(references: References) -> FederatedState:
     """Where FedCorr ends with every switch as the paper has it."""
-    return rounds(Entry("", SMALL, {}).words, tmp_path_factory.mktemp("base") / "run")[-1].state
+    return references.rounds(Entry("", SMALL, {}).words)[-1].state
 
 
 @pytest.mark.parametrize("switch", ABLATIONS)
@@ -265,10 +265,10 @@ FLR_SWITCHES = (
 )
 
 
-@pytest.fixture(scope="module")
-def flr(tmp_path_factory: pytest.TempPathFactory) -> FederatedState:
+@pytest.fixture
+def flr(references: References) -> FederatedState:
     """Where FLR ends with every switch at its default."""
-    return rounds(Entry("", FLR_SMALL, {}).words, tmp_path_factory.mktemp("flr") / "run")[-1].state
+    return references.rounds(Entry("", FLR_SMALL, {}).words)[-1].state
 
 
 @pytest.mark.parametrize("switch", FLR_SWITCHES)
@@ -301,10 +301,10 @@ PEER_SWITCHES = (
 )
 
 
-@pytest.fixture(scope="module")
-def fedpeer(tmp_path_factory: pytest.TempPathFactory) -> FederatedState:
+@pytest.fixture
+def fedpeer(references: References) -> FederatedState:
     """Where FedPeer ends with every switch at its default."""
-    return rounds(Entry("", PEER_SMALL, {}).words, tmp_path_factory.mktemp("peer") / "run")[-1].state
+    return references.rounds(Entry("", PEER_SMALL, {}).words)[-1].state
 
 
 @pytest.mark.parametrize("switch", PEER_SWITCHES)

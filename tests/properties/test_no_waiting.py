@@ -21,7 +21,7 @@ from flnl.engine.local.lightning import mean_over_steps
 from flnl.engine.stacked import training
 from flnl.engine.stacked.tracing import Waits
 from tests.properties.runs import assembled
-from tests.registry import REGISTRY, Entry
+from tests.registry import Entry, others_slow
 
 EXCEPTIONS: Mapping[str, str] = {
     "select": "a rule that chooses an epoch's samples by the client's own model looks at its outputs before the epoch",
@@ -54,7 +54,7 @@ def unwatched(call: Callable[..., Any]) -> Callable[..., Any]:
     return after
 
 
-@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+@pytest.mark.parametrize("entry", others_slow(), ids=str)
 def test_nothing_waits_inside_an_epoch(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: set[str] = set()
     alone, together = sgd.LocalTraining._train, training._Stack.train

@@ -24,12 +24,10 @@ def acting(stage: Stage) -> str:
     names = [type(stage.sampler).__name__, type(stage.batch).__name__, " + ".join(stage.local)]
     if stage.gradient is not None:
         names.append(type(stage.gradient).__name__)
-    aggregator, weights = type(stage.aggregator).__name__, getattr(stage.aggregator, "weights", None)
-    names += [
-        aggregator if weights is None else f"{aggregator}({weights})",
-        type(stage.server).__name__,
-        *stage.exchange,
-    ]
+    weights = getattr(stage.aggregator, "weights", None)
+    aggregator = type(stage.aggregator).__name__
+    names += [aggregator if weights is None else f"{aggregator}({weights})", type(stage.server).__name__]
+    names += stage.exchange
     if stage.correct is not None:
         names.append(f"{stage.correct.rule} at {stage.correct.when}")
     length = f"{stage.passes} passes" if stage.rounds is None else f"{stage.rounds} rounds"
@@ -41,6 +39,13 @@ def test_the_parts_that_were_chosen_act(entry: Entry) -> None:
     method = method_of(entry.words)
     assert {stage.name: acting(stage) for stage in method.stages} == dict(entry.acting)
     assert [stage.number for stage in method.stages] == list(range(1, len(method.stages) + 1))
+
+
+def test_an_aggregator_without_weights_acts_too() -> None:
+    (stage,) = method_of([*TINY, "method=fedavg", "rounds=5"]).stages
+    bare: Any = type("Bare", (), {})()
+    assert acting(stage) == "5 rounds: Uniform, Plain, cross_entropy, Mean(samples), Replace"
+    assert acting(replace(stage, aggregator=bare)) == "5 rounds: Uniform, Plain, cross_entropy, Bare, Replace"
 
 
 @pytest.mark.parametrize("entry", REGISTRY, ids=str)

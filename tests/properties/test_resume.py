@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME, REGISTRY, Entry
 
@@ -18,8 +19,8 @@ def assert_same_run(one: Ran, other: Ran) -> None:
 
 
 @pytest.mark.parametrize("entry", REGISTRY, ids=str)
-def test_stopped_and_resumed_it_is_the_same_run(entry: Entry, tmp_path: Path) -> None:
-    unbroken = run(entry.words, tmp_path / "unbroken")
+def test_stopped_and_resumed_it_is_the_same_run(entry: Entry, references: References, tmp_path: Path) -> None:
+    unbroken = references.run(entry.words)
     assert unbroken.record["status"] == "finished"
     assert max(entry.cuts) < unbroken.record["rounds"]
     if "finetune" in entry.acting:  # or little would be said of the labels that clients keep
@@ -36,18 +37,18 @@ def test_stopped_and_resumed_it_is_the_same_run(entry: Entry, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["fedcorr", "parts_with_memory"])
 @pytest.mark.slow
-def test_stopped_after_every_round_it_is_the_same_run(name: str, tmp_path: Path) -> None:
+def test_stopped_after_every_round_it_is_the_same_run(name: str, references: References, tmp_path: Path) -> None:
     words = BY_NAME[name].words
-    unbroken = run(words, tmp_path / "unbroken")
+    unbroken = references.run(words)
     broken = tmp_path / "broken"
     for cut in range(1, unbroken.record["rounds"] + 1):
         part = run(words, broken, f"max_rounds={cut}", f"resume={str(cut > 1).lower()}")
     assert_same_run(part, unbroken)
 
 
-def test_state_in_every_slot_is_saved(tmp_path: Path) -> None:
+def test_state_in_every_slot_is_saved(references: References) -> None:
     """The registry has an entry whose server and whose loss term remember, and what they know is in the checkpoint."""
-    state = run(BY_NAME["parts_with_memory"].words, tmp_path / "run").state
+    state = references.run(BY_NAME["parts_with_memory"].words).state
     assert "Momentum" in state.server.updates
     visits = {client: own.terms["pull"]["visits"] for client, own in state.clients.items()}
     assert sum(visits.values()) == state.counters.participations

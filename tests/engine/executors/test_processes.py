@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,13 +16,15 @@ import torch
 from flnl.core.errors import UserError
 from flnl.core.execution import Executor, as_list
 from flnl.core.payload import Params
+from flnl.core.state import RoundResult
 from flnl.data.images import TensorImages
 from flnl.engine.executors import dispatch, processes
 from flnl.engine.executors.processes import Local, Processes
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.network import Network
 from tests.engine.executors import jobs
-from tests.properties.runs import Assembled, assembled, difference
+from tests.properties.reference import References
+from tests.properties.runs import assembled, difference
 from tests.registry import BY_NAME, REGISTRY, Entry
 from tests.toys import mlp, network
 
@@ -57,36 +59,37 @@ def received(net: Network) -> Params:
 # ----------------------------------------------------------------------------------------------------- the same bits
 
 
-def same(one: Assembled, executor: Executor) -> bool:
-    """Whether the executor gives every state and number that the run's own gives."""
-    expected, found = one.results(), one.results(executor=executor)
-    assert len(found) == len(expected)
+def same(one: Sequence[RoundResult], other: Sequence[RoundResult]) -> bool:
+    """Whether two runs agree in every state and number."""
+    assert len(one) == len(other)
     return all(
         difference(a.state, b.state) is None
         and (a.cohort, a.metrics, a.evaluation) == (b.cohort, b.metrics, b.evaluation)
         and difference(a.correction, b.correction) is None
-        for a, b in zip(expected, found, strict=True)
+        for a, b in zip(one, other, strict=True)
     )
 
 
 @pytest.mark.parametrize("entry", REGISTRY, ids=str)
-def test_they_agree_with_sequential_to_the_bit(entry: Entry, tmp_path: Path, handed: list[int]) -> None:
+def test_they_agree_with_sequential_to_the_bit(
+    entry: Entry, references: References, tmp_path: Path, handed: list[int]
+) -> None:
     with assembled(entry.words, tmp_path / "run") as one, crew_of(one.evaluator.network, 2) as two:
-        assert same(one, two)
+        assert same(references.run(entry.words).rounds, one.results(executor=two))
         assert set(handed) == {0, 1}, "both workers had a part in it"
 
 
-def test_so_do_three(tmp_path: Path, handed: list[int]) -> None:
+def test_so_do_three(references: References, tmp_path: Path, handed: list[int]) -> None:
     words = BY_NAME["fedcorr_and_parts_with_memory"].words
     with assembled(words, tmp_path / "run") as one, crew_of(one.evaluator.network, 3) as three:
-        assert same(one, three)
+        assert same(references.run(words).rounds, one.results(executor=three))
         assert set(handed) == {0, 1, 2}
 
 
-def test_so_do_those_that_inherit_nothing(tmp_path: Path, handed: list[int]) -> None:
+def test_so_do_those_that_inherit_nothing(references: References, tmp_path: Path, handed: list[int]) -> None:
     words = BY_NAME["fedcorr_with_batch_norm"].words
     with assembled(words, tmp_path / "run") as one, crew_of(one.evaluator.network, 2, "spawn") as spawned:
-        assert same(one, spawned)
+        assert same(references.run(words).rounds, one.results(executor=spawned))
         assert set(handed) == {0, 1}
 
 

@@ -34,7 +34,7 @@ from tests.engine.executors.test_stacked import TERMS, TRAINING, OwnScale, Seen,
 from tests.engine.stacked.tape import Tape
 from tests.properties.parts import Scaled
 from tests.properties.runs import assembled, difference
-from tests.registry import REGISTRY, Entry
+from tests.registry import REGISTRY, Entry, others_slow
 from tests.toys import mlp, network, random_federation
 
 SIZES = (35, 34, 36, 33, 42, 29)
@@ -343,7 +343,7 @@ NOT_STACKED = (
 """Entries all of whose clients run one by one; of every other some steps are recorded."""
 
 
-@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+@pytest.mark.parametrize("entry", others_slow(), ids=str)
 def test_a_method_is_the_same_run(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Cut into the same stacks, one of a single client among them, steps are the same whether recorded or run."""
     found = []

@@ -31,9 +31,9 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     parts = [
         f"{TITLE} “{escaped(sheet.filled.scale.name)}”, ours beside the papers'",
         scale(sheet),
-        "[report.html](report.html) has all of them on one page, with curves, figures, and the runs and commands "
-        "behind every number; each table is here as `.md`, `.tex` and `.csv`. [runs](runs) has a "
-        "record of each run: its command, its closing numbers, and what it was made with.",
+        "Each table is here as `.md`, `.tex` and `.csv`. [runs](runs) has a record of each run: its command, its "
+        f"closing numbers, and what it was made with. `flnl tables render scale={sheet.filled.scale.name}` also writes "
+        "`report.html`: all tables on one page, with curves, figures, and the runs and commands behind every number.",
         grid(rows),
         bullets("Where the numbers come from", [f"{name}: {text}" for name, text in provenance.items()]),
     ]

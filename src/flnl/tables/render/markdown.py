@@ -29,8 +29,7 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str
         bullets("Notes", sheet.notes),
         _agreement(agreements),
         f"{escaped(provenance)} The runs and the commands behind every number are in "
-        f"[{sheet.filled.table.name}.csv]({sheet.filled.table.name}.csv) and [report.html](report.html), "
-        "their records in [runs](runs).",
+        f"[{sheet.filled.table.name}.csv]({sheet.filled.table.name}.csv), their records in [runs](runs).",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
