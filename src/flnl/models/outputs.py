@@ -49,8 +49,8 @@ def networks(make: Callable[[], nn.Module], count: int) -> nn.Module:
 
 def outputs(module: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     """All outputs of ``module`` on ``inputs`` by name; only the logits of a module without a method ``outputs``."""
-    named: dict[str, Tensor] = module.outputs(inputs) if hasattr(module, "outputs") else {LOGITS: module(inputs)}
-    return named
+    several: Callable[[Tensor], dict[str, Tensor]] | None = getattr(module, "outputs", None)
+    return {LOGITS: module(inputs)} if several is None else several(inputs)
 
 
 def output(module: nn.Module, name: str, inputs: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def output(module: nn.Module, name: str, inputs: Tensor) -> Tensor:
         return logits
     named = outputs(module, inputs)
     if name == FEATURES and name not in named and hasattr(module, "head"):
-        return _read_by(module, module.head, inputs)
+        return _read_by(module, module.get_submodule("head"), inputs)
     if name not in named:
         raise LookupError(f"the network has no output {name!r}; there are {', '.join(named)}")
     return named[name]
