@@ -31,7 +31,7 @@ def cells(scaling: Scaling, *, each: bool = False) -> Iterator[tuple[str, Words]
         for row, column in pairs:
             if each or not {id(row), id(column)} <= seen:
                 seen |= {id(row), id(column)}
-                yield f"{name} {row.label} {column.label}", scaling.words(row, column)
+                yield f"{name} {row.label} {column.label}", scaling.resolve(row, column)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ def test_every_cell_makes_a_run(scale: str, composer: Identities) -> None:
 def test_composing_in_parts_is_composing(composer: Identities) -> None:
     """Values set on a copy give what the command line gives, deletions and lists included."""
     row, column = load.table("fedpeer_2").rows[5], load.table("fedpeer_2").columns[0]
-    human = load.scaling("small").words(row, column)
+    human = load.scaling("small").resolve(row, column)
     assert "~noise.source" in human
     plus = next(row for row in load.table("flr_3").rows if row.label == "FLR+")
-    for words in (human, load.scaling("paper").words(plus, load.table("flr_3").columns[4])):
+    for words in (human, load.scaling("paper").resolve(plus, load.table("flr_3").columns[4])):
         composed = compose.resolved(compose.load([*words, "seed=3"]))
         assert composer.of((*words, "seed=3")).key == run_key(composed)
 
