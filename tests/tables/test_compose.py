@@ -11,7 +11,7 @@ from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.identity import NOT_OF_THE_KEY, run_key
 from flnl.tables import identity, load
-from flnl.tables.identity import Identities, _chooses, trainings
+from flnl.tables.identity import Identities, _is_choice, trainings
 from flnl.tables.plan import RECORDED
 from flnl.tables.scaling import Scaling
 
@@ -100,7 +100,7 @@ def test_words_that_record_more_make_no_other_run() -> None:
 
 def test_groups_are_told_from_values() -> None:
     assert [
-        w for w in ("noise=flr", "noise.rho=1", "method/local=[flr]", "~noise.source", "seed=1") if _chooses(w)
+        w for w in ("noise=flr", "noise.rho=1", "method/local=[flr]", "~noise.source", "seed=1") if _is_choice(w)
     ] == [
         "noise=flr",
         "method/local=[flr]",

@@ -254,7 +254,7 @@ def main() -> None:
     if {"-h", "--help"} & set(arguments):
         print(USAGE.format(scales=", ".join(load.scales())))
         return
-    guard.guarded(lambda: command(arguments), overrides=False)
+    guard.guarded(lambda: command(arguments), name="flnl tables", overrides=False)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def check(plan: Plan, arguments: Sequence[str]) -> None:
     Raises:
         UserError: for an invalid override, or one that would change the keys of the runs.
     """
-    overrides.check_words(arguments)
+    overrides.check_arguments(arguments)
     of_hydra, of_run = _split(arguments)
     run = next(iter(plan.runs.values()), None)
     try:

@@ -36,8 +36,8 @@ def table(filled: Filled, evidence: Evidence) -> str:
     """The whole file.
 
     ``seeds`` counts the seeds that have a value. The last three fields are JSON lists. ``records`` are paths relative
-    to this file, of finished runs only. A target that a run did not reach is ``inf``. A rendered column that merges several
-    columns of the paper has a line for each (``paper_column``), with the same number of ours.
+    to this file, of finished runs only. A target that a run did not reach is ``inf``. A rendered column that merges
+    several columns of the paper has a line for each (``paper_column``), with the same number of ours.
     """
     rows: list[dict[str, object]] = []
     metric, labels = filled.table.metric, [column.label for column in filled.table.columns]

@@ -43,8 +43,8 @@ class Ranking:
     No number is imputed. Of all sets of methods (three or more, if that leaves enough settings), the chosen one is
     complete in the most settings, and among those the largest. Columns with the same runs count as one setting.
     Nemenyi's test follows Friedman's: it needs no more settings, whereas signed-rank tests with Holm's correction
-    cannot reach 5 % below six settings, however clear the differences are. Its critical difference is the same for all pairs,
-    so the diagram shows it as a length. Settings of one paper share data sets, so the p-value is optimistic.
+    cannot reach 5 % below six settings, however clear the differences are. Its critical difference is the same for
+    all pairs, so the diagram shows it as a length. Settings of one paper share data sets, so the p-value is optimistic.
     """
 
     paper: str
