@@ -197,7 +197,7 @@ def test_predict_says_why_pixels_are_refused(own: Own, tmp_path: Path, said: Com
 
 def test_predict_s_help_states_the_limits(said: Commands) -> None:
     text = " ".join(said(predict, "--help").out.split())
-    assert "files of more than 256 MiB and images of more than 134,217,728 pixels are named and left out" in text
+    assert "files of more than 256 MiB and images of more than 134,217,728 pixels are reported and skipped" in text
 
 
 def test_compare_names_foreign_runs(tmp_path: Path, said: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
