@@ -1,9 +1,9 @@
-"""``flnl``, which is ``python -m flnl``: a run or a sweep, and commands that read what they leave.
+"""``flnl``, also ``python -m flnl``: a run or a sweep, and commands that read their results.
 
     flnl method=fedcorr noise.rho=0.6       one run; with -m a sweep
-    flnl compare multirun/2026-11-20        a command by its name
+    flnl compare multirun/2026-11-20        a command
 
-A command is imported when it is chosen.
+Only the chosen command is imported.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from flnl import __version__
 
 TRAIN = "run"
 COMMANDS = {
-    TRAIN: ("flnl.main", "KEY=VALUE ...", "train; -m makes a sweep of it. The name may be left out"),
-    "list": ("flnl.list", "[GROUP ...]", "what can be chosen, with a line each"),
+    TRAIN: ("flnl.main", "KEY=VALUE ...", 'train; with -m a sweep. "run" may be omitted'),
+    "list": ("flnl.list", "[GROUP ...]", "all groups and options, a line each"),
     "card": ("flnl.data.federation.__main__", "KEY=VALUE ...", "the federation, without training"),
     "compare": ("flnl.compare.__main__", "RUN_DIR_OR_PATTERN ...", "finished runs side by side"),
-    "figures": ("flnl.figures.__main__", "RUN_DIR ...", "the figures of runs, drawn again from their records"),
-    "tables": ("flnl.tables.__main__", "list|plan|run|render ...", "the papers' tables, ours beside theirs"),
+    "figures": ("flnl.figures.__main__", "RUN_DIR ...", "redraw the figures of runs from their records"),
+    "tables": ("flnl.tables.__main__", "list|plan|run|render ...", "the papers' tables, our numbers beside theirs"),
     "predict": ("flnl.predict", "RUN_DIR IMAGE_OR_FOLDER ...", "classify images with the model of a run"),
 }
-"""The module whose ``main`` each command is, what it takes, and what it does."""
+"""Each command's module with its ``main``, its arguments, and what it does."""
 
 
 def usage() -> str:
-    """All commands, a line each, and where the rest is told.
+    """All commands, a line each, and where to read more.
 
     >>> print(usage().splitlines()[2])
-      flnl list [GROUP ...]                     what can be chosen, with a line each
+      flnl list [GROUP ...]                     all groups and options, a line each
     """
     taken = {name: f"flnl {name} {takes}" for name, (_, takes, _) in COMMANDS.items()}
     width = max(map(len, taken.values()))
@@ -44,26 +44,26 @@ def usage() -> str:
             "  flnl method=fedcorr noise.rho=0.6       one run",
             "  flnl -m method=fedavg,fedcorr seed=1,2  a sweep",
             "",
-            f"flnl COMMAND --help says more; flnl {TRAIN} --help has every group, option and key.",
+            f"flnl COMMAND --help explains a command; flnl {TRAIN} --help lists every group, option and key.",
         ]
     )
 
 
 def main() -> None:
-    """Run the command that the first word names; without one, train with all words as overrides.
+    """Run the command that the first argument names; without one, train with all arguments as overrides.
 
-    What looks like a command and is none is refused in one line, with exit code 2.
+    An unknown command is refused in one line, with exit code 2.
     """
-    words = sys.argv[1:]
-    name = words[0] if words else ""
-    if words in (["--help"], ["-h"]):
+    arguments = sys.argv[1:]
+    name = arguments[0] if arguments else ""
+    if arguments in (["--help"], ["-h"]):
         print(usage())
         return
-    if words == ["--version"]:
+    if arguments == ["--version"]:
         print(f"flnl {__version__}")
         return
     if "" not in sys.path:
-        sys.path.append("")  # classes of one's own in the working folder, last, so that they hide nothing
+        sys.path.append("")  # the user's classes in the working folder; last, so that they shadow no installed module
     if name in COMMANDS:
         del sys.argv[1]
     elif re.fullmatch(r"[A-Za-z][\w-]*", name):

@@ -1,6 +1,6 @@
-"""Name what can be chosen, each with the line that its file begins with.
+"""List the groups and their options, each with the comment at the head of its file.
 
-flnl list [GROUP...]          all, or of these groups: method, method/local, noise ...
+flnl list [GROUP...]          all groups, or these: method, method/local, noise ...
 flnl list --markdown GROUP    the options of one group as a Markdown table
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flnl.cli import guard
+from flnl.cli.parser import Parser
 from flnl.config.groups import described, groups
 from flnl.config.resolvers import CONF
 from flnl.core.errors import UserError
@@ -19,21 +20,23 @@ from flnl.core.terminal import cell, print_line
 
 
 def chosen(names: Sequence[str]) -> dict[str, list[Path]]:
-    """The groups called ``names`` and those below them, or all; a slot may go without ``method/``.
+    """The files of the groups ``names`` and of the groups below them; of all groups if ``names`` is empty.
+
+    The prefix ``method/`` of a slot may be omitted.
 
     Raises:
-        UserError: if there is no such group, naming the nearest.
+        UserError: for an unknown group, naming the closest match.
     """
     known = groups()
     if not names:
         return known
     wanted = set()
     for name in names:
-        asked = name.strip("/")
-        below = [group for group in known if f"{group}/".startswith(f"{asked}/") or group == f"method/{asked}"]
+        prefix = name.strip("/")
+        below = [group for group in known if f"{group}/".startswith(f"{prefix}/") or group == f"method/{prefix}"]
         if not below:
             short = {group.removeprefix("method/"): group for group in known}
-            close = difflib.get_close_matches(asked, [*known, *short], n=1)
+            close = difflib.get_close_matches(prefix, [*known, *short], n=1)
             hint = f"did you mean {close[0]}? " if close else ""
             raise UserError(f"{name} is not a group; {hint}there are {', '.join(known)}")
         wanted.update(below)
@@ -59,25 +62,25 @@ def markdown(group: str) -> str:
 
 
 def show(names: Sequence[str]) -> None:
-    """Tables on a terminal; elsewhere a line ``group=option  description`` each.
+    """Print the options: tables on a terminal, elsewhere lines of ``group=option  description``.
 
     Raises:
-        UserError: for what the user can mend.
+        UserError: for an unknown group.
     """
     from rich.console import Console
     from rich.table import Table
 
     console = Console(markup=False, highlight=False)
-    found = list(rows(names))
+    options = list(rows(names))
     if not console.is_terminal:
-        for group, option, description in found:
+        for group, option, description in options:
             print_line(f"{group}={option}  {description}".rstrip())
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     before = None
-    for group, option, description in found:
+    for group, option, description in options:
         if group != before:
             table.add_row(*(("", "") if before is not None else ()))
             table.add_row(cell(group), "", style="cyan")
@@ -86,17 +89,40 @@ def show(names: Sequence[str]) -> None:
     console.print(table)
 
 
+def parser() -> Parser:
+    """The arguments of the command."""
+    arguments = Parser(
+        prog="flnl list",
+        description="List methods, their parts, data sets and all other options, each with a description.",
+        allow_abbrev=False,
+    )
+    arguments.add_argument(
+        "groups",
+        metavar="GROUP",
+        nargs="*",
+        help="only these groups, as in method, method/local or noise; by default all",
+    )
+    arguments.add_argument("--markdown", action="store_true", help="one Markdown table per group, by default of method")
+    return arguments
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Print what the arguments ask for.
+
+    Raises:
+        UserError: for an unknown group or option.
+    """
+    request = parser().parse_args(arguments)
+    if request.markdown:
+        for group in request.groups or ["method"]:
+            print(markdown(group))
+    else:
+        show(request.groups)
+
+
 def main() -> None:
-    """What ``flnl list`` runs."""
-    words = sys.argv[1:]
-    if {"-h", "--help"} & set(words):
-        print("flnl list [GROUP ...]: name methods, parts, data sets and whatever else can be chosen")
-        print("flnl list --markdown GROUP: the options of one group as a Markdown table")
-        return
-    if words[:1] == ["--markdown"]:
-        guard.guarded(lambda: [print(markdown(group)) for group in words[1:] or ["method"]], overrides=False)
-        return
-    guard.guarded(lambda: show(words), overrides=False)
+    """Entry point of ``flnl list``."""
+    guard.guarded(lambda: run(sys.argv[1:]), name="flnl list", overrides=False)
 
 
 if __name__ == "__main__":

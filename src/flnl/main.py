@@ -1,8 +1,8 @@
-"""The entry point: one run, or a sweep of them.
+"""The entry point of training: one run, or a sweep.
 
     flnl method=fedcorr noise.rho=0.6
 
-What takes seconds to import is imported when something is to be run.
+Modules that take seconds to import are imported only when a run starts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _main(cfg: DictConfig) -> float | None:
         from flnl.run.train import train
 
         signalled = train(cfg, job.typed(chosen)).signal
-    except Exception as error:  # Hydra would announce it in a line of its own
+    except Exception as error:  # re-raised by main(); Hydra would print its own message
         _failed.append(error)
         return None
     if signalled is not None:
@@ -51,12 +51,12 @@ def _main(cfg: DictConfig) -> float | None:
 _failed: list[Exception] = []
 
 
-def _by_hydra(words: Sequence[str]) -> None:
-    """Have Hydra do what the words say. A run's own errors are kept elsewhere, so what arises here is of Hydra's keys.
+def _by_hydra(arguments: Sequence[str]) -> None:
+    """Start Hydra. ``_main`` stores a run's errors in ``_failed``, so an exception here comes from Hydra's own keys.
 
     Raises:
-        UserError: if Hydra cannot do what the words ask of it.
-        SystemExit: 2, if it has said so itself.
+        UserError: if Hydra cannot do what its keys ask for.
+        SystemExit: with 2, if Hydra has printed the error itself.
     """
     try:
         with accounted():
@@ -67,13 +67,13 @@ def _by_hydra(words: Sequence[str]) -> None:
     except (UserError, HydraException, OmegaConfBaseException):
         raise
     except Exception as error:
-        if asked := [word for word in words if word.lstrip("+~").startswith(("hydra", "--config"))]:
-            raise UserError(f"{', '.join(asked)}: Hydra cannot do that ({in_one_line(error)})") from error
+        if keys := [argument for argument in arguments if argument.lstrip("+~").startswith(("hydra", "--config"))]:
+            raise UserError(f"{', '.join(keys)}: Hydra cannot do that ({in_one_line(error)})") from error
         raise
 
 
 def main() -> None:
-    """What ``flnl`` runs where no other command is named."""
+    """Entry point of ``flnl`` without a command's name, and of ``flnl run``."""
 
     def entry() -> None:
         if {"--help", "-h"} & set(sys.argv[1:]):

@@ -2,9 +2,9 @@
 
     flnl predict RUN_DIR IMAGE_OR_FOLDER... [--csv FILE]
 
-Images are read as in training: resized to the model's inputs, in its colours, without augmentation. Their pixels are
-taken as 0..255 and brought to the range that the data set stores: the digits' is 0..16, so 255 is their 16. What is no
-regular file, too large or no image is named and left out.
+Images are prepared as in training: resized to the model's input, converted to its colour channels, not augmented. Pixel
+values 0..255 are scaled to the range that the data set stores: the digits use 0..16, so 255 becomes 16. Files that are
+not regular, too large or not images are reported and skipped.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from flnl.engine.model_file import ModelFile
 
 BATCH = 256
-"""Images decoded at once."""
+"""Images decoded and classified at once."""
 SHOWN = 3
-"""Classes named for each image, the most probable first."""
+"""Number of classes shown for each image, the most probable first."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One image: its path and its ``SHOWN`` most probable classes, or why it cannot be read."""
+    """One image: its path and its ``SHOWN`` most probable classes, or the reason why it cannot be read."""
 
     path: str
     top: tuple[tuple[str, float], ...] = ()
@@ -44,12 +44,15 @@ class Prediction:
 
 
 def classify(model: ModelFile, paths: Sequence[Path], places: Sequence[Path] = ()) -> Iterator[Prediction]:
-    """The classes of the images at ``paths``, in their order.
+    """Classify the images at ``paths``, in their order.
 
-    ``places`` are folders with configuration files that name the model's class, besides ``conf/``.
+    Args:
+        model: the model of a run.
+        paths: the images.
+        places: folders, besides ``conf/``, with configuration files that name the model's class.
 
     Raises:
-        UserError: if the model's inputs are no images, or its weights do not fit.
+        UserError: if the model's inputs are not images, or its weights do not fit.
     """
     import numpy as np
     import torch
@@ -59,7 +62,7 @@ def classify(model: ModelFile, paths: Sequence[Path], places: Sequence[Path] = (
 
     channels, height, width = model.shape
     if channels not in (1, 3):
-        raise UserError(f"this model takes inputs of {channels}x{height}x{width}, which are no images")
+        raise UserError(f"this model takes inputs of {channels}x{height}x{width}, which are not images")
     network = model.network(places)
     network.transform = replace(network.transform, scale=255.0)
     for start in range(0, len(paths), BATCH):
@@ -71,7 +74,7 @@ def classify(model: ModelFile, paths: Sequence[Path], places: Sequence[Path] = (
                 read.append(decode(read_bytes(path), (height, width), channels))
             except ImageError as error:
                 faults[path] = str(error)
-            except Exception as error:  # a broken file makes a decoder fail in any way
+            except Exception as error:  # a broken file can make a decoder raise anything
                 faults[path] = (error.strerror if isinstance(error, OSError) else None) or "it cannot be decoded"
         pixels = np.stack(read) if read else np.empty((0, channels, height, width), np.uint8)
         logits = network.outputs(TensorImages(torch.from_numpy(pixels)), torch.arange(len(read)))
@@ -86,20 +89,20 @@ def classify(model: ModelFile, paths: Sequence[Path], places: Sequence[Path] = (
 
 
 def images_below(names: Sequence[str]) -> list[Path]:
-    """The files named, and all images below the folders named, sorted within each.
+    """The named files, and all images below the named folders, sorted within each folder.
 
     Raises:
-        UserError: if one is not there, or a folder has no image.
+        UserError: if a path does not exist, or a folder contains no image.
     """
     from flnl.data.datasets.image_folder import SUFFIXES
 
-    found: list[Path] = []
+    images: list[Path] = []
     for name in names:
         path = Path(name)
         if not path.exists():
-            raise UserError(f"{path} is not there: name an image or a folder of images")
+            raise UserError(f"{path} does not exist: name an image or a folder of images")
         if not path.is_dir():
-            found.append(path)
+            images.append(path)
             continue
         below = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
         below = [p for p in below if not p.is_dir()]
@@ -107,19 +110,19 @@ def images_below(names: Sequence[str]) -> list[Path]:
             raise UserError(
                 f"there are no images below {path}: their names should end in {', '.join(sorted(SUFFIXES))}"
             )
-        found += below
-    return found
+        images += below
+    return images
 
 
 def show(predictions: Sequence[Prediction]) -> None:
-    """A table on a terminal; lines with tabs elsewhere."""
+    """Print the predictions: a table on a terminal, tab-separated lines elsewhere."""
     from rich.console import Console
     from rich.table import Table
 
     header = ("path", "class", "probability", f"top {SHOWN}")
     rows = [
-        (found.path, found.top[0][0], f"{found.top[0][1]:.4f}", ", ".join(f"{name} {p:.4f}" for name, p in found.top))
-        for found in predictions
+        (one.path, one.top[0][0], f"{one.top[0][1]:.4f}", ", ".join(f"{name} {p:.4f}" for name, p in one.top))
+        for one in predictions
     ]
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
@@ -135,19 +138,20 @@ def show(predictions: Sequence[Prediction]) -> None:
 
 
 def save(predictions: Sequence[Prediction], file: Path) -> None:
-    """The same as CSV: ``path``, ``class``, ``probability``, then ``class_2``, ``probability_2`` and so on.
+    """Write the predictions as CSV: ``path``, ``class``, ``probability``, ``class_2``, ``probability_2`` and so on.
 
-    A path or class that a spreadsheet would take for a formula has a mark before it: ``spreadsheet.text_of``.
+    A path or class that a spreadsheet would read as a formula gets a ``'`` before it, which ``spreadsheet.text_of``
+    removes.
 
     Raises:
-        UserError: if it cannot be written.
+        UserError: if the file cannot be written.
     """
     from flnl.storage.output_file import write_output
 
-    count = max((len(found.top) for found in predictions), default=1)
+    count = max((len(one.top) for one in predictions), default=1)
     ranks = ["" if rank == 1 else f"_{rank}" for rank in range(1, count + 1)]
     header = ["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))]
-    rows = ([found.path, *(value for name, p in found.top for value in (name, f"{p:.6g}"))] for found in predictions)
+    rows = ([one.path, *(value for name, p in one.top for value in (name, f"{p:.6g}"))] for one in predictions)
     try:
         write_output(file, csv_text([header, *rows]).encode("utf-8", errors="surrogateescape"))
     except OSError as error:
@@ -155,60 +159,63 @@ def save(predictions: Sequence[Prediction], file: Path) -> None:
 
 
 def parser() -> Parser:
-    """What the command takes."""
-    words = Parser(prog="flnl predict", description="Classify images with the model of a run.")
-    words.add_argument("run", metavar="RUN_DIR", type=Path, help="the run's folder, or its model.pt")
-    words.add_argument(
+    """The arguments of the command."""
+    arguments = Parser(prog="flnl predict", description="Classify images with the model of a run.")
+    arguments.add_argument("run", metavar="RUN_DIR", type=Path, help="the run's folder, or its model.pt")
+    arguments.add_argument(
         "images",
         metavar="IMAGE_OR_FOLDER",
         nargs="+",
-        help="images; of a folder, all that lie below. Devices, pipes, files of more than"
-        f" {MOST_BYTES // 2**20} MiB and images of more than {MOST_PIXELS:,} pixels are named and left out",
+        help="images, or folders, searched with their subfolders. Devices, pipes, files of more than"
+        f" {MOST_BYTES // 2**20} MiB and images of more than {MOST_PIXELS:,} pixels are reported and skipped",
     )
-    words.add_argument(
+    arguments.add_argument(
         "--csv",
         metavar="FILE",
         type=Path,
-        help="write the table there, too; a ' stands before a name that a spreadsheet would take for a formula",
+        help="also write the table to FILE; a name that a spreadsheet would read as a formula gets a ' before it",
     )
-    add_config_dir(words)
-    return words
+    add_config_dir(arguments)
+    return arguments
 
 
-def predict(words: Sequence[str]) -> int:
-    """Print what the images are; gives the exit code, 1 where none could be read.
+def predict(arguments: Sequence[str]) -> int:
+    """Print the classes of the images.
+
+    Returns:
+        The exit code: 1 if no image could be read, else 0.
 
     Raises:
-        UserError: for what the user can mend.
+        UserError: for mistakes that the user can correct.
     """
-    asked = parser().parse_args(words)
-    paths = images_below(asked.images)
+    request = parser().parse_args(arguments)
+    paths = images_below(request.images)
     from flnl.engine.model_file import ModelFile
 
-    model = ModelFile.load(asked.run)
+    model = ModelFile.load(request.run)
     if model.stored != "uint8":
         print_line(
-            f"note: {model.dataset} holds numbers, not 8-bit images; pixels of 0..255 are given to it as 0..1",
+            f"note: {model.dataset} holds numbers, not 8-bit images; pixels 0..255 are scaled to 0..1 for this model",
             to=sys.stderr,
         )
-    found = list(classify(model, paths, asked.config_dir))
-    read = [one for one in found if one.fault is None]
-    for one in found:
+    predictions = list(classify(model, paths, request.config_dir))
+    read = [one for one in predictions if one.fault is None]
+    for one in predictions:
         if one.fault is not None:
             print_line(f"{one.path} cannot be read ({one.fault})", to=sys.stderr)
-    if len(read) < len(found):
-        print(f"{len(found) - len(read)} of {len(found)} images could not be read", file=sys.stderr)
+    if len(read) < len(predictions):
+        print(f"{len(predictions) - len(read)} of {len(predictions)} images could not be read", file=sys.stderr)
     if not read:
         return 1
     show(read)
-    if asked.csv is not None:
-        save(read, asked.csv)
+    if request.csv is not None:
+        save(read, request.csv)
     return 0
 
 
 def main() -> None:
-    """What ``flnl predict`` runs."""
-    guard.guarded(lambda: sys.exit(predict(sys.argv[1:])), overrides=False)
+    """Entry point of ``flnl predict``."""
+    guard.guarded(lambda: sys.exit(predict(sys.argv[1:])), name="flnl predict", overrides=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How these tests start runs: in this process, in one that was forked, or by ``python -m src.main``."""
+"""How these tests start runs: by ``flnl.main`` in this process, or in one that was forked."""
 
 import contextlib
 import io
@@ -42,7 +42,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
 
     def run(*words: str) -> Said:
         monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-        monkeypatch.setattr(sys, "argv", ["src/main.py", *words])
+        monkeypatch.setattr(sys, "argv", ["flnl", *words])
         GlobalHydra.instance().clear()
         out, err, code = io.StringIO(), io.StringIO(), 0
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -177,6 +177,6 @@ def resuming_words(said: Said) -> Sequence[str]:
     """The overrides of the command that a stopped run has printed."""
     import shlex
 
-    found = re.search(r"python -m src\.main (.*)", said.err)
-    assert found, said.err
-    return shlex.split(found.group(1))
+    match = re.search(r"to go on: flnl (.*)", said.err)
+    assert match, said.err
+    return shlex.split(match.group(1))

@@ -113,7 +113,7 @@ FAULTS: dict[str, tuple[Write, tuple[str, ...], str]] = {
         ARRAYS,
         "arrays.npz has a label 19000000000000000",
     ),
-    "members that are no arrays": (zipped, ARRAYS, "x_train is no array"),
+    "members that are no arrays": (zipped, ARRAYS, "x_train is not an array"),
     "an empty label file": (beside("labels.csv", b""), LABELLED, "labels.csv has no column 'id'"),
     "a column twice": (
         beside("labels.csv", b"id,label,label\n" + b"".join(b"%d,0,1\n" % i for i in range(20))),
@@ -164,7 +164,7 @@ FAULTS: dict[str, tuple[Write, tuple[str, ...], str]] = {
     "an imaginary transition": (
         beside("T.npy", np.eye(3) * 1j),
         (*MATRIX, "noise.path=T.npy"),
-        "noise.path=T.npy cannot be read (it is no array of real numbers)",
+        "noise.path=T.npy cannot be read (it is not an array of real numbers)",
     ),
     "an empty transition": (beside("T.csv", b""), (*MATRIX, "noise.path=T.csv"), "noise.path=T.csv is 0 x 1"),
 }

@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     # choices
     "an exchange twice": (["method/exchange=[lid,lid]"], "method/exchange=[lid,lid]: method/exchange takes each"),
-    "a term twice": (["method=fedavg", "method/local=[cross_entropy,cross_entropy]"], "and cross_entropy stands there"),
+    "a term twice": (["method=fedavg", "method/local=[cross_entropy,cross_entropy]"], "and cross_entropy is repeated"),
     # numbers
     "too many digits": ([f"seed={DIGITS}"], "a number may have at most 4300 digits"),
     "an epsilon beside which 1 + epsilon is 1": (["method=fedpeer", "method.epsilon=1e-17"], "method.epsilon=1e-17"),
@@ -270,6 +270,31 @@ def test_the_card_of_a_federation_goes_to_a_folder(said: Commands, monkeypatch: 
     assert (tmp_path / "a_file").read_text() == "kept"
 
 
+@pytest.mark.parametrize("words", [("--cfg", "job"), ("seed=1", "-m")])
+def test_the_card_takes_no_options(words: tuple[str, ...], said: Commands) -> None:  # noqa: F811
+    answer = said(card, *words)
+    refused(Said(answer.code, answer.out, answer.err))
+    option = next(word for word in words if word.startswith("-"))
+    assert answer.err == (
+        f"error: {option}: flnl card takes overrides alone, as in noise.rho=0.6; see flnl card --help\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(["--foo"], "unrecognized arguments: --foo; see flnl list --help"), (["--mark"], "arguments: --mark")],
+)
+def test_the_list_refuses_unknown_options(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["flnl list", *words])
+    with pytest.raises(SystemExit) as left:
+        list_main()
+    answer = capsys.readouterr()
+    refused(Said(int(str(left.value.code)), answer.out, answer.err))
+    assert expected in answer.err
+
+
 def test_a_path_that_the_system_refuses_is_named_as_it_was_typed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,7 +305,7 @@ def test_a_path_that_the_system_refuses_is_named_as_it_was_typed(
         monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
         monkeypatch.setattr("sys.argv", ["program", *words])
         with pytest.raises(SystemExit) as left:
-            guarded(fail, overrides=False)
+            guarded(fail, name="flnl card", overrides=False)
         return left.value.code, capsys.readouterr().err
 
     assert ends(OSError(errno.ENAMETOOLONG, "too long", "a/b"), "x", "out=a") == (2, "error: out=a: too long\n")
@@ -289,7 +314,7 @@ def test_a_path_that_the_system_refuses_is_named_as_it_was_typed(
     for error in (OSError(errno.ENOSPC, "full", "a"), OSError(errno.ENOENT, "gone", "ab"), OSError("?"), ValueError()):
         code, line = ends(error, "a")
         assert code == 1
-        assert line.startswith("error: the run failed: ")
+        assert line.startswith("error: flnl card failed: ")
     assert ends(OSError(errno.ENOENT, "gone", "ab"), "a")[0] == 1
 
 

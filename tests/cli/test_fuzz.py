@@ -149,7 +149,7 @@ def assembled(words: Sequence[str], composed: DictConfig, word: str | None) -> S
     """How a command ends that stops before its first round; Hydra sets the word on what the others compose to."""
 
     def entry() -> None:
-        overrides.check_words(words)
+        overrides.check_arguments(words)
         cfg = copy.deepcopy(composed)
         if word is not None:
             ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides([word]), cfg)
@@ -191,7 +191,7 @@ def test_every_key_is_refused_by_name_or_taken(
     base: tuple[str, ...], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLNL_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(sys, "argv", ["src/main.py"])
+    monkeypatch.setattr(sys, "argv", ["flnl"])
     words = words_of(base)
     composed = compose.load(words)
     reference = assembled([*words, "output=reference"], composed, None)

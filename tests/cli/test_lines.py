@@ -131,7 +131,7 @@ def test_damage_before_the_checkpoint_is_an_error_that_names_file_and_line(
             assert said.code == 2
             (error,) = (line for line in said.err.splitlines() if line.startswith("error: "))
             assert f"line {line_at(whole, place)} of {path} " in error
-            assert "put back a copy" in error
+            assert "restore the file" in error
             assert {p: p.read_bytes() for p in before} == before
             path.write_bytes(whole)
         path.unlink()
@@ -224,7 +224,7 @@ def test_a_damaged_run_is_left_out_of_a_comparison(
     assert [one.folder.name for one in found] == ["b"]
     (note,) = capsys.readouterr().err.splitlines()
     assert f"is left out: line {number} of {ran.folder / 'metrics.jsonl'} " in note
-    with pytest.raises(UserError, match="no run can be read whole"):
+    with pytest.raises(UserError, match="no run can be read completely"):
         find([str(ran.folder)])
     caplog.clear()
     run(FEDAVG, ran.folder, "resume=true")

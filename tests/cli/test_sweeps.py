@@ -94,7 +94,7 @@ def test_a_finished_sweep_exits_0_and_suggests_nothing(command: Command, tmp_pat
     [
         ("noise.rho=0.2,1.6", "job 1: noise.rho=1.6: must be less than or equal to 1"),
         ("method=fedavg,fedavgg", "fedavgg does not exist; did you mean fedavg?"),
-        ("seed=range(1,0)", "seed=range(1,0) stands for no value at all, so the sweep has no job"),
+        ("seed=range(1,0)", "seed=range(1,0) gives no value, so the sweep has no jobs"),
         ("train.lr=0.1,abc", "job 1: train.lr=abc: must be a valid number"),
     ],
 )

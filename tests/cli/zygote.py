@@ -1,4 +1,4 @@
-"""A process that has imported everything and forks a run of ``src.main`` on request, so that a start takes no seconds.
+"""A process that has imported everything and forks a run of ``flnl.main`` on request, so that a start takes no seconds.
 
 Requests and answers are lines of JSON. What is forked has its own folder, output and signals: a process as any other.
 """
@@ -38,7 +38,7 @@ def become(request: dict[str, Any]) -> NoReturn:
         os.environ.update(request["env"])
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        sys.argv = ["src/main.py", *request["words"]]
+        sys.argv = ["flnl", *request["words"]]
         code = outcome()
     except KeyboardInterrupt:  # before the entry point was reached
         code = 130

@@ -84,5 +84,5 @@ def test_a_cut_takes_the_first_of_each_class_as_equally_as_there_are(labels: lis
 
 
 def test_a_cut_larger_than_the_set_is_refused():
-    with pytest.raises(UserError, match=r"^dataset\.test_size: 361 samples asked for, the data set has 360$"):
+    with pytest.raises(UserError, match=r"^dataset\.test_size=361: the data set has only 360 samples$"):
         Digits("digits", None, 361)()

@@ -100,7 +100,7 @@ def test_devices_and_pipes_in_folders_are_named_and_left_out(folder: Path, caplo
     data = folder_part(folder)()
     assert set(data.ids or ()) - set(TRAIN) == {"bee/linked.png"}
     lines = [record.getMessage() for record in caplog.records]
-    assert lines == [f"{folder}/train/ant/pipe.png is no regular file and is left out, and so are 2 more"]
+    assert lines == [f"{folder}/train/ant/pipe.png is not a regular file and is left out, and so are 2 more"]
 
 
 def test_an_image_that_a_pipe_replaced_is_black_and_named(folder: Path, caplog: pytest.LogCaptureFixture):
@@ -116,7 +116,7 @@ def test_an_image_that_a_pipe_replaced_is_black_and_named(folder: Path, caplog: 
         os.close(os.open(folder / "train" / TRAIN[0], os.O_RDWR | os.O_NONBLOCK))  # the other end, for who waits for it
     assert [bool(image.any()) for image in read] == [False, False, True]
     assert [record.getMessage().split("cannot be decoded ")[1].split(" and is")[0] for record in caplog.records] == [
-        "(it is a device, a pipe or a socket, no file)",
+        "(it is a device, a pipe or a socket, not a file)",
         "(it has 257 MiB; up to 256 are read)",
     ]
 
@@ -422,9 +422,9 @@ def test_a_label_file_for_arrays(tmp_path: Path):
         ({"x_train": np.full((12, 8, 10), np.nan)}, "x_train of .* not finite"),
         ({"x_test": np.full((6, 8, 10), np.inf)}, "x_test of .* not finite"),
         ({"x_train": np.full((12, 8, 10), 1e300)}, "not finite as float32"),
-        ({"x_train": np.zeros((12, 8, 10))}, "float32 .* and uint8 .*not alike"),
-        ({"x_train": np.zeros((12, 8, 9), np.uint8)}, "not alike"),
-        ({"x_train": np.zeros((12, 8, 10), complex)}, "complex128, which are no numbers"),
+        ({"x_train": np.zeros((12, 8, 10))}, "float32 .* and uint8 .*must agree"),
+        ({"x_train": np.zeros((12, 8, 9), np.uint8)}, "must agree"),
+        ({"x_train": np.zeros((12, 8, 10), complex)}, "complex128, which are not numbers"),
         ({"x_train": np.zeros((12, 80), np.uint8)}, "=None: .*80 values"),
         ({"x_train": np.zeros((12, 3, 8, 3), np.uint8)}, "set NHWC or NCHW"),
         ({"x_train": np.zeros((12, 8, 9, 5), np.uint8)}, "set NHWC or NCHW"),
@@ -454,7 +454,7 @@ def test_a_shape_that_does_not_fit_flat_inputs(tmp_path: Path):
 
 
 def test_files_that_are_no_plain_arrays(tmp_path: Path):
-    assert "is not there" in refusal(arrays_part(tmp_path))
+    assert "does not exist" in refusal(arrays_part(tmp_path))
     for broken in (b"", b"no arrays", b"PK\x03\x04 cut off"):
         (tmp_path / "arrays.npz").write_bytes(broken)
         assert "cannot be read" in refusal(arrays_part(tmp_path))

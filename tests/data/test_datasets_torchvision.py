@@ -236,7 +236,7 @@ def test_sizes_cut_both_splits_and_keep_the_positions(tmp_path: Path):
     assert torch.equal(pixels_of(part.train), pixels_of(whole.train)[positions])
     assert len(part.test) == len(part.test_labels) == 10
     assert part.fingerprint != whole.fingerprint
-    with pytest.raises(UserError, match=r"dataset.train_size: 201 samples asked for, the data set has 200"):
+    with pytest.raises(UserError, match=r"dataset.train_size=201: the data set has only 200 samples"):
         cifar(tmp_path, train_size=201)()
 
 

@@ -425,7 +425,7 @@ def test_file_npy(tmp_path: Path):
         ("a.csv", "0\n-2\n1\n", "client -2"),
         ("a.csv", "0\nx\n1\n", "integer a line"),
         ("a.csv", "id,client\n0,1\n1,1\n", "no line for '2'"),
-        ("a.csv", "id,client\n0,1\n1,1\n2,0\n2,1\n", "stands twice"),
+        ("a.csv", "id,client\n0,1\n1,1\n2,0\n2,1\n", "listed twice"),
         ("a.csv", "-1\n-1\n-1\n", "no sample to any client"),
         ("a.txt", "0\n1\n1\n", r"\.npy or \.csv"),
     ],

@@ -459,7 +459,7 @@ def test_a_file_of_something_else(learned: dict[str, Tensor], tmp_path: Path) ->
 
 
 def test_a_path_that_is_no_file(tmp_path: Path) -> None:
-    assert "is no file" in refusal(tmp_path / "absent.pth")
+    assert "is not a file" in refusal(tmp_path / "absent.pth")
     assert "cannot be read" in refusal(tmp_path)
 
 

@@ -192,7 +192,7 @@ def test_of_equal_runs_the_newest_counts(compared: Commands, tmp_path: Path) -> 
     answer = compared(tmp_path)
     (line,) = cells(answer)
     assert (line["seeds"], line["last, %"]) == ("2", "20.00 ± 0.00")
-    assert answer.err == "y counts for seed 4; the same configuration again is left out: z, x\n"
+    assert answer.err == "y is used for seed 4; repeated runs are left out: z, x\n"
 
 
 def test_of_equal_runs_the_newest_is_that_with_the_highest_number(compared: Commands, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_of_equal_runs_the_newest_is_that_with_the_highest_number(compared: Comm
     for name, order, started in (("x", 2, 5.0), ("y", 1, 30.0), ("z", None, 99.0)):
         made(tmp_path / name, "method=fedavg seed=4", started=started, order=order)
     answer = compared(tmp_path)
-    assert answer.err == "x counts for seed 4; the same configuration again is left out: y, z\n"
+    assert answer.err == "x is used for seed 4; repeated runs are left out: y, z\n"
 
 
 def test_of_equal_runs_a_finished_one_counts_before_a_newer_one(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_nothing_but_unfinished_runs(compared: Commands, tmp_path: Path) -> None
     made(tmp_path / "b", "method=fedavg", status="failed", metrics={"last": None})
     answer = compared("b")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.splitlines()[-1] == "error: no run is finished in or below b; --unfinished takes the others, too"
+    assert answer.err.splitlines()[-1] == "error: no run is finished in or below b; --unfinished includes the others"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"key": "k"}', '{"key": "k", "config": {"seed": "one"}}', "\x00"])
@@ -272,8 +272,8 @@ def test_a_part_of_what_was_named_may_hold_no_run(compared: Commands, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["gone"], "gone is not there"),
-        (["a", "gone"], "gone is not there"),
+        (["gone"], "gone does not exist"),
+        (["a", "gone"], "gone does not exist"),
         (["empty"], "no run is recorded in or below empty"),
         (["no*"], "no run is recorded in or below no*"),
         ([], "the following arguments are required: RUN_DIR_OR_PATTERN; see flnl compare --help"),

@@ -175,9 +175,9 @@ def test_predict_skips_what_is_no_file(own: Own, tmp_path: Path, said: Commands)
     assert answer.code == 0
     assert [line.split("\t")[0] for line in answer.out.splitlines()[1:]] == [str(folder / "a.png")]
     reasons = {
-        "endless.png": "it is a device, a pipe or a socket, no file",
+        "endless.png": "it is a device, a pipe or a socket, not a file",
         "nothing.png": "No such file or directory",
-        "pipe.png": "it is a device, a pipe or a socket, no file",
+        "pipe.png": "it is a device, a pipe or a socket, not a file",
         "vast.png": "it has 257 MiB; up to 256 are read",
     }
     lines = [f"{folder / name} cannot be read ({reason})" for name, reason in reasons.items()]
@@ -197,7 +197,7 @@ def test_predict_says_why_pixels_are_refused(own: Own, tmp_path: Path, said: Com
 
 def test_predict_s_help_states_the_limits(said: Commands) -> None:
     text = " ".join(said(predict, "--help").out.split())
-    assert "files of more than 256 MiB and images of more than 134,217,728 pixels are named and left out" in text
+    assert "files of more than 256 MiB and images of more than 134,217,728 pixels are reported and skipped" in text
 
 
 def test_compare_names_foreign_runs(tmp_path: Path, said: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

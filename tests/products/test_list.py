@@ -54,6 +54,14 @@ def test_an_unknown_group(group: str, nearest: str, said: Commands) -> None:
     assert answer.err.count("\n") == 1
 
 
+def test_markdown_has_one_group_with_its_descriptions(said: Commands) -> None:
+    answer = said(listing, "noise", "--markdown")
+    lines = answer.out.splitlines()
+    assert lines[:2] == ["| `noise` | what |", "|---|---|"]
+    assert len(lines) == 2 + len(said(listing, "noise").out.splitlines())
+    assert said(listing, "--markdown").out.startswith("| `method` | what |")
+
+
 def test_what_takes_seconds_to_import_is_left_alone() -> None:
     script = (
         "import sys, flnl.list as l; sys.argv = ['', 'noise']; l.main(); print({'torch', 'numpy'} & {*sys.modules})"

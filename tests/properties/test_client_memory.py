@@ -54,7 +54,7 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     run(FEDCORR, tmp_path / "run", ON_DISK, "max_rounds=10")
     for path in (tmp_path / "run" / "clients").iterdir():
         path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(UserError, match=r"clients/[0-9a-f]{64}, which a client keeps, is damaged"):
+    with pytest.raises(UserError, match=r"clients/[0-9a-f]{64}, the state of a client, is damaged"):
         run(FEDCORR, tmp_path / "run", ON_DISK, "resume=true")
 
 

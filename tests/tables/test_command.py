@@ -74,7 +74,7 @@ def test_a_copy_runs_and_a_second_time_there_is_nothing_to_do(command: Tables, t
     assert "no estimate" in planned.out
     early = command("render", "mine", "scale=small")
     assert early.code == 2
-    assert "nothing of these tables has run at scale=small yet" in early.err
+    assert "no cell of these tables has run at scale=small yet" in early.err
     assert not (tmp_path / "results").exists()  # what somebody else has run is not written over
     said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
     assert (said.code, said.out.splitlines()[-1]) == (0, "2 of 2 cells can run, 2 have run, 0 failed"), said.err
@@ -110,7 +110,7 @@ def test_one_table_is_rendered_beside_those_that_the_folder_holds(command: Table
     command("run", "other", "scale=small", "--", "hydra/launcher=basic")
     (out / "other.md").unlink()
     found = command("render", "other", "scale=small")
-    assert "they are over tables that have not run here (mine)" in found.err
+    assert "they include tables that have not run here (mine)" in found.err
     assert (out / "other.md").exists()
     assert {file: file.read_bytes() for file in before} == before
 
@@ -198,7 +198,7 @@ def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path:
         (["run", "fedcorr_9", "--", "cpu"], "'cpu' is no override"),
         (["run", "fedcorr_9", "--", "--device=cpu"], "--device=cpu is not an option"),
         (["run", "fedcorr_9", "--", "device=cpu,cuda"], "device=cpu,cuda"),
-        (["render", "fedcorr_9", "--", "device=cpu"], "render takes no words after --"),
+        (["render", "fedcorr_9", "--", "device=cpu"], "render takes no overrides after --"),
     ],
 )
 def test_typos(command: Tables, words: list[str], said: str) -> None:

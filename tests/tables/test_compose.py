@@ -11,7 +11,7 @@ from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.identity import NOT_OF_THE_KEY, run_key
 from flnl.tables import identity, load
-from flnl.tables.identity import Identities, _chooses, trainings
+from flnl.tables.identity import Identities, _is_choice, trainings
 from flnl.tables.plan import RECORDED
 from flnl.tables.scaling import Scaling
 
@@ -31,7 +31,7 @@ def cells(scaling: Scaling, *, each: bool = False) -> Iterator[tuple[str, Words]
         for row, column in pairs:
             if each or not {id(row), id(column)} <= seen:
                 seen |= {id(row), id(column)}
-                yield f"{name} {row.label} {column.label}", scaling.words(row, column)
+                yield f"{name} {row.label} {column.label}", scaling.resolve(row, column)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ def test_every_cell_makes_a_run(scale: str, composer: Identities) -> None:
 def test_composing_in_parts_is_composing(composer: Identities) -> None:
     """Values set on a copy give what the command line gives, deletions and lists included."""
     row, column = load.table("fedpeer_2").rows[5], load.table("fedpeer_2").columns[0]
-    human = load.scaling("small").words(row, column)
+    human = load.scaling("small").resolve(row, column)
     assert "~noise.source" in human
     plus = next(row for row in load.table("flr_3").rows if row.label == "FLR+")
-    for words in (human, load.scaling("paper").words(plus, load.table("flr_3").columns[4])):
+    for words in (human, load.scaling("paper").resolve(plus, load.table("flr_3").columns[4])):
         composed = compose.resolved(compose.load([*words, "seed=3"]))
         assert composer.of((*words, "seed=3")).key == run_key(composed)
 
@@ -100,7 +100,7 @@ def test_words_that_record_more_make_no_other_run() -> None:
 
 def test_groups_are_told_from_values() -> None:
     assert [
-        w for w in ("noise=flr", "noise.rho=1", "method/local=[flr]", "~noise.source", "seed=1") if _chooses(w)
+        w for w in ("noise=flr", "noise.rho=1", "method/local=[flr]", "~noise.source", "seed=1") if _is_choice(w)
     ] == [
         "noise=flr",
         "method/local=[flr]",

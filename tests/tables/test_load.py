@@ -65,7 +65,7 @@ def test_a_table_is_read_as_it_stands(own: Path) -> None:
         ("title: mine\n", "title: mine\ntitle: yours\n", "line 2 says title again"),
         ("key: last}", "key: last, key: best}", "line 6 says key again"),
         ("overrides: [dataset=digits]", "overrides: dataset=digits", "overrides must be a list"),
-        ("[method=fedavg]", "[method=fedavg, 3]", "rows.0.overrides.1: 3: must be words"),
+        ("[method=fedavg]", "[method=fedavg, 3]", "rows.0.overrides.1: 3: must be a text"),
         ('{name: best test accuracy, unit: "%", key: best}', "best", "metric must have its keys"),
         ("title: mine\n", "title: mine\ntrials: x\n", "trials: x: must be a whole number"),
         ('unit: "%"', "higher_is_better: maybe", "metric.higher_is_better: maybe: must be true, false or null"),
@@ -81,7 +81,7 @@ def test_a_table_is_read_as_it_stands(own: Path) -> None:
         (
             "[method=fedprox]",
             "[method=fedprox], where: {noise.rho=0.1: [a=1]}",
-            "columns with noise.rho=0.1, and there",
+            "where names noise.rho=0.1, which no column has",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from flnl.core.errors import UserError
 from flnl.sweep.ledger import Job, Ledger
 from flnl.tables.cost import Estimate, estimate
-from flnl.tables.failed_jobs import fruitless, remember
+from flnl.tables.failed_jobs import failed_jobs, remember
 from flnl.tables.plan import Count, Plan, Wanted
 from flnl.tables.scaling import Scaling
 from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
@@ -51,16 +51,16 @@ def test_a_run_that_two_tables_need_is_one_and_records_what_either_wants(tmp_pat
     assert len(found.runs) == 4
     first = next(iter(found.runs.values()))
     assert first.cells == ["t FedAvg ρ=0.4", "t FedAvg ρ=0.4"]
-    assert first.words.count("eval.memorization=true") == 1
-    assert "eval.memorization=true" not in list(found.runs.values())[-1].words
-    assert first.command.startswith("python -m src.main dataset=digits protocol=digits model=mlp noise.rho=0.4")
+    assert first.overrides.count("eval.memorization=true") == 1
+    assert "eval.memorization=true" not in list(found.runs.values())[-1].overrides
+    assert first.command.startswith("flnl dataset=digits protocol=digits model=mlp noise.rho=0.4")
 
 
 def test_a_run_records_what_tables_need_that_are_not_asked_for(tmp_path: Path) -> None:
     """A run of one table that lacked what another needs would have to be made a second time."""
     plain, other = table(noisy(0.4), noisy(0.6)), table(noisy(0.6, "eval.memorization=true"), noisy(0.8))
     found = Plan([plain], SCALING, None, tmp_path, [plain, other])
-    said = {run.cells[0]: run.words.count("eval.memorization=true") for run in found.runs.values()}
+    said = {run.cells[0]: run.overrides.count("eval.memorization=true") for run in found.runs.values()}
     assert said == {"t FedAvg ρ=0.4": 0, "t FedProx ρ=0.4": 0, "t FedAvg ρ=0.6": 1, "t FedProx ρ=0.6": 1}
 
 
@@ -118,8 +118,8 @@ def test_a_job_that_came_to_no_run_is_a_failed_cell(status: Any, state: str, tmp
     """Nothing but the sweep's ledger knows of it."""
     found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)))
     (run,) = found.runs.values()
-    Ledger(found.folder).plan([run.words], [])
-    Ledger(found.folder).write(Job(0, run.words, status, str(found.at(run)), error="no images"))
+    Ledger(found.folder).plan([run.overrides], [])
+    Ledger(found.folder).write(Job(0, run.overrides, status, str(found.at(run)), error="no images"))
     cell = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,))).filled()[0].cells[0][0]
     assert cell.state == state
     assert cell.runs[0].error == ("no images" if state == "failed" else None)
@@ -131,18 +131,18 @@ def test_what_failed_is_remembered_when_other_tables_are_launched(tmp_path: Path
     tables = table(noisy(0.4), noisy(0.8), rows=(FEDAVG,))
     found = plan(tmp_path, tables)
     first, second = found.runs.values()
-    Ledger(found.folder).plan([first.words], [])
-    Ledger(found.folder).write(Job(0, first.words, "refused", str(found.at(first)), error="no images"))
+    Ledger(found.folder).plan([first.overrides], [])
+    Ledger(found.folder).write(Job(0, first.overrides, "refused", str(found.at(first)), error="no images"))
 
     def launched(run: Wanted, *, begun: bool = True) -> list[str]:
         remember(found.folder, [run.identity.folder])
-        Ledger(found.folder).plan([run.words], [])
+        Ledger(found.folder).plan([run.overrides], [])
         if begun:
-            Ledger(found.folder).write(Job(0, run.words, "interrupted", str(found.at(run))))
+            Ledger(found.folder).write(Job(0, run.overrides, "interrupted", str(found.at(run))))
         return [cell.state for cell in plan(tmp_path, tables).filled()[0].cells[0]]
 
     assert launched(second) == ["failed", "absent"]
-    assert fruitless(found.folder) == {first.identity.folder: "no images"}
+    assert failed_jobs(found.folder) == {first.identity.folder: "no images"}
     assert launched(second) == ["failed", "absent"]
     assert launched(first, begun=False) == ["absent", "absent"]
 

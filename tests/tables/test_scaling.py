@@ -24,7 +24,7 @@ def row(*words: str, where: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> Row
 
 def test_a_scale_replaces_data_and_leaves_noise_and_method() -> None:
     column = Column("c", ("experiment=a/b", "dataset=cifar10", "noise.rho=0.6"))
-    assert SCALING.words(row("method=fedcorr"), column) == (
+    assert SCALING.resolve(row("method=fedcorr"), column) == (
         "experiment=a/b",
         "dataset=cifar10",  # said by the table, so meant
         "model=mlp",
@@ -35,13 +35,13 @@ def test_a_scale_replaces_data_and_leaves_noise_and_method() -> None:
 
 def test_an_experiment_of_the_row_comes_first_too() -> None:
     """Otherwise the scale's words would stand before it: equal to Hydra, but not to people who read commands."""
-    words = SCALING.words(row("experiment=a/b", "method=fedavg"), Column("c", ("eval.memorization=true",)))
+    words = SCALING.resolve(row("experiment=a/b", "method=fedavg"), Column("c", ("eval.memorization=true",)))
     assert words == ("experiment=a/b", "dataset=digits", "model=mlp", "eval.memorization=true", "method=fedavg")
 
 
 def test_words_that_mean_something_else_are_exchanged_and_the_scales_model_gives_way() -> None:
     column = Column("c", ("experiment=a/b", "noise.source=worst"))
-    assert SCALING.words(row("model=resnet18", "train.lr=0.003"), column) == (
+    assert SCALING.resolve(row("model=resnet18", "train.lr=0.003"), column) == (
         "experiment=a/b",
         "dataset=digits",
         "model=resnet8",
@@ -52,8 +52,8 @@ def test_words_that_mean_something_else_are_exchanged_and_the_scales_model_gives
 
 def test_what_a_row_says_of_some_columns_holds_there_alone() -> None:
     some = row("method=m", where=(("noise.kind=asymmetric", ("method.gamma=0.9",)),))
-    assert "method.gamma=0.9" in SCALING.words(some, Column("c", ("noise.kind=asymmetric",)))
-    assert "method.gamma=0.9" not in SCALING.words(some, Column("c", ("noise.kind=symmetric",)))
+    assert "method.gamma=0.9" in SCALING.resolve(some, Column("c", ("noise.kind=asymmetric",)))
+    assert "method.gamma=0.9" not in SCALING.resolve(some, Column("c", ("noise.kind=symmetric",)))
 
 
 def test_what_cannot_be_had_says_why() -> None:

@@ -1,1 +1,1 @@
-"""The command line: the check of its words, its errors in one line, its help."""
+"""The command line: check of overrides, errors in one line, help."""

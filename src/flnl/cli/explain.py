@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf raise, in one line that names the key and what would be right."""
+"""Explain errors of Hydra and OmegaConf in one line that names the key and what would be right."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from flnl.config.resolvers import CONF
 from flnl.core.errors import UserError
 
 
-def explain(error: BaseException, words: Sequence[str]) -> str:
-    """One line that names the key, what was wrong and what would be right."""
+def explain(error: BaseException, overrides: Sequence[str]) -> str:
+    """One line that names the key, the fault and what would be right."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError):
@@ -29,39 +29,41 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
         return _unreadable(error.override)
     if isinstance(error, MissingConfigException):
         return _no_such_option(text)
-    if found := re.match(r"Could not override '([^']+)'", text):
-        return no_such_key(found.group(1))
-    if found := re.match(r"Could not delete from config. '([^']+)' does not exist", text):
-        return f"~{no_such_key(found.group(1))}"
+    if match := re.match(r"Could not override '([^']+)'", text):
+        return no_such_key(match.group(1))
+    if match := re.match(r"Could not delete from config. '([^']+)' does not exist", text):
+        return f"~{no_such_key(match.group(1))}"
     if isinstance(error, ConfigCompositionException | OmegaConfBaseException) and (
-        found := re.search(r"full_key: (\S+)", text)
+        match := re.search(r"full_key: (\S+)", text)
     ):
-        return f"{found.group(1)}: {text.splitlines()[0]}"
+        return f"{match.group(1)}: {text.splitlines()[0]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines and error.__cause__ is not None:
-        return explain(error.__cause__, words)
+        return explain(error.__cause__, overrides)
     return " ".join(lines)
 
 
-def _unreadable(word: str) -> str:
-    if "=" not in word:
-        return f"{word!r} is no override: write key=value, as in noise.rho=0.6"
-    return f"{word!r} cannot be read: write key=value, with quotes around a value that has spaces, commas or brackets"
+def _unreadable(override: str) -> str:
+    if "=" not in override:
+        return f"{override!r} is no override: write key=value, as in noise.rho=0.6"
+    return (
+        f"{override!r} cannot be read: write key=value, with quotes around a value that has spaces, commas or brackets"
+    )
 
 
 def _no_such_option(text: str) -> str:
-    found = re.search(r"Could not (?:find|load) '([^']+)'", text)
-    if not found:
+    match = re.search(r"Could not (?:find|load) '([^']+)'", text)
+    if not match:
         return text.splitlines()[0]
-    group, _, option = found.group(1).rpartition("/")
+    group, _, option = match.group(1).rpartition("/")
     return not_an_option(group, option, options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE))
 
 
 def no_such_key(key: str) -> str:
-    """Where ``key`` belongs, or the nearest key that exists."""
+    """A message for an unknown key: where ``key`` belongs, or the closest key that exists."""
     group, _, place = key.partition("@")
     if (CONF / group).is_dir():
-        return f"{key} cannot be set here: " + (f"{group} has its own place, write {group}=" if place else "see --help")
+        return f"{key} cannot be set here: " + (f"{group} has a fixed place, write {group}=" if place else "see --help")
     if "/" in key:
         groups = sorted(str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir())
         close = difflib.get_close_matches(key, groups, n=1)
@@ -84,7 +86,7 @@ def no_such_key(key: str) -> str:
 
 
 def _values(node: object, group: str) -> object:
-    """A group file's own values: those under the group's name where the file is written from the root."""
+    """The values in a group's file; in a file of ``@package _global_``, those below the group's name."""
     if isinstance(node, dict):
         node = node.get(group, node) if isinstance(node.get(group), dict) else node
         return {k: v for k, v in node.items() if k != "defaults"} if isinstance(node, dict) else node

@@ -1,6 +1,7 @@
 """The outermost frame of every command: errors in one line, and exit codes that scripts can rely on.
 
-0 done, 1 the run failed, 2 the command or configuration is wrong, 130 and 143 stopped by Ctrl-C and SIGTERM.
+0: done. 1: the command failed. 2: the command or the configuration is wrong. 130 and 143: stopped by Ctrl-C and
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hydra.errors import (
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli.explain import explain
-from flnl.cli.overrides import check_words
+from flnl.cli.overrides import check_arguments
 from flnl.core.credentials import put_aside
 from flnl.core.errors import Interrupted, UserError, in_one_line, one_line
 from flnl.core.terminal import log_to_stderr, print_line
@@ -24,19 +25,23 @@ from flnl.core.terminal import log_to_stderr, print_line
 TRACEBACKS = "HYDRA_FULL_ERROR"
 
 
-def guarded(entry: Callable[[], object], *, overrides: bool = True) -> None:
-    """Run ``entry`` and leave the process with the right exit code; tracebacks only where ``HYDRA_FULL_ERROR=1``.
+def guarded(entry: Callable[[], object], *, name: str = "the run", overrides: bool = True) -> None:
+    """Run ``entry`` and exit with the right code; tracebacks are shown only with ``HYDRA_FULL_ERROR=1``.
 
-    The command's words are checked as ``overrides`` of the configuration, unless they are none. Credentials in them are
-    put aside: nothing that reads ``sys.argv`` sees them.
+    Credentials are removed from ``sys.argv`` first, so that nothing else sees them.
+
+    Args:
+        entry: the command.
+        name: what an unexpected error says has failed, as in "flnl compare".
+        overrides: whether the command's arguments are overrides of the configuration, which are then checked.
     """
     sys.argv[1:] = put_aside(sys.argv[1:])
     log_to_stderr()
-    wanted = os.environ.get(TRACEBACKS, "0") not in ("", "0")
-    os.environ[TRACEBACKS] = "1"  # so that Hydra hands its errors over, to be said in one line here
+    tracebacks = os.environ.get(TRACEBACKS, "0") not in ("", "0")
+    os.environ[TRACEBACKS] = "1"  # makes Hydra raise its errors, which are shown in one line below
     try:
         if overrides:
-            check_words(sys.argv[1:])
+            check_arguments(sys.argv[1:])
         entry()
     except Interrupted as stopped:
         sys.exit(stopped.exit_code)
@@ -45,30 +50,30 @@ def guarded(entry: Callable[[], object], *, overrides: bool = True) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (UserError, HydraException, OmegaConfBaseException) as error:
-        if wanted:
+        if tracebacks:
             raise
         print_line(f"error: {one_line(explain(error, sys.argv[1:]))}", to=sys.stderr)
         sys.exit(2)
     except Exception as error:
-        if wanted:
+        if tracebacks:
             raise
-        if not overrides and (word := _path_at_fault(error, sys.argv[1:])) is not None:
+        if not overrides and (argument := _path_at_fault(error, sys.argv[1:])) is not None:
             reason = error.strerror if isinstance(error, OSError) else error
-            print_line(f"error: {one_line(f'{word}: {reason}')}", to=sys.stderr)
+            print_line(f"error: {one_line(f'{argument}: {reason}')}", to=sys.stderr)
             sys.exit(2)
-        print_line(f"error: the run failed: {one_line(in_one_line(error))}; {TRACEBACKS}=1 shows where", to=sys.stderr)
+        print_line(f"error: {name} failed: {one_line(in_one_line(error))}; {TRACEBACKS}=1 shows where", to=sys.stderr)
         sys.exit(1)
 
 
-def _path_at_fault(error: Exception, words: Sequence[str]) -> str | None:
-    """The word of the command whose path the system refuses, where that is what went wrong."""
+def _path_at_fault(error: Exception, arguments: Sequence[str]) -> str | None:
+    """The argument whose path the system has refused, if that is the cause of ``error``."""
     if isinstance(error, ValueError) and "null byte" in str(error):
-        return next((word for word in words if "\0" in word), None)
+        return next((argument for argument in arguments if "\0" in argument), None)
     if not isinstance(error, OSError) or error.errno not in REFUSED or error.filename is None:
         return None
     path = os.fspath(error.filename)
-    typed = [(word, word.partition("=")[2] or word) for word in words]
-    near = (word for word, value in typed if f"{path}/".startswith(f"{value}/") or value.startswith(f"{path}/"))
+    typed = [(argument, argument.partition("=")[2] or argument) for argument in arguments]
+    near = (argument for argument, value in typed if f"{path}/".startswith(f"{value}/") or value.startswith(f"{path}/"))
     return next(near, None)
 
 
@@ -76,4 +81,4 @@ REFUSED = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENXIO, errno.ENODEV),
 )
-"""What a system says of a path that a person has to mend; a full disk is none of it."""
+"""Error numbers that mean a wrong path, which the user can correct; a full disk is not among them."""

@@ -1,6 +1,6 @@
-"""``flnl run --help``: the groups, their options, and the configuration that the other words make.
+"""``flnl run --help``: the groups, their options, and the configuration composed from the given overrides.
 
-Hydra's own help walks its groups twice, at a second for as many files as there are here.
+Hydra's help searches all groups twice, which takes a second with this number of files.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from flnl.config.groups import groups
 from flnl.config.resolvers import CONF
 
 
-def text(words: Sequence[str]) -> str:
-    """What is shown, the configuration composed with ``words`` that are overrides.
+def text(arguments: Sequence[str]) -> str:
+    """The help text; options among the ``arguments`` are ignored.
 
     Raises:
-        HydraException: if they cannot be composed.
+        HydraException: if the configuration cannot be composed.
     """
-    composed = load([w for w in words if not w.startswith("-")], with_hydra=True)
+    composed = load([w for w in arguments if not w.startswith("-")], with_hydra=True)
     chosen = composed.hydra.help
     options = {
         group: ", ".join(file.relative_to(CONF / group).with_suffix("").as_posix() for file in files)

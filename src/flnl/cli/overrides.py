@@ -29,18 +29,18 @@ FLAGS = {
 TAKES_SEVERAL = ("method/local", "method/exchange")
 
 
-def check_words(words: Sequence[str]) -> None:
-    """Refuse what Hydra would take silently or answer with a traceback.
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse arguments that Hydra would accept silently or answer with a traceback.
 
     Raises:
-        UserError: naming the word.
+        UserError: naming the argument.
     """
-    for word in words:
-        if word.startswith("--") and word.split("=")[0] not in FLAGS:
-            hint = f"write {word[2:]}=..., without dashes" if (CONF / word[2:]).exists() else "see --help"
-            raise UserError(f"{word} is not an option; {hint}")
-    _check_options(words)
-    overrides = _parsed(words)
+    for argument in arguments:
+        if argument.startswith("--") and argument.split("=")[0] not in FLAGS:
+            hint = f"write {argument[2:]}=..., without dashes" if (CONF / argument[2:]).exists() else "see --help"
+            raise UserError(f"{argument} is not an option; {hint}")
+    _check_options(arguments)
+    overrides = _parsed(arguments)
     for override in overrides:
         key = override.key_or_group
         if not key:
@@ -52,36 +52,36 @@ def check_words(words: Sequence[str]) -> None:
     _check_additions(overrides)
 
 
-def _check_options(words: Sequence[str]) -> None:
-    """Refuse options that argparse would answer with its usage, or that do nothing."""
+def _check_options(arguments: Sequence[str]) -> None:
+    """Refuse options that argparse would answer with its usage text, or that have no effect."""
     parser = get_args_parser()
     parser.exit_on_error = False
     try:
-        chosen, left = parser.parse_known_args(list(words))
+        chosen, left = parser.parse_known_args(list(arguments))
     except argparse.ArgumentError as error:
         raise UserError(f"{(error.argument_name or '').split('/')[0]}: {error.message}; see --help") from None
-    strange = [word for word in left if word.startswith("-")]
+    strange = [argument for argument in left if argument.startswith("-")]
     if strange:
         raise UserError(f"{strange[0]} is not an option; see --help")
     if left:
-        among = [word for word in words if word.startswith("-")]
-        raise UserError(f"{among[-1]} stands between overrides: write it before all of them")
+        among = [argument for argument in arguments if argument.startswith("-")]
+        raise UserError(f"{among[-1]} stands between overrides: write it before the first one")
     for name in ("resolve", "package"):
         if getattr(chosen, name) and not (chosen.cfg or chosen.help):
             raise UserError(f"--{name} says how to show the configuration: add --cfg job")
-    if chosen.shell_completion and not any(re.match("(un)?install=|query=", word) for word in words):
+    if chosen.shell_completion and not any(re.match("(un)?install=|query=", argument) for argument in arguments):
         raise UserError("--shell-completion takes install=bash, uninstall=bash or query=bash, or another shell's name")
 
 
 def _check_choice(override: Override, group: str) -> None:
-    """Refuse a choice that the group cannot take."""
+    """Refuse a choice that the group does not accept."""
     value = override.value()
     listed = isinstance(value, list) and group not in TAKES_SEVERAL
     if override.is_delete() or listed or value is None:
         none = "; leave it out for none" if group in ("experiment", "debug") else ""
         raise UserError(f"{override.input_line}: {group} takes one of {', '.join(options(group))}{none}")
     if again := [one for one in value if value.count(one) > 1] if isinstance(value, list) else []:
-        raise UserError(f"{override.input_line}: {group} takes each choice once, and {again[0]} stands there again")
+        raise UserError(f"{override.input_line}: {group} takes each choice once, and {again[0]} is repeated")
     if (override.is_add() or override.is_force_add()) and "@" not in override.key_or_group:
         raise UserError(f"{override.input_line}: {group} is part of every run; write {group}=..., without +")
     if group == "method" and "/" in str(value):
@@ -89,7 +89,7 @@ def _check_choice(override: Override, group: str) -> None:
 
 
 def _check_additions(overrides: Sequence[Override]) -> None:
-    """Refuse ``+key=value`` for a key that does not exist, which nobody would read."""
+    """Refuse ``+key=value`` for a key that does not exist: nothing would read it."""
     added = [o for o in overrides if o.is_add() or o.is_force_add()]
     values = [o for o in added if not (CONF / o.key_or_group.split("@")[0]).is_dir()]
     values = [o for o in values if not o.key_or_group.startswith("hydra")]
@@ -99,21 +99,21 @@ def _check_additions(overrides: Sequence[Override]) -> None:
     try:
         known = dict(flatten(OmegaConf.to_container(load([w for w in rest if not w.startswith("hydra")]))))
     except HydraException:
-        return  # composing will say it better
+        return  # composing gives a better message
     for override in values:
         key = override.key_or_group
         if key not in known and not any(k.startswith(f"{key}.") for k in known):
             raise UserError(f"+{no_such_key(key)}")
 
 
-def _parsed(words: Sequence[str]) -> list[Override]:
-    typed = [w for w in words if ("=" in w or w.startswith("~")) and not w.startswith("-")]
+def _parsed(arguments: Sequence[str]) -> list[Override]:
+    typed = [w for w in arguments if ("=" in w or w.startswith("~")) and not w.startswith("-")]
     parser = OverridesParser.create()
     try:
         return parser.parse_overrides(typed)
     except HydraException:
         return []
-    except ValueError:  # Python refuses to read so long a number
+    except ValueError:  # Python limits the digits of integers
         limit = sys.get_int_max_str_digits()
         long = next(word for word in typed if re.search(rf"\d{{{limit + 1}}}", word.replace("_", "")))
         raise UserError(f"{long}: a number may have at most {limit} digits") from None

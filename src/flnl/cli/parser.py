@@ -1,4 +1,4 @@
-"""Options of the small commands."""
+"""Argument parsing of the small commands."""
 
 import argparse
 from pathlib import Path
@@ -8,10 +8,10 @@ from flnl.core.errors import UserError
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line."""
+    """An argument parser that reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the command.
+        """Report a wrong argument.
 
         Raises:
             UserError: always.
@@ -20,19 +20,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_config_dir(parser: argparse.ArgumentParser) -> None:
-    """Let a command be told of folders with configuration files that name classes which a file may mean."""
+    """Add ``--config-dir``: folders whose configuration files name the user's classes, which stored files refer to."""
     parser.add_argument(
         "--config-dir",
         metavar="DIR",
         type=_folder,
         action="append",
         default=[],
-        help="a folder laid out as conf/ is, whose files name classes of your own; may be given more than once",
+        help="a folder with the layout of conf/, whose files name your classes; may be given more than once",
     )
 
 
 def _folder(text: str) -> Path:
     path = Path(text).expanduser()
     if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is no folder")
+        raise argparse.ArgumentTypeError(f"{text} is not a folder")
     return path

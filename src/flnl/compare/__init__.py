@@ -1,1 +1,1 @@
-"""Runs side by side: their numbers over seeds in a table, their curves in a figure; ``flnl compare``."""
+"""``flnl compare``: compare runs in a table of metrics over seeds, and a figure of their curves."""

@@ -1,9 +1,9 @@
-"""Put finished runs side by side: a table over seeds, and their curves.
+"""Compare finished runs: a table over seeds, and their curves.
 
     flnl compare RUN_DIR_OR_PATTERN... [--csv FILE] [--markdown FILE] [--latex FILE] [--figure FILE]
                           [--over KEY [--metric NAME]]
 
-Runs that differ in their seed only are one row. Its name tells the keys in which the rows differ.
+Runs that differ only in their seed form one row. A row is named after the keys in which the rows differ.
 """
 
 from __future__ import annotations
@@ -30,63 +30,65 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def parser() -> Parser:
-    """What the command takes."""
-    words = Parser(
+    """The arguments of the command."""
+    arguments = Parser(
         prog="flnl compare",
-        description="Put finished runs side by side: a table over seeds, and their curves.",
+        description="Compare finished runs: a table over seeds, and their curves.",
         allow_abbrev=False,
     )
-    words.add_argument(
+    arguments.add_argument(
         "runs",
         metavar="RUN_DIR_OR_PATTERN",
         nargs="+",
-        help="runs; of a folder, all that lie below; of a pattern in quotes (** for any depth), all it fits",
+        help="runs, folders that contain runs, or quoted patterns (** matches any depth)",
     )
-    words.add_argument("--unfinished", action="store_true", help="take runs that are not finished, too")
-    words.add_argument("--sort", metavar="COLUMN", choices=SORTS, default="mean", help=f"one of {', '.join(SORTS)}")
-    words.add_argument("--csv", metavar="FILE", type=Path, help="write the numbers there, unrounded")
-    words.add_argument("--markdown", metavar="FILE", type=Path, help="write the table there")
-    words.add_argument("--latex", metavar="FILE", type=Path, help="write the table there")
-    words.add_argument(
+    arguments.add_argument("--unfinished", action="store_true", help="also take unfinished runs")
+    arguments.add_argument("--sort", metavar="COLUMN", choices=SORTS, default="mean", help=f"one of {', '.join(SORTS)}")
+    arguments.add_argument("--csv", metavar="FILE", type=Path, help="write the numbers to FILE, unrounded")
+    arguments.add_argument("--markdown", metavar="FILE", type=Path, help="write the table to FILE")
+    arguments.add_argument("--latex", metavar="FILE", type=Path, help="write the table to FILE")
+    arguments.add_argument(
         "--figure",
         metavar="FILE",
         type=Path,
         default=FIGURE,
-        help=f"draw the curves there ({', '.join(SUFFIXES)}; by default {FIGURE}), or {NO_FIGURE}; a device gets PNG",
+        help=f"draw the curves to FILE ({', '.join(SUFFIXES)}; by default {FIGURE}), or {NO_FIGURE}; a device gets PNG",
     )
-    words.add_argument("--over", metavar="KEY", help="draw a closing number over this key instead, as method.epsilon")
-    words.add_argument(
-        "--metric", metavar="NAME", default="last", help="that number, as in result.json; by default last"
+    arguments.add_argument(
+        "--over", metavar="KEY", help="draw a closing metric over this key instead, as in method.epsilon"
     )
-    return words
+    arguments.add_argument(
+        "--metric", metavar="NAME", default="last", help="the closing metric, named as in result.json; by default last"
+    )
+    return arguments
 
 
-def compare(words: Sequence[str]) -> None:
-    """Show the table, write what was asked for and draw the curves.
+def compare(arguments: Sequence[str]) -> None:
+    """Print the table, write the requested files and draw the curves.
 
     Raises:
-        UserError: for what the user can mend.
+        UserError: for mistakes that the user can correct.
     """
-    asked = parser().parse_args(words)
-    check_figure(asked.figure)
-    rows = grouped(find(asked.runs, unfinished=asked.unfinished))
-    table = Table.of(rows, asked.sort, with_status=asked.unfinished)
+    request = parser().parse_args(arguments)
+    check_figure(request.figure)
+    rows = grouped(find(request.runs, unfinished=request.unfinished))
+    table = Table.of(rows, request.sort, with_status=request.unfinished)
     show(table)
     for option, text in (("csv", table.csv), ("markdown", table.markdown), ("latex", table.latex)):
-        file = getattr(asked, option)
+        file = getattr(request, option)
         if file is not None:
             save(f"--{option}", file, text())
-    if asked.figure != NO_FIGURE and asked.over is not None:
-        draw_over(table, asked.over, asked.metric, asked.figure)
-    elif asked.figure != NO_FIGURE:
-        draw(table, asked.figure)
+    if request.figure != NO_FIGURE and request.over is not None:
+        draw_over(table, request.over, request.metric, request.figure)
+    elif request.figure != NO_FIGURE:
+        draw(table, request.figure)
 
 
 def check_figure(file: Path) -> None:
-    """Refuse a figure that could not be written, before anything is read.
+    """Check before anything is read that the figure can be written.
 
     Raises:
-        UserError: if that is so.
+        UserError: if it cannot.
     """
     if file == NO_FIGURE:
         return
@@ -101,7 +103,7 @@ def check_figure(file: Path) -> None:
 
 
 def show(table: Table) -> None:
-    """A table on a terminal, with what runs cost in one below where that does not fit; aligned text elsewhere."""
+    """Print the table: on a terminal split in two if it is too wide (costs below); elsewhere as aligned text."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False)
@@ -113,17 +115,17 @@ def show(table: Table) -> None:
         parts = [[column for column in table.columns if column.spread == spread] for spread in (True, False)]
     for i, columns in enumerate(parts):
         shown = table.rich(columns, console.width)
-        if shown is None:  # numbers are not cut: the terminal breaks the lines
+        if shown is None:  # never truncate numbers; let the terminal wrap the lines
             print(table.text(), end="")
             return
         console.print(*([""] if i else []), shown, sep="\n")
 
 
 def save(option: str, file: Path, text: str) -> None:
-    """Write a table.
+    """Write a table to a file.
 
     Raises:
-        UserError: if it cannot be.
+        UserError: if it cannot be written.
     """
     try:
         write_output(file, text.encode("utf-8", errors="backslashreplace"))
@@ -133,7 +135,7 @@ def save(option: str, file: Path, text: str) -> None:
 
 
 def draw(table: Table, file: Path) -> None:
-    """Draw the curves of the rows that have some.
+    """Draw the curves of all rows with evaluations.
 
     Raises:
         UserError: if the figure cannot be written.
@@ -141,8 +143,10 @@ def draw(table: Table, file: Path) -> None:
     from flnl.figures import curves
 
     rows = [(line.name, [run.folder for run in line.row.runs]) for line in table.lines]
-    found = sorted({visible(line.row.dataset) for line in table.lines})
-    figure = curves.draw(curves.read(rows), " and ".join(found) if len(found) <= 2 else f"{len(found)} data sets")
+    datasets = sorted({visible(line.row.dataset) for line in table.lines})
+    figure = curves.draw(
+        curves.read(rows), " and ".join(datasets) if len(datasets) <= 2 else f"{len(datasets)} data sets"
+    )
     if figure is None:
         note("no figure: no run has recorded an evaluation")
         return
@@ -150,10 +154,10 @@ def draw(table: Table, file: Path) -> None:
 
 
 def draw_over(table: Table, key: str, metric: str, file: Path) -> None:
-    """Draw a closing number of the rows over a key.
+    """Draw a closing metric of the rows over a key.
 
     Raises:
-        UserError: if they have no such key or number, or the figure cannot be written.
+        UserError: if they lack the key or the metric, or the figure cannot be written.
     """
     from flnl.compare.over import PERCENT, swept
     from flnl.figures import over
@@ -173,8 +177,8 @@ def _save(figure: Figure, file: Path) -> None:
 
 
 def main() -> None:
-    """What ``flnl compare`` runs."""
-    guard.guarded(lambda: compare(sys.argv[1:]), overrides=False)
+    """Entry point of ``flnl compare``."""
+    guard.guarded(lambda: compare(sys.argv[1:]), name="flnl compare", overrides=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Text as LaTeX prints it."""
+"""Escape text for LaTeX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SYMBOLS = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    "[": "{[}",  # an option of what ends the row before, else; a star, too
+    "[": "{[}",  # otherwise read as an option of the preceding row's end; so is a star
     "]": "{]}",
     "*": "{*}",
     "–": "--",
@@ -47,5 +47,5 @@ ESCAPES = str.maketrans(
 
 
 def escaped(text: str) -> str:
-    """What LaTeX prints as ``text``; Greek letters and signs without a package of their own."""
+    """Escape ``text`` so that LaTeX prints it literally; Greek letters and signs need no packages."""
     return text.translate(ESCAPES)

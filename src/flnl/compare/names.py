@@ -1,7 +1,7 @@
-"""Short names of rows: the keys in which they differ, as one would type them.
+"""Short names of rows: the keys in which they differ, as overrides.
 
-What differs only because something else does is left out: the parts of another method, the learning rate of another
-protocol. A key that was typed is never taken for such a consequence.
+A key that differs only as a consequence of another is omitted: the parts of another method, the learning rate of
+another protocol. A key that the user has set is never regarded as a consequence.
 """
 
 from __future__ import annotations
@@ -21,65 +21,67 @@ from flnl.config.registry import recorded_name
 from flnl.config.resolvers import CONF
 
 GROUPS = ("method", "dataset", "partition", "noise", "model", "protocol")
-"""In the order in which a name tells them."""
+"""The groups, in the order in which a name lists them."""
 BRINGS = {"model": ("dataset",), "protocol": ("dataset",)}
-"""A data set names its own."""
+"""Groups whose default another group chooses: a data set names its model and protocol."""
 ALWAYS = ("method", "dataset")
-"""Told in every name where they differ."""
+"""Keys that every name includes if rows differ in them."""
 LONGEST = 40
-"""Characters of a value; of a longer one the middle is left out."""
+"""Maximum number of characters of a value; the middle of longer ones is omitted."""
 
 
 def names(rows: Sequence[Row]) -> list[str]:
-    """A name for each row, all different; the method's where there is nothing to tell apart."""
-    said = [_Said(row) for row in rows]
+    """A unique name for each row; the method's name if the rows do not differ."""
+    settings = [_Settings(row) for row in rows]
     differing = _in_order(
-        k for k in {k for one in said for k in one.values} if len({o.values.get(k) for o in said}) > 1
+        k for k in {k for one in settings for k in one.values} if len({o.values.get(k) for o in settings}) > 1
     )
-    own = [key for key in differing if not _repeats(said, key, differing)]
-    kept = [key for key in own if _matters(said, key)]
-    whole = [[key for key in kept if key in one.values] for one in said]
-    short = [[key for key in keys if not _goes_without(said, one, key)] for one, keys in zip(said, whole, strict=True)]
-    if not all(short) and "method" not in kept:  # one is as it comes, and needs a name
-        whole, short = ([["method", *keys] for keys in found] for found in (whole, short))
-    return _told_apart(said, short, whole, differing)
+    independent = [key for key in differing if not _repeats(settings, key, differing)]
+    kept = [key for key in independent if _matters(settings, key)]
+    full = [[key for key in kept if key in one.values] for one in settings]
+    short = [[key for key in keys if not _omits(settings, one, key)] for one, keys in zip(settings, full, strict=True)]
+    if not all(short) and "method" not in kept:  # a row without keys needs a name, too
+        full, short = ([["method", *keys] for keys in lists] for lists in (full, short))
+    return _unique(settings, short, full, differing)
 
 
-def _told_apart(
-    said: Sequence[_Said], short: list[list[str]], whole: list[list[str]], differing: Sequence[str]
+def _unique(
+    settings: Sequence[_Settings], short: list[list[str]], full: list[list[str]], differing: Sequence[str]
 ) -> list[str]:
-    """The names that ``short`` keys make, with more of them where two would be the same."""
+    """Names from the keys ``short``; where two names would be equal, more keys are added."""
     while True:
-        texts = [" ".join(_word(key, one.values[key]) for key in keys) for one, keys in zip(said, short, strict=True)]
+        texts = [
+            " ".join(_override(key, one.values[key]) for key in keys) for one, keys in zip(settings, short, strict=True)
+        ]
         same = [i for i, text in enumerate(texts) if Counter(texts)[text] > 1]
         if not same:
             return texts
         alike = [i for i in same if texts[i] == texts[same[0]]]
-        if any(short[i] != whole[i] for i in alike):
+        if any(short[i] != full[i] for i in alike):
             for i in alike:
-                short[i] = whole[i]
+                short[i] = full[i]
             continue
-        more = [key for key in differing if len({said[i].values.get(key) for i in alike}) > 1]
-        more = [key for key in more if any(key in said[i].values and key not in short[i] for i in alike)]
+        more = [key for key in differing if len({settings[i].values.get(key) for i in alike}) > 1]
+        more = [key for key in more if any(key in settings[i].values and key not in short[i] for i in alike)]
         if not more:
-            return [f"{text} ({said[i].row.runs[0].folder})" if i in same else text for i, text in enumerate(texts)]
+            return [f"{text} ({settings[i].row.runs[0].folder})" if i in same else text for i, text in enumerate(texts)]
         for i in alike:
-            own = more[0] in said[i].values and more[0] not in short[i]
-            short[i] = whole[i] = [*short[i], *more[: int(own)]]
+            new = more[0] in settings[i].values and more[0] not in short[i]
+            short[i] = full[i] = [*short[i], *more[: int(new)]]
 
 
-# ------------------------------------------------------------------------------------------------ what a row says
+# ------------------------------------------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True)
-class _Said:
-    """The keys of a row with their values as text: what was chosen, ``group`` or ``method/slot``, and single values."""
+class _Settings:
+    """The keys of a row with their values as text: choices (``group`` or ``method/slot``) and single values."""
 
     row: Row
 
     @cached_property
     def choices(self) -> dict[str, str]:
-        """What is chosen in each group of the configuration."""
+        """The chosen option of each group."""
         groups = {group: self.row.config[group] for group in GROUPS if group in self.row.config}
         slots = {f"method/{slot}": node for slot, node in groups.get("method", {}).items() if slot in _slots()}
         return {key: self._choice(key, node) for key, node in (groups | slots).items()}
@@ -95,42 +97,42 @@ class _Said:
 
     @cached_property
     def _typed_options(self) -> dict[str, str]:
-        """What the words of the command chose, where there are such options."""
-        words = (word.lstrip("+").split("=", 1) for run in self.row.runs for word in run.words if "=" in word)
-        return {key: option for key, option in words if option in _options(key)}
+        """The options that the overrides of the command have chosen."""
+        pairs = (one.lstrip("+").split("=", 1) for run in self.row.runs for one in run.overrides if "=" in one)
+        return {key: option for key, option in pairs if option in _options(key)}
 
     @cached_property
     def values(self) -> dict[str, str]:
         """Choices and single values."""
-        own = {key.replace("/", ".") for key in self.choices}
-        own |= {f"{path}.{leaf}" for path in own for leaf in ("_target_", "name")}
-        return self.choices | {key: _text(value) for key, value in self.row.values.items() if key not in own}
+        covered = {key.replace("/", ".") for key in self.choices}
+        covered |= {f"{path}.{leaf}" for path in covered for leaf in ("_target_", "name")}
+        return self.choices | {key: _text(value) for key, value in self.row.values.items() if key not in covered}
 
     @cached_property
-    def words(self) -> set[str]:
-        """The keys that the command of one of its runs has typed."""
-        return {word.lstrip("+~").split("=")[0].split("@")[0] for run in self.row.runs for word in run.words}
+    def typed_keys(self) -> set[str]:
+        """The keys that the commands of its runs have set."""
+        return {one.lstrip("+~").split("=")[0].split("@")[0] for run in self.row.runs for one in run.overrides}
 
     def typed(self, key: str) -> bool:
-        """Whether ``key`` was: itself, a mapping that holds it, or the protocol's word for it."""
+        """Whether the user has set ``key``: directly, in a mapping, or by the protocol's key for it."""
         above = {key[:at] for at in range(len(key)) if key[at] == "."} - set(self.choices)
-        if self.words & {key, *above}:
+        if self.typed_keys & {key, *above}:
             return True
         leaf = key.rpartition(".")[2]
-        protocol = any(word.startswith("protocol.") and word.rpartition(".")[2] == leaf for word in self.words)
+        protocol = any(one.startswith("protocol.") and one.rpartition(".")[2] == leaf for one in self.typed_keys)
         return protocol and key.count(".") <= 1 and self.of_the_protocol(key)
 
     def of_the_protocol(self, key: str) -> bool:
-        """Whether the value is what the protocol says of it."""
+        """Whether the value of ``key`` is the one that the protocol sets."""
         protocol, method = self.row.config.get("protocol", {}), self.row.config.get("method", {})
         leaf = key.rpartition(".")[2]
         sections = (protocol.get(method.get("like", method.get("name"))) or {}, protocol)
-        found = next((section[leaf] for section in sections if leaf in section), None)
-        return found is not None and _text(found) == self.values.get(key)
+        value = next((section[leaf] for section in sections if leaf in section), None)
+        return value is not None and _text(value) == self.values.get(key)
 
 
 def _above(key: str) -> tuple[str, ...]:
-    """The choices that bring ``key`` with them."""
+    """The choices that determine ``key``."""
     if key in BRINGS:
         return BRINGS[key]
     if "/" in key:
@@ -141,32 +143,32 @@ def _above(key: str) -> tuple[str, ...]:
     return (first, f"{first}/{rest[0]}") if len(rest) > 1 else (first,)
 
 
-def _agree(one: _Said, other: _Said, keys: Iterable[str]) -> bool:
+def _agree(one: _Settings, other: _Settings, keys: Iterable[str]) -> bool:
     return all(one.values.get(key) == other.values.get(key) for key in keys)
 
 
-# ----------------------------------------------------------------------------------------------- which keys to tell
+# -------------------------------------------------------------------------------------------------- choice of keys
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What decides whether a value of one row matters beside another's."""
+    """What decides whether a difference between two rows in a key is relevant."""
 
     value: str | None
     typed: bool
-    brought_by: tuple[str | None, ...]  # what is chosen above it
-    protocol: tuple[str | None, ...] | None  # and whose word it is, where it is the protocol's
+    brought_by: tuple[str | None, ...]  # the choices that determine the key
+    protocol: tuple[str | None, ...] | None  # protocol and method, if the protocol sets the value
 
     @classmethod
-    def of(cls, one: _Said, key: str) -> _Part:
-        """The part that ``key`` has in a row."""
-        said = [one.values.get(other) for other in ("protocol", "method")] if one.of_the_protocol(key) else None
+    def of(cls, one: _Settings, key: str) -> _Part:
+        """The role of ``key`` in a row."""
+        protocol = [one.values.get(other) for other in ("protocol", "method")] if one.of_the_protocol(key) else None
         above = tuple(one.values.get(other) for other in _above(key))
-        return cls(one.values.get(key), one.typed(key), above, None if said is None else tuple(said))
+        return cls(one.values.get(key), one.typed(key), above, None if protocol is None else tuple(protocol))
 
 
-def _matters(said: Sequence[_Said], key: str) -> bool:
-    """Whether two of the rows differ in ``key`` for its own sake."""
+def _matters(settings: Sequence[_Settings], key: str) -> bool:
+    """Whether two of the rows differ in ``key`` other than as a consequence of other keys."""
     return any(
         one.value != other.value
         and (
@@ -176,31 +178,31 @@ def _matters(said: Sequence[_Said], key: str) -> bool:
                 and (one.protocol is None or other.protocol is None or one.protocol == other.protocol)
             )
         )
-        for one, other in combinations({_Part.of(one, key) for one in said}, 2)
+        for one, other in combinations({_Part.of(one, key) for one in settings}, 2)
     )
 
 
-def _repeats(said: Sequence[_Said], key: str, others: Iterable[str]) -> bool:
-    """Whether a value deep in a group is everywhere that of a key nearer to the root, as a sampler's fraction is."""
-    have = [one for one in said if key in one.values]
+def _repeats(settings: Sequence[_Settings], key: str, others: Iterable[str]) -> bool:
+    """Whether a nested value always equals that of a key nearer to the root, as a sampler's fraction does."""
+    have = [one for one in settings if key in one.values]
     if key.count(".") < 2 or any(one.typed(key) for one in have):
         return False
     nearer = [other for other in others if other.count(".") < key.count(".")]
     return any(all(one.values.get(other) == one.values[key] for one in have) for other in nearer)
 
 
-def _goes_without(said: Sequence[_Said], one: _Said, key: str) -> bool:
-    """Whether ``one`` left alone a key that only a few others typed: it is told in their names."""
-    if key in ALWAYS or not one.words or one.typed(key):
+def _omits(settings: Sequence[_Settings], one: _Settings, key: str) -> bool:
+    """Whether the name of ``one`` omits ``key``: it has the default, and only a few other rows have set the key."""
+    if key in ALWAYS or not one.typed_keys or one.typed(key):
         return False
-    have = [other for other in said if key in other.values]
+    have = [other for other in settings if key in other.values]
     alone = [other for other in have if not other.typed(key)]
     alike = [other for other in alone if _agree(one, other, _above(key))]
     return len(alone) < len(have) <= 2 * len(alone) and all(_agree(one, other, [key]) for other in alike)
 
 
 def _in_order(keys: Iterable[str]) -> list[str]:
-    """Group by group, what is chosen first; keys outside the groups at the end."""
+    """Sort by group, choices first; keys outside the groups come last."""
 
     def place(key: str) -> tuple[int, int, bool, str]:
         group = key.replace("/", ".").split(".")[0]
@@ -210,10 +212,10 @@ def _in_order(keys: Iterable[str]) -> list[str]:
     return sorted(keys, key=place)
 
 
-# ------------------------------------------------------------------------------------------------------------ words
+# -------------------------------------------------------------------------------------------------------- overrides
 
 
-def _word(key: str, text: str) -> str:
+def _override(key: str, text: str) -> str:
     if len(text) > LONGEST:
         half = (LONGEST - 3) // 2
         text = f"{text[:half]}...{text[-half:]}"
@@ -221,7 +223,7 @@ def _word(key: str, text: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as it is typed."""
+    """A value as in an override."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -240,16 +242,16 @@ def _slots() -> tuple[str, ...]:
 
 @cache
 def _options(group: str) -> Mapping[str, Any]:
-    """The files of a group by name, as they are written."""
+    """The files of a group, unresolved, by option."""
     files = (CONF / group).glob("*.yaml")
     return {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in sorted(files)}
 
 
 def _option(group: str, node: Mapping[str, Any]) -> str:
-    """The option that builds the same object, with the most values in common; the class where none does."""
-    found = dict(flatten(node))
+    """The option that builds the same class with the most values in common; the name of the class if there is none."""
+    values = dict(flatten(node))
     close = {
-        name: sum(found.get(key) == value for key, value in flatten(raw))
+        name: sum(values.get(key) == value for key, value in flatten(raw))
         for name, raw in _options(group).items()
         if isinstance(raw, Mapping) and recorded_name(str(raw.get("_target_"))) == recorded_name(str(node["_target_"]))
     }

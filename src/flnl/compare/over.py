@@ -1,4 +1,4 @@
-"""Rows that differ in one key, as the lines of a figure: what runs came to over its values."""
+"""Metrics over the values of one key, as lines of a figure."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from flnl.core.errors import UserError
 from flnl.figures.over import Point, Swept
 
 PERCENT = ("best", "last", "mean_last_10", "at_best_validation")
-"""Accuracies."""
+"""Metrics that are accuracies, shown in percent."""
 
 
 def swept(rows: Sequence[Row], key: str, metric: str) -> list[Swept]:
-    """A line for rows that differ in nothing but ``key`` and what repeats it; rows without the key have their own.
+    """Group rows that differ only in ``key`` and in keys that repeat it into lines; rows without the key are separate.
 
     Raises:
         UserError: if no row has the key as a number, or a run has no such metric.
     """
     values = {id(row): _number(row.values.get(key)) for row in rows}
     if not any(value is not None for value in values.values()):
-        raise UserError(f"--over {key}: no run has such a key with a number; give it in full, as method.epsilon")
+        raise UserError(f"--over {key}: no run has such a key with a number; give it in full, as in method.epsilon")
     repeated = [k for row in rows for k in row.values if _repeats(rows, key, k)]
     groups: dict[str, list[Row]] = {}
     for row in rows:
         rest: Mapping[str, Any] = {k: v for k, v in row.values.items() if k != key and k not in repeated}
         groups.setdefault(json.dumps([values[id(row)] is None, rest], sort_keys=True, default=str), []).append(row)
-    told = names([group[0] for group in groups.values()])
+    labels = names([group[0] for group in groups.values()])
     return [
         Swept(
-            " ".join(word for word in name.split() if not word.startswith(f"{key}=")) or name,
-            [Point(values[id(row)], found.mean, found.deviation) for row in group for found in [_of(row, metric)]],
+            " ".join(part for part in label.split() if not part.startswith(f"{key}=")) or label,
+            [Point(values[id(row)], number.mean, number.deviation) for row in group for number in [_of(row, metric)]],
         )
-        for name, group in zip(told, groups.values(), strict=True)
+        for label, group in zip(labels, groups.values(), strict=True)
     ]
 
 
@@ -46,15 +46,15 @@ def _number(value: Any) -> float | None:
 
 
 def _repeats(rows: Sequence[Row], key: str, other: str) -> bool:
-    """Whether a key has the value of ``key`` in every row that has both, and they differ among them."""
+    """Whether ``other`` equals ``key`` in every row that has both, and the rows differ in it."""
     both = [(row.values[key], row.values[other]) for row in rows if key in row.values and other in row.values]
     return len({str(mine) for mine, _ in both}) > 1 and all(mine == theirs for mine, theirs in both)
 
 
 def _of(row: Row, metric: str) -> Number:
     factor = 100.0 if metric in PERCENT else 1.0
-    found = [_number(run.metrics.get(metric)) for run in row.runs]
-    known = [factor * value for value in found if value is not None and math.isfinite(value)]
+    values = [_number(run.metrics.get(metric)) for run in row.runs]
+    known = [factor * value for value in values if value is not None and math.isfinite(value)]
     number = Number.of(known)
     if number is None:
         there = sorted({name for run in row.runs for name in run.metrics})

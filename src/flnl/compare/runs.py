@@ -1,4 +1,4 @@
-"""Which runs there are below what was named, and which of them differ in their seed only."""
+"""Find the runs below the given folders, and group those that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Run:
     @property
     def config(self) -> Mapping[str, Any]:
         """The resolved configuration."""
-        found: Mapping[str, Any] = self.result["config"]
-        return found
+        config: Mapping[str, Any] = self.result["config"]
+        return config
 
     @property
     def seed(self) -> int:
@@ -45,29 +45,29 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end."""
+        """Whether the run has finished."""
         return self.status == "finished"
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """The closing numbers; none of a run that failed early."""
-        found = self.result.get("metrics")
-        return found if isinstance(found, dict) else {}
+        """The closing metrics; empty if the run failed early."""
+        metrics = self.result.get("metrics")
+        return metrics if isinstance(metrics, dict) else {}
 
     @property
-    def words(self) -> list[str]:
-        """The overrides as typed; none where the run was not started from the command line."""
-        found = self.result.get("overrides")
-        return [str(word) for word in found] if isinstance(found, list) else []
+    def overrides(self) -> list[str]:
+        """The overrides as typed; empty if the run was not started from the command line."""
+        overrides = self.result.get("overrides")
+        return [str(override) for override in overrides] if isinstance(overrides, list) else []
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Its settings without its seeds, as dotted keys that a person types, and values."""
+        """The settings without seeds: values by dotted key, named as in overrides."""
         return _without_seeds(settings(self.config))
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What makes the run what it is, without its seeds: dotted keys and values."""
+        """The settings that determine the run's results, without seeds: values by dotted key."""
         return _without_seeds(recorded_identity(self.result))
 
     @property
@@ -78,16 +78,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ in their seed only, in its order; ``data_seed`` is None where it follows the seed."""
+    """Runs that differ only in their seed, sorted by it; ``data_seed`` is None if it follows the seed."""
 
     runs: tuple[Run, ...]
     data_seed: int | None = None
 
     @property
     def values(self) -> dict[str, Any]:
-        """What its runs have in common, as dotted keys and values."""
-        own = {} if self.data_seed is None else {"data_seed": self.data_seed}
-        return self.runs[0].values | own
+        """The settings that its runs have in common: values by dotted key."""
+        data_seed = {} if self.data_seed is None else {"data_seed": self.data_seed}
+        return self.runs[0].values | data_seed
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -105,7 +105,7 @@ def _without_seeds(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note(line: str) -> None:
-    """Say what a person should know beside the table."""
+    """Print a note to the standard error."""
     print_line(line, to=sys.stderr)
 
 
@@ -113,18 +113,25 @@ def note(line: str) -> None:
 
 
 def find(names: Sequence[str], *, unfinished: bool = False) -> list[Run]:
-    """The finished runs in and below the folders ``names``, which may be patterns; each once, the others in a note.
+    """Find the finished runs in and below folders; runs that are left out are named in a note.
+
+    Args:
+        names: folders, or patterns of folders.
+        unfinished: whether to include unfinished runs.
+
+    Returns:
+        The runs, each once.
 
     Raises:
-        UserError: if a folder is not there, or there is nothing to compare.
+        UserError: if a folder does not exist, or there is no run to compare.
     """
-    found = {name: list(_folders(name)) for name in names}
-    if not any(found.values()):
+    folders_of = {name: list(_folders(name)) for name in names}
+    if not any(folders_of.values()):
         raise UserError(f"no run is recorded in or below {', '.join(names)} (a folder with a readable {RESULT})")
     for name in names:
-        if not found[name]:
+        if not folders_of[name]:
             note(f"{name}: no run is recorded in or below it")
-    read = {folder: _read(folder) for folders in found.values() for folder in folders}
+    read = {folder: _read(folder) for folders in folders_of.values() for folder in folders}
     unread = [folder for folder, run in read.items() if run is None]
     if len(unread) == len(read):
         raise UserError(f"{', '.join(map(shown, unread))}: {RESULT} cannot be read as that of a run")
@@ -135,29 +142,29 @@ def find(names: Sequence[str], *, unfinished: bool = False) -> list[Run]:
         elif not (run.finished or unfinished):
             note(f"{shown(folder)} is left out: {run.status} after round {run.result.get('rounds', '?')}")
         elif (wrong := damage(folder, run.result)) is not None:
-            note(f"{shown(folder)} is left out: {wrong}; put back a copy of the file, or make the run again")
+            note(f"{shown(folder)} is left out: {wrong}; restore the file, or repeat the run")
         else:
             runs.append(run)
     if not runs:
         others = not unfinished and any(run is not None and not run.finished for run in read.values())
-        what, hint = ("is finished", "; --unfinished takes the others, too") if others else ("can be read whole", "")
+        what, hint = ("is finished", "; --unfinished includes the others") if others else ("can be read completely", "")
         raise UserError(f"no run {what} in or below {', '.join(names)}{hint}")
     return runs
 
 
 def _folders(name: str) -> Iterator[Path]:
-    """The folders of runs that a word stands for, resolved.
+    """The resolved folders of runs in and below a folder, or in and below all that match a pattern.
 
     Raises:
-        UserError: if it stands for nothing that is there.
+        UserError: if the folder does not exist.
     """
     path = Path(name).expanduser()
     if path.exists():
         tops = [path]
     elif glob.has_magic(name):
-        tops = [Path(found) for found in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 (absolute, too)
+        tops = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 (absolute, too)
     else:
-        raise UserError(f"{name} is not there: name folders of runs, folders that hold some, or patterns in quotes")
+        raise UserError(f"{name} does not exist: name folders of runs, folders that contain some, or quoted patterns")
     for top in tops:
         yield from _below(top)
 
@@ -183,7 +190,7 @@ def _read(folder: Path) -> Run | None:
 
 
 def shown(folder: Path) -> str:
-    """A folder as a person here would write it."""
+    """A folder's path, relative to the working folder if it is below it."""
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
@@ -192,32 +199,33 @@ def shown(folder: Path) -> str:
 
 
 def grouped(runs: Sequence[Run]) -> list[Row]:
-    """The runs as rows. Of two that are equal in their seed, too, the one that is finished counts, then the newest."""
+    """Group runs into rows. Of runs with the same settings and seed, a finished one is preferred, then the newest."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
         alike.setdefault(json.dumps(run.identity, sort_keys=True, default=str), []).append(run)
-    return [row for found in alike.values() for row in _by_data_seed(found)]
+    return [row for same in alike.values() for row in _by_data_seed(same)]
 
 
 def _by_data_seed(runs: Sequence[Run]) -> Iterator[Row]:
-    """Rows whose data follow the seed, or stay while it changes.
+    """Split runs into rows whose data seed follows the seed, and rows with a fixed data seed.
 
-    A run whose two seeds are equal may be either; it is of those that stay if that was typed or nothing else follows.
+    A run whose two seeds are equal fits both. It belongs to a row with a fixed data seed if the user has set it, or if
+    no other run's data seed follows.
     """
     pinned = {run.data_seed for run in runs if run.data_seed != run.seed}
     equal = [run for run in runs if run.data_seed == run.seed]
     others = {run.seed for run in equal} - pinned
     rows: dict[int | None, list[Run]] = {}
     for run in runs:
-        typed = any(word.lstrip("+").startswith("data_seed=") for word in run.words)
-        stays = run.data_seed != run.seed or (run.data_seed in pinned and (typed or not others))
-        rows.setdefault(run.data_seed if stays else None, []).append(run)
-    for data_seed, found in rows.items():
-        yield Row(tuple(_newest(found)), data_seed)
+        typed = any(override.lstrip("+").startswith("data_seed=") for override in run.overrides)
+        fixed = run.data_seed != run.seed or (run.data_seed in pinned and (typed or not others))
+        rows.setdefault(run.data_seed if fixed else None, []).append(run)
+    for data_seed, members in rows.items():
+        yield Row(tuple(_newest(members)), data_seed)
 
 
 def _newest(runs: Sequence[Run]) -> Iterator[Run]:
-    """One run a seed, in the order of seeds."""
+    """One run per seed, in the order of seeds."""
     for seed in sorted({run.seed for run in runs}):
         first, *rest = sorted(
             (run for run in runs if run.seed == seed),
@@ -226,5 +234,5 @@ def _newest(runs: Sequence[Run]) -> Iterator[Run]:
         )
         if rest:
             others = ", ".join(shown(run.folder) for run in rest)
-            note(f"{shown(first.folder)} counts for seed {seed}; the same configuration again is left out: {others}")
+            note(f"{shown(first.folder)} is used for seed {seed}; repeated runs are left out: {others}")
         yield first

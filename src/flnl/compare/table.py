@@ -1,4 +1,4 @@
-"""The numbers of rows over their seeds, and the table that they make: for terminals, text, Markdown, LaTeX and CSV."""
+"""The table of rows with metrics over seeds, rendered for terminals and as text, Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
 MISSING = "–"
 MIB = 2**20
 NAME, HEADING, GAP = 16, 9, 2
-"""Characters on a terminal: of a name in a line at least, of a heading in a line at most, between columns."""
+"""Characters on a terminal: minimum width of a name, maximum width of a heading's line, gap between columns."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """The mean over the runs that have the number, and the sample deviation (ddof=1) where there are two or more."""
+    """The mean over the runs that have a value, and the sample standard deviation (ddof=1) if there are several."""
 
     mean: float
     deviation: float | None
 
     @classmethod
-    def of(cls, found: Sequence[float]) -> Number | None:
-        """None of no number."""
-        if not found:
+    def of(cls, values: Sequence[float]) -> Number | None:
+        """Summarise values; None if there are none."""
+        if not values:
             return None
-        return cls(fmean(found), stdev(found) if len(found) > 1 else None)
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A number of a run under a heading with its unit; ``key`` names it in options and CSV files."""
+    """A metric of runs: heading with unit, ``key`` for ``--sort``, and ``csv`` for the column of CSV files."""
 
     key: str
     heading: str
     csv: str
     of: Callable[[Run], object]
     factor: float = 1.0
-    accuracy: bool = False  # the larger, the better
+    accuracy: bool = False  # larger is better
     spread: bool = False  # shown with its deviation
 
     def numbers(self, row: Row) -> list[float]:
-        """The number of every run that has a finite one, in the column's unit."""
-        found = [self.of(run) for run in row.runs]
-        return [self.factor * x for x in found if isinstance(x, int | float) and math.isfinite(x)]
+        """The finite values of the row's runs, in the column's unit."""
+        values = [self.of(run) for run in row.runs]
+        return [self.factor * x for x in values if isinstance(x, int | float) and math.isfinite(x)]
 
 
 def _metric(name: str) -> Callable[[Run], object]:
@@ -83,13 +83,13 @@ COLUMNS = (
     Column("time", "wall time, s", "wall_time_s", _counted("wall_time_s")),
 )
 OPTIONAL = ("validation",)
-"""Left out where no run has it."""
+"""Columns that are omitted if no run has the metric."""
 SORTS = ("name", "seeds", *(column.key for column in COLUMNS))
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row with its name and the number of each column."""
+    """A row with its name and its number in each column."""
 
     name: str
     row: Row
@@ -97,52 +97,52 @@ class Line:
 
     @property
     def status(self) -> str:
-        """The status of its runs, counted where they differ."""
-        found = Counter(visible(run.status) for run in self.row.runs)
-        return next(iter(found)) if len(found) == 1 else ", ".join(f"{n} {status}" for status, n in found.items())
+        """The status of its runs, with counts if they differ."""
+        counts = Counter(visible(run.status) for run in self.row.runs)
+        return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {status}" for status, n in counts.items())
 
 
 @dataclass(frozen=True)
 class Table:
-    """Lines in order, and whether runs that are not finished are among them."""
+    """Sorted lines; ``with_status`` adds a column for the status of runs."""
 
     lines: Sequence[Line]
     with_status: bool = False
 
     @classmethod
     def of(cls, rows: Sequence[Row], sort: str = "mean", *, with_status: bool = False) -> Table:
-        """The rows by ``sort``: accuracies and seeds from the largest, all else from the smallest, gaps last."""
+        """Sort rows by the column ``sort``: accuracies and seeds descending, others ascending, missing values last."""
         lines = []
         for name, row in zip(names(rows), rows, strict=True):
-            found = {column.key: column.numbers(row) for column in COLUMNS}
+            values = {column.key: column.numbers(row) for column in COLUMNS}
             for column in COLUMNS:
-                if 0 < len(found[column.key]) < len(row.runs):
-                    counted = f"{len(found[column.key])} of {len(row.runs)}"
+                if 0 < len(values[column.key]) < len(row.runs):
+                    counted = f"{len(values[column.key])} of {len(row.runs)}"
                     note(f"{name}: {column.heading} is of {counted} seeds; the others have none")
-            lines.append(Line(visible(name), row, {key: Number.of(numbers) for key, numbers in found.items()}))
+            lines.append(Line(visible(name), row, {key: Number.of(numbers) for key, numbers in values.items()}))
         return cls(sorted(lines, key=lambda line: (*_place(line, sort), line.name)), with_status)
 
     @cached_property
     def columns(self) -> list[Column]:
-        """Those that are shown."""
+        """The columns that are shown."""
         return [c for c in COLUMNS if c.key not in OPTIONAL or any(line.numbers[c.key] for line in self.lines)]
 
     def best(self, line: Line, column: Column) -> bool:
         """Whether no other row on the same data set has a larger mean accuracy."""
         rivals = [other.numbers[column.key] for other in self.lines if other.row.dataset == line.row.dataset]
-        means = [number.mean for number in rivals if number is not None]
-        own = line.numbers[column.key]
-        return column.accuracy and own is not None and len(means) > 1 and own.mean == max(means)
+        means = [rival.mean for rival in rivals if rival is not None]
+        number = line.numbers[column.key]
+        return column.accuracy and number is not None and len(means) > 1 and number.mean == max(means)
 
     # -------------------------------------------------------------------------------------------------------- texts
 
     @property
     def headings(self) -> list[str]:
-        """Of all columns, units included."""
+        """The headings of all columns, with units."""
         return ["run", "seeds", *(["status"] if self.with_status else []), *(c.heading for c in self.columns)]
 
     def cells(self) -> list[list[str]]:
-        """Every line as text; numbers of a column align at their points if they are set to the right."""
+        """The texts of every line; the numbers of a column align at the decimal point if right-aligned."""
         columns = [self._aligned(column) for column in self.columns]
         firsts = [[li.name, str(len(li.row.runs)), *([li.status] if self.with_status else [])] for li in self.lines]
         return [[*first, *(column[i] for column in columns)] for i, first in enumerate(firsts)]
@@ -161,25 +161,25 @@ class Table:
         return f"{number.mean:.{digits}f}", f" ± {number.deviation:.{digits}f}" if spread else ""
 
     def _digits(self, column: Column) -> int:
-        """Decimals of a cost: none of whole or of large numbers."""
+        """Decimals of a cost: 0 for whole or large numbers, else 1."""
         means = [number.mean for line in self.lines if (number := line.numbers[column.key])]
         return 0 if all(mean.is_integer() for mean in means) or max(means) >= 1000 else 1
 
     def text(self) -> str:
-        """Aligned columns."""
+        """The table as plain text with aligned columns."""
         rows = [self.headings, *self.cells()]
         left = 3 if self.with_status else 1
         widths = [max(len(row[i]) for row in rows) for i in range(len(self.headings))]
-        words = [
-            [cell.ljust(width) if i < left and i != 1 else cell.rjust(width) for i, (cell, width) in enumerate(found)]
-            for found in (zip(row, widths, strict=True) for row in rows)
+        padded = [
+            [cell.ljust(width) if i < left and i != 1 else cell.rjust(width) for i, (cell, width) in enumerate(cells)]
+            for cells in (zip(row, widths, strict=True) for row in rows)
         ]
-        return "\n".join("  ".join(line).rstrip() for line in words) + "\n"
+        return "\n".join("  ".join(line).rstrip() for line in padded) + "\n"
 
     def rich(self, columns: Sequence[Column], least: int) -> RichTable | None:
-        """Some columns for a terminal that is ``least`` wide, the best accuracies bold; None where they do not fit.
+        """Render ``columns`` for a terminal of width ``least``, the best accuracies bold; None if they do not fit.
 
-        A name may be folded, a number may not.
+        Names may be wrapped, numbers are not.
         """
         from rich.table import Table as RichTable
         from rich.text import Text
@@ -195,7 +195,7 @@ class Table:
             name, _, unit = column.heading.partition(", ")
             heading = [*wrap(name, HEADING, break_long_words=False), *([unit] if unit else [])]
             width = max(map(len, [*heading, *cells]))
-            # set to the right by hand: rich would take the blanks that stand for a missing deviation
+            # right-aligned by hand: rich would strip the blanks that replace a missing deviation
             table.add_column("\n".join(line.rjust(width) for line in heading), no_wrap=True, min_width=width)
             cells[:] = [cell.rjust(width) for cell in cells]
         if sum((column.min_width or 0) + GAP for column in table.columns) - GAP > least:
@@ -210,7 +210,7 @@ class Table:
         return table
 
     def markdown(self) -> str:
-        """A table of GitHub's Markdown, the best accuracies bold."""
+        """The table as GitHub-flavoured Markdown, the best accuracies bold."""
         rules = ["---" if heading in ("run", "status") else "---:" for heading in self.headings]
         rows = [self.headings, rules]
         for line, cells in zip(self.lines, self.cells(), strict=True):
@@ -219,7 +219,7 @@ class Table:
         return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
     def latex(self) -> str:
-        """A ``tabular`` with booktabs' rules, the best accuracies bold."""
+        """The table as a LaTeX ``tabular`` with booktabs' rules, the best accuracies bold."""
         kinds = "".join("l" if heading in ("run", "status") else "r" for heading in self.headings)
         rows = [" & ".join(map(escaped, self.headings)) + r" \\", r"\midrule"]
         for line, cells in zip(self.lines, self.cells(), strict=True):
@@ -234,7 +234,7 @@ class Table:
         return texts[:skipped] + [mark.format(t) if self.best(line, column) else t for column, t in numbers]
 
     def csv(self) -> str:
-        """Unrounded numbers, with the deviation in a column of its own; what is missing is empty."""
+        """The table as CSV: unrounded numbers, deviations in separate columns, missing values empty."""
         heads = [[c.csv, f"{c.csv}_std"] if c.spread else [c.csv] for c in self.columns]
         rows: list[list[object]] = [
             ["run", "seeds", *(["status"] if self.with_status else []), *(h for head in heads for h in head)]

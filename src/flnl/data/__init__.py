@@ -1,1 +1,1 @@
-"""Data sets, images, partitions, label noise and the federation that is drawn from them."""
+"""Data sets, images, partitions, label noise, and the federation built from them."""

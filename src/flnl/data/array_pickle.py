@@ -1,8 +1,8 @@
-"""Pickles of arrays, as CIFAR is published, read without running what they ask for.
+"""Read pickles of arrays, such as CIFAR's files, without executing code from them.
 
-A pickle calls whatever functions it names. Here the names that an array needs stand for what this module does, no other
-name is admitted, and numpy sees a buffer with a plain type. numpy's own functions would not do: a file may tell
-``numpy.dtype`` that objects are plain numbers, and then its bytes are taken for addresses of memory.
+Unpickling calls every function that the file names. This reader maps the few names that arrays need to safe stand-ins
+and refuses all others; numpy only receives a buffer with a plain type. numpy's own functions would not be safe: a file
+can tell ``numpy.dtype`` that objects are plain numbers, so that numpy would use its bytes as memory addresses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PLAIN = re.compile(r"[biuf][1248]")
-"""Types of numbers, as numpy codes them: kind and bytes."""
+"""Codes of numpy's numeric types: kind and bytes."""
 
 
 class Kind:
@@ -30,31 +30,31 @@ class Kind:
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: object) -> None:
-        """Take the byte order of what numpy writes: version, order, three of structures, size, alignment, flags."""
+        """Read the byte order from numpy's state: version, order, three structure entries, size, alignment, flags."""
         if not (isinstance(state, tuple) and len(state) >= 5 and state[2:5] == (None, None, None)):
             raise pickle.UnpicklingError("it holds an array of structures, not of plain numbers")
         if state[1] not in ("<", ">", "=", "|"):
-            raise pickle.UnpicklingError("it holds an array in no order of bytes that there is")
+            raise pickle.UnpicklingError("it holds an array with an unknown byte order")
         self.dtype = self.dtype.newbyteorder(state[1])
 
 
 class Array:
-    """Stands in for ``numpy.ndarray``; ``numpy.asarray`` makes a read-only array of it."""
+    """Stands in for ``numpy.ndarray``; ``numpy.asarray`` turns it into a read-only array."""
 
     values: NDArray[Any] | None = None
 
     def __setstate__(self, state: object) -> None:
-        """Take what numpy writes: version, shape, type, whether by columns, and the bytes."""
+        """Read numpy's state: version, shape, type, whether in Fortran order, and the bytes."""
         if not (isinstance(state, tuple) and len(state) == 5):
             raise pickle.UnpicklingError("it holds an array in an unknown form")
         _, shape, kind, by_columns, content = state
         self.values = _values(content, kind, shape, "F" if by_columns else "C")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """The array itself.
+        """The array.
 
         Raises:
-            ValueError: if the file never said what is in it.
+            ValueError: if the file gives it no content.
         """
         if self.values is None:
             raise ValueError("an array without content")
@@ -65,18 +65,18 @@ def _values(content: object, kind: object, shape: object, order: str) -> NDArray
     if isinstance(content, str):  # bytes of Python 2
         content = content.encode("latin1")
     if not isinstance(kind, Kind) or not isinstance(content, bytes | bytearray):
-        raise pickle.UnpicklingError("it holds an array of something else than numbers")
+        raise pickle.UnpicklingError("it holds an array of something other than numbers")
     if not (isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)):
-        raise pickle.UnpicklingError("it holds an array of no shape")
+        raise pickle.UnpicklingError("it holds an array without a valid shape")
     if math.prod(shape) * kind.dtype.itemsize != len(content):
         raise pickle.UnpicklingError(f"it holds {len(content)} bytes for an array of shape {shape}")
     return np.frombuffer(bytes(content), kind.dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
 def _reconstruct(kind: object, shape: object, code: object) -> Array:
-    """Stands in for numpy's function of this name: an array that is still to be filled."""
+    """Stands in for numpy's function of this name: returns an array without content."""
     if kind is not Array:
-        raise pickle.UnpicklingError("it holds an array of a kind of its own")
+        raise pickle.UnpicklingError("it holds an array of a foreign class")
     return Array()
 
 
@@ -95,7 +95,7 @@ def _encode(text: object, encoding: object = None) -> bytes:
 
 
 def _no_bytes() -> bytes:
-    """Stands in for ``bytes``, which pickles of old protocols call where there are none."""
+    """Stands in for ``bytes``, which pickles of old protocols call for empty bytes."""
     return b""
 
 
@@ -107,7 +107,7 @@ ADMITTED: Mapping[str, Callable[..., Any]] = {
     "_codecs.encode": _encode,
     "__builtin__.bytes": _no_bytes,
 }
-"""What such a file may name, and what it gets."""
+"""The names that a file may use, and their stand-ins."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -121,13 +121,13 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_array_pickle(path: Path) -> Any:
-    """What a pickle holds: dicts, lists, tuples, text, bytes and numbers, and ``Array`` where it has an array.
+    """Read a pickle of dicts, lists, tuples, text, bytes, numbers and arrays; an array is returned as ``Array``.
 
     Text of Python 2 is read as Latin-1.
 
     Raises:
-        pickle.UnpicklingError: if it names anything that is no part of an array; nothing of it has run then.
-        Exception: of any kind, if it is damaged.
+        pickle.UnpicklingError: if it names anything that arrays do not need; that code is not executed.
+        Exception: of any kind, if the file is damaged.
     """
     with path.open("rb") as file:
         return _Unpickler(file, encoding="latin1").load()

@@ -1,6 +1,6 @@
-"""What is in files, many of them, as a sha256 each: read by threads, shown on the way, and remembered.
+"""The sha256 of many files: computed by threads, with progress messages, and cached.
 
-A file is read once: where path, size and time of change are those that are remembered, so is its sha256.
+A cached digest is used if the file's path, size and modification time are unchanged, so a file is read only once.
 """
 
 from __future__ import annotations
@@ -31,29 +31,32 @@ log = logging.getLogger(__name__)
 
 FILE = "contents.sqlite"
 THREADS = 16
-"""They hide the latency of a network disk; hashing lets go of the interpreter."""
+"""Threads hide the latency of a network disk; hashing releases the GIL."""
 BLOCK = 500
-"""Files that are looked up, read and remembered together; whoever is stopped has lost no more."""
+"""Files that are looked up, read and cached together: the most that an interrupted run has to repeat."""
 SETTLED = 2 * 10**9
-"""Nanoseconds since its last change after which a file's next change is sure to have another time."""
+"""Nanoseconds after a file's last change beyond which another change surely gets a different modification time."""
 MANY, LARGE = 2_000, 500 * 10**6
-"""Files and bytes to read from which on progress is shown."""
+"""Progress is shown from this many files or bytes to read."""
 QUIET_SECONDS = 30.0
 
 Digests = NDArray[np.uint8]
 
 
 def digests(root: Path, paths: Sequence[str], cache: Path | None) -> Digests:
-    """The sha256 of each file below ``root`` as bytes [N, 32]; zeros for what is no regular file.
+    """The sha256 of each file as bytes [N, 32]; zeros for paths that are not regular files.
 
-    ``cache`` is the folder where they are remembered; what cannot be kept there is read again the next time.
+    Args:
+        root: the folder of the files.
+        paths: the files, relative to ``root``.
+        cache: the folder of the cache; if it cannot be written, the files are read again next time.
 
     Raises:
         UserError: if a file cannot be read.
     """
-    found = np.zeros((len(paths), 32), np.uint8)
+    hashes = np.zeros((len(paths), 32), np.uint8)
     if not len(paths):
-        return found
+        return hashes
     with ThreadPoolExecutor(THREADS, thread_name_prefix="contents") as threads, _memory(cache) as memory:
         base = os.fspath(root)
         files = [_File(os.path.join(base, path)) for path in paths]  # noqa: PTH118 - a million Path objects are slow
@@ -65,24 +68,24 @@ def digests(root: Path, paths: Sequence[str], cache: Path | None) -> Digests:
             for i in block:
                 size, changed, digest = kept.get(files[i], (-1, -1, b""))
                 if (size, changed) == (states[i, 0], states[i, 1]) and len(digest) == 32:
-                    found[i] = np.frombuffer(digest, np.uint8)
+                    hashes[i] = np.frombuffer(digest, np.uint8)
                 elif states[i, 2]:
                     unknown.append(i)
         with _progress(len(unknown), int(states[unknown, 0].sum()), root) as advance:
             for start in range(0, len(unknown), BLOCK):
                 chosen = unknown[start : start + BLOCK]
                 for i, digest in zip(chosen, threads.map(_sha256, [files[i] for i in chosen]), strict=True):
-                    found[i] = np.frombuffer(digest, np.uint8)
+                    hashes[i] = np.frombuffer(digest, np.uint8)
                     advance()
                 settled = time.time_ns() - SETTLED
                 memory.remember(
-                    (files[i], *states[i, :2].tolist(), found[i].tobytes()) for i in chosen if states[i, 1] < settled
+                    (files[i], *states[i, :2].tolist(), hashes[i].tobytes()) for i in chosen if states[i, 1] < settled
                 )
-    return found
+    return hashes
 
 
 _File = str
-"""A path as the system takes it."""
+"""A path as text; a million ``Path`` objects would be slow."""
 
 
 def _blocks(files: Sequence[_File]) -> list[Sequence[_File]]:
@@ -90,15 +93,15 @@ def _blocks(files: Sequence[_File]) -> list[Sequence[_File]]:
 
 
 def _states(files: Sequence[_File]) -> NDArray[np.int64]:
-    """Size in bytes, time of the last change in nanoseconds, and whether it is a regular file [n, 3]."""
-    found = np.zeros((len(files), 3), np.int64)
+    """Size in bytes, modification time in nanoseconds, and whether it is a regular file; shape [n, 3]."""
+    states = np.zeros((len(files), 3), np.int64)
     for i, file in enumerate(files):
         try:
             state = os.stat(file)  # noqa: PTH116
         except OSError as error:
             raise _unreadable(file, error) from error
-        found[i] = state.st_size, state.st_mtime_ns, stat.S_ISREG(state.st_mode)
-    return found
+        states[i] = state.st_size, state.st_mtime_ns, stat.S_ISREG(state.st_mode)
+    return states
 
 
 def _sha256(file: _File) -> bytes:
@@ -111,26 +114,26 @@ def _sha256(file: _File) -> bytes:
 
 def _unreadable(file: _File, error: OSError) -> UserError:
     return UserError(
-        f"dataset.root: {file} cannot be read ({error.strerror}), so what is in it cannot be told; see to it, or set "
-        "dataset.fingerprint=names"
+        f"dataset.root: {file} cannot be read ({error.strerror}), so its content cannot be checked; make it readable, "
+        "or set dataset.fingerprint=names"
     )
 
 
-# ------------------------------------------------------------------------------------------------------- remembering
+# ------------------------------------------------------------------------------------------------------------ cache
 
 Kept = tuple[_File, int, int, bytes]
-"""A file, its size in bytes, its time of change in nanoseconds, and its sha256."""
+"""A file, its size in bytes, its modification time in nanoseconds, and its sha256."""
 
 
 @dataclass
 class _Memory:
-    """A table of files, as far as there is one: what goes wrong with it is said once and costs time alone."""
+    """The database of digests, or none: if it fails, a warning is logged once and the files are read again."""
 
     database: sqlite3.Connection | None
     path: Path | None
 
     def recall(self, files: Sequence[_File]) -> dict[_File, tuple[int, int, bytes]]:
-        """What is known of some of these files."""
+        """The cached entries of ``files``: size, modification time and sha256."""
         if self.database is None:
             return {}
         query = f"SELECT path, size, changed, sha256 FROM files WHERE path IN ({','.join('?' * len(files))})"
@@ -142,7 +145,7 @@ class _Memory:
         return {os.fsdecode(path): (size, changed, digest) for path, size, changed, digest in rows}
 
     def remember(self, kept: Iterator[Kept]) -> None:
-        """Write down what was read."""
+        """Store new entries."""
         if self.database is None:
             return
         rows = [(os.fsencode(file), *rest) for file, *rest in kept]
@@ -153,8 +156,8 @@ class _Memory:
             self.give_up(error)
 
     def give_up(self, error: Exception) -> None:
-        """Go on without it."""
-        log.warning("what is in the files of a data set cannot be kept in %s (%s): it is read anew", self.path, error)
+        """Continue without the database."""
+        log.warning("digests of data files cannot be cached in %s (%s): the files are read again", self.path, error)
         if self.database is not None:
             self.database.close()
         self.database = None
@@ -162,21 +165,21 @@ class _Memory:
 
 @contextmanager
 def _memory(cache: Path | None) -> Iterator[_Memory]:
-    found = _Memory(None, None if cache is None else cache / FILE)
+    memory = _Memory(None, None if cache is None else cache / FILE)
     if cache is not None:
         try:
             cache.mkdir(parents=True, exist_ok=True)
-            found.database = sqlite3.connect(cache / FILE, timeout=30.0)
+            memory.database = sqlite3.connect(cache / FILE, timeout=30.0)
             columns = "path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, sha256 BLOB"
-            with found.database:
-                found.database.execute(f"CREATE TABLE IF NOT EXISTS files ({columns})")
+            with memory.database:
+                memory.database.execute(f"CREATE TABLE IF NOT EXISTS files ({columns})")
         except (OSError, sqlite3.Error) as error:
-            found.give_up(error)
+            memory.give_up(error)
     try:
-        yield found
+        yield memory
     finally:
-        if found.database is not None:
-            found.database.close()
+        if memory.database is not None:
+            memory.database.close()
 
 
 # ---------------------------------------------------------------------------------------------------------- progress
@@ -184,7 +187,16 @@ def _memory(cache: Path | None) -> Iterator[_Memory]:
 
 @contextmanager
 def _progress(files: int, size: int, root: Path) -> Iterator[Callable[[], None]]:
-    """While so many files of ``size`` bytes in all are read; what is given is called after each. Few are not shown."""
+    """Show progress while files are read, unless there are few.
+
+    Args:
+        files: number of files to read.
+        size: their total size in bytes.
+        root: their folder.
+
+    Yields:
+        A function to call after each file.
+    """
     if files < MANY and size < LARGE:
         yield lambda: None
         return
@@ -203,14 +215,14 @@ def _progress(files: int, size: int, root: Path) -> Iterator[Callable[[], None]]
             yield lambda: bar.advance(task)
         return
     what = f"{files:,} files below {root} ({decimal(size)})"
-    print_line(f"reading {what} once, to tell them from others; dataset.fingerprint=names does not", to=sys.stderr)
-    done, said = 0, time.monotonic()
+    print_line(f"reading {what} once, to identify their content; dataset.fingerprint=names skips this", to=sys.stderr)
+    done, printed = 0, time.monotonic()
 
     def advance() -> None:
-        nonlocal done, said
+        nonlocal done, printed
         done += 1
-        if time.monotonic() - said > QUIET_SECONDS:
-            said = time.monotonic()
+        if time.monotonic() - printed > QUIET_SECONDS:
+            printed = time.monotonic()
             print_line(f"read {done:,} of {what}", to=sys.stderr)
 
     yield advance

@@ -1,6 +1,6 @@
-"""What a data set is, once read: images, labels as far as they are known, and how images become inputs.
+"""A data set in memory: images, labels, and the transform from images to inputs.
 
-Everything here is a value; where the files come from lives in the modules that build it.
+The modules in ``datasets/`` read the files and build this value.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,8 @@ Labels = NDArray[np.int64]
 class Dataset(ReadDataset):
     """A data set with its official split.
 
-    ``given`` holds labels that came with the data and may be wrong (then the noise is theirs); ``truth`` the correct
-    ones where somebody knows them. At least one of the two is there. Both are int64 [N]; ``given`` is None where the
-    labels are the truth and noise is to be simulated.
+    ``given`` holds the labels that came with the data and may be wrong; ``truth`` the correct ones, if known. Both are
+    int64 [N], and at least one is not None. ``given`` is None if the labels are the truth and noise is simulated.
     """
 
     name: str
@@ -34,9 +33,9 @@ class Dataset(ReadDataset):
     truth: Labels | None  # [N]
     given: Labels | None = None  # [N]
     clients: Indices | None = None  # [N], a natural client's number for each sample
-    ids: Sequence[str] | None = None  # [N], a sample's name or path; its position where None
-    fingerprint: str = ""  # sha256 of labels and images, which ``dataset.fingerprint=names`` tells by paths and sizes
-    names_fingerprint: str | None = None  # the same with files told by paths and sizes; None where there are no files
+    ids: Sequence[str] | None = None  # [N], a sample's name or path; None: its position
+    fingerprint: str = ""  # sha256 of labels and images; with ``dataset.fingerprint=names``, of paths and sizes instead
+    names_fingerprint: str | None = None  # sha256 of labels, paths and sizes of files; None if there are no files
 
     @property
     def num_classes(self) -> int:
@@ -45,7 +44,7 @@ class Dataset(ReadDataset):
 
     @property
     def labels(self) -> Labels:
-        """The labels that come with the data: the given ones, or else the true ones, [N]."""
+        """The labels that came with the data, [N]: the given ones, or else the true ones."""
         labels = self.given if self.given is not None else self.truth
         assert labels is not None
         return labels

@@ -1,7 +1,7 @@
-"""One image file as pixels: which files are read, what their numbers mean, and what is refused.
+"""Read one image file as pixels, safely and without guessing.
 
-A file comes from anywhere. It is read only if it is a file of bounded size, decoded only by decoders that run no
-program (that of PostScript starts Ghostscript), and its pixels are what it says they are or it is refused by name.
+Files may come from any source. Only regular files of bounded size are read, only formats whose decoders start no
+other program are decoded (PostScript's starts Ghostscript), and pixels without a defined range are refused.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST_BYTES = 256 * 2**20
-"""A larger file is not read; the largest photographs are a fifth of it."""
+"""Larger files are not read; the largest photographs have a fifth of this size."""
 MOST_PIXELS = 2**27
-"""An image of more pixels is not decoded: 134 million, four bytes each, and a camera has 100 million."""
+"""Images with more pixels are not decoded: 134 million at four bytes each; large cameras have 100 million."""
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-"""Pillow's names of the formats that are decoded, whatever a file is called."""
+"""Formats that are decoded, by Pillow's names; the file's suffix does not matter."""
 
 _ORIENTATION = 0x0112
 _BITS, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
@@ -38,25 +38,25 @@ _TURNS = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
-"""By EXIF's number of how the camera was held: what sets the image upright."""
+"""The transposition that sets an image upright, by EXIF's orientation."""
 
 
 class ImageError(Exception):
-    """Why a file is not taken for an image, as a phrase for ``... cannot be read (PHRASE)``."""
+    """Why a file is refused, as a phrase for ``... cannot be read (PHRASE)``."""
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """The content of an image file. No device or pipe is opened: one may have no end, another waits for ever.
+    """Read an image file. Devices and pipes are not opened: they could be endless or block forever.
 
     Raises:
-        OSError: if it is not there or may not be read.
-        ImageError: if it is no regular file, or larger than ``MOST_BYTES``.
+        OSError: if the file does not exist or is not readable.
+        ImageError: if it is not a regular file, or larger than ``MOST_BYTES``.
     """
     _refuse_special(os.stat(path))  # noqa: PTH116 (a call for every image of every batch)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         status = os.fstat(descriptor)
-        _refuse_special(status)  # another may lie there by now
+        _refuse_special(status)  # the path may refer to another file by now
         if status.st_size > MOST_BYTES:
             raise ImageError(f"it has {status.st_size / 2**20:,.0f} MiB; up to {MOST_BYTES // 2**20} are read")
         content = os.read(descriptor, status.st_size)
@@ -71,19 +71,23 @@ def _refuse_special(status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise ImageError("it is a folder")
     if not stat.S_ISREG(status.st_mode):
-        raise ImageError("it is a device, a pipe or a socket, no file")
+        raise ImageError("it is a device, a pipe or a socket, not a file")
 
 
 def decode(encoded: bytes, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    """An image file's content as uint8 [C, H, W], resized to ``size`` (H, W) by Pillow's bilinear filter.
+    """Decode an image file to uint8 [C, H, W], resized with Pillow's bilinear filter.
 
-    It is set upright as EXIF says, and what is transparent shows white. With 3 ``channels`` grey images get three equal
-    ones; with 1, colours become their luma. Grey values of 16 bits are divided by 65535 and rounded to 8 bits; of
-    16-bit colours Pillow reads the upper byte, so that they are exact within one level.
+    EXIF's orientation is applied, and transparent pixels become white. 16-bit grey values are divided by 65535 and
+    rounded to 8 bits; of 16-bit colours, Pillow reads the upper byte, which is exact within one level.
+
+    Args:
+        encoded: content of the file.
+        size: (H, W) of the result.
+        channels: 3 for RGB (grey images get three equal channels), 1 for luma.
 
     Raises:
-        ImageError: if there are too many pixels, or they are floats or integers without a range.
-        Exception: of any other kind, if it is no image that Pillow can decode.
+        ImageError: if there are too many pixels, or their values are floats or integers without a defined range.
+        Exception: of any other kind, if Pillow cannot decode the file.
     """
     pillow, (h, w) = _pillow(), size
     try:
@@ -95,9 +99,9 @@ def decode(encoded: bytes, size: tuple[int, int], channels: int) -> NDArray[np.u
             raise ImageError(f"it has {opened.width * opened.height:,} pixels; up to {MOST_PIXELS:,} are read")
         opened.load()
         image = _upright(_opaque(_of_eight_bits(opened)), opened)
-        wanted = "RGB" if channels == 3 else "L"
-        if image.mode != wanted:
-            image = image.convert(wanted)
+        mode = "RGB" if channels == 3 else "L"
+        if image.mode != mode:
+            image = image.convert(mode)
         if image.size != (w, h):
             image = image.resize((w, h), pillow.Resampling.BILINEAR)
         return np.asarray(image).reshape(h, w, channels).transpose(2, 0, 1)
@@ -105,7 +109,7 @@ def decode(encoded: bytes, size: tuple[int, int], channels: int) -> NDArray[np.u
 
 @cache
 def _pillow() -> Any:
-    """Pillow's module ``Image``, whose warnings would be raw lines between ours; what matters here is an error."""
+    """Pillow's module ``Image``, with its warnings silenced: every relevant fault is raised as an error here."""
     from PIL import Image
 
     warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -113,10 +117,10 @@ def _pillow() -> Any:
 
 
 def _of_eight_bits(image: Image) -> Image:
-    """``image`` with 8 bits a channel: values of 16 bits divided by the largest there is, and rounded.
+    """Convert ``image`` to 8 bits a channel: 16-bit values are scaled by their maximum and rounded.
 
     Raises:
-        ImageError: if its values have no range that the file would say.
+        ImageError: if the file does not define the range of its values.
     """
     mode = image.mode
     # A grey PNG or PGM file has 16 bits at most; Pillow may hold them in 32.
@@ -139,7 +143,7 @@ def _of_eight_bits(image: Image) -> Image:
 
 
 def _opaque(image: Image) -> Image:
-    """``image`` on white, where any of it is transparent."""
+    """Put ``image`` on a white background if it has transparency."""
     if not image.has_transparency_data:
         return image
     layered = image.convert("RGBA")
@@ -149,11 +153,11 @@ def _opaque(image: Image) -> Image:
 
 
 def _upright(image: Image, source: Image) -> Image:
-    """``image`` turned as the EXIF data of its ``source`` say; Pillow itself has turned a TIFF when it was loaded."""
+    """Apply the EXIF orientation of ``source`` to ``image``; for TIFF, Pillow has applied it while loading."""
     if source.format == "TIFF":
         return image
     try:
         turn = _TURNS.get(source.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF data make their reader fail in any way, and say nothing of the pixels
+    except Exception:  # damaged EXIF data can raise anything, and do not affect the pixels
         return image
     return image if turn is None else image.transpose(_pillow().Transpose[turn])

@@ -1,6 +1,6 @@
-"""Where images lie: in memory as one tensor, or in files that are decoded when a batch asks for them.
+"""Stores of images: in memory as one tensor, or in files that are decoded batch by batch.
 
-Both read the same pixels for the same position however often and in whatever order they are asked.
+Both return the same pixels for the same position, however often and in whatever order they are read.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ log = logging.getLogger(__name__)
 
 
 class Store(Images, Protocol):
-    """What a data set is assembled from: images that can be cut down to some of them, and named by their content."""
+    """Images of a data set: a store can select a subset, and has a digest of its content."""
 
     def take(self, index: Indices) -> Self:
-        """The images at ``index`` [n], as a store of their own."""
+        """A store of the images at ``index`` [n]."""
 
     def digest(self) -> bytes:
-        """A sha256 of what would be read; see each store for what stands for it."""
+        """A sha256 that identifies the images; each store documents what it covers."""
 
     def digest_of_names(self) -> bytes | None:
-        """A sha256 of the names and sizes of files; None where what would be read lies in none."""
+        """A sha256 of the names and sizes of the files; None if the images are not in files."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorImages:
     """Images in memory: uint8 or float32 ``pixels`` [N, C, H, W].
 
-    ``larger`` [N, C, H', W'] is what random crops are taken from, where that is not ``pixels`` itself.
+    ``larger`` [N, C, H', W'] is the source of random crops, if not ``pixels``.
     """
 
     pixels: Tensor
@@ -56,36 +56,36 @@ class TensorImages:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of what the network receives."""
+        """(C, H, W) of the network's input."""
         _, c, h, w = self.pixels.shape
         return c, h, w
 
     @property
     def augmented_size(self) -> tuple[int, int]:
-        """(H', W') of what random crops are taken from."""
+        """(H', W') of the source of random crops."""
         h, w = (self.pixels if self.larger is None else self.larger).shape[2:]
         return h, w
 
     @property
     def bytes_in_memory(self) -> int:
-        """Of both sizes."""
+        """Size of both tensors in bytes."""
         return self.pixels.nbytes + (0 if self.larger is None else self.larger.nbytes)
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     def read(self, index: Tensor, *, augmented: bool = False) -> Tensor:
-        """The images at ``index`` [b]: a copy, on the device of ``pixels``."""
+        """A copy of the images at ``index`` [b], on the device of ``pixels``."""
         source = self.larger if augmented and self.larger is not None else self.pixels
-        waits = source.device.type == "cpu"  # only a copy to the host has to
+        waits = source.device.type == "cpu"  # only a copy to the host has to be synchronous
         return source.index_select(0, index.to(source.device, non_blocking=not waits))
 
     def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
-        """The images at each of ``parts`` [b], when they are asked for: there is nothing to wait for."""
+        """Yield the images at each of ``parts`` [b]."""
         return (self.read(index, augmented=augmented) for index in parts)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same images, held on ``device``."""
+        """The same images on ``device``."""
         return replace(
             self, pixels=self.pixels.to(device), larger=None if self.larger is None else self.larger.to(device)
         )
@@ -110,11 +110,11 @@ class TensorImages:
         return digest.digest()
 
     def digest_of_names(self) -> None:
-        """They lie in memory, wherever they came from."""
+        """None: the images are in memory."""
 
 
 AHEAD = 1
-"""Parts that are decoded ahead of the one in use."""
+"""Number of parts that are decoded ahead of the one in use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,17 +125,17 @@ class _Reading:
     decoding: Sequence[Future[None]]  # [b]
 
     def wait(self) -> NDArray[np.uint8]:
-        """The images, once all are there.
+        """Wait for all images and return them.
 
         Raises:
-            UserError: if a file is not there.
+            UserError: if a file does not exist any more.
         """
         for image in self.decoding:
             image.result()
         return self.pixels
 
     def cancel(self) -> None:
-        """Decode no more of them."""
+        """Cancel the images that are not being decoded yet."""
         for image in self.decoding:
             image.cancel()
 
@@ -144,30 +144,30 @@ class _Reading:
 class ImageFiles:
     """Image files below ``root``, decoded when asked for: uint8 [b, C, H, W], resized by Pillow's bilinear filter.
 
-    A file that cannot be decoded reads as black, is named in a warning once and counted in ``unreadable``; a file that
-    has gone since the data set was built is an error, since then the whole folder may have.
+    A file that cannot be decoded reads as black; it is logged once and added to ``unreadable``. A file that has
+    disappeared since the data set was built is an error, since the whole folder may be gone.
     """
 
     root: Path
     paths: Sequence[str]  # [N], relative to root
     file_sizes: NDArray[np.int64]  # [N], bytes
     size: tuple[int, int]  # (H, W) of evaluation and of the network's inputs
-    augmented_size: tuple[int, int]  # (H', W') of what random crops are taken from
+    augmented_size: tuple[int, int]  # (H', W') of the source of random crops
     channels: int = 3  # 3: colour, 1: grey
-    threads: int = 1  # decoding at once; Pillow lets go of the interpreter while it decodes
+    threads: int = 1  # decoder threads; Pillow releases the GIL while it decodes
     device: torch.device | str = "cpu"
-    known_by: Literal["contents", "names"] = "names"  # what stands for the files in the digest
-    cache: Path | None = None  # the folder where what is in files is remembered
-    unreadable: set[str] = field(default_factory=set)  # paths met so far, in this process
+    known_by: Literal["contents", "names"] = "names"  # what the digest covers
+    cache: Path | None = None  # the folder where digests of files are cached
+    unreadable: set[str] = field(default_factory=set)  # undecodable paths met so far, in this process
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of what the network receives."""
+        """(C, H, W) of the network's input."""
         return (self.channels, *self.size)
 
     @property
     def bytes_in_memory(self) -> None:
-        """They lie in files."""
+        """None: the images are in files."""
         return None
 
     def __len__(self) -> int:
@@ -177,14 +177,14 @@ class ImageFiles:
         """The images at ``index`` [b], at ``augmented_size`` or at ``size``.
 
         Raises:
-            UserError: if a file is not there.
+            UserError: if a file does not exist any more.
         """
         return next(self.read_each([index], augmented=augmented))
 
     def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
-        """As ``read``, of each of ``parts``; while one is used, ``threads`` decode the next ``AHEAD`` and no more.
+        """Yield ``read`` of each of ``parts``; while one is in use, ``threads`` decode the next ``AHEAD`` parts.
 
-        What is not yet begun when this is closed is never decoded.
+        Closing the iterator cancels images whose decoding has not begun.
         """
         size = self.augmented_size if augmented else self.size
         begun, coming = deque[_Reading](), iter(parts)
@@ -200,7 +200,7 @@ class ImageFiles:
                 reading.cancel()
 
     def _begin(self, index: Tensor, size: tuple[int, int]) -> _Reading:
-        """Have the threads decode the images at ``index`` [b]."""
+        """Submit the images at ``index`` [b] to the decoder threads."""
         pixels = np.empty((len(index), self.channels, *size), np.uint8)
 
         def decode(row: int, position: int) -> None:
@@ -210,7 +210,7 @@ class ImageFiles:
         return _Reading(pixels, [pool.submit(decode, row, position) for row, position in enumerate(index.tolist())])
 
     def _decode(self, path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
-        """One image [C, H, W]; black where it cannot be decoded."""
+        """One image [C, H, W]; black if it cannot be decoded."""
         try:
             encoded = read_bytes(self.root / path)
         except OSError as error:
@@ -220,12 +220,12 @@ class ImageFiles:
             return np.zeros((self.channels, *size), np.uint8)
         try:
             return decode(encoded, size, self.channels)
-        except Exception as error:  # a broken file makes a decoder fail in any way
+        except Exception as error:  # a broken file can make a decoder raise anything
             self._miss(path, error)
             return np.zeros((self.channels, *size), np.uint8)
 
     def _miss(self, path: str, error: Exception) -> None:
-        """Note an unreadable file; the first ten are reported one by one, then every thousandth."""
+        """Record an unreadable file; log the first ten, then every thousandth."""
         if path in self.unreadable:
             return
         self.unreadable.add(path)
@@ -239,7 +239,7 @@ class ImageFiles:
             )
 
     def to(self, device: torch.device | str) -> Self:
-        """The same images, decoded here and delivered on ``device``."""
+        """The same images, decoded on the host and returned on ``device``."""
         return replace(self, device=device)
 
     def take(self, index: Indices) -> Self:
@@ -247,9 +247,9 @@ class ImageFiles:
         return replace(self, paths=tuple(self.paths[i] for i in index.tolist()), file_sizes=self.file_sizes[index])
 
     def digest(self) -> bytes:
-        """The sha256 of relative paths, of what is in the files, and of what they are resized to; nothing is decoded.
+        """The sha256 of relative paths, contents of the files, and sizes after resizing; nothing is decoded.
 
-        By ``names`` it is that of ``digest_of_names``, which opens no file.
+        If ``known_by`` is ``names``, it is ``digest_of_names``, which opens no file.
 
         Raises:
             UserError: if a file cannot be read.
@@ -262,17 +262,17 @@ class ImageFiles:
         return digest.digest()
 
     def digest_of_names(self) -> bytes:
-        """The sha256 of relative paths and file sizes in bytes, and of what they are resized to."""
+        """The sha256 of relative paths, file sizes in bytes, and sizes after resizing."""
         digest = hashlib.sha256(f"{self.channels}{self.size}{self.augmented_size}".encode())
         for path, size in zip(self.paths, self.file_sizes.tolist(), strict=True):
             digest.update(f"{path}\0{size}\n".encode(errors="surrogateescape"))
         return digest.digest()
 
     def in_memory(self) -> TensorImages:
-        """The same images, decoded once.
+        """Decode all images into memory.
 
         Raises:
-            UserError: if not one of them can be.
+            UserError: if none of them can be decoded.
         """
         everything = torch.arange(len(self))
         larger = None if self.augmented_size == self.size else self.read(everything, augmented=True)
@@ -283,15 +283,15 @@ class ImageFiles:
 
 
 def file_sizes(root: Path, paths: Sequence[str]) -> NDArray[np.int64]:
-    """The size of each file in bytes [N], 0 where none is there; threads hide the latency of a network disk."""
+    """The size of each file in bytes [N], 0 if it does not exist; threads hide the latency of a network disk."""
     base = os.fspath(root)
 
     def size(path: str) -> int:
         try:
-            found = os.stat(os.path.join(base, path))  # noqa: PTH116, PTH118 - a million Path objects are slow
+            status = os.stat(os.path.join(base, path))  # noqa: PTH116, PTH118 - a million Path objects are slow
         except OSError:
             return 0
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
     def sizes(start: int) -> list[int]:
         return [size(path) for path in paths[start : start + 1000]]
@@ -302,5 +302,5 @@ def file_sizes(root: Path, paths: Sequence[str]) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=4)
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """The threads that read files, one pool for each ``process``: a forked one inherits no threads."""
+    """The pool of reader threads, one per ``process`` id: a forked process inherits no threads."""
     return ThreadPoolExecutor(threads, thread_name_prefix=f"images-{process}")

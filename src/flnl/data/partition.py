@@ -1,7 +1,7 @@
 """Partitions: which client holds which sample.
 
-A partition answers with one owner a sample, so clients cannot overlap and no sample can be lost unnoticed. Schemes that
-follow labels only decide *how many* samples of each class a client holds; which ones is always a uniform draw.
+A partition returns one owner per sample, so clients cannot overlap and no sample is lost unnoticed. Schemes that follow
+labels only decide *how many* samples of each class a client holds; which ones is always a uniform draw.
 """
 
 import csv
@@ -24,18 +24,18 @@ LEFT_OUT = -1
 """The owner of a sample that no client holds."""
 
 DRAWS = 1000
-"""How often a draw that leaves a client short is repeated before the setting is called impossible."""
+"""Number of draws that may leave a client with too few samples before the setting is refused as infeasible."""
 
 MOST_CLIENTS = 1_000_000
-"""A file that numbers clients beyond is taken for a mistake; most of them would hold nothing."""
+"""A file with more clients is refused as a mistake: most of them would hold no sample."""
 
 By = Literal["truth", "given"]
-"""Which labels a scheme follows. The given ones must be there before the clients are."""
+"""Which labels a scheme follows. Given labels require noise that is drawn before the partition."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """What a partition may look at: one label a sample, and what the data set says of its natural clients."""
+    """The input of a partition: one label per sample, and the data set's natural clients if it has any."""
 
     labels: Labels  # [N]
     num_classes: int
@@ -57,7 +57,7 @@ class Split:
 
     @cached_property
     def clients(self) -> tuple[Indices, ...]:
-        """The positions each client holds, ascending: disjoint, and together everything but ``dropped``."""
+        """The positions that each client holds, ascending; disjoint, and complete except for ``dropped``."""
         order = np.argsort(self.owner, kind="stable").astype(np.int64)  # stable: ascending within a client
         edges = np.searchsorted(self.owner[order], np.arange(self.num_clients + 1))
         return tuple(order[a:b] for a, b in pairwise(edges.tolist()))
@@ -77,9 +77,9 @@ class Partition(Protocol):
 
 @dataclass(frozen=True)
 class IIDUniform:
-    """A random permutation cut into equal parts: sizes differ by at most one, classes vary by chance.
+    """A random permutation, cut into equal parts: sizes differ by at most one, class counts vary by chance.
 
-    FedCorr's and FedES's IID setting, without losing the remainder.
+    The IID setting of FedCorr and FedES, but without dropping the remainder.
     """
 
     num_clients: PositiveCount
@@ -97,8 +97,8 @@ class IIDUniform:
 class IIDClass:
     """Every client holds equally many samples of each class (FedDiv, FLR).
 
-    What a class has over is dealt one a client, round and round through the classes from a random start, so that
-    a client's total, too, differs from another's by at most one.
+    The remainder of each class is dealt one sample per client, continuing around the clients from a random start across
+    classes, so that clients' totals also differ by at most one.
     """
 
     num_clients: PositiveCount
@@ -117,10 +117,10 @@ class IIDClass:
 
 @dataclass(frozen=True)
 class FedCorr:
-    """FedCorr's non-IID setting (Section 3.1): who may hold a class is Bernoulli(p), how much is Dirichlet(alpha).
+    """FedCorr's non-IID setting (Section 3.1): Bernoulli(p) decides who holds a class, Dirichlet(alpha) how much of it.
 
     Every sample of a class draws its client from q ~ Dir(alpha, ..., alpha) over the class's holders. Clients without a
-    class and classes without a client are drawn again; where a client still ends up without a sample, everything is.
+    class and classes without a client are redrawn; if a client still ends up without a sample, everything is redrawn.
     ``minimum_one`` gives each holder one sample of its class before the rest is drawn (FLR).
     """
 
@@ -165,10 +165,11 @@ class FedCorr:
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Each class is cut into proportions p ~ Dir(alpha, ..., alpha) over all clients (Li et al., NIID-Bench).
+    """Each class is split in proportions p ~ Dir(alpha, ..., alpha) over all clients (Li et al., NIID-Bench).
 
-    ``balance`` gives a client that already holds N/K samples nothing of the classes that follow. The draw is repeated
-    until every client holds ``minimum`` samples; None stands for the number of classes (FedLab). FedES uses this.
+    With ``balance``, a client that already holds N/K samples gets nothing of the following classes. The draw is
+    repeated until every client holds ``minimum`` samples; None means the number of classes (FedLab). FedES uses this
+    scheme.
     """
 
     num_clients: PositiveCount
@@ -190,7 +191,7 @@ class Dirichlet:
                 if self.balance:
                     room = counts.sum(axis=1) < n / self.num_clients
                     p = np.where(room, p, 0.0)
-                    room = room if room.any() else ~room  # all are dealt: classes without samples follow
+                    room = room if room.any() else ~room  # all samples are dealt: only empty classes follow
                     p = p / p.sum() if p.sum() > 0 else room / room.sum()
                 counts[:, c] = cut(int(size), p)
             return counts
@@ -201,9 +202,9 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class Shards:
-    """Samples sorted by label are cut into equal shards, and each client is dealt ``shards`` of them (McMahan et al.).
+    """Samples sorted by label are cut into equal shards; each client gets ``shards`` random ones (McMahan et al.).
 
-    Shard sizes differ by at most one; with as many shards a client as classes or fewer, a client sees few classes.
+    Shard sizes differ by at most one. With few shards per client, a client sees few classes.
     """
 
     num_clients: PositiveCount
@@ -230,7 +231,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class QuantitySkew:
-    """Clients of unequal size, alike in everything else: sizes are N Dir(alpha, ..., alpha), and no sample is lost."""
+    """Clients of unequal size but equal distribution: sizes are N Dir(alpha, ..., alpha), and no sample is lost."""
 
     num_clients: PositiveCount
     alpha: Positive
@@ -255,9 +256,9 @@ class QuantitySkew:
 class Openset:
     """Every client sees some but not all of the classes (FedPeer, Section 3.2): class k with probability ``q``.
 
-    A class goes to its holders in equal shares (``uniform``) or in Dir(1) shares (``nonuniform``). Rounded by largest
-    remainder no sample is lost; ``floor`` is the paper's literal division. A class that nobody holds is left out
-    (``drop``, as the paper accepts) or drawn again (``redraw``).
+    A class is split among its holders in equal shares (``uniform``) or in Dir(1) shares (``nonuniform``). With
+    ``rounding: largest_remainder`` no sample is lost; ``floor`` is the paper's literal division. A class without
+    holders is left out (``missing: drop``, as the paper accepts) or drawn again (``redraw``).
     """
 
     num_clients: PositiveCount
@@ -300,12 +301,12 @@ class Openset:
 
 @dataclass(frozen=True)
 class File:
-    """Clients as they are: the data set's natural ones, or those named by a file at ``path``.
+    """Given clients: the data set's natural ones, or those listed in a file at ``path``.
 
-    The file is a ``.npy`` of N integers, or a CSV: one client a line in the order of the samples, or with a header
-    that has a column ``client`` and, if the lines are in another order, a column ``id``. Clients count from 0; -1
-    leaves a sample out. ``num_clients`` None takes as many as are named. Clients without samples are legal here, and
-    only here.
+    The file is a ``.npy`` of N integers, or a CSV: one client per line in the order of the samples, or with a header
+    that has a column ``client`` and, if the lines are in another order, a column ``id``. Clients are numbered from 0;
+    -1 leaves a sample out. If ``num_clients`` is None, it is the highest number plus one. Only this partition allows
+    clients without samples.
     """
 
     num_clients: PositiveCount | None
@@ -319,7 +320,7 @@ class File:
             owner = pool.clients.astype(np.int64)
         else:
             raise UserError(
-                "partition=file without partition.path takes the data set's own clients, and this one has none: "
+                "partition=file without partition.path takes the data set's natural clients, and this one has none: "
                 "set partition.path to a .npy or .csv file with a client for each sample"
             )
         if len(owner) != len(pool.labels):
@@ -332,19 +333,19 @@ class File:
         if max(named, self.num_clients or 0) > MOST_CLIENTS:
             raise UserError(
                 f"partition.path={self.path} makes {max(named, self.num_clients or 0)} clients of {len(owner)} samples "
-                f"(partition.num_clients, or the highest number and one); at most {MOST_CLIENTS} can be"
+                f"(partition.num_clients, or the highest number plus one); the maximum is {MOST_CLIENTS}"
             )
         if self.num_clients is not None and self.num_clients < named:
             raise UserError(f"partition.num_clients={self.num_clients}, but the clients are numbered up to {named - 1}")
         return Split(owner, self.num_clients or named)
 
     def files(self) -> tuple[Path, ...]:
-        """What else the outcome depends on."""
+        """The files that the outcome depends on."""
         return () if self.path is None else (Path(self.path),)
 
 
 def deal(pool: Pool, counts: Indices, rng: np.random.Generator) -> Split:
-    """Give each client ``counts`` [K, C] samples of each class, chosen uniformly; what is over is left out.
+    """Give each client ``counts`` [K, C] samples of each class, chosen uniformly; the remainder is left out.
 
     >>> pool = Pool(np.array([0, 1, 1, 0, 1]), num_classes=2)
     >>> split = deal(pool, np.array([[1, 2], [1, 0]]), np.random.default_rng(0))
@@ -360,11 +361,11 @@ def deal(pool: Pool, counts: Indices, rng: np.random.Generator) -> Split:
 
 
 LARGEST_ALPHA, SMALLEST_ALPHA = 1e300, 1e-300
-"""Beyond, a draw is its limit in all digits, and the sums that NumPy makes on the way to it leave float64."""
+"""Beyond these, a draw equals its limit in all digits, and NumPy's intermediate sums overflow or underflow."""
 
 
 def shares(alpha: float, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Dir(alpha, ..., alpha) over ``count``, [count], with its two limits: equal shares, and everything to one.
+    """A draw of Dir(alpha, ..., alpha), [count], including its two limits: equal shares, and everything to one.
 
     >>> shares(1e308, 4, np.random.default_rng(0)).tolist()
     [0.25, 0.25, 0.25, 0.25]
@@ -377,11 +378,11 @@ def shares(alpha: float, count: int, rng: np.random.Generator) -> NDArray[np.flo
         drawn = rng.dirichlet(np.full(count, alpha))
         if np.isfinite(drawn).all() and drawn.sum() > 0:
             return np.asarray(drawn / drawn.sum(), np.float64)
-    return np.asarray(np.eye(count)[rng.integers(count)], np.float64)  # so small an alpha that every share underflows
+    return np.asarray(np.eye(count)[rng.integers(count)], np.float64)  # alpha is so small that every share underflows
 
 
 def cut(total: int, p: NDArray[np.float64]) -> Indices:
-    """``total`` cut at floor(cumsum(p) total): [K] counts that sum to ``total``.
+    """Split ``total`` at floor(cumsum(p) total): counts [K] that sum to ``total``.
 
     >>> cut(10, np.array([0.25, 0.25, 0.5])).tolist()
     [2, 3, 5]
@@ -392,7 +393,7 @@ def cut(total: int, p: NDArray[np.float64]) -> Indices:
 
 
 def apportion(total: int, p: NDArray[np.float64], rng: np.random.Generator | None) -> Indices:
-    """``total`` in proportions ``p``, [K]: by largest remainder, ties by lot; or rounded down where ``rng`` is None.
+    """Split ``total`` in proportions ``p``, [K], by largest remainder, ties at random; rounded down without ``rng``.
 
     >>> apportion(10, np.full(3, 1 / 3), None).tolist()
     [3, 3, 3]
@@ -416,7 +417,18 @@ def _holdings(
     cover: bool,
     advice: str,
 ) -> NDArray[np.bool_]:
-    """Who may hold what, [K, C]: clients that are ``unfit`` and, with ``cover``, classes of nobody are drawn again."""
+    """Which client may hold which class, [K, C].
+
+    Args:
+        draw: draws a boolean array of the given numbers of rows and columns.
+        shape: (K, C).
+        unfit: marks the clients [K] that are redrawn.
+        cover: whether classes without a holder are redrawn.
+        advice: the message if no valid draw is found.
+
+    Raises:
+        UserError: after too many draws.
+    """
     clients, classes = shape
     holds = draw(clients, classes)
     for _ in range(10 * DRAWS):
@@ -430,7 +442,11 @@ def _holdings(
 
 
 def _until(least: int, draw: Callable[[], Indices], advice: str) -> Indices:
-    """The first of ``draw``'s counts [K, ...] in which every client holds ``least`` samples."""
+    """Repeat ``draw`` until its counts [K, ...] give every client at least ``least`` samples.
+
+    Raises:
+        UserError: after ``DRAWS`` attempts, beginning with ``advice``.
+    """
     best = 0
     for _ in range(DRAWS):
         counts = draw()
@@ -442,7 +458,11 @@ def _until(least: int, draw: Callable[[], Indices], advice: str) -> Indices:
 
 
 def _enough(pool: Pool, num_clients: int) -> int:
-    """The number of samples N, which every client must be able to hold one of."""
+    """The number of samples N.
+
+    Raises:
+        UserError: if there are fewer samples than clients.
+    """
     n = len(pool.labels)
     if num_clients > n:
         raise UserError(f"partition.num_clients={num_clients} is more than the {n} samples there are: at most {n}")
@@ -450,7 +470,11 @@ def _enough(pool: Pool, num_clients: int) -> int:
 
 
 def _affordable(n: int, num_clients: int, least: int) -> None:
-    """Raise where ``least`` samples for each client are more than there are."""
+    """Check that there are ``least`` samples for each client.
+
+    Raises:
+        UserError: if there are not.
+    """
     if num_clients * least > n:
         raise UserError(
             f"partition.minimum={least} samples for each of partition.num_clients={num_clients} clients is more than "
@@ -459,7 +483,7 @@ def _affordable(n: int, num_clients: int, least: int) -> None:
 
 
 def _read(path: Path, pool: Pool) -> Indices:
-    """The owners [N] that a file names, in the order of the samples."""
+    """The owners [N] that a file lists, in the order of the samples."""
     if not path.is_file():
         raise UserError(f"partition.path={path}: no such file")
     if path.suffix == ".npy":
@@ -497,6 +521,6 @@ def _read(path: Path, pool: Pool) -> Indices:
     where = {name: line for line, name in enumerate(named)}
     missing = [name for name in ids if name not in where]
     if missing or len(where) != len(named):
-        wrong = f"no line for {missing[0]!r} and {len(missing) - 1} more" if missing else "an id stands twice"
+        wrong = f"no line for {missing[0]!r} and {len(missing) - 1} more" if missing else "an id is listed twice"
         raise UserError(f"partition.path={path}: {wrong}; every sample needs one line")
     return owner[[where[name] for name in ids]]

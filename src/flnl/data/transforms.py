@@ -1,7 +1,7 @@
 """From stored images to the network's inputs: batched crop and flip on tensors, then normalisation.
 
-Augmentation draws are data: they are drawn from the task's stream before they are applied, so that every way of
-running a client sees the same crops.
+The random numbers of augmentation are drawn from the task's stream before they are applied, so that every executor uses
+the same crops.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""Mean and standard deviation a channel that networks trained on ImageNet expect."""
+"""Mean and standard deviation per channel that networks trained on ImageNet expect."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Transform:
-    """Crop, flip and normalise, as torchvision's RandomCrop, RandomHorizontalFlip, ToTensor and Normalize do.
+    """Crop, flip and normalise, like torchvision's RandomCrop, RandomHorizontalFlip, ToTensor and Normalize.
 
-    Stored pixels are divided by ``scale`` (255 for images), then ``mean`` and ``std`` are applied a channel. Random
-    crops of ``size`` are taken from the image padded with black by ``padding`` on each side; black means zero *before*
-    normalisation, which differs from zeros after it.
+    Stored pixels are divided by ``scale`` (255 for images), then normalised with ``mean`` and ``std`` per channel.
+    Random crops of ``size`` are taken from the image, padded by ``padding`` on each side with zeros *before*
+    normalisation (black), not after it.
     """
 
     size: tuple[int, int]  # (H, W) of the inputs
@@ -41,7 +41,7 @@ class Transform:
     flip: bool = False
 
     def random(self, stored: tuple[int, int]) -> bool:
-        """Whether anything is random about images stored at ``stored`` (H', W').
+        """Whether the transform of images of size ``stored`` (H', W') is random.
 
         Raises:
             ValueError: if the padded image is smaller than the crop.
@@ -49,14 +49,14 @@ class Transform:
         return self.flip or max(self._room(stored)) > 0
 
     def _room(self, stored: tuple[int, int]) -> list[int]:
-        """How many pixels the padded image is larger than the crop, (down, across)."""
+        """By how many pixels the padded image exceeds the crop: (vertically, horizontally)."""
         room = [have + 2 * self.padding - want for have, want in zip(stored, self.size, strict=True)]
         if min(room) < 0:
             raise ValueError(f"cannot crop {self.size} from images of {stored} padded by {self.padding}")
         return room
 
     def draw(self, rng: np.random.Generator, count: int, stored: tuple[int, int]) -> Augmentation | None:
-        """Draws for ``count`` images stored at ``stored`` (H', W'); None where nothing is random.
+        """Draw the augmentation of ``count`` images of size ``stored`` (H', W'); None if nothing is random.
 
         Raises:
             ValueError: if the padded image is smaller than the crop.
@@ -69,11 +69,11 @@ class Transform:
         return Augmentation(torch.from_numpy(offset), torch.from_numpy(flip))
 
     def augment(self, images: Tensor, draws: Augmentation | None) -> Tensor:
-        """Crop and flip ``images`` [b, C, H', W'] by ``draws``; gives [b, C, H, W] of the same type."""
+        """Crop and flip ``images`` [b, C, H', W'] by ``draws``; returns [b, C, H, W] of the same type."""
         if draws is None:
             return images
         padded = F.pad(images, [self.padding] * 4) if self.padding else images
-        # On a CPU a copy a picture is ten times as fast as one gather; on an accelerator a launch a picture is not.
+        # On a CPU, one copy per image is ten times as fast as one gather; on a GPU, one launch per image is slow.
         crop = _crop_by_copy if images.device.type == "cpu" else _crop_by_gather
         return crop(padded, draws, self.size)
 
@@ -83,13 +83,13 @@ class Transform:
         dtype: torch.dtype = torch.float32,
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> Tensor:
-        """Stored pixels [b, C, H, W] as inputs of ``dtype``, laid out as ``memory_format`` says."""
+        """Normalise stored pixels [b, C, H, W] to inputs of ``dtype`` in ``memory_format``."""
         mean, std = _constants(self.mean, self.std, dtype, images.device)
         return (images.to(dtype, memory_format=memory_format) / self.scale).sub_(mean).div_(std)
 
 
 def _crop_by_copy(images: Tensor, draws: Augmentation, size: tuple[int, int]) -> Tensor:
-    """One copy a picture, through numpy: its slices cost a fraction of torch's."""
+    """Crop by one copy per image, in numpy, whose slicing costs a fraction of torch's."""
     h, w = size
     source = images.numpy()
     cropped = np.empty((*source.shape[:2], h, w), source.dtype)
@@ -102,7 +102,7 @@ def _crop_by_copy(images: Tensor, draws: Augmentation, size: tuple[int, int]) ->
 
 
 def _crop_by_gather(images: Tensor, draws: Augmentation, size: tuple[int, int]) -> Tensor:
-    """One gather a batch, whatever its size."""
+    """Crop by one gather per batch, whatever its size."""
     b, c = images.shape[:2]
     h, w = size
     device = images.device
@@ -118,6 +118,6 @@ def _crop_by_gather(images: Tensor, draws: Augmentation, size: tuple[int, int]) 
 def _constants(
     mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation, each [C, 1, 1]; kept, because making them costs as much as using them."""
-    with torch.inference_mode(False):  # a tensor made in inference mode could not be used in a training step
+    """Mean and standard deviation, each [C, 1, 1]; cached, since creating them costs as much as using them."""
+    with torch.inference_mode(False):  # tensors created in inference mode cannot be used in training
         return tuple(torch.tensor(v, dtype=dtype, device=device)[:, None, None] for v in (mean, std))  # type: ignore[return-value]

@@ -1,1 +1,1 @@
-"""Models and methods judged against the truth, which nothing else reads."""
+"""Evaluation of models and methods against the true labels, which only this package reads."""

@@ -1,6 +1,6 @@
-"""What a method says of clients and samples, against the truth.
+"""Compare a method's findings about clients and samples with the truth.
 
-For whoever has the truth. A number that the findings have no ground for is left out.
+Metrics that a method's findings do not support are omitted.
 """
 
 from collections.abc import Sequence
@@ -36,14 +36,16 @@ NAN = float("nan")
 
 
 def by_client(federation: Federation, findings: Sequence[Finding]) -> dict[str, list[Any]]:
-    """A column a quantity, a row a client that holds data; nothing where the method says nothing of clients.
+    """Per-client columns, one row for each client that holds data; empty if the method has no findings about clients.
 
-    ``true_quality`` is the share of right labels as given. ``filter_accuracy`` (FedDiv, Figs. 3, 5) is the share of
-    samples with a right verdict, of the labels that were judged, NaN of a client whose samples were not; ``flagged`` is
-    the share of its samples taken for wrong. ``quality`` is the estimated one (FedES, Fig. 2), ``noisy`` and ``level``
-    are those of ``noise_columns``. Scores that an estimate was made from have columns of their own names.
+    ``true_quality`` is the share of given labels that are correct. ``filter_accuracy`` (FedDiv, Figs. 3, 5) is the
+    share of samples with a correct verdict on the judged label, NaN for clients whose samples were not judged;
+    ``flagged`` is the share of samples suspected to be wrong. ``quality`` is the estimated quality (FedES, Fig. 2),
+    ``noisy`` and ``level`` come from ``noise_columns``. The scores behind an estimate have columns under their names.
+
+    The federation's truth must be known.
     """
-    assert federation.truth is not None, "for whoever has the truth"
+    assert federation.truth is not None, "needs the truth"
     clients, doubts = list(federation.with_data), suspects(findings)
     quality, noise = first(findings, EstimatedQuality), noise_columns(findings, clients)
     if not doubts and quality is None and not noise:
@@ -67,7 +69,7 @@ def by_client(federation: Federation, findings: Sequence[Finding]) -> dict[str, 
 
 
 def noise_columns(findings: Sequence[Finding], clients: Sequence[int]) -> dict[str, list[Any]]:
-    """Of each of ``clients``: the scores that it was called noisy by, whether it was, and its estimated noise level."""
+    """For each of ``clients``: the scores of the noisy-client detection, its verdict, and the estimated noise level."""
     split, levels = first(findings, NoisyClients), first(findings, EstimatedNoise)
     columns: dict[str, Tensor] = {}
     if split is not None:
@@ -78,11 +80,11 @@ def noise_columns(findings: Sequence[Finding], clients: Sequence[int]) -> dict[s
 
 
 def summary(federation: Federation, findings: Sequence[Finding]) -> dict[str, float]:
-    """Over the clients, where the truth is known; and the numbers that the method names itself.
+    """Metrics over all clients if the truth is known, and the scalars that the method reports.
 
-    Mean accuracy of verdicts on samples and their AUC. Of quality the error, which is FedES's MSE (Table 4), that which
-    a perfect estimate would still have, and the rank correlation. Precision, recall and F1 of the clients called noisy
-    as a detector of those that were given a wrong label. Mean absolute error of noise levels.
+    They are: mean accuracy and AUC of the verdicts on samples; for quality estimates the MSE (FedES, Table 4), the MSE
+    that a perfect estimate would still have, and the rank correlation; precision, recall and F1 of the noisy-client
+    detection, where a client is noisy if it has a wrong label; and the mean absolute error of noise levels.
     """
     if federation.truth is None:
         return scalars(findings)
@@ -107,7 +109,7 @@ def summary(federation: Federation, findings: Sequence[Finding]) -> dict[str, fl
 
 
 def _auc(federation: Federation, findings: Sequence[Finding]) -> float:
-    """By the scores of samples, or by the verdicts themselves where a part gives no scores."""
+    """The AUC of the samples' scores, or of the verdicts if there are no scores."""
     assert federation.truth is not None
     wrong, scores = [], []
     for client, doubt in suspects(findings).items():
@@ -118,5 +120,5 @@ def _auc(federation: Federation, findings: Sequence[Finding]) -> float:
 
 
 def _judged(federation: Federation, doubt: SuspectedSamples) -> Labels:
-    """The labels [n] that were judged."""
+    """The labels [n] that the verdicts are about."""
     return (federation.samples(doubt.client).given if doubt.judged is None else doubt.judged).numpy()

@@ -1,6 +1,6 @@
-"""The evaluator: the only part that is given the truth. It measures and never changes anything.
+"""The evaluator: the only component with access to the truth. It measures and never changes anything.
 
-What it gives away of it, it gives in ``Evaluator.aid``, to methods that are upper bounds and are called so.
+Methods obtain ground truth only through ``Evaluator.aid``; those that do are marked as upper bounds.
 """
 
 from __future__ import annotations
@@ -52,53 +52,53 @@ from flnl.numerics.scaling import label_shares
 _Labels = tuple[Labels, Labels, Labels, Mask]
 
 FEW_CLASSES, MANY_CLASSES = 20, 200
-"""Up to so many classes the first clients' confusion is kept too, and up to so many the federation's."""
+"""Maximum number of classes for which confusion matrices of single clients, and of the federation, are recorded."""
 
 FIRST_CLIENTS = 5
-"""Clients whose own confusion is kept, as in FedCorr's Fig. 8."""
+"""Number of clients whose confusion matrices are recorded (FedCorr, Fig. 8)."""
 
 SCORED = 16_384
-"""Samples whose probabilities of all classes are held at once."""
+"""Number of samples whose class probabilities are held in memory at once."""
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Scores of models on the test set, and of corrected labels against the truth where it is known."""
+    """Scores models on the test set, and labels and findings against the truth if it is known."""
 
     federation: Federation
     network: Network
     method: Method  # whose findings are measured
-    memorization: bool = False  # whether models are also scored on all training data, where the truth is known
+    memorization: bool = False  # whether to score models also on all training data, if the truth is known
 
     def model(self, params: Params) -> dict[str, float]:
-        """Accuracy in [0, 1] and loss on the test set; and on the (noisy) validation set where one is held out.
+        """Accuracy in [0, 1] and loss on the test set, and on the (noisy) validation set if there is one.
 
-        With ``memorization`` also what the model predicts of samples with right and with wrong labels, as shares.
+        With ``memorization``, also the shares of predictions on correctly and on wrongly labelled training samples.
         """
         data = self.federation.dataset
         accuracy, loss = self._tested(params, self.federation.tested)
-        found = {"accuracy": accuracy, "test_loss": loss}
+        metrics = {"accuracy": accuracy, "test_loss": loss}
         if len(self.federation.validation):
             held_out = torch.as_tensor(self.federation.validation)
             labels = torch.as_tensor(self.federation.given)[held_out]
             accuracy, loss = accuracy_and_loss(self.network.outputs(data.train, held_out), labels)
-            found |= {"validation_accuracy": accuracy, "validation_loss": loss}
+            metrics |= {"validation_accuracy": accuracy, "validation_loss": loss}
         if self.memorization and self.federation.truth is not None:
-            found |= self._memorized(self.federation.truth)
-        return found
+            metrics |= self._memorized(self.federation.truth)
+        return metrics
 
     def _tested(self, params: Params, index: Indices) -> tuple[float, float]:
-        """Accuracy and loss of ``params``, which stay loaded, on the test samples at ``index``."""
+        """Accuracy and loss of ``params`` on the test samples at ``index``; ``params`` stay loaded."""
         self.network.load(params)
         data = self.federation.dataset
         outputs = self.network.outputs(data.test, torch.from_numpy(index))
         return accuracy_and_loss(outputs, torch.from_numpy(data.test_labels[index]))
 
     def aid(self, kinds: Collection[type]) -> Payload:
-        """What a method is given beyond its federation, of these kinds: the one way by which truth can reach it.
+        """The aids of these ``kinds`` for a method: the only way in which ground truth can reach it.
 
         Raises:
-            UserError: for what there is not.
+            UserError: if an aid is not available in this federation.
         """
         given: list[Benchmark | Oracle] = []
         if Benchmark in kinds:
@@ -116,12 +116,12 @@ class Evaluator:
                     f"method.quality=oracle is given the true labels, and those of {self.federation.dataset.name} are "
                     "not known: set method.quality=emd_sign"
                 )
-            own = {client: self.federation.samples(client) for client in self.federation.with_data}
-            given.append(Oracle({c: true_quality(truth[s.index].numpy(), s.given.numpy()) for c, s in own.items()}))
+            samples = {client: self.federation.samples(client) for client in self.federation.with_data}
+            given.append(Oracle({c: true_quality(truth[s.index].numpy(), s.given.numpy()) for c, s in samples.items()}))
         return Payload(*given)
 
     def _memorized(self, truth: Tensor) -> dict[str, float]:
-        """Server-side memorization (FLR, Table 1) of the loaded model, on what the clients hold, labels as given."""
+        """Server-side memorization (FLR, Table 1): the loaded model on all training samples with given labels."""
         held = torch.from_numpy(np.concatenate([self.federation.clients[c] for c in self.federation.with_data]))
         predicted = self.network.outputs(self.federation.dataset.train, held).argmax(1).numpy()
         given = torch.as_tensor(self.federation.given)[held].numpy()
@@ -129,27 +129,27 @@ class Evaluator:
         return {f"memorization_{name}": share for name, share in shares.items()}
 
     def cohort(self, seen: Mapping[int, Observation]) -> dict[str, float]:
-        """How far the models of a round moved (FedDiv, Fig. 4), and what they memorised of their clients' own data.
+        """Metrics of a round's local models: training stability (FedDiv, Fig. 4) and memorization (FLR, Table 1).
 
-        Client-side memorization is the mean over the clients with wrong labels, labels as given (FLR, Table 1).
+        Memorization is the mean over the clients with wrong labels, on their training samples with given labels.
         """
-        found = {"training_stability": training_stability([one.moved for one in seen.values()])}
+        metrics = {"training_stability": training_stability([one.moved for one in seen.values()])}
         truth = self.federation.truth
         if truth is None:
-            return found
-        own = {client: self.federation.samples(client) for client in seen}
+            return metrics
+        samples = {client: self.federation.samples(client) for client in seen}
         shares = mean_memorization(
             [
-                memorization(one.predicted.numpy(), own[c].given.numpy(), truth[own[c].index].numpy())
+                memorization(one.predicted.numpy(), samples[c].given.numpy(), truth[samples[c].index].numpy())
                 for c, one in seen.items()
             ]
         )
-        return found | {f"local_memorization_{name}": share for name, share in asdict(shares).items()}
+        return metrics | {f"local_memorization_{name}": share for name, share in asdict(shares).items()}
 
     def shared(self, state: FederatedState) -> dict[str, float]:
-        """What labels that clients shared came to: their distribution's error and least entry, and its privacy.
+        """Metrics of a shared label distribution: its error, its smallest entry, and the privacy budget epsilon.
 
-        The error is ``Σ_c |q_c - p_c|`` against the shares p of the given labels of all clients.
+        The error is ``Σ_c |q_c - p_c|``, where p are the shares of the given labels of all clients.
         """
         shares = first(self._exchanges(state), LabelShares)
         if shares is None:
@@ -163,9 +163,9 @@ class Evaluator:
         }
 
     def labels(self, state: FederatedState) -> dict[str, float]:
-        """Quality of the labels that clients hold now, over all their samples: what was wrong, found and mended.
+        """Metrics of the labels that clients hold now, over all their samples: noise, detection and correction.
 
-        Found are the samples that the method suspects, and whatever has been changed.
+        Detected are the samples that the method suspects or whose label it has changed.
         """
         if self.federation.truth is None:
             return self.estimates(state)
@@ -176,24 +176,25 @@ class Evaluator:
         }
 
     def estimates(self, state: FederatedState) -> dict[str, float]:
-        """How right the method is about samples and clients, where it says something of them."""
+        """Metrics of the method's findings about samples and clients."""
         return estimates.summary(self.federation, self._current(state))
 
     def clients(self, state: FederatedState) -> dict[str, list[Any]]:
-        """What the method makes of each client, beside the truth; empty where either is missing."""
+        """The method's findings about each client beside the truth; empty if either is missing."""
         return {} if self.federation.truth is None else estimates.by_client(self.federation, self._current(state))
 
     def _exchanges(self, state: FederatedState) -> list[Finding]:
         return _all(self.method.findings_of_exchanges(state, self.federation.num_clients).values())
 
     def _findings(self, state: FederatedState) -> list[Finding]:
-        """All that the method says of clients and samples."""
+        """All findings of the method."""
         return [*self._exchanges(state), *self.method.findings_of_corrector(state, self.federation.num_clients)]
 
     def _current(self, state: FederatedState) -> list[Finding]:
-        """What is measured at any time: what exchanges say, but for verdicts that are recorded beside each correction.
+        """The findings that are measured at every evaluation: those of exchanges.
 
-        A corrector acts on those, so that they are of labels that are no longer held.
+        If there is a corrector, verdicts on clients are excluded: it has acted on them, so they refer to labels that
+        are no longer held. They are recorded beside each correction instead.
         """
         beside = () if self.method.corrector is None else (NoisyClients, EstimatedNoise)
         return [finding for finding in self._exchanges(state) if not isinstance(finding, beside)]
@@ -201,19 +202,18 @@ class Evaluator:
     def _quality(self, clients: Sequence[_Labels]) -> dict[str, float]:
         true, given, held = (np.concatenate([c[i] for c in clients]) for i in range(3))
         flagged, changed = np.concatenate([c[3] for c in clients]), held != given
-        found = {"noise_given": float((given != true).mean()), "noise_final": float((held != true).mean())}
+        metrics = {"noise_given": float((given != true).mean()), "noise_final": float((held != true).mean())}
         if flagged.any() or changed.any():
-            found |= {f"detection_{k}": v for k, v in detection(flagged | changed, given != true).items()}
-            found["changed"] = float(changed.sum())
+            metrics |= {f"detection_{k}": v for k, v in detection(flagged | changed, given != true).items()}
+            metrics["changed"] = float(changed.sum())
             if changed.any():
-                found["correction_accuracy"] = float((held == true)[changed].mean())
-        return found
+                metrics["correction_accuracy"] = float((held == true)[changed].mean())
+        return metrics
 
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> dict[str, Any]:
-        """What one correction did: numbers over the federation, and a row a client and confusion matrices for figures.
+        """Record one correction: metrics over the federation, per-client columns, and confusion matrices for figures.
 
-        Noise levels are compared with the share of wrong labels that the clients held when they were estimated, and
-        suspects with the labels of that moment.
+        Noise levels and suspects are compared with the labels that the clients held when they were estimated.
         """
         clients, chosen = list(self.federation.with_data), set(asked)
         rows: dict[str, Any] = {"client": clients, "asked": [c in chosen for c in clients]}
@@ -241,21 +241,21 @@ class Evaluator:
         rows["false_positives"] = [int((s & ~w).sum()) for s, w in zip(suspected, wrong, strict=True)]
         rows["false_negatives"] = [int((~s & w).sum()) for s, w in zip(suspected, wrong, strict=True)]
         rows["true_negatives"] = [int((~s & ~w).sum()) for s, w in zip(suspected, wrong, strict=True)]
-        if found := self._confusion(were, are):
-            summary["confusion"] = found
+        if matrices := self._confusion(were, are):
+            summary["confusion"] = matrices
         summary |= self._quality(are)
         active = self.method.at(before.round, len(clients))[0].exchange
         of_active = _all(of_exchanges[name] for name in active)
         levels = noise_columns([*of_active, *of_corrector], clients).get("level")
-        if levels is not None:  # those of an exchange that is silent now are of labels that were held earlier
+        if levels is not None:  # an exchange that is inactive now has estimated labels of an earlier time
             summary["noise_level_error"] = absolute_error(levels, rows["true_noise_before"])
         return {**summary, "clients": rows}
 
     def selection(self, rule: BatchRule, tasks: Sequence[ClientTask]) -> list[dict[str, Any]]:
-        """True class against label, of what each step of ``rule`` leaves to train on, a row a client (FedDiv, Fig. 7).
+        """Confusion matrices of the samples that each step of ``rule`` keeps, a row per client (FedDiv, Fig. 7).
 
-        It begins with the labels as given, and as they are held now where some client's have changed since.
-        Nothing where the truth is not known, classes are many, or the rule takes samples as they are.
+        The first matrix is of the given labels; if any client's labels have changed, the next is of the held ones.
+        Empty if the truth is unknown, there are too many classes, or the rule selects nothing.
         """
         C, rows = self.federation.num_classes, []
         changed = any(task.state.labels is not None for task in tasks)
@@ -265,9 +265,9 @@ class Evaluator:
             begun = {"as given": task.samples.given, **({"as held": held} if changed else {})}
             self.network.load(task.broadcast.params)
             row: dict[str, Any] = {}
-            for name, found in rule.told(self.network, task).items():
-                labels = held if found is None or found.labels is None else found.labels
-                kept = torch.arange(len(held)) if found is None else found.positions
+            for name, subset in rule.told(self.network, task).items():
+                labels = held if subset is None or subset.labels is None else subset.labels
+                kept = torch.arange(len(held)) if subset is None else subset.positions
                 row[name] = confusion(true[kept].numpy(), labels[kept].numpy(), C)
             if row:
                 row = {name: confusion(true.numpy(), labels.numpy(), C) for name, labels in begun.items()} | row
@@ -275,11 +275,11 @@ class Evaluator:
         return rows
 
     def table(self, state: FederatedState) -> LabelTable:
-        """What every sample was given and ended with, beside the truth where it is known.
+        """The given and the final label of every sample, beside the true one if it is known.
 
-        ``confidence`` is the probability, in eval mode and without augmentation, that the global model of ``state``
-        gives to the label that the sample ends with, whoever chose that label. ``flagged`` is what ``labels`` counts
-        as found. Samples are scored in full batches; a large set takes one more pass over its images.
+        ``confidence`` is the probability that the global model of ``state`` assigns to the final label, in eval mode
+        and without augmentation. ``flagged`` marks the samples that ``labels`` counts as detected. The samples are
+        scored in full batches, which takes one more pass over the images.
         """
         self.network.load(state.server.params)
         data, clients = self.federation.dataset, self.federation.with_data
@@ -310,7 +310,7 @@ class Evaluator:
         )
 
     def _confusion(self, were: Sequence[_Labels], are: Sequence[_Labels]) -> dict[str, Any]:
-        """True class against the label held before and after, of all clients together and of the first ones alone."""
+        """Confusion matrices of the labels held before and after, of all clients together and of the first ones."""
         C = self.federation.num_classes
         if C > MANY_CLASSES:
             return {}
@@ -319,16 +319,16 @@ class Evaluator:
             true, held = (np.concatenate([c[i] for c in clients]) for i in (0, 2))
             return confusion(true, held, C)
 
-        found: dict[str, Any] = {"before": count(were), "after": count(are)}
+        matrices: dict[str, Any] = {"before": count(were), "after": count(are)}
         if C <= FEW_CLASSES:
             shown = list(zip(self.federation.with_data, were, are, strict=True))[:FIRST_CLIENTS]
-            found["first_clients"] = [{"client": c, "before": count([b]), "after": count([a])} for c, b, a in shown]
-        return found
+            matrices["first_clients"] = [{"client": c, "before": count([b]), "after": count([a])} for c, b, a in shown]
+        return matrices
 
     def _client(
         self, state: FederatedState, client: int, doubts: Mapping[int, SuspectedSamples] | None = None
     ) -> _Labels:
-        """A client's true labels (given ones where nobody knows), given and held labels, and its suspects, each [n]."""
+        """A client's true labels (given ones if unknown), given labels, held labels and suspects, each [n]."""
         samples, kept = self.federation.samples(client), state.client(client)
         given, held = samples.given.numpy(), kept.held(samples.given).numpy()
         true = given if self.federation.truth is None else self.federation.truth[samples.index].numpy()

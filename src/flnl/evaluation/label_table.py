@@ -1,4 +1,4 @@
-"""The labels of a run as a product: ``labels.csv`` says of every sample what it was given and what it ended with."""
+"""``labels.csv``, a product of a run: the given and the final label of every sample."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ NAME = "labels.csv"
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Every training sample of every client, by client and then by position; no sample that is held out or nobody's.
+    """Every client's training samples, by client and then by position; excludes held-out and unassigned samples.
 
-    All columns have length n. Labels are numbers of ``classes``.
+    All columns have length n. Labels are indices into ``classes``.
     """
 
     classes: Sequence[str]  # [K]
     client: Sequence[int]
-    sample: Sequence[str | int]  # name or path as the data set has it, or position in its training set
+    sample: Sequence[str | int]  # the data set's name or path of the sample, or its position in the training set
     given: Sequence[int]
     final: Sequence[int]
     confidence: Tensor  # float64 [n] in [0, 1]: the final global model's probability of the final label
-    flagged: Sequence[bool] | None  # suspected or changed; None where nobody has judged the labels
-    true: Sequence[int] | None  # None where nobody knows them
+    flagged: Sequence[bool] | None  # suspected or changed; None if the method has not judged labels
+    true: Sequence[int] | None  # None if unknown
 
     def rows(self) -> Iterator[dict[str, str | int]]:
-        """The lines of the file: labels by the names of their classes, ``flagged`` as 1, 0 or empty."""
+        """The rows of the file: labels as class names, ``flagged`` as 1, 0 or empty."""
         for i, (client, sample) in enumerate(zip(self.client, self.sample, strict=True)):
             row = {
                 "client": client,
@@ -44,12 +44,12 @@ class LabelTable:
             yield row if self.true is None else {**row, "true": self.classes[self.true[i]]}
 
     def save(self, path: Path) -> None:
-        """Write the table as CSV, whole or not at all.
+        """Write the table atomically as CSV.
 
-        A name that a spreadsheet would take for a formula has a mark before it: ``spreadsheet.text_of`` reads it.
+        A name that a spreadsheet would read as a formula gets a ``'`` before it, which ``spreadsheet.text_of`` removes.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if the file cannot be written.
         """
         columns = ["client", "sample", "given", "final", "confidence", "flagged"]
         columns += ["true"] if self.true is not None else []

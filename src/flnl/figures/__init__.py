@@ -1,1 +1,1 @@
-"""Figures: what a run's record shows, and the curves of several runs."""
+"""Figures of one run's record, and curves of several runs."""

@@ -12,14 +12,14 @@ from flnl.figures.record import RunRecord, column
 
 AXES = {"round": "round", "participations": "participations (local trainings)"}
 PANEL = 4.8
-"""Inches that a panel is wide, to see whether the names of stages fit side by side."""
+"""Width of a panel in inches, to decide whether the names of stages fit side by side."""
 
 APART = 0.055
-"""Slanted names of short stages are kept so far apart, as a share of the axis."""
+"""Minimum distance of slanted stage names, as a share of the axis."""
 
 
 def draw(record: RunRecord) -> Figure | None:
-    """Test accuracy, validation accuracy where there is one, and the local training loss."""
+    """Test accuracy, validation accuracy if there is one, and the local training loss."""
     accuracy = column(record.evaluations, "accuracy")
     if not np.isfinite(accuracy).any():
         return None
@@ -81,14 +81,14 @@ def _accuracy(axes: Any, record: RunRecord, key: str) -> None:
 
 
 def stages(record: RunRecord, key: str) -> list[tuple[str, float, float]]:
-    """Each stage's name and where on the axis it begins and ends."""
-    found: list[tuple[str, float, float]] = []
+    """Each stage's name with its begin and end on the axis ``key``."""
+    spans: list[tuple[str, float, float]] = []
     for row in record.rounds:
-        if found and found[-1][0] == row["stage"]:
-            found[-1] = (row["stage"], found[-1][1], row[key])
+        if spans and spans[-1][0] == row["stage"]:
+            spans[-1] = (row["stage"], spans[-1][1], row[key])
         else:
-            found.append((row["stage"], found[-1][2] if found else 0, row[key]))
-    return found
+            spans.append((row["stage"], spans[-1][2] if spans else 0, row[key]))
+    return spans
 
 
 def _fits(record: RunRecord, key: str) -> bool:

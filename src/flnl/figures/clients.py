@@ -1,4 +1,4 @@
-"""What a method made of each client at the end, beside the truth: suspected samples, data quality, noisy clients."""
+"""A method's final findings about each client beside the truth: suspected samples, data quality, noisy clients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from flnl.figure_style import CLEAN, GREY, INK, MANY, ORANGE, WRONG, bare, legen
 from flnl.figures.record import Row, RunRecord, numbers
 
 NUMBERED = 30
-"""Up to so many clients their numbers are written."""
+"""Maximum number of clients whose numbers are shown."""
 
 
 def _clients(record: RunRecord, key: str) -> Row | None:
-    """The columns of all clients, where ``key`` is one of them."""
+    """The per-client columns; None if they lack ``key``."""
     rows: Row = record.result.get("clients") or {}
     return rows if key in rows else None
 
@@ -32,7 +32,7 @@ def _axis(axes: Any, clients: Sequence[int], order: NDArray[np.int64]) -> None:
 
 
 def draw_filter(record: RunRecord) -> Figure | None:
-    """Share of right flags a client, with its true noise and the share that was flagged (FedDiv, Figs. 3 and 5)."""
+    """Share of correct flags per client, with its true noise and the share of flagged samples (FedDiv, Figs. 3, 5)."""
     rows = _clients(record, "filter_accuracy")
     if rows is None:
         return None
@@ -58,7 +58,7 @@ def draw_filter(record: RunRecord) -> Figure | None:
 
 
 def draw_noisy(record: RunRecord) -> Figure | None:
-    """True noise of each client, coloured by whether the method calls it noisy, and its estimated noise level."""
+    """True noise of each client, coloured by the method's verdict, and its estimated noise level."""
     rows = _clients(record, "noisy")
     if rows is None:
         return None
@@ -88,7 +88,7 @@ def draw_noisy(record: RunRecord) -> Figure | None:
 
 
 def draw_quality(record: RunRecord) -> Figure | None:
-    """Estimated against true quality: client by client, and one against the other (FedES, Fig. 2)."""
+    """Estimated and true quality, per client and as a scatter plot (FedES, Fig. 2)."""
     rows = _clients(record, "quality")
     if rows is None:
         return None
@@ -96,13 +96,13 @@ def draw_quality(record: RunRecord) -> Figure | None:
     order = np.argsort(-true, kind="stable")
     x, marked = np.arange(len(order)), len(order) < MANY
     figure = Figure(figsize=(9.5, 3.8), layout="constrained")
-    found = record.result.get("metrics", {})
-    said = [
-        f"{name} {found[key]:.3f}"
+    metrics = record.result.get("metrics", {})
+    scores = [
+        f"{name} {metrics[key]:.3f}"
         for key, name in (("quality_error", "MSE"), ("quality_rank_correlation", "rank correlation"))
-        if found.get(key) is not None
+        if metrics.get(key) is not None
     ]
-    title(figure, ", ".join([f"{record.title}: quality of clients", *said]))
+    title(figure, ", ".join([f"{record.title}: quality of clients", *scores]))
     left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
     left.plot(x, true[order], color=CLEAN, lw=1.2, marker="o" if marked else None, ms=4, label="true")
     left.plot(x, estimated[order], color=ORANGE, lw=1.2, ls="--", marker="x", ms=5 if marked else 3, label="estimated")

@@ -1,4 +1,4 @@
-"""True class against the label held, as given and after each stage that corrects labels (FedCorr, Fig. 8)."""
+"""Confusion of true classes and held labels, at first and after each stage that corrects labels (FedCorr, Fig. 8)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +14,11 @@ from flnl.figures.record import Row, RunRecord
 
 Counts = NDArray[np.int64]
 FEW = 20
-"""Up to so many classes cells are numbered and classes named."""
+"""Maximum number of classes for which cells show numbers and axes show names."""
 
 
 def draw(record: RunRecord) -> Figure | None:
-    """Of the whole federation: the share of each true class's labels."""
+    """The whole federation: shares of the labels of each true class."""
     panels = _states(record)
     if not panels:
         return None
@@ -47,12 +47,12 @@ def draw(record: RunRecord) -> Figure | None:
 
 
 def draw_clients(record: RunRecord) -> Figure | None:
-    """Of the first clients, one a column: counts of samples."""
+    """The first clients, one per column: counts of samples."""
     return _of_clients(record, _states(record, clients=True), "labels of the first clients, samples")
 
 
 def draw_selection(record: RunRecord) -> Figure | None:
-    """Of the first clients, what a batch rule leaves to train on after each of its steps (FedDiv, Fig. 7)."""
+    """The first clients: the samples that a batch rule keeps after each of its steps (FedDiv, Fig. 7)."""
     rows = record.result.get("selection") or []
     names = [name for name in (rows[0] if rows else {}) if name != "client"]
     panels = [(name, [{"client": row["client"], "matrix": row[name]} for row in rows]) for name in names]
@@ -62,19 +62,19 @@ def draw_selection(record: RunRecord) -> Figure | None:
 def _of_clients(record: RunRecord, panels: list[tuple[str, Any]], what: str) -> Figure | None:
     if not panels:
         return None
-    clients = [found["client"] for found in panels[0][1]]
+    clients = [one["client"] for one in panels[0][1]]
     C = len(panels[0][1][0]["matrix"])
     figure = Figure(figsize=(0.8 + 2.5 * len(clients), 0.8 + 2.55 * len(panels)), layout="constrained")
     title(figure, f"{record.title}: {what}")
     grid = figure.subplots(len(panels), len(clients), squeeze=False)
     top = [max(1, *(np.max(states[k]["matrix"]) for _, states in panels)) for k in range(len(clients))]
     for row, (line, (name, states)) in enumerate(zip(grid, panels, strict=True)):
-        for k, (axes, found) in enumerate(zip(line, states, strict=True)):
-            counts = np.array(found["matrix"])
+        for k, (axes, client) in enumerate(zip(line, states, strict=True)):
+            counts = np.array(client["matrix"])
             axes.imshow(counts, cmap="Blues", norm=PowerNorm(0.5, 0, top[k]), interpolation="nearest")
             _numbers(axes, counts, str, 6 if C <= 12 else 5, top=top[k])
-            said = f"{wrong(counts)} wrong"
-            axes.set_title(said if row else f"client {found['client']}\n{said}", color=INK)
+            share = f"{wrong(counts)} wrong"
+            axes.set_title(share if row else f"client {client['client']}\n{share}", color=INK)
             _classes(axes, record, C, left=k == 0, bottom=row == len(panels) - 1)
             bare(axes)
         line[0].set_ylabel(f"{name}\ntrue class")
@@ -84,7 +84,7 @@ def _of_clients(record: RunRecord, panels: list[tuple[str, Any]], what: str) -> 
 
 
 def wrong(counts: Counts) -> str:
-    """The share of labels off the diagonal, in words.
+    """The share of labels off the diagonal, as text.
 
     >>> wrong(np.array([[3, 1], [0, 4]]))
     '12.5 %'
@@ -93,7 +93,7 @@ def wrong(counts: Counts) -> str:
 
 
 def _numbers(axes: Any, values: Any, say: Callable[[Any], str], size: int, *, top: float = 1) -> None:
-    """Write the values that are not zero into their cells; the layout need not ask each where it ends."""
+    """Write the non-zero values into their cells, excluded from the layout to save time."""
     for i, j in zip(*np.nonzero(values), strict=True):
         color = "white" if values[i, j] > 0.35 * top else INK
         axes.text(
@@ -110,7 +110,7 @@ def _numbers(axes: Any, values: Any, say: Callable[[Any], str], size: int, *, to
 
 
 def _states(record: RunRecord, *, clients: bool = False) -> list[tuple[str, Any]]:
-    """The labels as given and after the last correction of each stage: a name, and counts [C, C] or a row a client."""
+    """Named panels: the given labels, then those after each stage's last correction; counts [C, C], or per client."""
     rows = [row for row in record.corrections if "confusion" in row and (not clients or _first(row))]
     if not rows:
         return []
@@ -118,7 +118,7 @@ def _states(record: RunRecord, *, clients: bool = False) -> list[tuple[str, Any]
     def matrix(row: Row, when: str) -> Any:
         if not clients:
             return row["confusion"][when]
-        return [{"client": found["client"], "matrix": found[when]} for found in _first(row)]
+        return [{"client": one["client"], "matrix": one[when]} for one in _first(row)]
 
     last = {row["stage"]: row for row in rows}
     return [

@@ -1,4 +1,4 @@
-"""Accuracy of rows of runs over rounds and over participations: the mean over seeds, and how far they spread."""
+"""Accuracy of rows of runs over rounds and over participations: mean and standard deviation over seeds."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 Numbers = NDArray[np.float64]
 
 FEW = len(EIGHT)
-"""Up to so many rows, lines and bands are strong."""
+"""Maximum number of rows for which lines and bands are drawn boldly."""
 WIDTH, PANELS = 11.0, 4.2
-"""Inches: of the figure, and of the height of its panels."""
+"""Width of the figure and height of its panels, in inches."""
 LINE = 0.17
-"""Inches that a line of the legend is high."""
+"""Height of a line of the legend, in inches."""
 LETTERS, HANDLE, COLUMNS = 170, 10, 6
-"""Letters of the legend's type that fit side by side, those that a line's sample takes, and columns at most."""
+"""Letters that fit into the width of the legend, letters that a line's sample takes, and maximum number of columns."""
 SEVERAL = "mean over seeds ± standard deviation, as far as the shortest seed"
 FOLDED = 150
-"""A longer name goes on in the next line."""
+"""Longer names are wrapped."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Row:
-    """A name and the curves of its seeds."""
+    """A named row and the curves of its seeds."""
 
     name: str
     curves: Sequence[Curve]
@@ -56,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Band:
-    """Mean and sample deviation over seeds at ``x``, all [n]; the deviation is None of one seed."""
+    """Mean and sample standard deviation over seeds at ``x``, all [n]; the deviation is None for a single seed."""
 
     x: Numbers
     mean: Numbers
@@ -64,31 +64,31 @@ class Band:
 
 
 def read(rows: Sequence[tuple[str, Sequence[Path]]]) -> list[Row]:
-    """The curves of named rows of folders; a run without one is named in a warning."""
-    found = []
+    """Read the curves of named rows of folders; runs without a curve are logged."""
+    named = []
     for name, folders in rows:
         curves = []
         for folder in folders:
             try:
                 evaluations = record.read(folder).evaluations
                 accuracy = record.column(evaluations, "accuracy")
-                there = np.isfinite(accuracy)
-                x = {key: record.column(evaluations, key)[there] for key in AXES}
+                finite = np.isfinite(accuracy)
+                x = {key: record.column(evaluations, key)[finite] for key in AXES}
             except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
                 log.warning("%s has no curve: metrics.jsonl cannot be read (%s)", folder, error)
                 continue
-            if there.any():
-                curves.append(Curve(x, accuracy[there]))
+            if finite.any():
+                curves.append(Curve(x, accuracy[finite]))
             else:
                 log.warning("%s has no curve: no accuracy is recorded", folder)
-        found.append(Row(name, curves))
-    return found
+        named.append(Row(name, curves))
+    return named
 
 
 def band(curves: Sequence[Curve], key: str) -> Band:
-    """Mean and deviation at every point where one of the curves has a value, the last one carried forward.
+    """Mean and deviation at every point where any curve has a value; between its points, a curve keeps its last value.
 
-    They begin where the last curve begins and end where the shortest ends: nothing is extrapolated.
+    The band covers only the range that all curves cover: nothing is extrapolated.
     """
     first, last = max(c.x[key][0] for c in curves), min(c.x[key][-1] for c in curves)
     points = np.unique(np.concatenate([c.x[key] for c in curves]))
@@ -98,7 +98,7 @@ def band(curves: Sequence[Curve], key: str) -> Band:
 
 
 def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
-    """A colour a row, and from the ninth row on another kind of line; None where no row has a curve."""
+    """Draw each row in its own colour, from the ninth row with other dashes; None if no row has a curve."""
     if not any(row.curves for row in rows):
         return None
     labels = [_label(row) for row in rows]
@@ -137,18 +137,18 @@ def _draw(axes: Any, row: Row, key: str, i: int, count: int, label: str) -> None
     if not row.curves:
         axes.plot([], [], **style)
         return
-    found = band(row.curves, key)
+    over_seeds = band(row.curves, key)
     axes.plot(
-        found.x,
-        found.mean,
+        over_seeds.x,
+        over_seeds.mean,
         lw=1.5 if count <= FEW else 1.1,
-        marker="." if len(found.x) == 1 else None,
+        marker="." if len(over_seeds.x) == 1 else None,
         zorder=3 + 1 / (i + 1),
         **style,
     )
-    if found.deviation is not None:
-        low, high = found.mean - found.deviation, found.mean + found.deviation
-        axes.fill_between(found.x, low, high, color=style["color"], alpha=0.18 if count <= FEW else 0.08, lw=0)
+    if over_seeds.deviation is not None:
+        low, high = over_seeds.mean - over_seeds.deviation, over_seeds.mean + over_seeds.deviation
+        axes.fill_between(over_seeds.x, low, high, color=style["color"], alpha=0.18 if count <= FEW else 0.08, lw=0)
 
 
 def encoded(figure: Figure, suffix: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The figures of a run, functions of what its folder records; ``flnl figures RUN_DIR ...`` draws them again."""
+"""The figures of a run, drawn from the records in its folder; ``flnl figures RUN_DIR ...`` redraws them."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -30,27 +30,31 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
     "quality": clients.draw_quality,
     "noisy_clients": clients.draw_noisy,
 }
-"""By the name of their file; None where a run has no data for one."""
+"""Functions by the file name of their figure; they return None if the run has no data for it."""
 
 
 def save(folder: Path, *, tsne: bool = False, places: Sequence[Path] = ()) -> list[Path]:
-    """Draw the figures of the run in ``folder`` into ``folder/figures``; gives the files.
+    """Draw the figures of a run into ``folder/figures``; a figure that fails is logged and skipped.
 
-    One that cannot be drawn is named in a warning and does not keep the others back. ``tsne`` adds that of the
-    features, which takes the run's model, its data and some seconds. ``places`` are folders with configuration files
-    that name the classes of the run's parts, besides ``conf/``.
+    Args:
+        folder: the run's folder.
+        tsne: whether to draw the figure of the features, which needs the run's model and data, and takes seconds.
+        places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
+
+    Returns:
+        The files written.
 
     Raises:
         UserError: if no run is recorded there.
-        DiskFullError: if there is no space for a figure.
+        DiskFullError: if the disk is full.
     """
     record, files = read(folder), []
-    asked = dict(FIGURES)
+    figures = dict(FIGURES)
     if tsne:
         from flnl.figures import features  # torch takes seconds to import
 
-        asked["features"] = lambda run: features.draw(run, folder, places)
-    for name, draw in asked.items():
+        figures["features"] = lambda run: features.draw(run, folder, places)
+    for name, draw in figures.items():
         file = folder / FOLDER / f"{name}.png"
         with forgiven(log, f"the figure {file} could not be drawn"):
             figure = draw(record)
@@ -67,7 +71,7 @@ def save(folder: Path, *, tsne: bool = False, places: Sequence[Path] = ()) -> li
 
 
 def _write(figure: Figure, file: Path) -> None:
-    """As ``figure.savefig`` would, in one pass: that draws everything once more to see where it ends up."""
+    """Save like ``figure.savefig``, but in one pass: that method draws everything twice to compute the layout."""
     figure.set_dpi(DPI)
     canvas = FigureCanvasAgg(figure)
     if (layout := figure.get_layout_engine()) is not None:

@@ -1,6 +1,6 @@
-"""t-SNE of the penultimate features of a run's final model (FLR, Fig. 4): needs the run's data, and seconds.
+"""t-SNE of the penultimate features of a run's final model (FLR, Fig. 4).
 
-So it is drawn on request and not at a run's end.
+It needs the run's data and takes seconds, so it is drawn only on request.
 """
 
 from __future__ import annotations
@@ -30,22 +30,26 @@ if TYPE_CHECKING:
     from flnl.engine.network import Network
 
 MOST = 1000
-"""Points of a panel, at most."""
+"""Maximum number of points in a panel."""
 NAMED = 20
-"""Up to so many classes have a legend."""
+"""Maximum number of classes for which there is a legend."""
 PERPLEXITY = 30.0
 
 Array = NDArray[np.float64]
 
 
 def draw(record: RunRecord, folder: Path, places: Sequence[Path] = ()) -> Figure:
-    """Test samples by class; and, where some labels are known to be wrong, those samples by true and by given class.
+    """Draw test samples by class; if labels are known to be wrong, also those samples by true and by given class.
 
-    Samples are drawn evenly, ``MOST`` of each kind at most. The two panels of wrong labels show the same points.
-    ``places`` are folders with configuration files that name the classes of the run's parts, besides ``conf/``.
+    At most ``MOST`` evenly spaced samples of each kind are shown. The two panels of wrong labels show the same points.
+
+    Args:
+        record: the run's record.
+        folder: the run's folder.
+        places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
 
     Raises:
-        UserError: if the run left no model, or its data cannot be had as it had them.
+        UserError: if the run has no model, or its data cannot be reproduced.
     """
     from flnl.engine.model_file import ModelFile
 
@@ -58,27 +62,27 @@ def draw(record: RunRecord, folder: Path, places: Sequence[Path] = ()) -> Figure
     wrong = _wrong(federation)
     if len(wrong):
         spots = embedding(network, data.train, wrong)
-        assert federation.truth is not None, "what is wrong is known"
+        assert federation.truth is not None, "wrong labels are known"
         true, given = federation.truth[wrong].numpy(), torch.as_tensor(federation.given)[wrong].numpy()
         panels += [("wrong labels, by true class", spots, true), ("wrong labels, by given class", spots, given)]
     return _shown(f"{record.title}: features after round {model.round}", panels, model)
 
 
 def spread(count: int) -> torch.Tensor:
-    """Positions int64 of at most ``MOST`` of ``count`` samples, evenly over all of them."""
+    """Positions, int64, of at most ``MOST`` evenly spaced samples of ``count``."""
     return torch.from_numpy(np.unique(np.linspace(0, count - 1, min(count, MOST)).round().astype(np.int64)))
 
 
 def embedding(network: Network, images: Any, index: torch.Tensor) -> Array:
-    """Places [n, 2] of the features of the samples at ``index``, from their principal components, with a fixed seed.
+    """t-SNE coordinates [n, 2] of the features of the samples at ``index``; initialised by PCA, with a fixed seed.
 
     Raises:
-        UserError: if there are too few samples to place.
+        UserError: if there are fewer than three samples.
     """
     from sklearn.manifold import TSNE  # takes a second
 
     if len(index) < 3:
-        raise UserError("t-SNE places three samples at least")
+        raise UserError("t-SNE needs at least three samples")
     perplexity = min(PERPLEXITY, (len(index) - 1) / 3)
     placed: Array = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(
         features(network, images, index)
@@ -87,28 +91,32 @@ def embedding(network: Network, images: Any, index: torch.Tensor) -> Array:
 
 
 def features(network: Network, images: Any, index: torch.Tensor) -> NDArray[np.float32]:
-    """What the head of the loaded model reads [n, d], in eval mode and without augmentation."""
+    """The inputs [n, d] of the loaded model's head, in eval mode and without augmentation."""
     features: NDArray[np.float32] = network.outputs(images, index, output=FEATURES).float().numpy()
     return features
 
 
 def _federation(record: RunRecord, places: Sequence[Path]) -> Federation:
-    """The run's data, drawn again."""
+    """Rebuild the run's federation.
+
+    Raises:
+        UserError: if it differs from the recorded one.
+    """
     from flnl.data.federation.build import from_config
 
     federation = from_config(_recorded(record.result["config"], places))
     if record.result.get("federation") not in (federation.fingerprint, federation.names_fingerprint):
         raise UserError(
-            "the federation drawn now is not the run's: the data's files, numpy or the code that draws have changed"
+            "the federation drawn now differs from the run's: the data files, numpy or the code have changed"
         )
     return federation
 
 
 def _recorded(config: Mapping[str, Any], places: Sequence[Path]) -> DictConfig:
-    """What a record says of a run's data, as far as a file may say it.
+    """The configuration of a run's data from its record, restricted to what a file may choose.
 
     Raises:
-        UserError: naming what it may not.
+        UserError: naming a value that it may not.
     """
     parts = {group: restored(group, config.get(group), RESULT, places) for group in ("dataset", "partition", "noise")}
     values = {key: config.get(key) for key in ("data_seed", "eval")}
@@ -118,7 +126,7 @@ def _recorded(config: Mapping[str, Any], places: Sequence[Path]) -> DictConfig:
 
 
 def _wrong(federation: Federation) -> torch.Tensor:
-    """Positions of training samples of clients whose given label is known to be wrong."""
+    """Positions of clients' training samples whose given label is known to be wrong."""
     if federation.truth is None:
         return torch.empty(0, dtype=torch.int64)
     held = np.sort(np.concatenate([federation.clients[c] for c in federation.with_data]))
@@ -126,9 +134,9 @@ def _wrong(federation: Federation) -> torch.Tensor:
     return torch.from_numpy(wrong)[spread(len(wrong))] if len(wrong) >= 3 else torch.empty(0, dtype=torch.int64)
 
 
-def _shown(said: str, panels: list[tuple[str, Array, NDArray[np.int64]]], model: ModelFile) -> Figure:
+def _shown(heading: str, panels: list[tuple[str, Array, NDArray[np.int64]]], model: ModelFile) -> Figure:
     figure = Figure(figsize=(4.2 * len(panels), 4.8), layout="constrained")
-    title(figure, f"{said} (t-SNE)")
+    title(figure, f"{heading} (t-SNE)")
     colors = _colors(len(model.classes))
     for axes, (name, places, labels) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.scatter(*places.T, s=7, lw=0, c=[colors[k] for k in labels])
@@ -144,7 +152,7 @@ def _shown(said: str, panels: list[tuple[str, Array, NDArray[np.int64]]], model:
 
 
 def _colors(count: int) -> list[Any]:
-    """A colour a class: the colour-blind can tell eight apart."""
+    """One colour per class; up to eight are distinct in colour blindness."""
     if count <= len(EIGHT):
         return list(EIGHT[:count])
     names = colormaps["tab10" if count <= 10 else "tab20" if count <= 20 else "nipy_spectral"]

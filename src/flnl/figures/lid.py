@@ -1,4 +1,4 @@
-"""Cumulative LID of clients: its mixture of two Gaussians, and how it tells noisy clients (FedCorr, Figs. 3 and 6)."""
+"""Cumulative LID of clients: the fitted mixture, and how well it detects noisy clients (FedCorr, Figs. 3 and 6)."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from flnl.figures.record import Row, RunRecord, numbers
 
 Numbers = NDArray[np.float64]
 SHOWN = 4
-"""Passes that are shown at most, the first and the last among them."""
+"""Maximum number of passes shown, including the first and the last."""
 
 
 def auroc(scores: Numbers, positive: NDArray[np.bool_]) -> float:
-    """The chance that a positive has the larger score, ties counted half; NaN where one kind is missing.
+    """Probability that a positive scores higher than a negative, ties count half; NaN if one kind is missing.
 
     >>> auroc(np.array([1.0, 2.0, 2.0]), np.array([False, True, False]))
     0.75
@@ -29,7 +29,7 @@ def auroc(scores: Numbers, positive: NDArray[np.bool_]) -> float:
 
 
 def linear_fit(x: Numbers, y: Numbers) -> tuple[float, float, float]:
-    """Slope, intercept and R² of the least-squares line; NaN where a line is not determined.
+    """Slope, intercept and R² of the least-squares line; NaN if ``x`` or ``y`` is constant.
 
     >>> linear_fit(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))
     (2.0, 1.0, 1.0)
@@ -42,16 +42,16 @@ def linear_fit(x: Numbers, y: Numbers) -> tuple[float, float, float]:
 
 
 def density(x: Numbers, mixture: list[float]) -> Numbers:
-    """The two components at ``x``, each with its weight, [2, n]; ``mixture`` is means, variances and weights."""
+    """The weighted densities of the two components at ``x``, [2, n]; ``mixture`` is means, variances and weights."""
     means, variances, weights = np.array(mixture, np.float64).reshape(3, 2, 1)
     return np.asarray(weights * np.exp(-((x - means) ** 2) / (2 * variances)) / np.sqrt(2 * np.pi * variances))
 
 
 def draw(record: RunRecord) -> Figure | None:
-    """A column a pass: the histogram with the fitted mixture and, where the truth is known, LID against true noise.
+    """One column per pass: the histogram with the fitted mixture and, if the truth is known, LID against true noise.
 
-    True noise is the share of wrong labels that a client was given: LID adds up over all passes, those before labels
-    were corrected included.
+    True noise is the share of wrong given labels, since LID accumulates over all passes, including those before labels
+    were corrected.
     """
     passes = [row for row in record.passes if "cumulative_lid" in row["clients"]]
     if not passes:
@@ -65,10 +65,10 @@ def draw(record: RunRecord) -> Figure | None:
     for column, i in zip(grid.T, shown, strict=True):
         values = numbers(passes[i]["clients"]["cumulative_lid"])
         _histogram(column[0], passes[i], values, noise)
-        said = f"pass {i + 1} (round {passes[i]['round']})"
+        heading = f"pass {i + 1} (round {passes[i]['round']})"
         if noise is not None:
-            said += "\n" + _scatter(column[1], passes[i], values, noise)
-        column[0].set_title(said, color=INK)
+            heading += "\n" + _scatter(column[1], passes[i], values, noise)
+        column[0].set_title(heading, color=INK)
         column[-1].set_xlabel("cumulative LID")
         for axes in column:
             bare(axes)
@@ -116,11 +116,11 @@ def _histogram(axes: Any, row: Row, values: Numbers, noise: Numbers | None) -> N
 
 
 def _scatter(axes: Any, row: Row, values: Numbers, noise: Numbers) -> str:
-    """Draw the clients; gives AUROC and R² in words."""
-    found = np.array(row["clients"]["noisy"], bool)
+    """Draw the clients; return AUROC and R² as text."""
+    classified = np.array(row["clients"]["noisy"], bool)
     size = float(np.clip(3000 / len(values), 6, 28))
     for called, marker, word in ((False, "o", "clean"), (True, "^", "noisy")):
-        at = found == called
+        at = classified == called
         colors = np.where(noise[at] > 0, WRONG, CLEAN)
         axes.scatter(values[at], noise[at], s=size, marker=marker, color=colors, alpha=0.75, lw=0)
         axes.scatter([], [], s=28, marker=marker, color=INK, lw=0, label=f"taken for {word}")
@@ -130,8 +130,8 @@ def _scatter(axes: Any, row: Row, values: Numbers, noise: Numbers) -> str:
     if np.isfinite(slope):
         ends = np.array([x.min(), x.max()])
         axes.plot(ends, intercept + slope * ends, color=GREY, lw=1.2, zorder=0, label="linear fit")
-    return f"AUROC {_said(auroc(x, y > 0))}, R² {_said(r2)}"
+    return f"AUROC {_number(auroc(x, y > 0))}, R² {_number(r2)}"
 
 
-def _said(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:.2f}" if np.isfinite(value) else "–"

@@ -1,4 +1,4 @@
-"""What models predict of training samples with right and with wrong labels over rounds (FLR, Fig. 2 and Table 1)."""
+"""Predictions on correctly and wrongly labelled training samples over rounds (FLR, Fig. 2 and Table 1)."""
 
 from collections.abc import Sequence
 
@@ -18,30 +18,30 @@ PANELS = {
         "noisy_wrong": (ORANGE, "another class"),
     },
 }
-"""What each panel shows; the shares of a panel sum to 1."""
+"""The shares that each panel shows; they sum to 1."""
 
 
 def draw(record: RunRecord) -> Figure | None:
-    """Of the global model on all training samples; None of a run without ``eval.memorization``."""
+    """The global model on all training samples; None for a run without ``eval.memorization``."""
     return _panels(record, record.evaluations, "memorization", "memorization")
 
 
 def draw_local(record: RunRecord) -> Figure | None:
-    """Of the cohort's models on their clients' own, over the noisy clients; None of a run without ``eval.cohort``."""
+    """The cohort's models on their clients' samples, averaged over noisy clients; None without ``eval.cohort``."""
     return _panels(record, record.rounds, "local_memorization", "memorization by clients' models")
 
 
-def _panels(record: RunRecord, rows: Sequence[Row], prefix: str, said: str) -> Figure | None:
-    """A panel for right labels and one for wrong ones."""
+def _panels(record: RunRecord, rows: Sequence[Row], prefix: str, heading: str) -> Figure | None:
+    """A panel for correct labels and one for wrong ones."""
     if not np.isfinite([column(rows, f"{prefix}_{name}") for shown in PANELS.values() for name in shown]).any():
         return None
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    title(figure, f"{record.title}: {said}")
+    title(figure, f"{record.title}: {heading}")
     rounds = column(rows, "round")
     for axes, (kind, shown) in zip(figure.subplots(1, 2, sharey=True), PANELS.items(), strict=True):
         for name, (color, label) in shown.items():
             shares = column(rows, f"{prefix}_{name}")
-            there = np.isfinite(shares)  # a round whose clients are all clean has none
+            there = np.isfinite(shares)  # undefined in rounds whose clients are all clean
             axes.plot(
                 rounds[there],
                 shares[there],

@@ -1,4 +1,4 @@
-"""Estimated against true noise of each client, and what became of its samples (FedCorr, Fig. 7)."""
+"""Estimated and true noise of each client, and the verdicts on its samples (FedCorr, Fig. 7)."""
 
 from typing import Any
 
@@ -15,15 +15,15 @@ OUTCOMES = {
     "false_positives": (ORANGE, "FP: right, suspected"),
     "true_negatives": (GREY, "TN: right, trusted"),
 }
-"""Stacked in this order, so that wrong labels are below and right ones above."""
+"""Stacked in this order: wrong labels below, correct ones above."""
 NUMBERED = 30
-"""Up to so many clients their numbers are written."""
+"""Maximum number of clients whose numbers are shown."""
 
 
 def draw(record: RunRecord) -> Figure | None:
-    """First and last pass: true noise before and after its correction and as estimated; TP, FN, FP and TN below.
+    """First and last pass: true noise before and after the correction, and its estimate; below TP, FN, FP and TN.
 
-    Clients are in order of the noise they were given. Estimates are compared with the labels held when they were made.
+    Clients are sorted by the noise of their given labels. Estimates are compared with the labels held at that time.
     """
     given, rows = record.given_noise, record.passes or record.corrections
     if given is None:
@@ -49,11 +49,11 @@ def draw(record: RunRecord) -> Figure | None:
     if counted:
         grid[1, 0].set_ylabel("samples of clients\ntaken for noisy")
         grid[1, 0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    found = [axes.get_legend_handles_labels() for axes in grid[:, -1]]
+    legends = [axes.get_legend_handles_labels() for axes in grid[:, -1]]
     legend(
         figure,
-        handles=[h for handles, _ in found for h in handles],
-        labels=[text for _, labels in found for text in labels],
+        handles=[h for handles, _ in legends for h in handles],
+        labels=[text for _, labels in legends for text in labels],
         loc="outside lower center",
         ncols=4,
     )
@@ -73,7 +73,7 @@ def _levels(axes: Any, row: Row, order: Any, given: Any) -> None:
     for (key, color, ls, marker, label), size in zip(curves, (6, 4, 5), strict=True):
         if key in clients:
             y = numbers(clients[key])[order]
-            width = 2.4 if not marked and color == WRONG else 1.2  # seen below what has not changed
+            width = 2.4 if not marked and color == WRONG else 1.2  # stays visible below an unchanged line
             axes.plot(x, y, color=color, lw=width, ls=ls, marker=marker, ms=size if marked else 3, label=label)
 
 

@@ -1,4 +1,4 @@
-"""A closing number of runs over a key that was swept: the mean over seeds, and how far they spread.
+"""A closing metric of runs over a swept key: mean and standard deviation over seeds.
 
 FedPeer's accuracy over its privacy (Table 3), FedDiv's over its confidence (Fig. 8), FedES's error over its first
 stage (Fig. 3).
@@ -15,28 +15,28 @@ from numpy.typing import NDArray
 from flnl.figure_style import DASHES, EIGHT, GREY, bare, legend, title
 
 WIDE = 20.0
-"""From this ratio of the largest value of the key to the smallest on, its axis is in powers of ten."""
+"""From this ratio of the key's largest to its smallest value, its axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """What runs with one value of the key came to; the deviation is None of one seed."""
+    """The metric of the runs with one value of the key; the deviation is None for a single seed."""
 
-    at: float | None  # None of runs that have no such key
+    at: float | None  # the key's value; None for runs without the key
     mean: float
     deviation: float | None
 
 
 @dataclass(frozen=True)
 class Swept:
-    """A name, and its points in any order."""
+    """A named line, and its points in any order."""
 
     name: str
     points: Sequence[Point]
 
 
 def draw(lines: Sequence[Swept], key: str, metric: str) -> Figure:
-    """A line each; one that does not know the key lies level across the figure."""
+    """Draw the lines; one without the key is horizontal."""
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     several = any(point.deviation is not None for line in lines for point in line.points)
     title(figure, f"{metric} over {key}" + ("; mean over seeds ± standard deviation" if several else ""))

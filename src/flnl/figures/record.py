@@ -1,4 +1,4 @@
-"""What a run's folder records, as figures read it."""
+"""The records in a run's folder, as figures read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """``result.json``, and the rows of ``metrics.jsonl`` and ``corrections.jsonl`` in order of their rounds."""
+    """``result.json``, and the rows of ``metrics.jsonl`` and ``corrections.jsonl`` in the order of rounds."""
 
     result: Row
     rounds: Sequence[Row]
@@ -28,7 +28,7 @@ class RunRecord:
 
     @property
     def title(self) -> str:
-        """Method, data set and seed; and the status of a run that did not come to its end."""
+        """Method, data set and seed; and the status of an unfinished run."""
         config = self.result.get("config", {})
         method, dataset = (config.get(group, {}).get("name", "?") for group in ("method", "dataset"))
         method += " (upper bound)" if self.result.get("upper_bound") else ""
@@ -39,7 +39,7 @@ class RunRecord:
 
     @property
     def passes(self) -> list[Row]:
-        """The corrections before which clients were split by their LID anew: one a pass over the clients."""
+        """The corrections with a new LID mixture: one per pass over the clients."""
         rows: list[Row] = []
         for row in self.corrections:
             if row.get("mixture") and (not rows or row["mixture"] != rows[-1]["mixture"]):
@@ -48,17 +48,17 @@ class RunRecord:
 
     @property
     def given_noise(self) -> NDArray[np.float64] | None:
-        """The share of wrong labels that each client was given; None where the truth is not known."""
+        """Each client's share of wrong given labels; None if the truth is unknown."""
         if not self.corrections or "true_noise_before" not in self.corrections[0]["clients"]:
             return None
         return numbers(self.corrections[0]["clients"]["true_noise_before"])
 
 
 def read(folder: Path) -> RunRecord:
-    """What is recorded in ``folder``.
+    """Read the records of the run in ``folder``.
 
     Raises:
-        UserError: if no run is, or its lines are not what it wrote.
+        UserError: if there is no run, or its files differ from what it wrote.
     """
     result = read_record(folder)
     if result is None:
@@ -73,7 +73,7 @@ def read(folder: Path) -> RunRecord:
 
 
 def _rows(data: bytes) -> list[dict[str, Any]]:
-    """The lines of a file, up to one that was not written to its end."""
+    """The rows of a file, up to an incomplete line."""
     rows = []
     for line in data.splitlines():
         row = lines.parsed(line)
@@ -84,10 +84,10 @@ def _rows(data: bytes) -> list[dict[str, Any]]:
 
 
 def numbers(values: Sequence[float | None]) -> NDArray[np.float64]:
-    """Recorded numbers as float64; null, which stands for what is not finite, as NaN."""
+    """Recorded numbers as float64; null, which replaces non-finite numbers, becomes NaN."""
     return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def column(rows: Sequence[Row], key: str) -> NDArray[np.float64]:
-    """One number of every row; NaN where a row has none."""
+    """The values of ``key`` in all rows; NaN where missing."""
     return numbers([row.get(key) for row in rows])

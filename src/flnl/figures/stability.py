@@ -1,4 +1,4 @@
-"""How far the cohort's models moved in each round, beside the accuracy (FedDiv, Fig. 4)."""
+"""Training stability: how far the cohort's models moved in each round, beside the accuracy (FedDiv, Fig. 4)."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,7 +10,7 @@ from flnl.figures.record import RunRecord, column
 
 
 def draw(record: RunRecord) -> Figure | None:
-    """The mean squared move over rounds, in powers of ten, and test accuracy; None without ``eval.cohort``."""
+    """Mean squared distance moved over rounds, log scale, and test accuracy; None without ``eval.cohort``."""
     moved = column(record.rounds, "training_stability")
     if not (np.isfinite(moved) & (moved > 0)).any():
         return None

@@ -1,4 +1,4 @@
-"""A small convolutional network without batch norm, whose step is cheap enough to run many clients at once."""
+"""A small convolutional network without batch norm, cheap enough to train many clients at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from flnl.models.layers import Classifier, DropRate, Shape, check_inputs
 
 @dataclass(frozen=True)
 class CNN:
-    """3x3 convolutions that keep the size, each with ReLU and a max-pool that halves it, then one linear layer.
+    """3x3 convolutions that keep the size, each followed by ReLU and a halving max-pool, then one linear layer.
 
     6,090 parameters with widths 16 and 32 on 1x8x8 and 10 classes.
     """
 
-    widths: Sequence[PositiveCount]  # channels of each convolution; the smallest side is at least 2 to their number
+    widths: Sequence[PositiveCount]  # channels of each of the n convolutions; images have sides of at least 2**n
     dropout: DropRate  # before the linear layer
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:
         """The network for inputs of ``shape``.
 
         Raises:
-            UserError: if the inputs are too small to be halved so often.
+            UserError: if the inputs are too small for the number of max-pools.
         """
         check_inputs("cnn", shape, smallest=2 ** len(self.widths))
         layers: list[nn.Module] = []

@@ -1,6 +1,6 @@
-"""torchvision's residual networks for large images, from scratch or from weights learned elsewhere.
+"""torchvision's residual networks for large images, from scratch or with pretrained weights.
 
-Weights fit exactly or are refused; only a head for another number of classes is left as initialised.
+Pretrained weights must match exactly, except for a head with another number of classes, which keeps its initial values.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class ResNet18ImageNet:
         """The network for inputs of ``shape``.
 
         Raises:
-            UserError: if the inputs have other than 3 channels, or the weights cannot be had or do not fit.
+            UserError: if the inputs do not have 3 channels, or the weights cannot be loaded or do not match.
         """
         weights = models.ResNet18_Weights.IMAGENET1K_V1
         return _build("resnet18_imagenet", models.resnet18, weights, self.pretrained, shape, num_classes)
@@ -50,7 +50,7 @@ class ResNet50:
         """The network for inputs of ``shape``.
 
         Raises:
-            UserError: if the inputs have other than 3 channels, or the weights cannot be had or do not fit.
+            UserError: if the inputs do not have 3 channels, or the weights cannot be loaded or do not match.
         """
         weights = models.ResNet50_Weights.IMAGENET1K_V1
         return _build("resnet50", models.resnet50, weights, self.pretrained, shape, num_classes)
@@ -70,11 +70,11 @@ def _build(
 
 
 def _imagenet(weights: Any) -> Any:
-    """The weights that torchvision offers, from torch.hub's cache; downloaded if they are not there."""
+    """Load torchvision's weights from torch.hub's cache, or download them."""
     file = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
     try:
         return weights.get_state_dict(check_hash=True, map_location="cpu", weights_only=True)
-    except Exception as error:  # the network, the disk and a damaged file fail in many ways
+    except Exception as error:  # network, disk and damaged files raise many kinds of errors
         raise UserError(
             f"model.pretrained=imagenet needs {file.name}, which could not be downloaded or read "
             f"({_line(error)}); put {weights.url} at {file}"
@@ -82,14 +82,14 @@ def _imagenet(weights: Any) -> Any:
 
 
 def _local(path: str) -> Any:
-    """What was saved at ``path``, as far as it is plain values and tensors."""
+    """Load the file at ``path``, restricted to plain values and tensors."""
     try:
         return torch.load(Path(path).expanduser(), map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(
-            f"model.pretrained={path} is no file; give none, imagenet or the path of a state dict"
+            f"model.pretrained={path} is not a file; give none, imagenet or the path of a state dict"
         ) from error
-    except Exception as error:  # a damaged file fails in many ways
+    except Exception as error:  # damaged files raise many kinds of errors
         raise UserError(
             f"model.pretrained={path} cannot be read as weights ({_line(error)}); "
             "give a state dict of tensors written by torch.save"
@@ -97,35 +97,35 @@ def _local(path: str) -> Any:
 
 
 def _load(network: nn.Module, state: Any, model: str, pretrained: str) -> None:
-    """Fill ``network`` with the tensors of ``state``, leaving out a head of another size.
+    """Load the tensors of ``state`` into ``network``, except for a head of another size.
 
     Raises:
-        UserError: if anything else is missing, unknown or of another shape.
+        UserError: if any other tensor is missing, unknown or of another shape.
     """
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         held = f"{_few(state)} that are not all tensors" if isinstance(state, dict) else f"a {type(state).__name__}"
         raise UserError(f"model.pretrained={pretrained} holds {held}; give a state dict of tensors by name")
-    wanted = network.state_dict()
-    found = dict(state)
-    if any(name in found and found[name].shape != wanted[name].shape for name in ("fc.weight", "fc.bias")):
-        found |= {name: wanted[name] for name in ("fc.weight", "fc.bias")}
-    # Files older than torch 0.4.1 do not count batches, and nothing reads the count.
-    missing = [name for name in wanted if name not in found and not name.endswith("num_batches_tracked")]
-    unknown = [name for name in found if name not in wanted]
-    reshaped = [name for name in found if name in wanted and found[name].shape != wanted[name].shape]
+    initial = network.state_dict()
+    tensors = dict(state)
+    if any(name in tensors and tensors[name].shape != initial[name].shape for name in ("fc.weight", "fc.bias")):
+        tensors |= {name: initial[name] for name in ("fc.weight", "fc.bias")}
+    # Files from before torch 0.4.1 lack num_batches_tracked, which nothing reads.
+    missing = [name for name in initial if name not in tensors and not name.endswith("num_batches_tracked")]
+    unknown = [name for name in tensors if name not in initial]
+    reshaped = [name for name in tensors if name in initial and tensors[name].shape != initial[name].shape]
     wrong = {"without": missing, "with unknown": unknown, "with other shapes of": reshaped}
     if any(wrong.values()):
         differences = ", ".join(f"{what} {_few(names)}" for what, names in wrong.items() if names)
         raise UserError(f"model.pretrained={pretrained} does not fit model={model}: the file is {differences}")
-    network.load_state_dict(found, strict=False)
+    network.load_state_dict(tensors, strict=False)
 
 
 def _few(names: Any) -> str:
-    """The first names of many."""
+    """The first few names."""
     first = list(map(str, names))
     return ", ".join(first[:3]) + (f" and {len(first) - 3} more" if len(first) > 3 else "")
 
 
 def _line(error: Exception) -> str:
-    """An error on one line, its kind first."""
+    """An error on one line, beginning with its type."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,8 +1,8 @@
-"""What every network of this package shares: its form, the range of a dropout rate and the check of its inputs.
+"""The common structure of all networks, the range of dropout rates, and the check of input shapes.
 
-A network is a body that gives features and a linear head that classifies them; its forward pass is a pure function of
-parameters, buffers and inputs: no branch on values, nothing changed but batch-norm buffers. Beside its layers it acts
-on each channel alone, so that many clients can be run as one network.
+A network is a body that computes features and a linear head that classifies them. Its forward pass is a pure function
+of parameters, buffers and inputs: it does not branch on values, and changes only batch-norm buffers. Outside of its
+layers, it never mixes channels, so many clients can run as one network.
 """
 
 from typing import Annotated
@@ -17,14 +17,14 @@ Shape = tuple[int, int, int]
 """(C, H, W) of the inputs."""
 
 DropRate = Annotated[float, Interval(ge=0, lt=1)]
-"""The probability that dropout zeroes a unit; zero draws nothing."""
+"""The probability that dropout zeroes a unit; with zero, no random numbers are drawn."""
 
 
 class Classifier(nn.Module):
     """A network in two parts, a body and a linear head: ``head(body(inputs))``.
 
-    The head's parameters are named ``head.*`` and the others ``body.*`` whatever the architecture, for methods that
-    treat the last layer apart.
+    In every architecture, the head's parameters are named ``head.*`` and all others ``body.*``, for methods that treat
+    the last layer differently.
     """
 
     def __init__(self, body: nn.Module, head: nn.Linear) -> None:
@@ -33,7 +33,7 @@ class Classifier(nn.Module):
         self.head = head
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What the head reads, [B, d]: the penultimate features of ``inputs`` [B, C, H, W]."""
+        """The penultimate features [B, d] of ``inputs`` [B, C, H, W], the input of the head."""
         features: Tensor = self.body(inputs)
         return features
 
@@ -49,13 +49,13 @@ class Classifier(nn.Module):
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Whether any layer normalises by the statistics of the batch, so that samples of a batch affect each other."""
+    """Whether any layer normalises with batch statistics, so that the samples of a batch affect each other."""
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     return any(isinstance(layer, kinds) for layer in module.modules())
 
 
 def check_inputs(model: str, shape: Shape, *, smallest: int = 1, channels: int | None = None) -> None:
-    """Refuse inputs that ``model`` (the name in ``conf/model``) cannot take.
+    """Check that ``model`` (its name in ``conf/model``) accepts inputs of ``shape``.
 
     Raises:
         UserError: if a side is shorter than ``smallest``, or if the number of channels is not ``channels``.
@@ -66,7 +66,7 @@ def check_inputs(model: str, shape: Shape, *, smallest: int = 1, channels: int |
     if min(shape[1:]) < smallest:
         needs.append(f"inputs of at least {smallest}x{smallest}")
     if needs:
-        found = "x".join(map(str, shape))
+        actual = "x".join(map(str, shape))
         raise UserError(
-            f"model={model} needs {' and '.join(needs)}; the dataset has {found} (channels x height x width)"
+            f"model={model} needs {' and '.join(needs)}; the dataset has {actual} (channels x height x width)"
         )

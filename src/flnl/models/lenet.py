@@ -1,4 +1,4 @@
-"""LeNet-5 as federated papers use it: ReLU and max-pooling, with nothing padded."""
+"""LeNet-5 as used in papers on federated learning: with ReLU, max-pooling and no padding."""
 
 from dataclasses import dataclass
 
@@ -19,11 +19,13 @@ class LeNet5:
         """The network for inputs of ``shape``.
 
         Raises:
-            UserError: if the inputs are smaller than 16x16, where nothing is left after the second pool.
+            UserError: if the inputs are smaller than 16x16: nothing would remain after the second pool.
         """
         check_inputs("lenet5", shape, smallest=16)
         channels, height, width = shape
-        pixels = ((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2)  # a convolution takes 4, a pool halves
+        pixels = (
+            ((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2)
+        )  # a convolution removes 4 pixels, a pool halves
         body = nn.Sequential(
             nn.Conv2d(channels, 6, 5),
             nn.ReLU(),

@@ -1,4 +1,4 @@
-"""Fully connected networks, which see an image as a vector of pixels of any number."""
+"""Fully connected networks, for inputs of any size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Residual networks for small images: a 3x3 stem that keeps the size, and no max-pool.
 
-torchvision's form is another network (``flnl.models.imagenet``): on 32x32 images its stem leaves one pixel to the last
-stage, and accuracies of the two do not compare.
+torchvision's version (``flnl.models.imagenet``) is a different network: on 32x32 images, its stem leaves one pixel for
+the last stage, so accuracies of the two are not comparable.
 """
 
 from collections import OrderedDict
@@ -17,9 +17,9 @@ from flnl.models.layers import Classifier, Shape
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with batch norm, added to the input; a 1x1 convolution brings that to the new shape.
+    """Two 3x3 convolutions with batch norm, added to the input; a 1x1 convolution adapts its shape if needed.
 
-    He et al. 2016: the activation follows the sum.
+    As in He et al. 2016, the activation follows the sum.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -42,14 +42,14 @@ class BasicBlock(nn.Module):
 
 @dataclass(frozen=True)
 class ResNet:
-    """Stages of basic blocks, each stage twice as wide as the one before and half its size, then the average pixel.
+    """Stages of basic blocks, each twice as wide as the previous and half its size, then global average pooling.
 
-    Takes inputs of any size. Parameters (floats of batch-norm statistics) on 3 channels: ResNet-18 11,173,962 (9,600)
+    Accepts inputs of any size. Parameters (floats of batch-norm statistics) on 3 channels: ResNet-18 11,173,962 (9,600)
     for 10 classes, ResNet-34 21,328,292 (17,024) for 100, ResNet-8 78,042 (928) for 10.
     """
 
     width: PositiveCount  # channels of the stem and of the first stage
-    blocks: Annotated[Sequence[PositiveCount], MinLen(1)]  # how many in each stage; a block has two layers
+    blocks: Annotated[Sequence[PositiveCount], MinLen(1)]  # number in each stage; a block has two layers
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:
         """The network for inputs of ``shape``."""

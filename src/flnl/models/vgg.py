@@ -1,7 +1,7 @@
-"""VGG-11 without batch norm, as made for ImageNet and as cut down for 32x32 images.
+"""VGG-11 without batch norm: the original for ImageNet, and a reduced version for 32x32 images.
 
-Eight convolutions deep and without batch norm, the signal would vanish under torch's own initialisation: the
-convolutions start as He et al. 2015 say.
+With eight convolutions and no batch norm, the signal would vanish under torch's default initialisation, so the
+convolutions are initialised as in He et al. 2015.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ CONVOLUTIONS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 class VGG11:
     """torchvision's VGG-11 with ``num_classes`` outputs: 128,807,306 parameters for 10 classes.
 
-    Its 7x7 average pool repeats the single pixel that is left of a 32x32 image, so on CIFAR most of its parameters
-    see copies.
+    Its 7x7 average pool replicates the single pixel that remains of a 32x32 image, so on CIFAR most of its parameters
+    receive copies.
     """
 
     dropout: DropRate  # after both hidden linear layers
@@ -30,11 +30,11 @@ class VGG11:
         """The network for inputs of ``shape``.
 
         Raises:
-            UserError: if the inputs have other than 3 channels or are smaller than 32x32.
+            UserError: if the inputs do not have 3 channels or are smaller than 32x32.
         """
         check_inputs("vgg11", shape, smallest=32, channels=3)
         network = models.vgg11(num_classes=num_classes, dropout=self.dropout)
-        # The classes stand at the end of ``classifier``: an ``fc`` set on a VGG is a layer that nothing calls.
+        # The head is the last layer of ``classifier``; setting ``fc`` on a VGG would add a layer that is never called.
         head = network.classifier[-1]
         network.classifier[-1] = nn.Identity()
         return Classifier(network, head)
@@ -42,7 +42,7 @@ class VGG11:
 
 @dataclass(frozen=True)
 class VGG11Cifar:
-    """VGG-11's convolutions with linear layers of 512 units, the form of FedNoisy's benchmark.
+    """VGG-11's convolutions with linear layers of 512 units, as in FedNoisy's benchmark.
 
     9,750,922 parameters on 3x32x32 and 10 classes; the first linear layer follows the size of the inputs.
     """
@@ -53,7 +53,7 @@ class VGG11Cifar:
         """The network for inputs of ``shape``.
 
         Raises:
-            UserError: if the inputs are smaller than 32x32, where nothing is left after the fifth pool.
+            UserError: if the inputs are smaller than 32x32: nothing would remain after the fifth pool.
         """
         check_inputs("vgg11_cifar", shape, smallest=32)
         layers: list[nn.Module] = []
@@ -78,7 +78,7 @@ class VGG11Cifar:
 
 
 def _convolution(channels: int, wider: int) -> nn.Conv2d:
-    """A 3x3 convolution that keeps the size, weights normal with variance 2 / fan-out and no bias at the start."""
+    """A 3x3 convolution that keeps the size; weights are normal with variance 2 / fan-out, biases zero."""
     layer = nn.Conv2d(channels, wider, 3, padding=1)
     nn.init.normal_(layer.weight, std=sqrt(2 / (9 * wider)))
     assert layer.bias is not None

@@ -1,1 +1,1 @@
-"""Numerics that several methods share."""
+"""Numerical functions that several methods share."""

@@ -1,4 +1,4 @@
-"""Weighted means of models, block by block. Sums are taken in float64, in order of client."""
+"""Weighted means of models, block by block. Sums are computed in float64, in the order of clients."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from flnl.core.payload import Params
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """A block's contribution. ``single`` is the one model of a block of one, kept to be exact."""
+    """A block's contribution. ``single`` is the model of a block with one client, kept so that its mean is exact."""
 
     weight: float
-    totals: dict[str, Tensor]  # float64 sums of weight · parameter; the maximum for integers
+    totals: dict[str, Tensor]  # float64 sums of weight · parameter; for integers the maximum
     single: Params | None
 
 
 def summed(params: Params, results: Sequence[ClientResult], weights: Sequence[float]) -> WeightedSum:
-    """The weighted sums of a few clients' models, in order of client."""
+    """The weighted sums of a block of clients' models, in the order of clients."""
     models = [r.params for r in results if r.params is not None]
-    assert len(models) == len(results), "models are combined where the clients ran"
+    assert len(models) == len(results), "models are combined in the process where the clients ran"
     totals: dict[str, Tensor] = {}
     for name, received in params.items():
         entries = [m[name] for m in models]
@@ -39,7 +39,7 @@ def summed(params: Params, results: Sequence[ClientResult], weights: Sequence[fl
 
 
 def divided(params: Params, values: Iterable[WeightedSum]) -> Params:
-    """The sums of all blocks over their weight; ``params`` itself where that is nothing."""
+    """The sum of all blocks divided by their weight; ``params`` unchanged if the total weight is zero."""
     blocks = [v for v in values if v.weight > 0]
     if not blocks:
         return params

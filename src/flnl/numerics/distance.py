@@ -9,7 +9,7 @@ from flnl.core.payload import Params
 
 
 def squared_move(received: Params, trained: Params, trainable: Collection[str]) -> float:
-    """``‖θ_k - θ‖²`` over what is trained: parameters only, no running statistics."""
+    """``‖θ_k - θ‖²`` over the trainable parameters, without running statistics."""
     models = ({name: params[name].double() for name in trainable} for params in (trained, received))
     return float(squared_distance(*models))
 
@@ -21,7 +21,7 @@ def squared_distance(params: Mapping[str, Tensor], anchor: Params) -> Tensor:
 
 
 def distance(params: Mapping[str, Tensor], anchor: Params) -> Tensor:
-    """``‖w − w_t‖``, a scalar; its gradient at w = w_t is taken as zero."""
+    """``‖w − w_t‖``, a scalar; its gradient at w = w_t is defined as zero."""
     parts = torch.stack([torch.linalg.vector_norm(p - anchor[name]) for name, p in params.items()])
     total: Tensor = torch.linalg.vector_norm(parts)
     return total

@@ -1,6 +1,6 @@
-"""The two acts of label noise: choosing samples, and giving them another label.
+"""The two steps of label noise: choose samples, and change their labels.
 
-Both read the true labels and return new arrays; nothing is flipped in place, where a fresh "dog" could be flipped back.
+Both read the true labels and return new arrays; flipping in place could flip a changed label back.
 """
 
 from math import floor
@@ -15,7 +15,7 @@ Mask = NDArray[np.bool_]
 
 
 def whole(x: float) -> int:
-    """``x`` rounded down, forgiving binary fractions.
+    """``x`` rounded down, tolerating floating-point error.
 
     >>> int(100 * 0.29), whole(100 * 0.29)
     (28, 29)
@@ -33,12 +33,12 @@ def nearest(x: float) -> int:
 
 
 def bernoulli(n: int, rate: float, rng: np.random.Generator) -> Mask:
-    """Each of ``n`` samples with probability ``rate``, independently."""
+    """Choose each of ``n`` samples independently with probability ``rate``."""
     return rng.random(n) < rate
 
 
 def exactly(n: int, count: int, rng: np.random.Generator) -> Mask:
-    """``count`` of ``n`` samples, every choice equally likely."""
+    """Choose ``count`` of ``n`` samples uniformly."""
     picked = np.zeros(n, bool)
     picked[rng.permutation(n)[:count]] = True
     return picked
@@ -47,7 +47,7 @@ def exactly(n: int, count: int, rng: np.random.Generator) -> Mask:
 def choose(
     labels: Labels, rate: float, count: Literal["bernoulli", "exact", "per_class"], rng: np.random.Generator
 ) -> Mask:
-    """Samples chosen at ``rate``: each by itself, exactly floor(rate n) of all, or that many of every class."""
+    """Choose samples at ``rate``: each independently, exactly floor(rate n) of all, or that share of every class."""
     if count == "bernoulli":
         return bernoulli(len(labels), rate, rng)
     if count == "exact":
@@ -60,9 +60,9 @@ def choose(
 
 
 def redraw(labels: Labels, picked: Mask, space: Indices, rng: np.random.Generator, *, include_true: bool) -> Labels:
-    """The ``picked`` samples take a label uniform over ``space`` (ascending), the true one included or not.
+    """Give the ``picked`` samples a label uniform over ``space`` (ascending), with or without the true one.
 
-    Without the true one, ``space`` must hold every picked label; with nothing else in it, they stay as they are.
+    Without the true one, ``space`` must contain all picked labels; if it contains only one label, nothing changes.
     """
     given = labels.copy()
     n = int(picked.sum())
@@ -70,11 +70,11 @@ def redraw(labels: Labels, picked: Mask, space: Indices, rng: np.random.Generato
         given[picked] = space[rng.integers(len(space), size=n)]
     elif len(space) > 1:
         drawn = rng.integers(len(space) - 1, size=n)
-        own = np.searchsorted(space, labels[picked])
-        given[picked] = space[drawn + (drawn >= own)]
+        true = np.searchsorted(space, labels[picked])
+        given[picked] = space[drawn + (drawn >= true)]
     return given
 
 
 def remap(labels: Labels, picked: Mask, mapping: Labels) -> Labels:
-    """The ``picked`` samples take their class's partner in ``mapping`` [C]."""
+    """Change the labels of the ``picked`` samples to their class's partner in ``mapping`` [C]."""
     return np.where(picked, mapping[labels], labels)

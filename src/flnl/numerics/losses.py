@@ -7,8 +7,8 @@ from torch import Tensor
 def sample_losses(logits: Tensor, labels: Tensor, *, of_softmax: bool = False) -> Tensor:
     """Cross-entropy of each sample, float64 [n], from logits [n, K] and labels [n].
 
-    ``of_softmax`` gives what FedCorr's released code computes: cross-entropy of the softmax's *output*, that is the
-    softmax taken twice, whose range has width 1 for any number of classes.
+    ``of_softmax`` computes what FedCorr's released code does: the cross-entropy of the softmax's *output*, so softmax
+    is applied twice; its range has width 1 for any number of classes.
     """
     logits = logits.double()
     return F.cross_entropy(F.softmax(logits, dim=1) if of_softmax else logits, labels, reduction="none")

@@ -1,6 +1,6 @@
-"""Two-component Gaussian mixtures on a line.
+"""One-dimensional Gaussian mixtures of two components.
 
-Degenerate input has a stated answer here, so that nobody downstream meets a NaN.
+Degenerate input has a defined result, so that callers never have to handle NaN.
 """
 
 import warnings
@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Mixture:
-    """Two Gaussians on a line, in order of their means."""
+    """Two one-dimensional Gaussians, sorted by their means."""
 
     means: tuple[float, float]
     variances: tuple[float, float]
@@ -31,11 +31,11 @@ class Mixture:
 
 
 def two_gaussians(values: Array) -> Mixture:
-    """A two-component Gaussian mixture fitted by EM to ``values`` [n], whatever their scale.
+    """Fit a Gaussian mixture of two components to ``values`` [n] by EM; the fit is independent of their scale.
 
-    EM starts from the best cut of the sorted values into two (exact 2-means), so nothing about the fit is random.
-    Fewer than two values, or values that are all but equal, are one component: nothing is ``upper``. Values that are
-    not finite count as the largest finite one.
+    EM starts from the optimal split of the sorted values (exact 2-means), so the fit is deterministic. Fewer than two
+    values, or nearly equal values, give a single component, and no value is ``upper``. Non-finite values are replaced
+    by the largest finite one.
     """
     values = np.asarray(values, np.float64)
     finite = values[np.isfinite(values)]
@@ -45,7 +45,7 @@ def two_gaussians(values: Array) -> Mixture:
         return Mixture((mean, float("nan")), (spread, float("nan")), (1.0, 0.0), nothing > 0, nothing)
     column = np.where(np.isfinite(values), values, finite.max())
     centre, scale = column.mean(), column.std()
-    column = (column - centre) / scale  # the fit's floor under variances is absolute
+    column = (column - centre) / scale  # because scikit-learn's lower bound on variances is absolute
     lower = column <= _two_means_cut(column)
     parts = column[lower], column[~lower]
     model = GaussianMixture(
@@ -71,15 +71,15 @@ def two_gaussians(values: Array) -> Mixture:
 
 
 REGULARISATION = 1e-6
-"""Floor under the variance of a component, in units of the variance of all values."""
+"""Lower bound on the variance of a component, relative to the variance of all values."""
 
 
 def _two_means_cut(values: Array) -> float:
-    """The largest value of the lower part, in the cut of ``values`` [n] into two of least squared error."""
+    """The largest value of the lower part, in the split of ``values`` [n] with the least squared error."""
     ordered = np.sort(values)
     sums = np.cumsum(ordered)[:-1]
     counts = np.arange(1, len(ordered))
-    # Squared error is constant minus this: the sum over parts of (sum of the part)^2 / its size.
+    # The squared error is a constant minus this: the sum over parts of (sum of the part)^2 / its size.
     explained = sums**2 / counts + (ordered.sum() - sums) ** 2 / (len(ordered) - counts)
     explained = np.where(ordered[1:] > ordered[:-1], explained, -np.inf)  # equal values stay together
     return float(ordered[np.argmax(explained)])

@@ -1,4 +1,4 @@
-"""Scores scaled to shares."""
+"""Scaling of scores to [0, 1], and class shares."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ Array = NDArray[np.float64]
 
 
 def quality(values: Sequence[float] | Array, *, floor: Share = 0.0) -> Array:
-    """``ρ_n = (d_n - min d) / (max d - min d)`` [N], and ``floor`` at least (FedES, Eq. 11).
+    """``ρ_n = (d_n - min d) / (max d - min d)`` [N], but at least ``floor`` (FedES, Eq. 11).
 
-    All equal gives 1 for everybody. Without a floor there is always a client of quality 0, which never learns.
+    Equal values all give 1. Without a floor, some client always has quality 0 and never learns.
 
     Raises:
         ValueError: for a value that is not finite.
@@ -24,18 +24,18 @@ def quality(values: Sequence[float] | Array, *, floor: Share = 0.0) -> Array:
     """
     d = np.asarray(values, np.float64)
     if not np.isfinite(d).all():
-        raise ValueError("quality is of finite indicators; leave out clients that have none")
+        raise ValueError("quality needs finite indicators; leave out clients without one")
     if len(d) == 0 or np.ptp(d) <= 1e-12 * np.abs(d).max():
         return np.ones(len(d))
     return np.asarray(np.maximum((d - d.min()) / np.ptp(d), floor))
 
 
 def label_shares(labels: Labels, num_classes: int) -> Array:
-    """Share of each class [K] among ``labels`` [n].
+    """The share of each class, [K], among ``labels`` [n].
 
     Raises:
         ValueError: if there are no labels.
     """
     if len(labels) == 0:
-        raise ValueError("no labels, so no distribution of them")
+        raise ValueError("there are no labels, so their distribution is undefined")
     return np.bincount(labels, minlength=num_classes) / len(labels)

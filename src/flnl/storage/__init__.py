@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, and read back."""
+"""Files: written atomically, read back and verified."""

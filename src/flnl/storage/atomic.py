@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from flnl.storage.disk import writing
 
 @contextmanager
 def written_atomically(path: Path) -> Iterator[BinaryIO]:
-    """A file that is at ``path`` once this is left, whole, or what was there before: written beside, flushed, renamed.
+    """Open a file that replaces ``path`` atomically when the block ends: written beside it, flushed, then renamed.
+
+    If the block raises, ``path`` is unchanged.
 
     Raises:
-        DiskFullError: where there is no space for it.
+        DiskFullError: if the disk is full.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -37,10 +39,10 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """All of ``data`` at ``path``, or what was there before.
+    """Write ``data`` to ``path`` atomically.
 
     Raises:
-        DiskFullError: where there is no space for it.
+        DiskFullError: if the disk is full.
     """
     with written_atomically(path) as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""A sha256 of a value made of tensors and plain values: equal for equal values, whichever file they were read from."""
+"""A sha256 of nested values with tensors: equal values have equal digests, independent of how they are stored."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
 
 def digest(value: Any) -> str:
-    """The sha256, 64 hex digits, of types, names, lengths, shapes and bytes; keys of a mapping count in any order.
+    """The sha256, 64 hex digits, of types, names, lengths, shapes and bytes; the order of a mapping does not matter.
 
     Raises:
-        TypeError: for a value that is none of None, bool, int, float, str, list, tuple, mapping and dense tensor.
+        TypeError: for a value other than None, bool, int, float, str, list, tuple, mapping or dense tensor.
     """
-    found = hashlib.sha256()
-    _update(found, value)
-    return found.hexdigest()
+    sha256 = hashlib.sha256()
+    _update(sha256, value)
+    return sha256.hexdigest()
 
 
-def _update(found: _Hash, value: Any) -> None:
-    """Every value begins with its type and length, so no two values give the same bytes."""
+def _update(sha256: _Hash, value: Any) -> None:
+    """Add ``value``. Every value is prefixed with its type and length, so different values give different bytes."""
     if value is None or isinstance(value, bool | int | float):
-        found.update(f"{type(value).__name__} {value!r}\n".encode())
+        sha256.update(f"{type(value).__name__} {value!r}\n".encode())
     elif isinstance(value, str):
         text = value.encode("utf-8", errors="surrogatepass")
-        found.update(f"str {len(text)}\n".encode() + text)
+        sha256.update(f"str {len(text)}\n".encode() + text)
     elif isinstance(value, Tensor):
         data = value.detach().cpu().contiguous()
-        found.update(f"tensor {data.dtype} {list(data.shape)}\n".encode())
-        found.update(data.reshape(-1).view(torch.uint8).numpy().data)
+        sha256.update(f"tensor {data.dtype} {list(data.shape)}\n".encode())
+        sha256.update(data.reshape(-1).view(torch.uint8).numpy().data)
     elif isinstance(value, Mapping):
-        found.update(f"mapping {len(value)}\n".encode())
+        sha256.update(f"mapping {len(value)}\n".encode())
         for key, held in sorted(value.items(), key=lambda item: repr(item[0])):
-            _update(found, key)
-            _update(found, held)
+            _update(sha256, key)
+            _update(sha256, held)
     elif isinstance(value, list | tuple):
-        found.update(f"{'tuple' if isinstance(value, tuple) else 'list'} {len(value)}\n".encode())
+        sha256.update(f"{'tuple' if isinstance(value, tuple) else 'list'} {len(value)}\n".encode())
         for held in value:
-            _update(found, held)
+            _update(sha256, held)
     else:
-        raise TypeError(f"no digest is defined of a {type(value).__name__}")
+        raise TypeError(f"no digest is defined for a {type(value).__name__}")

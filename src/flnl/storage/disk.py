@@ -1,4 +1,4 @@
-"""A disk that is full, said in one line that names the folder."""
+"""Report a full disk in one line that names the folder."""
 
 import errno
 from collections.abc import Iterator
@@ -8,20 +8,20 @@ from pathlib import Path
 from flnl.core.errors import DiskFullError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""No space, no quota left, or a file larger than the system allows this process."""
+"""No space left, quota exceeded, or a file larger than the system allows."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """While ``path`` is written.
+    """Wrap the writing of ``path``.
 
     Raises:
-        DiskFullError: where there is no space for it; other errors come out as they are.
+        DiskFullError: if the disk is full; other errors pass unchanged.
     """
     try:
         yield
     except OSError as error:
         if error.errno not in FULL or isinstance(error, DiskFullError):
             raise
-        said = f"the disk is full: {path.parent} cannot take {path.name} ({error.strerror}); make room and resume"
-        raise DiskFullError(error.errno, said) from error
+        message = f"the disk is full: {path.parent} cannot take {path.name} ({error.strerror}); make room and resume"
+        raise DiskFullError(error.errno, message) from error

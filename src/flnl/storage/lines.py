@@ -1,7 +1,7 @@
-"""Files of JSON lines that a run writes, and checksums by which later readers tell whether they are still the same.
+"""The JSON-lines files of a run, and checksums with which readers detect changes.
 
-The lines stay plain JSON. Their checksums stand in the run's checkpoints and in ``result.json``, and are taken while
-the lines are written: no file is read again for them.
+The lines are plain JSON. Their checksums are in the run's checkpoints and in ``result.json``; they are computed while
+the lines are written, so no file is read again for them.
 """
 
 from __future__ import annotations
@@ -22,38 +22,46 @@ from flnl.storage.disk import writing
 METRICS, CORRECTIONS = "metrics.jsonl", "corrections.jsonl"
 
 CHECKSUMS = "lines"
-"""Under this name ``result.json`` and checkpoints have the checksums of both files, by their names."""
+"""The key of the checksums in ``result.json`` and checkpoints: a mapping by file name."""
 
 Row = dict[str, Any]
 
 
 class DamagedLinesError(UserError):
-    """A file of lines is not what the run wrote; the message names the file, and the line where it can be told."""
+    """A file differs from what the run wrote; the message names the file, and the line if it is known."""
 
 
 @dataclass(frozen=True)
 class Checksums:
-    """What is known of the first lines of a file."""
+    """Checksums of the first lines of a file."""
 
     lines: int
-    size: int  # of those lines in bytes, their ends included
-    sha256: str  # of those bytes, 64 hex digits: this tells damage
-    crc32: str  # of each line, its end included, 8 hex digits each: these tell its place
+    size: int  # of these lines in bytes, including line ends
+    sha256: str  # of these bytes, 64 hex digits: detects damage
+    crc32: str  # of each line including its end, 8 hex digits each: locate the damage
 
     @classmethod
     def read(cls, held: object) -> Self | None:
-        """What a record or a checkpoint holds of a file; None where it holds nothing that can be read."""
+        """Parse the checksums of a file from a record or checkpoint; None if they are invalid."""
         if not isinstance(held, Mapping) or held.keys() != {f.name for f in fields(cls)}:
             return None
-        found = cls(**held)
-        numbers = all(type(n) is int and n >= 0 for n in (found.lines, found.size))
-        return found if numbers and isinstance(found.sha256, str) and isinstance(found.crc32, str) else None
+        parsed = cls(**held)
+        numbers = all(type(n) is int and n >= 0 for n in (parsed.lines, parsed.size))
+        return parsed if numbers and isinstance(parsed.sha256, str) and isinstance(parsed.crc32, str) else None
 
     def demand(self, path: Path, data: bytes, *, whole: bool) -> bytes:
-        """The bytes of these lines, given all of the file's ``data``; ``whole``: nothing may come after them.
+        """Verify a file against these checksums.
+
+        Args:
+            path: the file, for messages.
+            data: its content.
+            whole: whether the file must have no further lines.
+
+        Returns:
+            The bytes of the verified lines.
 
         Raises:
-            DamagedLinesError: if they are not what was written.
+            DamagedLinesError: if they differ from what was written.
         """
         kept = data[: self.size]
         if len(kept) != self.size or hashlib.sha256(kept).hexdigest() != self.sha256:
@@ -63,20 +71,20 @@ class Checksums:
         return kept
 
     def _difference(self, path: Path, data: bytes) -> str:
-        """Where the file first departs from what was written."""
+        """A message that locates the first difference from what was written."""
         if not path.exists():
             return f"{path} is missing"
-        found = _split(data)
+        lines = _split(data)
         for number in range(self.lines):
-            if number >= len(found):
+            if number >= len(lines):
                 return f"{path} ends after line {number} of {self.lines}"
-            if f"{zlib.crc32(found[number]):08x}" != self.crc32[8 * number : 8 * number + 8]:
+            if f"{zlib.crc32(lines[number]):08x}" != self.crc32[8 * number : 8 * number + 8]:
                 return f"line {number + 1} of {path} is not what the run wrote"
         return f"one of the first {self.lines} lines of {path} is not what the run wrote"
 
 
 class Lines:
-    """A file of JSON lines that is being written, each line flushed."""
+    """A JSON-lines file that is being written; each line is flushed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,12 +92,17 @@ class Lines:
         self._sha256, self._crc32 = hashlib.sha256(), bytearray()
 
     def go_on_after(self, rounds: int, known: Checksums | None) -> list[Row]:
-        """Go on after the lines that a checkpoint at ``rounds`` knows, and give them; ``cut`` takes away what follows.
+        """Continue after the lines that a checkpoint covers; ``cut`` removes the lines that follow.
 
-        Checkpoints that were written without checksums know the lines by their rounds alone.
+        Args:
+            rounds: the round of the checkpoint.
+            known: its checksums; None for checkpoints without checksums, whose lines are identified by their rounds.
+
+        Returns:
+            The rows of the covered lines.
 
         Raises:
-            DamagedLinesError: if they are not what was written.
+            DamagedLinesError: if they differ from what was written.
         """
         data = self.path.read_bytes() if self.path.exists() else b""
         data = _until(rounds, self.path, data) if known is None else known.demand(self.path, data, whole=False)
@@ -99,7 +112,7 @@ class Lines:
         return [json.loads(line) for line in lines]
 
     def cut(self) -> None:
-        """Take away what is in the file beyond the lines that it goes on after: later rounds, half a line."""
+        """Remove what follows the lines after which the file continues: later rounds, or an incomplete line."""
         with writing(self.path), self.path.open("ab") as file:
             file.truncate(self._bytes)
 
@@ -116,31 +129,31 @@ class Lines:
         self._crc32 += zlib.crc32(line).to_bytes(4, "big")
 
     def sync(self) -> None:
-        """Have the system put all lines on the disk: a checkpoint must not know more than they do."""
+        """Flush all lines to the disk, before a checkpoint refers to them."""
         if self.path.exists():
             with writing(self.path), self.path.open("ab") as file:
                 os.fsync(file.fileno())
 
     @property
     def checksums(self) -> Checksums:
-        """Of the lines so far."""
+        """The checksums of the lines so far."""
         return Checksums(self._lines, self._bytes, self._sha256.hexdigest(), self._crc32.hex())
 
 
 def described(files: Sequence[Lines]) -> dict[str, Any]:
-    """The checksums of files as checkpoints and records hold them."""
+    """The checksums of ``files`` by name, for checkpoints and records."""
     return {file.path.name: asdict(file.checksums) for file in files}
 
 
 def read(folder: Path, name: str, record: Mapping[str, Any]) -> bytes:
-    """The bytes of a file of lines in a run's ``folder``, checked against the run's ``record``; b"" of one not there.
+    """Read a JSON-lines file of a run and verify it against the run's ``record``; b"" if the file does not exist.
 
-    A finished run has nothing in it but what the record knows. One that was killed may have more, which is not checked,
-    and a run that recorded no checksums is not checked at all.
+    The file of a finished run must have exactly the recorded lines. That of a killed run may have more, which are not
+    verified. A run without checksums is not verified at all.
 
     Raises:
-        OSError: if it cannot be read.
-        DamagedLinesError: if it is not what the run wrote.
+        OSError: if the file cannot be read.
+        DamagedLinesError: if it differs from what the run wrote.
     """
     path = folder / name
     data = path.read_bytes() if path.exists() else b""
@@ -149,15 +162,15 @@ def read(folder: Path, name: str, record: Mapping[str, Any]) -> bytes:
     held = record[CHECKSUMS]
     known = Checksums.read(held.get(name) if isinstance(held, Mapping) else None)
     if known is None:
-        raise DamagedLinesError(f"{path} cannot be checked: what the run's record knows of it cannot be read")
+        raise DamagedLinesError(f"{path} cannot be checked: its checksums in the run's record are invalid")
     known.demand(path, data, whole=record.get("status") == "finished")
     return data
 
 
 def damage(folder: Path, record: Mapping[str, Any]) -> str | None:
-    """What is wrong with the lines of a run, in a phrase that names file and line; None where nothing is.
+    """The fault of a run's JSON-lines files, as a phrase that names file and line; None if there is none.
 
-    A file that is not there says nothing wrong: somebody may have kept the record alone.
+    A missing file is not a fault: the record may be kept without it.
     """
     try:
         for name in (METRICS, CORRECTIONS):
@@ -169,7 +182,7 @@ def damage(folder: Path, record: Mapping[str, Any]) -> str | None:
 
 
 def parsed(line: bytes) -> Row | None:
-    """The object of a line; None where it is none."""
+    """Parse a line; None if it is not a JSON object."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -178,7 +191,7 @@ def parsed(line: bytes) -> Row | None:
 
 
 def plain(value: Any) -> Any:
-    """JSON has no NaN: what is not finite becomes null."""
+    """Replace non-finite numbers by None, since JSON has no NaN or infinity."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -189,16 +202,16 @@ def plain(value: Any) -> Any:
 
 
 def _split(data: bytes) -> list[bytes]:
-    """Lines with their ends; the last may have none."""
+    """Split into lines with their ends; the last may have none."""
     *lines, rest = data.split(b"\n")
     return [*(line + b"\n" for line in lines), *([rest] if rest else [])]
 
 
 def _until(rounds: int, path: Path, data: bytes) -> bytes:
-    """The lines of the first ``rounds``; a last line that was not written to its end is none.
+    """The lines of the first ``rounds``, without an incomplete last line.
 
     Raises:
-        DamagedLinesError: for any other line that is no JSON object.
+        DamagedLinesError: if any other line is not a JSON object.
     """
     kept = []
     for number, line in enumerate(_split(data), 1):

@@ -1,7 +1,7 @@
-"""Which of several runs began last, without asking a clock: a number that every new run takes.
+"""The order in which runs began, independent of clocks: every new run takes an increasing number.
 
-A folder below which runs are looked for keeps the highest number taken in ``.order``. A run takes one above those of
-all such folders, so in whichever of them it is found later, it comes after what was begun there before it.
+Each folder in which runs are searched stores its highest number in ``.order``. A new run takes a number above those of
+all such folders, so it comes after all runs that began earlier in any of them.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ log = logging.getLogger(__name__)
 
 COUNTER, LOCK = ".order", ".order.lock"
 SECONDS = 10.0
-"""How long to wait for others that take a number; it takes them milliseconds."""
+"""Timeout for the locks; other runs hold them for milliseconds."""
 
 
 def take(roots: Sequence[Path], highest: Callable[[Path], int]) -> int:
-    """A number above all that were taken in any of ``roots``, as far as they exist, written down in all of them.
+    """Take a number above all numbers taken in any of the existing ``roots``, and store it in all of them.
 
-    Where the order cannot be written down, the number is still above those that can be read: the next run may take it,
-    too, and then the two are told apart by their clocks.
+    If it cannot be stored, the number is still above those that can be read; the next run may take the same number, and
+    then their clocks decide.
 
     Args:
-        roots: folders below which runs are looked for.
-        highest: the highest number among the runs below a folder, asked where no counter can be read.
+        roots: folders in which runs are searched.
+        highest: returns the highest number among the runs below a folder; called if the folder has no readable counter.
     """
     there = sorted({root.resolve() for root in roots if root.is_dir()})
     with ExitStack() as locks:
         try:
-            for root in there:  # in one order everywhere, so that nobody waits in a circle
+            for root in there:  # always in the same order, to avoid deadlocks
                 locks.enter_context(FileLock(root / LOCK, timeout=SECONDS))
         except (OSError, Timeout) as error:
-            log.debug("the order of runs is not locked: %s", error)
+            log.debug("the order of runs could not be locked: %s", error)
         taken = 1 + max((_highest(root, highest) for root in there), default=0)
         for root in there:
             try:
                 write_atomically(root / COUNTER, f"{taken}\n".encode())
             except OSError as error:
-                log.debug("the order of runs is not kept in %s: %s", root, error)
+                log.debug("the order of runs could not be stored in %s: %s", root, error)
     return taken
 
 
@@ -58,12 +58,12 @@ def _highest(root: Path, highest: Callable[[Path], int]) -> int:
 
 
 def number(record: Mapping[str, Any]) -> int:
-    """The number in a run's record; 0 of one that has none, as runs once were recorded."""
-    found = record.get("order")
-    return found if type(found) is int and found > 0 else 0
+    """The number in a run's record; 0 if it has none, as in records of early versions."""
+    taken = record.get("order")
+    return taken if type(taken) is int and taken > 0 else 0
 
 
 def age(record: Mapping[str, Any]) -> tuple[int, float]:
-    """What runs are sorted by, the newest last: their numbers, and their clocks where these are equal."""
+    """The sort key of runs, the newest last: the number, then the start time."""
     started = record.get("started")
     return number(record), float(started) if isinstance(started, int | float) else 0.0

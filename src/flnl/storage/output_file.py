@@ -1,7 +1,7 @@
-"""Files that the user names on the command line to be written: ``--csv FILE``, ``--figure FILE``.
+"""Write files that the user names on the command line: ``--csv FILE``, ``--figure FILE``.
 
-What lies there already is the user's own choice: a device, a pipe or a link gets what is written. A run's record is the
-other way round: ``flnl.storage.atomic`` replaces whatever lies in its place.
+The user may name a device, a pipe or a link: the data are then written to it, not put in its place as
+``flnl.storage.atomic`` does with a run's files.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from flnl.storage.disk import writing
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write ``data``: to a device, pipe or terminal as it is; else whole or not at all, to the file that a link names.
+    """Write ``data`` directly to a device, pipe or terminal, or atomically to a file or the target of a link.
 
-    Where ``path`` is what the process prints to (``/dev/stdout``, or a file that the shell has opened for it), the data
-    follow what has been printed. A pipe with a name waits until somebody reads it.
+    If ``path`` is a standard stream of the process (``/dev/stdout``, or the file to which the shell redirects it), the
+    data follow what has been printed. A named pipe blocks until it is read.
 
     Raises:
         OSError: if it cannot be written.
-        DiskFullError: where there is no space for it.
+        DiskFullError: if the disk is full.
     """
     if (stream := _printed_to(path)) is not None:
         sys.stdout.flush()
@@ -38,10 +38,10 @@ def write_output(path: Path, data: bytes) -> None:
 
 
 def is_special(path: Path) -> bool:
-    """Whether something other than a file or folder is there: a device, a pipe or a socket; of a link, where it leads.
+    """Whether ``path``, or the target of a link, exists and is neither a file nor a folder: a device, pipe or socket.
 
     Raises:
-        OSError: if that cannot be told.
+        OSError: if the path cannot be examined.
     """
     try:
         mode = path.stat().st_mode
@@ -51,12 +51,12 @@ def is_special(path: Path) -> bool:
 
 
 def _printed_to(path: Path) -> int | None:
-    """The number of the standard stream that goes to ``path``; None where neither does."""
+    """The descriptor of the standard stream that goes to ``path``; None if neither does."""
     for number in (1, 2):
         try:
             if os.path.samestat(path.stat(), os.fstat(number)):
                 return number
-        except OSError:  # nothing is there, or the stream is closed
+        except OSError:  # the path does not exist, or the stream is closed
             continue
     return None
 

@@ -1,4 +1,4 @@
-"""``result.json``, the record that a run leaves in its folder, as others read it."""
+"""Read ``result.json``, the record in a run's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SWEEPS = Path("multirun")
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """A run's ``result.json``; None where there is none that can be read."""
+    """A run's ``result.json``; None if it does not exist or is invalid."""
     try:
         record: dict[str, Any] = json.loads((folder / RESULT).read_text())
     except (OSError, ValueError, RecursionError):
@@ -22,7 +22,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _whole(record: Mapping[str, Any]) -> bool:
-    """Whether the parts that others rely on are there and of their kinds."""
+    """Whether the parts that readers need exist and have the right types."""
     earlier, executor = record.get("earlier", []), record.get("executor", "")
     return (
         isinstance(record.get("key"), str)

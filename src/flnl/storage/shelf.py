@@ -1,6 +1,6 @@
-"""Values in files that are named by their content: what clients keep between visits and memory does not hold.
+"""Content-addressed files for values that clients keep between visits and that do not fit into memory.
 
-A file never changes, so whoever has its name reads the same value as long as it is there.
+A file never changes, so its name always refers to the same value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Shelf(Generic[V]):
-    """A folder of values, each in a file named by the sha256 of its bytes."""
+    """A folder of values, each in a file named after the sha256 of its bytes."""
 
     folder: Path
     encode: Callable[[V], bytes]
@@ -28,7 +28,7 @@ class Shelf(Generic[V]):
     size: Callable[[V], int]  # bytes in memory
 
     def put(self, value: V) -> str:
-        """Write a value; gives the name of its file. Whole at once, on the disk for good after ``sync``."""
+        """Write a value atomically and return the name of its file; ``sync`` makes it durable."""
         data = self.encode(value)
         name = hashlib.sha256(data).hexdigest()
         path = self.folder / name
@@ -47,25 +47,25 @@ class Shelf(Generic[V]):
         """The value in the file ``name``.
 
         Raises:
-            UserError: if it is gone or damaged.
+            UserError: if the file is missing or damaged.
         """
         path = self.folder / name
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise UserError(f"{path}, which a client keeps, cannot be read: {error.strerror}") from None
+            raise UserError(f"{path}, the state of a client, cannot be read: {error.strerror}") from None
         if hashlib.sha256(data).hexdigest() != name:
-            raise UserError(f"{path}, which a client keeps, is damaged: start afresh in another folder")
+            raise UserError(f"{path}, the state of a client, is damaged: start again in another folder")
         return self.decode(data)
 
     def sync(self, names: Iterable[str]) -> None:
-        """Have the system put these files on the disk."""
+        """Flush these files to the disk."""
         for name in names:
             with (self.folder / name).open("rb") as file:
                 os.fsync(file.fileno())
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Delete every file that is not named."""
+        """Delete all files except these."""
         for path in self.folder.glob("*"):
             if path.name not in names:
                 path.unlink(missing_ok=True)

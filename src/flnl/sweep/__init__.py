@@ -1,5 +1,5 @@
-"""Sweeps: many runs from one command, under any of Hydra's launchers, with an account of every job.
+"""Sweeps: many runs from one command, under any of Hydra's launchers, with a status for every job.
 
-Hydra expands the command and launches; what it does not do is here: checking all jobs before the first starts, a failed
-job that costs no other, an end that tells what became of each, and a stop that saves what runs.
+Hydra expands the command and launches the jobs. This package adds: all jobs are checked before the first starts, a
+failed job does not affect others, a summary lists the outcome of every job, and a stop saves running jobs.
 """

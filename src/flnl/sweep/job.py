@@ -1,4 +1,4 @@
-"""One job of a sweep: run it, write down what became of it, and let nothing that happens to it reach the others."""
+"""One job of a sweep: run it, record its outcome, and isolate its failures from other jobs."""
 
 from __future__ import annotations
 
@@ -31,45 +31,50 @@ if TYPE_CHECKING:
 LOG, ERROR_LOG = "job.log", "error.log"
 ORPHAN_SECONDS = 1.0
 OUT_OF_TIME = signal.SIGUSR2
-"""What submitit sends ahead of a job's time limit."""
+"""The signal that submitit sends shortly before a job's time limit."""
 
 
 def task(cfg: DictConfig) -> float:
-    """A job as a launcher runs it: ``run`` with what Hydra says of the job. Workers know it by name."""
+    """The function that launchers run for each job. Worker processes import it by name."""
     chosen: Any = HydraConfig.get()
     return run(cfg, typed(chosen), chosen)
 
 
 def typed(chosen: DictConfig) -> list[str]:
-    """The overrides as typed: reading them would resolve ``${...}``."""
-    found = chosen.overrides.task
-    return [str(found._get_node(i)) for i in range(len(found))]
+    """The overrides as typed; normal access would resolve ``${...}``."""
+    overrides = chosen.overrides.task
+    return [str(overrides._get_node(i)) for i in range(len(overrides))]
 
 
-def run(cfg: DictConfig, words: Sequence[str], chosen: DictConfig) -> float:
-    """Run a job and give its score, what a sweeper that searches would maximise; NaN where there is none.
+def run(cfg: DictConfig, overrides: Sequence[str], chosen: DictConfig) -> float:
+    """Run a job.
 
-    Where jobs share a process, a signal ends the sweep. Where each has its own, it ends the job, and what the job says
+    If jobs share a process, a signal ends the sweep. If each job has a process, a signal ends that job, and its output
     goes to ``job.log`` in its folder.
 
     Args:
         cfg: the job's configuration.
-        words: its overrides.
-        chosen: Hydra's own configuration of the job.
+        overrides: its overrides as typed.
+        chosen: Hydra's configuration of the job.
+
+    Returns:
+        The job's score, which an optimising sweeper would maximise; NaN if there is none.
 
     Raises:
-        Interrupted: where jobs share a process.
+        Interrupted: after a signal, if jobs share a process.
     """
     ledger, folder = Ledger(Path(chosen.sweep.dir)), Path(chosen.runtime.output_dir)
     if ledger.stopping:
         return math.nan
     number = int(chosen.job.num)
-    job = Job(number, words, "running", str(folder), started=time.time(), host=socket.gethostname(), pid=os.getpid())
+    job = Job(
+        number, overrides, "running", str(folder), started=time.time(), host=socket.gethostname(), pid=os.getpid()
+    )
     if not shares_a_process(chosen):
         with _output_to(folder / LOG), _asked_to_stop(ledger) as stop:
             job = _accounted(cfg, job, ledger, stop)
         if stop.number == OUT_OF_TIME:
-            os.kill(os.getpid(), OUT_OF_TIME)  # saved; the scheduler's own handler puts the job back into the queue
+            os.kill(os.getpid(), OUT_OF_TIME)  # the state is saved; the scheduler's handler requeues the job
         return _score(job)
     print(file=sys.stderr)
     print_line(f"job {number} in {folder}", to=sys.stderr)
@@ -82,7 +87,7 @@ def run(cfg: DictConfig, words: Sequence[str], chosen: DictConfig) -> float:
 
 
 def shares_a_process(chosen: DictConfig) -> bool:
-    """Whether jobs run one after the other in the process that was started."""
+    """Whether jobs run one after the other in the main process."""
     return str(chosen.launcher._target_).endswith(".BasicLauncher")
 
 
@@ -91,7 +96,7 @@ def _score(job: Job) -> float:
 
 
 def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | None) -> Job:
-    """Run, and write down how far it has come: before, at the first round, and after."""
+    """Run a job, and record its state before it, at its first round, and after it."""
     assert job.folder is not None
     folder, session = Path(job.folder), None
 
@@ -116,7 +121,7 @@ def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | N
     except Exception as error:
         trace = traceback.format_exc()
         if stop is not None:
-            print(redacted(trace), file=sys.stderr, flush=True)  # into the job's log
+            print(redacted(trace), file=sys.stderr, flush=True)  # goes to the job's log
         with contextlib.suppress(OSError):
             (folder / ERROR_LOG).write_text(redacted(trace), errors="backslashreplace")
         job = replace(job, status="failed", error=in_one_line(error))
@@ -129,7 +134,7 @@ def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | N
 
 @contextlib.contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """Send what this process says, C code included, to ``log``, whose lines many jobs' would mix with otherwise."""
+    """Redirect this process's output, including that of C code, to ``log``, so that outputs of jobs do not mix."""
     log.parent.mkdir(parents=True, exist_ok=True)
     kept = [os.dup(number) for number in (1, 2)]
     try:
@@ -149,20 +154,20 @@ def _output_to(log: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _asked_to_stop(ledger: Ledger) -> Iterator[Interruption]:
-    """SIGTERM asks the job to stop, and a scheduler's word that time is up; so does the end of the sweep's own process.
+    """Let SIGTERM, a scheduler's time limit, or the end of the sweep's main process ask the job to stop.
 
-    A Ctrl-C in the terminal reaches every process of the sweep: it is for the first of them to pass on.
+    SIGINT is ignored: Ctrl-C in a terminal reaches all processes, and the main process passes it on to the jobs.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     over, orphaned = threading.Event(), threading.Event()
-    parent, own = os.getppid(), os.getpid()
+    parent, pid = os.getppid(), os.getpid()
 
     def watch() -> None:
         while not over.wait(ORPHAN_SECONDS):
             if os.getppid() != parent:
                 orphaned.set()
                 ledger.stop()
-                os.kill(own, signal.SIGTERM)
+                os.kill(pid, signal.SIGTERM)
                 return
 
     scheduled = callable(signal.getsignal(OUT_OF_TIME))
@@ -173,4 +178,4 @@ def _asked_to_stop(ledger: Ledger) -> Iterator[Interruption]:
         finally:
             over.set()
     if orphaned.is_set():
-        os._exit(128 + signal.SIGTERM)  # a pool's worker would wait for work for ever
+        os._exit(128 + signal.SIGTERM)  # otherwise a pool's worker would wait for work forever

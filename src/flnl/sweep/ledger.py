@@ -1,6 +1,6 @@
-"""What a sweep's folder says of its jobs: ``sweep.json`` is the plan, ``jobs/<number>.json`` what became of one.
+"""The ledger of a sweep: ``sweep.json`` lists its jobs, ``jobs/<number>.json`` holds the state of each.
 
-Files, because jobs run in other processes and on other machines, and may end without a word.
+It consists of files because jobs run in other processes and on other machines, and may be killed at any time.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from flnl.storage.atomic import write_atomically
 PLAN, JOBS, STOP = "sweep.json", "jobs", ".stop"
 
 Status = Literal["waiting", "running", "finished", "stopped", "interrupted", "failed", "refused", "killed"]
-"""What may become of a job; refused: the command was wrong; killed: its process ended without a word."""
+"""Status of a job. refused: its overrides were invalid; killed: its process ended without recording a status."""
 
 DONE: Sequence[Status] = ("finished", "stopped")
-"""What a job should come to; stopped: at ``max_rounds``."""
+"""The successful ends of a job; stopped: at ``max_rounds``."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job of a sweep as far as it has come."""
+    """The current state of one job of a sweep."""
 
     number: int
     overrides: Sequence[str]
     status: Status = "waiting"
-    folder: str | None = None  # the run's, which is an earlier one's where it went on
-    rounds: int | None = None  # that the run will have
+    folder: str | None = None  # the run's; that of an earlier run if the job continues it
+    rounds: int | None = None  # total number of rounds
     error: str | None = None
     started: float | None = None  # seconds since the epoch
     seconds: float | None = None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
-    unsynchronised: str | None = None  # its offline folder of W&B
+    unsynchronised: str | None = None  # its offline W&B folder
     host: str = ""
     pid: int = 0
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come of it in this sweep."""
+        """Whether the job has ended in this sweep."""
         return self.status not in ("waiting", "running")
 
     @property
     def here(self) -> bool:
-        """Whether it runs, or ran, on this machine."""
+        """Whether it runs or has run on this machine."""
         return self.host == socket.gethostname()
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there; true of other machines, which cannot be asked."""
+        """Whether its process exists; assumed for jobs on other machines."""
         if not self.here:
             return True
         try:
@@ -67,13 +67,13 @@ class Job:
 
 
 class Ledger:
-    """The account of a sweep, in its folder."""
+    """The ledger in a sweep's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def plan(self, jobs: Sequence[Sequence[str]], command: Sequence[str]) -> None:
-        """Write down which jobs there will be, and forget those of an earlier sweep in this folder."""
+        """Record the planned jobs, and remove those of an earlier sweep in this folder."""
         (self.folder / JOBS).mkdir(parents=True, exist_ok=True)
         for file in (self.folder / JOBS).glob("*.json"):
             file.unlink()
@@ -82,47 +82,47 @@ class Ledger:
         write_atomically(self.folder / PLAN, json.dumps(text, indent=1).encode())
 
     def write(self, job: Job) -> None:
-        """Write down how far ``job`` has come."""
+        """Record the state of ``job``."""
         (self.folder / JOBS).mkdir(parents=True, exist_ok=True)
         text = json.dumps(redacted_in(asdict(job)), indent=1, default=str)
         write_atomically(self.folder / JOBS / f"{job.number}.json", text.encode())
 
     def jobs(self) -> list[Job]:
-        """Every job, by number; one whose process is gone without a word was killed."""
+        """All jobs, sorted by number; a running job whose process is gone has been killed."""
         planned = _read(self.folder / PLAN).get("jobs", [])
-        found = {number: Job(number, overrides) for number, overrides in enumerate(planned)}
+        jobs = {number: Job(number, overrides) for number, overrides in enumerate(planned)}
         for file in (self.folder / JOBS).glob("*.json"):
             if (job := _job(_read(file))) is not None:
                 gone = job.status == "running" and not job.alive
-                found[job.number] = replace(job, status="killed") if gone else job
-        return [found[number] for number in sorted(found)]
+                jobs[job.number] = replace(job, status="killed") if gone else job
+        return [jobs[number] for number in sorted(jobs)]
 
     @property
     def stopping(self) -> bool:
-        """Whether jobs that have not begun shall not."""
+        """Whether jobs that have not begun must not begin."""
         return (self.folder / STOP).exists()
 
     def stop(self) -> None:
-        """Ask jobs that have not begun not to."""
+        """Prevent jobs that have not begun from beginning."""
         (self.folder / STOP).touch()
 
     def go(self) -> None:
-        """Withdraw what a job of an earlier sweep asked when its process was left behind."""
+        """Undo a ``stop`` that an orphaned job of an earlier sweep has requested."""
         (self.folder / STOP).unlink(missing_ok=True)
 
 
-def _job(said: Mapping[str, Any]) -> Job | None:
-    """The job that a file speaks of, as far as this version knows its words; None where it speaks of none."""
+def _job(content: Mapping[str, Any]) -> Job | None:
+    """Parse a job; fields that this version does not know are ignored. None if the content is not a job."""
     known = {one.name for one in fields(Job)}
     try:
-        return Job(**{name: value for name, value in said.items() if name in known})
+        return Job(**{name: value for name, value in content.items() if name in known})
     except TypeError:
         return None
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text())
+        content = json.loads(file.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -1,4 +1,4 @@
-"""How a sweep goes while its jobs run in other processes: a bar each on a terminal, elsewhere a line at every end."""
+"""Progress of a sweep whose jobs run in other processes: bars on a terminal, elsewhere a line when a job ends."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from flnl.sweep.table import labels
 
 SECONDS = 0.5
 SECONDS_A_JOB = 0.01
-"""Between two looks: of many jobs, a look itself takes time."""
+"""Minimum interval between two updates, and the additional interval per job, since an update takes time."""
 ENOUGH = 5
-"""Jobs that must have ended before it is said when the others will."""
+"""Number of ended jobs from which the remaining time is estimated."""
 TAIL = 8192
 
 
 class Watch:
-    """A thread that reads the ledger."""
+    """A thread that reads the ledger and shows the progress."""
 
     def __init__(self, ledger: Ledger, named: Callable[[Sequence[Job]], dict[int, str]] = labels) -> None:
         self._ledger, self._named = ledger, named
         self._started = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, daemon=True)
-        self._said: set[int] = set()
+        self._reported: set[int] = set()
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -57,13 +57,13 @@ class Watch:
         self._of: dict[int, TaskID] = {}
 
     def start(self) -> None:
-        """Begin to look on."""
+        """Start watching."""
         if self._lively:
             self._bars.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """Say what is left to say, and end."""
+        """Show the last changes, and stop watching."""
         self._over.set()
         self._thread.join()
         self._look()
@@ -76,7 +76,7 @@ class Watch:
             pause = max(SECONDS, self._look() * SECONDS_A_JOB)
 
     def _look(self) -> int:
-        """Show how far it has come; gives the number of jobs."""
+        """Update the display; return the number of jobs."""
         jobs = self._ledger.jobs()
         named = self._named(jobs)
         ended = sum(job.ended for job in jobs)
@@ -84,30 +84,30 @@ class Watch:
         for job in jobs:
             if job.status == "running":
                 self._running(job, named[job.number])
-            elif job.ended and job.number not in self._said:
-                self._said.add(job.number)
+            elif job.ended and job.number not in self._reported:
+                self._reported.add(job.number)
                 if (bar := self._of.pop(job.number, None)) is not None:
                     self._bars.remove_task(bar)
-                left = self._left(len(self._said), len(jobs))
-                self._say(f"[{len(self._said)}/{len(jobs)}] {ending(job, named[job.number])}{left}")
+                left = self._left(len(self._reported), len(jobs))
+                self._print(f"[{len(self._reported)}/{len(jobs)}] {ending(job, named[job.number])}{left}")
         return len(jobs)
 
     def _left(self, ended: int, jobs: int) -> str:
-        """How long the others will take, once enough have ended to tell."""
+        """The estimated remaining time; empty until enough jobs have ended."""
         if ended < ENOUGH or ended == jobs:
             return ""
         minutes = (time.monotonic() - self._started) / ended * (jobs - ended) / 60
         return f"  about {minutes:.0f} min left" if minutes >= 1 else ""
 
     def _running(self, job: Job, label: str) -> None:
-        self._said.discard(job.number)  # a scheduler has begun it anew
+        self._reported.discard(job.number)  # a scheduler may have restarted it
         if job.number not in self._of:
             self._of[job.number] = self._bars.add_task(escape(visible(label)), total=None)
             if not self._lively:
-                self._say(f"job {job.number} begins: {label}")
+                self._print(f"job {job.number} begins: {label}")
         self._bars.update(self._of[job.number], total=job.rounds, completed=rounds_done(job))
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if self._lively:
             self._bars.console.print(cell(line), highlight=False)
         else:
@@ -115,7 +115,7 @@ class Watch:
 
 
 def ending(job: Job, label: str) -> str:
-    """A line on how a job ended."""
+    """A line that reports how a job has ended."""
     parts = [f"job {job.number} {job.status}: {label}"]
     if (accuracy := job.metrics.get("mean_last_10")) is not None:
         parts.append(f"{100 * accuracy:.2f} %")
@@ -125,13 +125,13 @@ def ending(job: Job, label: str) -> str:
 
 
 def rounds_done(job: Job) -> int:
-    """How many rounds a running job has written down."""
+    """Number of rounds that a running job has recorded."""
     if job.folder is None:
         return 0
     try:
         with (Path(job.folder) / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
-            whole = file.read().rpartition(b"\n")[0]  # the last line may be half written
+            whole = file.read().rpartition(b"\n")[0]  # the last line may be incomplete
         return int(json.loads(whole.rpartition(b"\n")[2])["round"])
     except (OSError, ValueError, LookupError):
         return 0

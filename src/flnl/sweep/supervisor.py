@@ -1,4 +1,4 @@
-"""The sweep as the process sees it that was started: a plan checked before the first job, and an account at the end."""
+"""The sweep in the main process: it checks all jobs before the first one starts, and summarises them at the end."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Refused(BaseException):
 
 
 class Opening(Callback):
-    """Hydra's callback, named in ``conf/config.yaml``: where a sweep begins."""
+    """Hydra's callback at the start of a sweep; ``conf/config.yaml`` names it."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Open the account."""
+        """Open the sweep."""
         if str(config.hydra.launcher._target_).endswith(".JoblibLauncher"):
             workers.install()
         try:
@@ -57,11 +57,11 @@ class Opening(Callback):
 
 @contextmanager
 def accounted() -> Iterator[None]:
-    """While Hydra runs; where that is a sweep, its account is given at the end.
+    """Wrap Hydra's run; if it is a sweep, print the summary at the end.
 
     Raises:
-        UserError: if a job is wrong; none has begun then.
-        SystemExit: 1, if a job has failed.
+        UserError: if a job is invalid; then none has begun.
+        SystemExit: with 1 if a job has failed.
     """
     failure: BaseException | None = None
     try:
@@ -78,10 +78,10 @@ def accounted() -> Iterator[None]:
 
 
 class Sweep:
-    """A sweep from its plan to its account. Its jobs are what Hydra makes of the command, or those of a list."""
+    """A sweep from its plan to its summary. Hydra expands the command into jobs, or they are given as a list."""
 
     in_use = "hydra.sweep.dir={folder} is in use by another sweep; choose another folder"
-    """What is said where another sweep is at work in ``folder``."""
+    """The message if another sweep is using ``folder``."""
 
     def __init__(self, config: DictConfig, jobs: Sequence[Sequence[str]] | None = None) -> None:
         chosen = config.hydra
@@ -98,7 +98,7 @@ class Sweep:
         if not shares_a_process(chosen):
             self._watch = Watch(self._ledger, self.labels)
             self._watch.start()
-            if not elsewhere(chosen):  # there, jobs outlive this process
+            if not elsewhere(chosen):  # a scheduler's jobs outlive this process
                 self._before = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
         else:
             self._before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupt)}
@@ -115,12 +115,15 @@ class Sweep:
         print("\nstopping: jobs finish their round and save; once more stops at once", file=sys.stderr, flush=True)
 
     def end(self, failure: BaseException | None) -> None:
-        """Say what became of every job; ``failure`` is what the launcher ended with.
+        """Print the outcome of every job.
+
+        Args:
+            failure: the exception with which the launcher has ended, if any.
 
         Raises:
             Interrupted: after a signal.
-            SystemExit: 1, if a job has not come to its end.
-            BaseException: the failure, if it is a signal or no job has begun.
+            SystemExit: with 1 if a job has not finished.
+            BaseException: ``failure``, if it is a signal or no job has begun.
         """
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -141,11 +144,11 @@ class Sweep:
             sys.exit(1)
 
     def labels(self, jobs: Sequence[Job]) -> dict[int, str]:
-        """What each job is called while it runs."""
+        """A label for each job, by its number."""
         return labels(jobs)
 
     def tell(self, jobs: Sequence[Job]) -> None:
-        """Show every job, and what to do about those that have not come to their end."""
+        """Print all jobs, and the commands that continue and synchronise them."""
         from flnl.run.train import command, without
 
         show(self.folder, jobs)
@@ -160,7 +163,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def elsewhere(chosen: DictConfig) -> bool:
-    """Whether jobs run on other machines than this one, under a scheduler."""
+    """Whether a scheduler runs the jobs on other machines."""
     return "slurm" in str(chosen.launcher._target_).lower()
 
 
@@ -178,7 +181,7 @@ def _locked(folder: Path, in_use: str) -> FileLock:
 
 
 def _expanded(config: DictConfig) -> list[list[str]]:
-    """The overrides of every job, as Hydra's own sweeper expands them; none where another sweeper decides."""
+    """The overrides of every job, as Hydra's basic sweeper expands them; empty with another sweeper."""
     if not str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
         return []
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
@@ -187,12 +190,12 @@ def _expanded(config: DictConfig) -> list[list[str]]:
     jobs = BasicSweeper.split_arguments(overrides, None)[0]
     if not jobs:
         empty = [o.input_line for o in overrides if o.is_sweep_override() and not list(o.sweep_string_iterator())]
-        raise UserError(f"{', '.join(map(str, empty))} stands for no value at all, so the sweep has no job")
+        raise UserError(f"{', '.join(map(str, empty))} gives no value, so the sweep has no jobs")
     return jobs
 
 
 def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
-    """Check jobs until every value of every axis has been checked once, and every combination of groups.
+    """Check enough jobs that every value of every axis, and every combination of groups, is checked once.
 
     Raises:
         UserError: naming the job.
@@ -212,13 +215,13 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
             if not elsewhere(composed.hydra):
                 check_machine(cfg)
         except (UserError, HydraException) as error:
-            said = explain.explain(error, job)
-            raise UserError(said if len(jobs) == 1 else f"job {number}: {said}; no job has begun") from None
+            reason = explain.explain(error, job)
+            raise UserError(reason if len(jobs) == 1 else f"job {number}: {reason}; no job has begun") from None
 
 
 def _patterns(folders: Sequence[str], sweep: Path) -> list[str]:
-    """The folders as few words for a shell: those of the sweep's own jobs as one pattern."""
-    own = [f for f in folders if Path(f).parent.parent.parent == sweep.absolute()]
+    """The folders as arguments for a shell, those below the sweep's folder combined into one pattern."""
+    inside = [f for f in folders if Path(f).parent.parent.parent == sweep.absolute()]
     pattern = f"{shlex.quote(str(sweep))}/*/wandb/offline-run-*"
-    others = [shlex.quote(f) for f in folders if f not in own]
-    return ([pattern] if own else []) + others
+    others = [shlex.quote(f) for f in folders if f not in inside]
+    return ([pattern] if inside else []) + others

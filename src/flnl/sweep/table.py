@@ -1,4 +1,4 @@
-"""A sweep's jobs as a table."""
+"""The table of a sweep's jobs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flnl.core.terminal import cell, print_line
 from flnl.sweep.ledger import Job
 
 COLOURS: Mapping[str, str] = {"finished": "green", "stopped": "yellow", "waiting": "dim", "running": "cyan"}
-"""What is not named here is bad."""
+"""All other statuses are red."""
 
 
 def labels(jobs: Sequence[Job]) -> dict[int, str]:
-    """Each job by the overrides that not all have."""
+    """A label for each job: the overrides that not all jobs share."""
     common = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
     return {job.number: " ".join(w for w in job.overrides if w not in common) or "(defaults)" for job in jobs}
 
 
 def show(folder: Path, jobs: Sequence[Job]) -> None:
-    """Every job with its status, on the standard output."""
+    """Print every job with its status to the standard output."""
     named = labels(jobs)
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, title=cell(f"sweep {folder}"), title_justify="left", title_style=""
@@ -50,7 +50,7 @@ def show(folder: Path, jobs: Sequence[Job]) -> None:
 
 
 def _what(job: Job, sweep: Path) -> str:
-    """Where the run is, if not in the folder of its number, and what went wrong."""
+    """The error of a job, and its folder if it is not the one of its number."""
     parts = [job.error] if job.error and job.status != "interrupted" else []
     if job.folder is not None and (job.status == "failed" or Path(job.folder) != (sweep / str(job.number)).absolute()):
         parts.append(f"{job.folder}/error.log" if job.status == "failed" else job.folder)

@@ -1,7 +1,7 @@
-"""Hydra's joblib launcher, so that a worker that dies costs its own job alone.
+"""Hydra's joblib launcher, changed so that a dying worker costs only its own job.
 
-joblib's pool is one for all workers: where one is killed, it kills the others and ends. Here every worker is a pool of
-its own, which lives for the sweep, imports torch once, and is replaced where it dies.
+joblib has one pool for all workers: if one is killed, the pool kills the others and ends. Here every worker is a
+separate pool, which lives for the whole sweep, imports torch once, and is replaced if it dies.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Job = tuple[int, Sequence[str]]
 
 
 class Workers(JoblibLauncher):  # type: ignore[misc]  # Hydra's plugin is untyped
-    """What ``hydra/launcher=joblib`` stands for; of joblib's settings ``n_jobs`` counts."""
+    """The launcher behind ``hydra/launcher=joblib``; of joblib's settings, only ``n_jobs`` is used."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run the jobs, ``n_jobs`` at once, each in whichever worker is free; what each came to, in order."""
+        """Run the jobs, ``n_jobs`` at once, each in the next free worker; return their results in order."""
         from joblib import effective_n_jobs
 
         assert self.config is not None
@@ -49,30 +49,30 @@ class Workers(JoblibLauncher):  # type: ignore[misc]  # Hydra's plugin is untype
             except BaseException:
                 crew.kill()
                 raise
-        return [crew.found[number] for number, _ in jobs]
+        return [crew.results[number] for number, _ in jobs]
 
 
 @dataclass
 class Crew:
-    """The workers of one sweep, each behind a thread that hands it jobs until none is left."""
+    """The workers of one sweep, each with a thread that gives it jobs until none is left."""
 
     jobs: Iterator[Job]
-    given: tuple[Any, ...]  # what Hydra's plugin gives to a job besides its number and overrides
-    found: dict[int, JobReturn] = field(default_factory=dict)
+    given: tuple[Any, ...]  # arguments that Hydra's plugin passes to every job besides its number and overrides
+    results: dict[int, JobReturn] = field(default_factory=dict)  # by job number
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _pools: set[Any] = field(default_factory=set)
 
     def work(self) -> None:
-        """Hand out jobs to one worker, and to another where it dies."""
+        """Give jobs to one worker, and start another if it dies."""
         pool: Any = None
         while (job := self._next()) is not None:
             pool = pool or self._pool()
             try:
-                self.found[job[0]] = _submitted(pool, job, self.given).result()
+                self.results[job[0]] = _submitted(pool, job, self.given).result()
             except BrokenProcessPool:
                 log.debug("the worker of job %d is gone", job[0])
-                self.found[job[0]] = JobReturn(overrides=job[1], status=JobStatus.COMPLETED)
-                self.found[job[0]].return_value = math.nan  # as every job says that has not come to its end
+                self.results[job[0]] = JobReturn(overrides=job[1], status=JobStatus.COMPLETED)
+                self.results[job[0]].return_value = math.nan  # the score of an unfinished job
                 self._pools.discard(pool)
                 pool.shutdown(wait=False, kill_workers=True)
                 pool = None
@@ -81,7 +81,7 @@ class Crew:
             self._pools.discard(pool)
 
     def kill(self) -> None:
-        """Leave every job where it is; its worker ends."""
+        """Kill all workers; their jobs stop where they are."""
         with self._lock:
             self.jobs = iter(())
         for pool in list(self._pools):
@@ -107,6 +107,6 @@ def _submitted(pool: Any, job: Job, given: tuple[Any, ...]) -> Future[JobReturn]
 
 
 def install() -> None:
-    """Have Hydra make ``Workers`` wherever its joblib launcher is asked for."""
+    """Make Hydra create ``Workers`` for its joblib launcher."""
     name = f"{JoblibLauncher.__module__}.{JoblibLauncher.__qualname__}"
     Plugins.instance().class_name_to_class[name] = Workers

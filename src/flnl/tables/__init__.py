@@ -1,1 +1,1 @@
-"""The papers' tables, made again: ours beside theirs; ``flnl tables``."""
+"""``flnl tables``: reproduce the papers' tables and compare our numbers with the papers'."""

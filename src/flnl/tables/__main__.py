@@ -1,8 +1,8 @@
-"""The papers' tables, ours beside theirs: what there is, what is missing, run it, render it.
+"""The papers' tables, our numbers beside theirs: list the tables, plan and run missing runs, render results.
 
     flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [out=FOLDER] [-- OVERRIDE ...]
 
-What takes seconds to import is imported when something is run.
+Modules that take seconds to import are imported only when something is run.
 """
 
 from __future__ import annotations
@@ -23,117 +23,118 @@ from flnl.tables.table import Table
 
 VERBS = ("list", "plan", "run", "render")
 LAUNCHING = ("plan", "run")
-"""Those that take words on how runs are launched."""
+"""The verbs that take overrides after ``--``: how runs are launched."""
 OPTIONS = ("scale", "seeds", "out")
 RESULTS = Path("results")
 MOST_SEEDS = 1000
-"""Beyond, a number of seeds is taken for a mistake: every cell's configuration is composed for each of them."""
+"""A larger number of seeds is refused as a mistake: every cell's configuration is composed once for each seed."""
 MINUTE, HOUR = 60.0, 3600.0
 
 USAGE = """\
 flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [out=FOLDER] [-- OVERRIDE ...]
-The papers' tables, ours beside theirs. Without a TABLE: all of them.
+The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
-  list    name the tables
-  plan    say which runs are missing, and what they may cost by those that have been measured
-  run     run what is missing; what was stopped or killed goes on where it left off
-  render  write the tables and a report into results/SCALE, or the folder out; runs nothing. Index and report are of
-          all tables that the folder holds
+  list    list the tables
+  plan    show which runs are missing, and estimate their cost from finished runs
+  run     run what is missing; a run that was stopped or killed continues from its last checkpoint
+  render  write the tables and a report into results/SCALE, or into the folder out; starts no run. The index and the
+          report cover all tables in that folder
 
-  scale   {scales}; what it changes is in conf/scale/
-  seeds   so many, instead of the scale's
+  scale   {scales}; conf/scale/ says what each changes
+  seeds   number of seeds, instead of the scale's
 
-After -- come Hydra's words on how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
+After --, overrides set how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
 hydra.launcher.n_jobs=4 for the default joblib, executor=ray, device=cpu.
-A table of your own is a copy of one in conf/table/."""
+To add a table, copy one in conf/table/."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a command asks for."""
+class Request:
+    """The parsed command line."""
 
     verb: str
-    tables: tuple[Table, ...]
-    every: tuple[Table, ...]  # that there are
+    tables: tuple[Table, ...]  # the selected tables
+    every: tuple[Table, ...]  # all readable tables
     scale: str
     seeds: int | None
     out: Path
     overrides: tuple[str, ...]
-    told: set[str] = field(default_factory=set)  # what was said of other tables
+    warned: set[str] = field(default_factory=set)  # warnings already printed
 
     @property
     def plan(self) -> Plan:
-        """The tables at the scale."""
+        """The plan of the selected tables at the scale."""
         return self.plan_of(self.tables)
 
     @property
     def held(self) -> tuple[Table, ...]:
-        """The tables, and the others that the folder of results holds."""
+        """The selected tables, and all others that the output folder already contains."""
         return tuple(t for t in self.every if t in self.tables or (self.out / f"{t.name}.md").exists())
 
     def plan_of(self, tables: Sequence[Table]) -> Plan:
-        """These tables at the scale."""
-        found = Plan(tables, load.scaling(self.scale), self.seeds, every=self.every)
-        self.tell(found.wrong)
-        return found
+        """The plan of ``tables`` at the scale."""
+        plan = Plan(tables, load.scaling(self.scale), self.seeds, every=self.every)
+        self.warn(plan.wrong)
+        return plan
 
-    def tell(self, wrong: Sequence[str]) -> None:
-        """Say once what is wrong with tables that were not asked for."""
-        for line in wrong:
-            if line not in self.told:
+    def warn(self, faults: Sequence[str]) -> None:
+        """Print each fault of a table that was not selected, once."""
+        for line in faults:
+            if line not in self.warned:
                 print_line(f"note: {line}; left out", to=sys.stderr)
-                self.told.add(line)
+                self.warned.add(line)
 
 
-def asked(words: Sequence[str]) -> Asked:
-    """What ``words`` ask for.
+def parse(arguments: Sequence[str]) -> Request:
+    """Parse the command line.
 
     Raises:
-        UserError: if that cannot be told.
+        UserError: for an unknown verb, table, scale or option.
     """
-    before = list(words[: words.index("--")] if "--" in words else words)
+    before = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     verb = load.known(before[0], VERBS, "verb") if before else ""
     if not verb:
-        raise UserError(f"what shall be done? one of {', '.join(VERBS)}; see --help")
-    said: dict[str, str] = {}
+        raise UserError(f"which command? one of {', '.join(VERBS)}; see --help")
+    options: dict[str, str] = {}
     names = []
-    for word in before[1:]:
-        key, equals, value = word.partition("=")
+    for argument in before[1:]:
+        key, equals, value = argument.partition("=")
         if equals:
-            said[_option(key, word)] = value
+            options[_option(key, argument)] = value
         else:
-            names.append(load.known(Path(word).stem if word.endswith(".yaml") else word, load.names(), "table"))
-    scale = load.known(said.get("scale", "small"), load.scales(), "scale")
-    seeds = said.get("seeds")
+            name = Path(argument).stem if argument.endswith(".yaml") else argument
+            names.append(load.known(name, load.names(), "table"))
+    scale = load.known(options.get("scale", "small"), load.scales(), "scale")
+    seeds = options.get("seeds")
     if seeds is not None and not (seeds.isdecimal() and len(seeds) < 10 and 0 < int(seeds) <= MOST_SEEDS):
         raise UserError(f"seeds={seeds}: give a number of seeds, 1 to {MOST_SEEDS}")
     tables = tuple(load.table(name) for name in dict.fromkeys(names or load.names()))
     every, wrong = load.readable()
-    overrides = tuple(words[len(before) + 1 :])
+    overrides = tuple(arguments[len(before) + 1 :])
     if overrides and verb not in LAUNCHING:
-        raise UserError(f"{verb} takes no words after --: they are on how runs are launched")
-    found = Asked(
+        raise UserError(f"{verb} takes no overrides after --: it launches no runs")
+    request = Request(
         verb,
         tables,
         every,
         scale,
         None if seeds is None else int(seeds),
-        Path(said["out"]) if "out" in said else RESULTS / scale,
+        Path(options["out"]) if "out" in options else RESULTS / scale,
         overrides,
     )
-    found.tell(wrong)
-    return found
+    request.warn(wrong)
+    return request
 
 
-def _option(key: str, word: str) -> str:
+def _option(key: str, argument: str) -> str:
     try:
         return load.known(key, OPTIONS, "option of tables")
     except UserError as error:
-        raise UserError(f"{error}; words on how runs are launched come after --, as in -- {word}") from None
+        raise UserError(f"{error}; overrides of how runs are launched come after --, as in -- {argument}") from None
 
 
-def listed(tables: Sequence[Table]) -> None:
-    """A line a table: its name, what it is, its size, and the rows that nothing can run yet."""
+def print_tables(tables: Sequence[Table]) -> None:
+    """Print one line per table: name, title, metric, size, and the methods that are not implemented."""
     width = max(len(table.name) for table in tables)
     for table in tables:
         paper = f"{table.paper} {table.number}".strip()
@@ -144,8 +145,8 @@ def listed(tables: Sequence[Table]) -> None:
         print_line(f"{name}  {f'{paper}: ' if paper else ''}{table.title} ({table.metric.name}, {size}{lacks})")
 
 
-def planned(plan: Plan) -> None:
-    """What there is, what is missing, and what that may cost."""
+def print_plan(plan: Plan) -> None:
+    """Print how many cells have run, how many runs are missing, and an estimate of their cost."""
     for table in plan.filled():
         print(f"{table.table.name:<11} {Count.of([table])}")
     missing = plan.missing
@@ -156,23 +157,24 @@ def planned(plan: Plan) -> None:
 
 
 def _cost(plan: Plan) -> str:
-    """A line for CPUs and one for GPUs."""
+    """The estimated cost of the missing runs: one line for CPUs, one for GPUs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cpu, gpu = estimate(plan, gpu=False), estimate(plan, gpu=True)
     on_cpu = f"about {_time(cpu.seconds)} one after the other, {_time(cpu.seconds / cores)} on {cores} cores"
-    return f"on a CPU: {_known(cpu, on_cpu)}\non a GPU: {_known(gpu, f'about {gpu.seconds / HOUR:.1f} GPU hours')}"
+    on_gpu = f"about {gpu.seconds / HOUR:.1f} GPU hours"
+    return f"on a CPU: {_with_basis(cpu, on_cpu)}\non a GPU: {_with_basis(gpu, on_gpu)}"
 
 
-def _known(found: Estimate, said: str) -> str:
-    """What is ``said``, with what it rests on."""
-    if not found.measured:
+def _with_basis(cost: Estimate, text: str) -> str:
+    """``text`` followed by how many runs the estimate covers and on which measurements it is based."""
+    if not cost.measured:
         return "no estimate: nothing measured"
-    if not found.runs:
+    if not cost.runs:
         return "no estimate: nothing measured with their data set and network"
-    covered = f"{said} for {found.runs} of {found.runs + found.unknown} runs, by the rounds of {found.measured}"
-    guessed = f"; {found.guessed} of them go by other methods or batch sizes" if found.guessed else ""
-    unknown = f"; no estimate for {found.unknown}: nothing measured with their data set and network"
-    return covered + guessed + (unknown if found.unknown else "")
+    covered = f"{text} for {cost.runs} of {cost.runs + cost.unknown} runs, from the times of {cost.measured}"
+    guessed = f"; for {cost.guessed} of them, from other methods or batch sizes" if cost.guessed else ""
+    unknown = f"; no estimate for {cost.unknown}: nothing measured with their data set and network"
+    return covered + guessed + (unknown if cost.unknown else "")
 
 
 def _time(seconds: float) -> str:
@@ -181,74 +183,78 @@ def _time(seconds: float) -> str:
     return f"{seconds / HOUR:.1f} h" if seconds >= HOUR else f"{seconds / MINUTE:.0f} min"
 
 
-def run(question: Asked) -> int:
-    """Run what is missing and count the cells; gives the exit code: 1 where a cell or the launcher has failed."""
-    plan, whole = question.plan, True
+def run(request: Request) -> int:
+    """Run what is missing and count the cells.
+
+    Returns:
+        The exit code: 1 if a cell or the launcher has failed, else 0.
+    """
+    plan, complete = request.plan, True
     if missing := plan.missing:
         print(f"{len(missing)} of {len(plan.runs)} runs are missing\n{_cost(plan)}", file=sys.stderr, flush=True)
         from flnl.tables.launch import launch
 
-        whole = launch(plan, question.overrides)
-    found = Count.of(question.plan.filled())
-    print(found)
-    return 1 if found.failed or not whole else 0
+        complete = launch(plan, request.overrides)
+    count = Count.of(request.plan.filled())
+    print(count)
+    return 1 if count.failed or not complete else 0
 
 
-def render(question: Asked) -> None:
-    """Write the tables, and an index and a report over all tables that the folder holds.
+def render(request: Request) -> None:
+    """Write the tables, and an index and a report over all tables in the output folder.
 
     Raises:
-        UserError: if nothing that can run has run, rather than writing that over what another has run.
+        UserError: if cells can run and none has: results that someone else rendered are not overwritten by empty ones.
     """
     from flnl.tables.notes import noted
     from flnl.tables.render import render as write
 
-    plan, names = question.plan_of(question.held), {table.name for table in question.tables}
-    found = plan.filled()
-    count = Count.of([one for one in found if one.table.name in names])
+    plan, names = request.plan_of(request.held), {table.name for table in request.tables}
+    tables = plan.filled()
+    count = Count.of([one for one in tables if one.table.name in names])
     if count.possible and not count.run:
-        raise UserError(f"nothing of these tables has run at scale={question.scale} yet: flnl tables run")
-    foreign = [one.table.name for one in found if one.table.name not in names and not Count.of([one]).run]
+        raise UserError(f"no cell of these tables has run at scale={request.scale} yet: flnl tables run")
+    foreign = [one.table.name for one in tables if one.table.name not in names and not Count.of([one]).run]
     filled = noted(plan)
-    for file in write(filled, question.out, names, together=not foreign):
+    for file in write(filled, request.out, names, together=not foreign):
         print_line(file)
     if foreign:
         print_line(
-            f"note: index and report of {question.out} are as they were: they are over tables that have not run here "
-            f"({', '.join(foreign)}); out=FOLDER writes others",
+            f"note: index and report of {request.out} are unchanged: they include tables that have not run here "
+            f"({', '.join(foreign)}); out=FOLDER renders into another folder",
             to=sys.stderr,
         )
 
 
-def command(words: Sequence[str]) -> None:
-    """Do what ``words`` ask for.
+def command(arguments: Sequence[str]) -> None:
+    """Run the command that ``arguments`` describe.
 
     Raises:
-        UserError: for what the user can mend.
-        SystemExit: 1, if a cell has failed.
+        UserError: for mistakes that the user can correct.
+        SystemExit: with 1 if a cell has failed.
     """
-    question = asked(words)
-    if question.overrides:
+    request = parse(arguments)
+    if request.overrides:
         from flnl.tables.launch import check
 
-        check(question.plan, question.overrides)
-    if question.verb == "list":
-        listed(question.tables)
-    elif question.verb == "plan":
-        planned(question.plan)
-    elif question.verb == "run":
-        sys.exit(run(question))
+        check(request.plan, request.overrides)
+    if request.verb == "list":
+        print_tables(request.tables)
+    elif request.verb == "plan":
+        print_plan(request.plan)
+    elif request.verb == "run":
+        sys.exit(run(request))
     else:
-        render(question)
+        render(request)
 
 
 def main() -> None:
-    """What ``flnl tables`` runs."""
-    words = sys.argv[1:]
-    if {"-h", "--help"} & set(words):
+    """Entry point of ``flnl tables``."""
+    arguments = sys.argv[1:]
+    if {"-h", "--help"} & set(arguments):
         print(USAGE.format(scales=", ".join(load.scales())))
         return
-    guard.guarded(lambda: command(words), overrides=False)
+    guard.guarded(lambda: command(arguments), name="flnl tables", overrides=False)
 
 
 if __name__ == "__main__":

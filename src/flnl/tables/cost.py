@@ -1,8 +1,8 @@
-"""What runs that are missing may cost, from those that have been measured.
+"""Estimate the cost of missing runs from the times of finished ones.
 
-What a run costs is counted in passes over the training data: its local trainings, their epochs, and the share of the
-data that a client holds on average. What a pass costs is known for a data set in its size and a network with its
-arguments alone; from one of them to another nothing is concluded, nor from one kind of device to another.
+The cost of a run is counted in passes over the training data: local trainings times epochs times the average share of
+the data that a client holds. The time of a pass is measured per data set (with its size) and network (with its
+arguments). It is never extrapolated to another data set, network or kind of device.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Kind = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of work of missing runs one after the other on one kind of device, and how well that is known."""
+    """Estimated time of the missing runs, one after the other, on one kind of device; and what it is based on."""
 
     seconds: float
-    runs: int  # missing runs that it is of
-    guessed: int  # of these, runs of a method or batch size that has not been measured in this setting
-    unknown: int  # missing runs of a data set or network that has not been measured: no part of it
-    measured: int  # runs that were measured on such a device
+    runs: int  # missing runs that the estimate covers
+    guessed: int  # of these, runs whose method or batch size has not been measured in this setting
+    unknown: int  # missing runs that it does not cover: their data set or network has not been measured
+    measured: int  # finished runs on such a device
 
 
 def estimate(plan: Plan, *, gpu: bool) -> Estimate:
-    """From the rounds that runs of this plan have measured on a GPU, or on a CPU.
+    """Estimate from the runs of this plan that have run on a GPU, or on a CPU.
 
-    A pass takes what it took in the runs nearest to this one (their median): of its method, data set, network and batch
-    size; else of other methods; else of other batch sizes, too. What a run has behind it counts.
+    The time of a pass is the median over the most similar runs: same method, data set, network and batch size; else
+    any method; else any method and batch size. Of an unfinished run, only the remaining passes count.
     """
     paces: dict[Kind, list[float]] = defaultdict(list)
     measured = 0
@@ -57,7 +57,7 @@ def estimate(plan: Plan, *, gpu: bool) -> Estimate:
 
 
 def _kinds(run: Identity) -> list[Kind]:
-    """From what is most like the run to all that says something of it."""
+    """Groups of comparable runs, from the most similar to the least."""
     setting = (run.dataset, run.model)
     return [(run.method, *setting, run.batch), (*setting, run.batch), setting]
 

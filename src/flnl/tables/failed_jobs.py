@@ -1,4 +1,7 @@
-"""Jobs of tables that came to no run: the sweep's ledger knows those of the last launch, and this file the earlier."""
+"""Jobs that failed before creating a run.
+
+The sweep's ledger lists those of the last launch; ``fruitless.json`` keeps those of earlier launches.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,31 @@ NAME = "fruitless.json"
 ENDED = ("refused", "failed")
 
 
-def fruitless(folder: Path) -> dict[str, str | None]:
-    """Of the runs in ``folder``, by name, those that ended, when last tried, without having to go on; and why."""
-    found = _earlier(folder)
+def failed_jobs(folder: Path) -> dict[str, str | None]:
+    """Error messages of the jobs in ``folder`` whose last attempt failed or was refused, by folder name."""
+    errors = _earlier(folder)
     for job in Ledger(folder).jobs():
         if job.folder:
-            found.pop(Path(job.folder).name, None)
+            errors.pop(Path(job.folder).name, None)
             if job.status in ENDED:
-                found[Path(job.folder).name] = job.error
-    return found
+                errors[Path(job.folder).name] = job.error
+    return errors
 
 
 def remember(folder: Path, again: Collection[str]) -> None:
-    """Keep what the ledger will have forgotten after another launch, but for the runs that are tried ``again``.
+    """Save the failed jobs before a launch overwrites the ledger, except those that are tried ``again``.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if the file cannot be written.
     """
-    kept = {name: error for name, error in fruitless(folder).items() if name not in again}
+    kept = {name: error for name, error in failed_jobs(folder).items() if name not in again}
     if kept or (folder / NAME).exists():
         write_atomically(folder / NAME, json.dumps(kept, indent=1).encode())
 
 
 def _earlier(folder: Path) -> dict[str, str | None]:
     try:
-        found = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        errors = json.loads((folder / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return errors if isinstance(errors, dict) else {}

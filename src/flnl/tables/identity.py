@@ -1,7 +1,8 @@
-"""Which run some words make: its key, and what is known of its cost before it starts.
+"""The identity of a run, from its overrides: its key, and the settings that determine its cost.
 
-Composing takes a third of a second, and the tables have a thousand cells. So what chooses files is composed once and
-values are set on copies, in Hydra's own way; what was found is kept beside the runs, until the configuration changes.
+Composing a configuration takes a third of a second, and the tables have a thousand cells. So each combination of group
+choices is composed once, and values are set on copies with Hydra's own code. The identities are cached in a file beside
+the runs until the configuration changes.
 """
 
 from __future__ import annotations
@@ -33,35 +34,35 @@ from flnl.storage.atomic import write_atomically
 NAME = "identities.json"
 SETTING = re.compile(r"method\.\w+|method\.local\.\w+\.(?!_)\w+|(?:train|partition)\.(?!_)\w+")
 MANY = 50
-"""New settings from which on it is said that they are read, and after which they are kept."""
+"""After this many new identities a message is printed; they are saved after every further ``MANY``."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a run is, known before it starts."""
+    """What is known of a run before it starts."""
 
     key: str  # 64 hex digits
     method: str
-    dataset: str  # with its size, where not all of it is used
-    model: str  # its class and arguments
-    trainings: int  # local trainings until its end
-    epochs: int  # of a local training
+    dataset: str  # with its size, if only a part of it is used
+    model: str  # class and arguments
+    trainings: int  # budget of local trainings
+    epochs: int  # per local training
     batch: int
     clients: int
-    settings: Mapping[str, Any]  # what readers of a table are told of: constants, training, partition; by dotted key
+    settings: Mapping[str, Any]  # for notes: the method's constants, training, partition; by dotted key
 
     @property
     def folder(self) -> str:
-        """The name of its folder."""
+        """The name of the run's folder."""
         return self.key[:16]
 
     def passes(self, trainings: int) -> float:
-        """Passes over the training data that so many local trainings are, each over a client's share of it."""
+        """Convert local trainings, each over one client's average share of the data, to passes over all data."""
         return trainings * self.epochs / self.clients
 
 
 class Identities:
-    """The identities of words, composed where they are not known yet."""
+    """Identities of runs by their overrides, cached in a file below ``root``."""
 
     def __init__(self, root: Path) -> None:
         self._file = root / NAME
@@ -70,27 +71,27 @@ class Identities:
         self._fresh = 0
         self._composed: dict[tuple[str, ...], DictConfig] = {}
 
-    def of(self, words: Sequence[str]) -> Identity:
-        """The identity of the run that ``words`` make.
+    def of(self, overrides: Sequence[str]) -> Identity:
+        """The identity of the run with these overrides.
 
         Raises:
-            UserError: if they make none.
+            UserError: if no configuration can be composed from them.
         """
-        name = " ".join(words)
+        name = " ".join(overrides)
         if name not in self._known:
             self._fresh += 1
             if self._fresh == MANY:
                 print("reading the settings of the cells; once, until conf/ changes", file=sys.stderr, flush=True)
-            self._known[name] = self._identified(words)
+            self._known[name] = self._compose(overrides)
             if self._fresh % MANY == 0:
-                self.save()  # what ends this process now does not end it for nothing
+                self.save()  # an interrupted process keeps what it has composed
         return self._known[name]
 
     def save(self) -> None:
-        """Keep what was found; where that cannot be, it is found again."""
+        """Write the new identities to the cache; if it cannot be written, they are composed again next time."""
         if not self._fresh:
             return
-        text = {"digest": self._digest, "known": {name: asdict(found) for name, found in self._known.items()}}
+        text = {"digest": self._digest, "known": {name: asdict(identity) for name, identity in self._known.items()}}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._file, json.dumps(text).encode())
@@ -99,18 +100,18 @@ class Identities:
 
     def _read(self) -> dict[str, Identity]:
         try:
-            found = json.loads(self._file.read_text())
-            if found["digest"] == self._digest:
-                return {name: Identity(**said) for name, said in found["known"].items()}
+            cache = json.loads(self._file.read_text())
+            if cache["digest"] == self._digest:
+                return {name: Identity(**fields) for name, fields in cache["known"].items()}
         except (OSError, ValueError, LookupError, TypeError):
             pass
         return {}
 
-    def _identified(self, words: Sequence[str]) -> Identity:
+    def _compose(self, overrides: Sequence[str]) -> Identity:
         try:
-            plain = compose.resolved(self._set(words))
+            plain = compose.resolved(self._set(overrides))
         except (UserError, HydraException, OmegaConfBaseException) as error:
-            raise UserError(explain.explain(error, words)) from None
+            raise UserError(explain.explain(error, overrides)) from None
         return Identity(
             key=identities.run_key(plain),
             method=str(plain["method"]["name"]),
@@ -123,20 +124,20 @@ class Identities:
             settings={key: value for key, value in identity.flatten(plain) if SETTING.fullmatch(key)},
         )
 
-    def _set(self, words: Sequence[str]) -> DictConfig:
-        """The composed configuration of ``words``, as ``config.load`` gives it."""
-        chosen = tuple(word for word in words if _chooses(word))
-        if chosen not in self._composed:
-            self._composed[chosen] = compose.load(chosen)
-        found = copy.deepcopy(self._composed[chosen])
-        values = OverridesParser.create().parse_overrides([word for word in words if not _chooses(word)])
-        ConfigLoaderImpl._apply_overrides_to_config(values, found)
-        return found
+    def _set(self, overrides: Sequence[str]) -> DictConfig:
+        """The composed configuration, the same as ``compose.load(overrides)`` gives."""
+        choices = tuple(override for override in overrides if _is_choice(override))
+        if choices not in self._composed:
+            self._composed[choices] = compose.load(choices)
+        config = copy.deepcopy(self._composed[choices])
+        values = OverridesParser.create().parse_overrides([one for one in overrides if not _is_choice(one)])
+        ConfigLoaderImpl._apply_overrides_to_config(values, config)
+        return config
 
 
-def _chooses(word: str) -> bool:
-    """Whether a word chooses a file of a group."""
-    return (resolvers.CONF / word.lstrip("+~").split("=")[0].split("@")[0]).is_dir()
+def _is_choice(override: str) -> bool:
+    """Whether an override chooses a file of a group."""
+    return (resolvers.CONF / override.lstrip("+~").split("=")[0].split("@")[0]).is_dir()
 
 
 def _sized(dataset: Mapping[str, Any]) -> str:
@@ -150,9 +151,10 @@ def _called(model: Mapping[str, Any]) -> str:
 
 
 def trainings(plain: Mapping[str, Any]) -> int:
-    """Local trainings of a run with this resolved configuration: visits of clients over all stages.
+    """The budget of local trainings of a resolved configuration, over all stages.
 
-    A stage's passes visit every client; its rounds visit a cohort, of its own sampler's fraction where that has one.
+    A stage of passes trains every client once per pass. A stage of rounds trains one cohort per round, of the
+    fraction that its sampler sets, or else of the run's ``fraction``.
     """
     clients = int(plain["partition"].get("num_clients") or 0)
     total = 0
@@ -166,14 +168,14 @@ def trainings(plain: Mapping[str, Any]) -> int:
 
 
 def _digest() -> str:
-    """Of all that a key depends on besides the words."""
+    """A digest of everything besides the overrides that a key depends on."""
     skipped = {resolvers.CONF / folder for folder in schema.NO_GROUPS}
     files = sorted(path for path in resolvers.CONF.rglob("*.yaml") if path.parent not in skipped)
-    found = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
+    digest = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
     for path in (*map(Path, (compose.__file__, identities.__file__, __file__)), *files):
-        found.update(path.name.encode() + path.read_bytes())
+        digest.update(path.name.encode() + path.read_bytes())
     for path in sorted(Path(identities.__file__).parents[1].rglob("*.py")):
         text = path.read_bytes()
-        if b"Neutral(" in text:  # a class that says which of its values do not count
-            found.update(path.name.encode() + text)
-    return found.hexdigest()
+        if b"Neutral(" in text:  # the class declares neutral values, which keys leave out
+            digest.update(path.name.encode() + text)
+    return digest.hexdigest()

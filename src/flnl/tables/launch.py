@@ -1,6 +1,6 @@
-"""Runs of tables through one of Hydra's launchers: a sweep whose jobs are a list, since no axes span them.
+"""Launch the runs of tables through one of Hydra's launchers, as a sweep over an explicit list of jobs.
 
-Each job's folder is named by its run's key, so a job that was killed goes on there when the tables are run again.
+Each job's folder is named after its run's key, so a killed job continues there when the tables are run again.
 """
 
 from __future__ import annotations
@@ -38,86 +38,88 @@ from flnl.tables.plan import Plan, Wanted
 LAUNCHER = "hydra/launcher"
 
 
-class Listed(Sweep):
-    """A sweep over the runs of tables, each called by the first cell that needs it."""
+class TableSweep(Sweep):
+    """A sweep over the runs of tables, each labelled by the first cell that needs it."""
 
     in_use = "another command runs tables in {folder}; wait for its end, or take another scale"
 
     def __init__(self, config: DictConfig, runs: Sequence[Wanted], jobs: Sequence[Sequence[str]]) -> None:
-        self._called = {number: _called(run) for number, run in enumerate(runs)}
+        self._labels = {number: _label(run) for number, run in enumerate(runs)}
         super().__init__(config, jobs)
 
     def labels(self, jobs: Sequence[Job]) -> dict[int, str]:
-        """What each job is called."""
-        return self._called
+        """The label of each job, by its number."""
+        return self._labels
 
     def tell(self, jobs: Sequence[Job]) -> None:
-        """Name the jobs that failed and say how to go on."""
-        for found in jobs:
-            if found.status in ("failed", "refused"):
-                called = self._called[found.number]
-                print_line(f"{found.status}: {called}: {found.error}; {found.folder}", to=sys.stderr)
-        if any(found.status not in (*DONE, "failed", "refused") for found in jobs):
+        """Print the jobs that failed, and the command that continues unfinished ones."""
+        for one in jobs:
+            if one.status in ("failed", "refused"):
+                print_line(f"{one.status}: {self._labels[one.number]}: {one.error}; {one.folder}", to=sys.stderr)
+        if any(one.status not in (*DONE, "failed", "refused") for one in jobs):
             again = shlex.join(["flnl", "tables", *sys.argv[1:]])
             print_line(f"to go on: {again}", to=sys.stderr)
 
 
-def _called(run: Wanted) -> str:
+def _label(run: Wanted) -> str:
     others = len(run.cells) - 1
     return f"{run.cells[0]}{f' and {others} more' if others else ''}"
 
 
-def check(plan: Plan, words: Sequence[str]) -> None:
-    """Refuse words on how runs are launched before any is, by what they make of the first one.
+def check(plan: Plan, arguments: Sequence[str]) -> None:
+    """Check the overrides of how runs are launched before launching any, on the configuration of the first run.
 
     Args:
         plan: the tables.
-        words: overrides of the launcher, and of what does not make a run another one (``executor=ray``).
+        arguments: overrides of the launcher, and of keys that are not part of a run's key (``executor=ray``).
 
     Raises:
-        UserError: for a word that is wrong, or that would make other runs than the tables'.
+        UserError: for an invalid override, or one that would change the keys of the runs.
     """
-    overrides.check_words(words)
-    ours, theirs = _parted(words)
+    overrides.check_arguments(arguments)
+    of_hydra, of_run = _split(arguments)
     run = next(iter(plan.runs.values()), None)
     try:
-        composed = compose.load([*ours, *(theirs if run is None else _joined(run, theirs))])
+        composed = compose.load([*of_hydra, *(of_run if run is None else _merged(run, of_run))])
     except HydraException as error:
-        raise UserError(explain.explain(error, words)) from None
-    for word in theirs:
-        if not _changes_no_key(word):
+        raise UserError(explain.explain(error, arguments)) from None
+    for override in of_run:
+        if not _keeps_key(override):
             raise UserError(
-                f"{word} would make other runs than the table's: say it in a table of your own, conf/table/"
+                f"{override} would make other runs than the table's: write it into a table of your own, conf/table/"
             )
     check_config(composed)
 
 
-def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Words about Hydra, a launcher among them, and words about runs."""
-    ours = [word for word in words if word.lstrip("+~").startswith("hydra")]
-    theirs = [word for word in words if word not in ours]
-    if not any(word.startswith(f"{LAUNCHER}=") for word in ours):
-        ours.insert(0, f"{LAUNCHER}=joblib")
-    return ours, theirs
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Overrides of Hydra's configuration, with a launcher among them, and overrides of runs."""
+    of_hydra = [one for one in arguments if one.lstrip("+~").startswith("hydra")]
+    of_run = [one for one in arguments if one not in of_hydra]
+    if not any(one.startswith(f"{LAUNCHER}=") for one in of_hydra):
+        of_hydra.insert(0, f"{LAUNCHER}=joblib")
+    return of_hydra, of_run
 
 
-def _joined(run: Wanted, words: Sequence[str]) -> list[str]:
-    """The words of a run with ``words`` instead of what it says of the same keys."""
-    said = {word.split("=")[0] for word in words}
-    return [*(word for word in run.words if word.split("=")[0] not in said), *words]
+def _merged(run: Wanted, of_run: Sequence[str]) -> list[str]:
+    """The overrides of ``run``, those of the same keys replaced by ``of_run``."""
+    replaced = {override.split("=")[0] for override in of_run}
+    return [*(override for override in run.overrides if override.split("=")[0] not in replaced), *of_run]
 
 
-def launch(plan: Plan, words: Sequence[str]) -> bool:
-    """Run what is missing; gives whether the launcher came to its end, whatever became of the runs.
+def launch(plan: Plan, arguments: Sequence[str]) -> bool:
+    """Run what is missing.
 
     Args:
         plan: the tables.
-        words: as ``check`` lets them through.
+        arguments: overrides that have passed ``check``.
+
+    Returns:
+        Whether the launcher completed, whether or not runs failed.
 
     Raises:
         Interrupted: after a signal.
     """
-    ours, theirs = _parted(words)
+    of_hydra, of_run = _split(arguments)
     runs = plan.missing
     if not runs:
         return True
@@ -127,7 +129,7 @@ def launch(plan: Plan, words: Sequence[str]) -> bool:
     try:
         composed = hydra.compose_config(
             "config",
-            [*ours, f"hydra.sweep.dir={plan.folder}"],
+            [*of_hydra, f"hydra.sweep.dir={plan.folder}"],
             run_mode=RunMode.MULTIRUN,
             with_log_configuration=False,
         )
@@ -136,27 +138,29 @@ def launch(plan: Plan, words: Sequence[str]) -> bool:
         launcher: Any = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=job.task, config=composed
         )
-        lists = [_joined(run, theirs) for run in runs]
+        lists = [_merged(run, of_run) for run in runs]
         remember(plan.folder, [run.identity.folder for run in runs])
-        sweep = Listed(composed, runs, lists)
+        sweep = TableSweep(composed, runs, lists)
         failure: BaseException | None = None
         try:
-            _let_go([plan.at(run) for run in runs])
+            _wait_for([plan.at(run) for run in runs])
             Ledger(plan.folder).go()
             jobs = zip(runs, lists, strict=True)
-            # quoted, or 1e5... were a number
-            launcher.launch([[*own, f"hydra.sweep.subdir='{run.identity.folder}'"] for run, own in jobs], 0)
+            # quoted, or Hydra would parse a name such as 1e5... as a number
+            launcher.launch(
+                [[*job_overrides, f"hydra.sweep.subdir='{run.identity.folder}'"] for run, job_overrides in jobs], 0
+            )
         except BaseException as error:
             failure = error
-        with suppress(SystemExit):  # failed jobs are failed cells, which the caller counts
+        with suppress(SystemExit):  # failed jobs become failed cells, which the caller counts
             sweep.end(failure)
         return failure is None
     finally:
         GlobalHydra.instance().clear()
 
 
-def _let_go(folders: Sequence[Path]) -> None:
-    """Wait for runs that a killed command's workers have not put down yet: they do at the end of their round."""
+def _wait_for(folders: Sequence[Path]) -> None:
+    """Wait until no other process holds a run: workers of a killed command stop at the end of their round."""
     for folder in folders:
         lock = FileLock(folder / ".lock", timeout=0)
         if not (folder / ".lock").exists():
@@ -169,8 +173,8 @@ def _let_go(folders: Sequence[Path]) -> None:
         lock.release()
 
 
-def _changes_no_key(word: str) -> bool:
-    key = word.lstrip("+~").split("=")[0]
+def _keeps_key(override: str) -> bool:
+    key = override.lstrip("+~").split("=")[0]
     return any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY) and key.split(".")[0] not in (
         "protocol",
         "output",

@@ -1,4 +1,4 @@
-"""Tables and scales as they are written in ``conf/table`` and ``conf/scale``."""
+"""Load the tables in ``conf/table`` and the scales in ``conf/scale``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
 
 TABLES, SCALES = CONF / "table", CONF / "scale"
 PAPERS = ("FedCorr", "FedDiv", "FLR", "FedPeer", "FedES")
-"""The order of papers; tables of one's own follow."""
+"""The order of papers; user-defined tables follow."""
 
 FAULTS = {
     "missing": " is missing",
@@ -32,17 +32,17 @@ FAULTS = {
     "tuple_type": " must be a list",
     "dataclass_type": " must have its keys, a line each",
     "dict_type": " must have its keys, a line each",
-    "string_type": ": {value}: must be words; put quotes around them",
+    "string_type": ": {value}: must be a text; put quotes around it",
     "int_parsing": ": {value}: must be a whole number",
     "int_type": ": {value}: must be a whole number",
     "bool_parsing": ": {value}: must be true, false or null",
     "bool_type": ": {value}: must be true, false or null",
 }
-"""What is said instead of pydantic's words, by its types of errors."""
+"""Messages that replace pydantic's, by its types of errors."""
 
 
 def _cell(written: Any) -> Number | None:
-    """A cell as written: a number, with its deviation or without, or ``never``; None for an empty one."""
+    """Parse a cell: a number, ``[mean, std]``, ``never``, or null for an empty cell."""
     if written is None:
         return None
     if written == "never":
@@ -58,19 +58,19 @@ def _finite(number: object) -> bool:
 
 
 def _seeds(written: object) -> tuple[int, ...] | None:
-    """Seeds as written; None for as many as the paper's trials."""
+    """Parse a list of seeds; ``trials`` gives None: as many seeds as the paper has trials."""
     if written == "trials":
         return None
-    found: list[int] = []
+    seeds: list[int] = []
     with suppress(ValidationError):
-        found = TypeAdapter(Annotated[list[Seed], MinLen(1)]).validate_python(written, strict=True)
-    if not found or len(set(found)) < len(found):
+        seeds = TypeAdapter(Annotated[list[Seed], MinLen(1)]).validate_python(written, strict=True)
+    if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError("must be distinct numbers, as in [1, 2], or trials")
-    return tuple(found)
+    return tuple(seeds)
 
 
 Printed = Annotated[Number | None, PlainValidator(_cell)]
-Words = tuple[str, ...]
+Overrides = tuple[str, ...]
 Written = TypeVar("Written")
 STRICT = ConfigDict(extra="forbid")
 
@@ -86,7 +86,7 @@ class _Metric:
 @dataclass(frozen=True, config=STRICT)
 class _Column:
     label: str
-    overrides: Words = ()
+    overrides: Overrides = ()
     key: str | None = None
     missing: str | None = None
 
@@ -94,10 +94,10 @@ class _Column:
 @dataclass(frozen=True, config=STRICT)
 class _Row:
     label: str
-    overrides: Words = ()
+    overrides: Overrides = ()
     method: str | None = None
     missing: str | None = None
-    where: Mapping[str, Words] = field(default_factory=dict)
+    where: Mapping[str, Overrides] = field(default_factory=dict)
     cells: tuple[Printed, ...] | None = None
 
 
@@ -110,7 +110,7 @@ class _Table:
     paper: str = ""
     number: str = ""
     trials: PositiveCount | None = None
-    overrides: Words = ()
+    overrides: Overrides = ()
     notes: tuple[str, ...] = ()
     unstated: tuple[str, ...] = ()
 
@@ -120,14 +120,14 @@ class _Scale:
     title: str
     changes: tuple[str, ...]
     seeds: Annotated[tuple[int, ...] | None, PlainValidator(_seeds)]
-    overrides: Words = ()
-    instead: Mapping[str, Words] = field(default_factory=dict)
+    overrides: Overrides = ()
+    instead: Mapping[str, Overrides] = field(default_factory=dict)
     unavailable: Mapping[str, str] = field(default_factory=dict)
     papers: bool = False
 
 
 def names() -> list[str]:
-    """The tables that there are: paper by paper, each in the order of its numbers."""
+    """The names of all tables, by paper and number."""
     return sorted((path.stem for path in TABLES.glob("*.yaml")), key=_place)
 
 
@@ -138,17 +138,22 @@ def _place(name: str) -> tuple[int, int, str]:
 
 
 def scales() -> list[str]:
-    """The scales that there are, from the smallest."""
+    """The names of all scales, from the smallest."""
     first = ("small", "mnist", "cifar", "paper")
-    found = {path.stem for path in SCALES.glob("*.yaml")}
-    return [*(name for name in first if name in found), *sorted(found - set(first))]
+    names = {path.stem for path in SCALES.glob("*.yaml")}
+    return [*(name for name in first if name in names), *sorted(names - set(first))]
 
 
 def known(name: str, there: Sequence[str], what: str) -> str:
-    """``name``, if it is there.
+    """Return ``name`` if it is among ``there``.
+
+    Args:
+        name: what the user wrote.
+        there: all valid names.
+        what: what the name is of, for the message: "table".
 
     Raises:
-        UserError: if not, with the nearest that is.
+        UserError: if it is not; the message names the closest match.
     """
     if name in there:
         return name
@@ -164,34 +169,38 @@ def _unknown(name: str, there: Sequence[str], what: str) -> str:
 
 @cache
 def table(name: str) -> Table:
-    """The table in ``conf/table/NAME.yaml``.
+    """Load the table in ``conf/table/NAME.yaml``.
 
     Raises:
-        UserError: if there is none, or it says what a table cannot.
+        UserError: if there is no such file, or its content is invalid.
     """
     path = TABLES / f"{known(name, names(), 'table')}.yaml"
-    said = _read(path, _Table)
-    for what, labels in (("rows", [r.label for r in said.rows]), ("columns", [c.label for c in said.columns])):
+    written = _read(path, _Table)
+    for what, labels in (("rows", [r.label for r in written.rows]), ("columns", [c.label for c in written.columns])):
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise UserError(f"{_shown(path)}: two {what} are called {twice[0]}; give each a label of its own")
-    for row in said.rows:
-        if row.cells is not None and len(row.cells) != len(said.columns):
-            raise UserError(f"{_shown(path)}: {row.label} has {len(row.cells)} cells for {len(said.columns)} columns")
-        if Number(NEVER, None) in (row.cells or ()) and said.metric.higher_is_better is not False:
+    for row in written.rows:
+        if row.cells is not None and len(row.cells) != len(written.columns):
             raise UserError(
-                f"{_shown(path)}: {row.label} has a cell “never”, which is of a metric where lower is better"
+                f"{_shown(path)}: {row.label} has {len(row.cells)} cells for {len(written.columns)} columns"
+            )
+        if Number(NEVER, None) in (row.cells or ()) and written.metric.higher_is_better is not False:
+            raise UserError(
+                f"{_shown(path)}: {row.label} has a cell “never”, which only a metric where lower is better can have"
             )
         if idle := [
-            word for word in row.where if not any(word in (*said.overrides, *c.overrides) for c in said.columns)
+            override
+            for override in row.where
+            if not any(override in (*written.overrides, *c.overrides) for c in written.columns)
         ]:
-            raise UserError(f"{_shown(path)}: {row.label} speaks of columns with {idle[0]}, and there are none")
+            raise UserError(f"{_shown(path)}: {row.label}: where names {idle[0]}, which no column has")
     return Table(
         name=name,
-        paper=said.paper,
-        number=said.number,
-        title=said.title,
-        metric=Metric(**asdict(said.metric)),
-        trials=said.trials,
+        paper=written.paper,
+        number=written.number,
+        title=written.title,
+        metric=Metric(**asdict(written.metric)),
+        trials=written.trials,
         rows=tuple(
             Row(
                 row.label,
@@ -200,56 +209,56 @@ def table(name: str) -> Table:
                 row.missing,
                 tuple(row.where.items()),
             )
-            for row in said.rows
+            for row in written.rows
         ),
-        columns=tuple(Column(c.label, (*said.overrides, *c.overrides), c.key, c.missing) for c in said.columns),
-        cells=tuple(row.cells or (None,) * len(said.columns) for row in said.rows),
-        notes=said.notes,
-        unstated=said.unstated,
+        columns=tuple(Column(c.label, (*written.overrides, *c.overrides), c.key, c.missing) for c in written.columns),
+        cells=tuple(row.cells or (None,) * len(written.columns) for row in written.rows),
+        notes=written.notes,
+        unstated=written.unstated,
     )
 
 
 def readable() -> tuple[tuple[Table, ...], list[str]]:
-    """The tables that can be read, and what is wrong with each of the others."""
-    found, wrong = [], []
+    """The tables that can be read, and an error message for each of the others."""
+    tables, wrong = [], []
     for name in names():
         try:
-            found.append(table(name))
+            tables.append(table(name))
         except UserError as error:
             wrong.append(str(error))
-    return tuple(found), wrong
+    return tuple(tables), wrong
 
 
 def scaling(name: str) -> Scaling:
-    """The scale in ``conf/scale/NAME.yaml``.
+    """Load the scale in ``conf/scale/NAME.yaml``.
 
     Raises:
-        UserError: if there is none, it says what a scale cannot, or it speaks of a word that no table says: after a
-            slip there the paper's own word would be run.
+        UserError: if there is no such file, its content is invalid, or it replaces an override that no table has: after
+            a typo there, the paper's own override would be run.
     """
     path = SCALES / f"{known(name, scales(), 'scale')}.yaml"
-    said = _read(path, _Scale)
-    found = Scaling(
+    written = _read(path, _Scale)
+    scale = Scaling(
         name,
-        said.title,
-        said.changes,
-        said.seeds,
-        said.overrides,
-        dict(said.instead),
-        dict(said.unavailable),
-        said.papers,
+        written.title,
+        written.changes,
+        written.seeds,
+        written.overrides,
+        dict(written.instead),
+        dict(written.unavailable),
+        written.papers,
     )
     tables, wrong = readable()
-    if not wrong and (idle := found.unmatched(tables)):
-        raise UserError(f"{_shown(path)}: no table says {' or '.join(idle)}; mend the word, or remove its line")
-    return found
+    if not wrong and (idle := scale.unmatched(tables)):
+        raise UserError(f"{_shown(path)}: no table says {' or '.join(idle)}; correct the override, or remove its line")
+    return scale
 
 
 def _read(path: Path, kind: type[Written]) -> Written:
-    """A file as what it should be.
+    """Read a YAML file and validate it as ``kind``.
 
     Raises:
-        UserError: if it is something else, naming the first place where.
+        UserError: if it is invalid, naming the first fault.
     """
     try:
         written: Any = yaml.load(path.read_text(encoding="utf-8"), _Loader)
@@ -263,7 +272,7 @@ def _read(path: Path, kind: type[Written]) -> Written:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses a key that is written twice, of which YAML's own would silently take the last."""
+    """Refuses duplicate keys; PyYAML's loader would silently take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping of a node."""
@@ -273,14 +282,14 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
                 if key.value in seen:
                     raise yaml.YAMLError(f"line {key.start_mark.line + 1} says {key.value} again")
                 seen.add(key.value)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def _fault(kind: type[Any], error: ValidationError) -> str:
-    """The first thing that is wrong, with its place, to follow a file's name."""
+    """The first fault and its place, to append to a file's name."""
     slip = "unexpected_keyword_argument"
-    first = min(error.errors(), key=lambda one: one["type"] != slip)  # which explains what is missing
+    first = min(error.errors(), key=lambda one: one["type"] != slip)  # an unknown key first: it explains a missing one
     place = [str(part) for part in first["loc"]]
     if first["type"] == slip:
         for part in place[:-1]:
@@ -289,8 +298,8 @@ def _fault(kind: type[Any], error: ValidationError) -> str:
         return "".join(f": {part}" for part in (".".join(place[:-1]), _unknown(place[-1], keys, "key")) if part)
     plain = first["msg"].removeprefix("Value error, ").replace("Input should", "must")
     value = "null" if first["input"] is None else str(first["input"])
-    said = FAULTS.get(first["type"], f": {value}: {plain}").replace("{value}", value)
-    return f": {'.'.join(place)}{said}" if place else said
+    message = FAULTS.get(first["type"], f": {value}: {plain}").replace("{value}", value)
+    return f": {'.'.join(place)}{message}" if place else message
 
 
 def _shown(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The number that a run has for a cell, from what it wrote down."""
+"""The value of a cell's metric, read from the files of a finished run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from flnl.tables.run_record import Row, Written
 from flnl.tables.table import NEVER, Column, Metric
 
 TO_REACH = re.compile(r"participations_to_(\d+)")
-"""Client participations until the test accuracy is first so many percent (FedCorr, Tables 11 to 13)."""
+"""Client participations until the test accuracy first reaches this percentage (FedCorr, Tables 11 to 13)."""
 
 
 def value(run: Written, metric: Metric, column: Column) -> float | None:
-    """The number of a finished run in the metric's unit; None where the run has none, NEVER for a target not reached.
+    """The value of the metric for a finished run, in the metric's unit.
 
-    Looked for among the record's metrics, then in the last evaluation and the last round of ``metrics.jsonl``. Shares
-    become percent where that is the unit.
+    The key is looked up in the record's metrics, then in the last evaluation and the last round of ``metrics.jsonl``.
+    Shares become percentages if the unit is %.
+
+    Returns:
+        The value; NEVER if the run did not reach the target; None if the run has not recorded the metric.
     """
     key = column.key or metric.key
-    if found := TO_REACH.fullmatch(key):
-        return reaching(run.evaluations, int(found[1]) / 100)
+    if match := TO_REACH.fullmatch(key):
+        return reaching(run.evaluations, int(match[1]) / 100)
     places = (run.metrics, run.last("evaluation"), run.last("round"))
     number = next((place[key] for place in places if place.get(key) is not None), None)
     if not isinstance(number, int | float) or not math.isfinite(number):
@@ -30,12 +33,16 @@ def value(run: Written, metric: Metric, column: Column) -> float | None:
 
 
 def without(metric: Metric, column: Column) -> str:
-    """Why a finished run may have no number for the cell."""
+    """A note that explains why a finished run has no value for the cell."""
     key = column.key or metric.key
-    return f"the run wrote down no {key}; if it was made for another table, remove its folder and run this one"
+    return f"the run recorded no {key}; if it was made for another table, remove its folder and run this one"
 
 
 def reaching(lines: Sequence[Row], target: float) -> float | None:
-    """Client participations until the first evaluation with this accuracy in [0, 1]; None where there are none."""
+    """Client participations until the first evaluation with at least this accuracy, in [0, 1].
+
+    Returns:
+        The count; NEVER if no evaluation reached the accuracy; None if there are no evaluations.
+    """
     reached = (float(line["participations"]) for line in lines if line["accuracy"] >= target)
     return next(reached, NEVER if lines else None)

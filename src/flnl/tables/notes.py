@@ -1,4 +1,4 @@
-"""What a reader of a table must know that its numbers do not say: generated from settings, then from records."""
+"""Notes below a table: how its settings differ from the paper's, and what the records of its runs show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flnl.tables.scaling import Scaling
 from flnl.tables.table import Row, Table
 
 UNSCALED = Scaling("", "", (), None, (), {}, {})
-"""The words of a table as they stand."""
+"""No scale: the overrides of a table unchanged."""
 NO_CONSTANTS = ("method.name", "method.like")
 
 Settings = Mapping[str, Any]
@@ -28,7 +28,7 @@ Rows = Mapping[
 
 
 def noted(plan: Plan) -> list[Filled]:
-    """The tables of ``plan`` with notes of what they are at its scale."""
+    """The tables of ``plan`` with notes on their settings at its scale."""
     identities = Identities(plan.root)
     try:
         return [
@@ -54,68 +54,71 @@ def _notes(plan: Plan, table: Table, layout: Sequence[Sequence[Place]], identiti
 def _pairs(
     table: Table, row: Row, places: Sequence[Place], identities: Identities, papers: bool
 ) -> Iterator[tuple[Identity, Identity | None]]:
-    """Of each cell with other groups chosen than those before it."""
+    """The run of a row here and at the paper's scale, once per experiment that the row's columns choose."""
     seen = set()
     for column, place in zip(table.columns, places, strict=True):
-        words = UNSCALED.words(row, column)
-        chosen = tuple(word for word in words if word.startswith("experiment="))
+        overrides = UNSCALED.resolve(row, column)
+        chosen = tuple(override for override in overrides if override.startswith("experiment="))
         if not place.runs or chosen in seen:
             continue
         seen.add(chosen)
         there = None
         if papers:
-            with suppress(UserError):  # a table that cannot do without a scale has nothing to be compared with
-                there = identities.of((*words, "seed=1"))
+            with suppress(UserError):  # a table that needs a scale has no setting of the paper's to compare with
+                there = identities.of((*overrides, "seed=1"))
         yield place.runs[0].identity, there
 
 
 def unstated(keys: Sequence[str], rows: Rows) -> list[str]:
-    """Which settings the paper leaves open, and what they are."""
-    told = []
+    """The settings that the paper does not state, with the values that are used."""
+    settings = []
     for key in keys:
         here = _values(key, [one for pairs in rows.values() for one, _ in pairs])
         there = _values(key, [other for pairs in rows.values() for _, other in pairs if other is not None])
         if here:
-            told.append(f"{key} ({_or(here)}{f'; {_or(there)} at scale=paper' if there and there != here else ''})")
-    return [f"The paper does not state {', '.join(told)}."] if told else []
+            settings.append(f"{key} ({_or(here)}{f'; {_or(there)} at scale=paper' if there and there != here else ''})")
+    return [f"The paper does not state {', '.join(settings)}."] if settings else []
 
 
 def constants(rows: Rows) -> list[str]:
-    """Which settings are not those of the paper's scale: what every row shares first, then by row."""
-    found = {label: differences(pairs) for label, pairs in rows.items() if any(other for _, other in pairs)}
-    if not any(found.values()):
+    """The settings that differ from the paper's scale: first those that all rows share, then those of single rows."""
+    changes = {label: differences(pairs) for label, pairs in rows.items() if any(other for _, other in pairs)}
+    if not any(changes.values()):
         return []
-    first, *others = found.values()
+    first, *others = changes.values()
     shared = {key: values for key, values in first.items() if all(other.get(key) == values for other in others)}
     groups: dict[str, list[str]] = {}
-    for label, values in found.items():
-        if own := _listed({key: value for key, value in values.items() if key not in shared}):
-            groups.setdefault(own, []).append(label)
-    told = [f"in every row {_listed(shared)}"] if shared else []
-    told += [f"{', '.join(labels)}: {said}" for said, labels in groups.items()]
-    return [f"Settings that differ, in brackets those of scale=paper: {'; '.join(told)}."]
+    for label, values in changes.items():
+        if text := _listed({key: value for key, value in values.items() if key not in shared}):
+            groups.setdefault(text, []).append(label)
+    parts = [f"in every row {_listed(shared)}"] if shared else []
+    parts += [f"{', '.join(labels)}: {text}" for text, labels in groups.items()]
+    return [f"Settings that differ, in brackets those of scale=paper: {'; '.join(parts)}."]
 
 
 def differences(pairs: Sequence[tuple[Identity, Identity | None]]) -> dict[str, Difference]:
-    """Settings with other values here than in the paper's setting, by key; a constant of a method once."""
+    """The settings whose values differ from the paper's, by key.
+
+    A constant that several parts of a method share is listed once, under the method's key.
+    """
     both = [(here.settings, there.settings) for here, there in pairs if there is not None]
-    found: dict[str, Difference] = {}
+    changed: dict[str, Difference] = {}
     for key in dict.fromkeys(key for here, there in both for key in here if key in there):
-        own = [(_text(here[key]), _text(there[key])) for here, there in both if key in here and key in there]
-        if key in NO_CONSTANTS or all(a == b for a, b in own):
+        values = [(_text(here[key]), _text(there[key])) for here, there in both if key in here and key in there]
+        if key in NO_CONSTANTS or all(a == b for a, b in values):
             continue
-        here, there = (tuple(dict.fromkeys(side)) for side in zip(*own, strict=True))
-        found[key] = here, there
-    return {key: values for key, values in found.items() if key == _top(key) or found.get(_top(key)) != values}
+        here, there = (tuple(dict.fromkeys(side)) for side in zip(*values, strict=True))
+        changed[key] = here, there
+    return {key: sides for key, sides in changed.items() if key == _top(key) or changed.get(_top(key)) != sides}
 
 
 def _top(key: str) -> str:
-    """Where a term takes it from, if it is a constant of the method."""
+    """The method's key of the same name, for a constant of one of its parts; else ``key``."""
     return f"method.{key.rpartition('.')[2]}" if key.startswith("method.") else key
 
 
 def passes(rows: Rows) -> list[str]:
-    """How often local training goes over the data by each row's budget, where rows differ."""
+    """The passes over the data in each row's budget, if rows differ."""
     of = {
         label: " to ".join(sorted({f"{one.passes(one.trainings):.4g}" for one, _ in pairs}, key=float))
         for label, pairs in rows.items()
@@ -127,9 +130,9 @@ def passes(rows: Rows) -> list[str]:
     for label, number in of.items():
         if number != usual:
             groups.setdefault(number, []).append(label)
-    told = "; ".join(f"{number} in {', '.join(labels)}" for number, labels in groups.items())
+    others = "; ".join(f"{number} in {', '.join(labels)}" for number, labels in groups.items())
     return [
-        f"By their budgets rows differ in how often local training goes over the data: {told}; {usual} in the others."
+        f"By their budgets rows differ in how often local training goes over the data: {others}; {usual} in the others."
     ]
 
 
@@ -137,9 +140,9 @@ def _values(key: str, runs: Sequence[Identity]) -> list[str]:
     return list(dict.fromkeys(_text(run.settings[key]) for run in runs if key in run.settings))
 
 
-def _listed(found: Mapping[str, Difference]) -> str:
+def _listed(changes: Mapping[str, Difference]) -> str:
     return ", ".join(
-        f"{key.removeprefix('method.')} {_or(here)} ({_or(there)})" for key, (here, there) in found.items()
+        f"{key.removeprefix('method.')} {_or(here)} ({_or(there)})" for key, (here, there) in changes.items()
     )
 
 

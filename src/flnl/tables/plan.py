@@ -1,6 +1,6 @@
-"""Which runs some tables need at a scale, and what there is of them.
+"""The runs that tables need at a scale, and their state on disk.
 
-A run lives in a folder that its key names, so whatever needs it finds it, and a table costs only what is missing.
+A run's folder is named after its key, so tables share runs, and only missing runs cost time.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from typing import Any, Literal
 from flnl.core.errors import UserError
 from flnl.storage.records import SWEEPS
 from flnl.tables import metric_values, run_record
-from flnl.tables.failed_jobs import fruitless
+from flnl.tables.failed_jobs import failed_jobs
 from flnl.tables.identity import Identities, Identity
 from flnl.tables.results import Cell, Filled, Run
 from flnl.tables.run_record import Written
-from flnl.tables.scaling import Scaling, merged, said
+from flnl.tables.scaling import Scaling, cell_overrides, merged
 from flnl.tables.table import Column, Number, Row, Table
 
 ROOT = SWEEPS / "tables"
 LOGS = ("error.log", "job.log")
 RECORDED = ("eval.memorization=true", "eval.cohort=true")
-"""Words that change what a run writes down and not its key: where one of its cells has them, the run has."""
+"""Overrides that change what a run records but not its key: a run has them if any of its cells does."""
 
 
 @dataclass
 class Wanted:
-    """A run that cells need."""
+    """A run that one or more cells need."""
 
     identity: Identity
     seed: int
-    words: list[str]  # that make it
+    overrides: list[str]
     cells: list[str] = field(default_factory=list)  # "fedcorr_2 FedAvg ρ=0.6 τ=0.5"
 
-    def record(self, words: Sequence[str]) -> None:
-        """Record also what ``words`` ask for."""
-        self.words += [word for word in RECORDED if word in words and word not in self.words]
+    def record(self, overrides: Sequence[str]) -> None:
+        """Add those of ``overrides`` that make the run record more."""
+        self.overrides += [one for one in RECORDED if one in overrides and one not in self.overrides]
 
     @property
     def command(self) -> str:
-        """The command line that makes it again."""
-        return shlex.join(["python", "-m", "src.main", *self.words])
+        """The command line that reproduces the run."""
+        return shlex.join(["flnl", *self.overrides])
 
 
 @dataclass(frozen=True)
 class Place:
-    """A cell before its runs are looked at: its runs by seed, or why it has none."""
+    """A cell before its results are read: its runs, one per seed, or the reason why it has none."""
 
     runs: tuple[Wanted, ...]
     state: Literal["run", "missing", "na"]
@@ -58,7 +58,7 @@ class Place:
 
 
 class Plan:
-    """Some tables at a scale, with the runs they need and the folder where these are."""
+    """Tables at a scale, the runs that they need, and the folder of these runs."""
 
     def __init__(
         self,
@@ -68,18 +68,23 @@ class Plan:
         root: Path = ROOT,
         every: Sequence[Table] = (),
     ) -> None:
-        """Find every cell's runs.
+        """Determine the runs of every cell.
 
-        ``every`` are the tables that there are: a run that one of them shares with ``tables`` records what it needs, so
-        that the run need not be made again when that table is.
+        Args:
+            tables: the tables to plan.
+            scaling: the scale.
+            seeds: number of seeds; None for the scale's.
+            root: parent of the folders of runs, one folder a scale.
+            every: all tables. A run that one of them shares with ``tables`` also records what that table needs, so it
+                need not be repeated for it.
 
         Raises:
-            UserError: if the words of a cell make no run.
+            UserError: if a cell's overrides are invalid.
         """
         self.tables, self.scaling, self.seeds = tables, scaling, seeds
         self.root, self.folder = root, root / scaling.name
         self.runs: dict[str, Wanted] = {}  # by key, in the order of tables
-        self.wrong: list[str] = []  # why tables that were not asked for count for nothing, a line each
+        self.wrong: list[str] = []  # faults of tables of ``every`` that were left out, a line each
         self._read: dict[str, Written | str] = {}  # by key
         identities = Identities(root)
         try:
@@ -100,43 +105,43 @@ class Plan:
             return Place((), "missing", column.missing)
         if (reason := self.scaling.not_available(row, column)) is not None:
             return Place((), "na", reason)
-        words = self.scaling.words(row, column)
+        overrides = self.scaling.resolve(row, column)
         label = _label(table, row, column)
         try:
-            found = [
-                self._wanted(identities.of((*words, f"seed={seed}")), seed, words, label)
+            runs = [
+                self._wanted(identities.of((*overrides, f"seed={seed}")), seed, overrides, label)
                 for seed in self.scaling.of(table, self.seeds).seeds
             ]
         except UserError as error:
             raise UserError(f"{label}: {error}") from None
-        return Place(tuple(found), "run", None)
+        return Place(tuple(runs), "run", None)
 
-    def _wanted(self, identity: Identity, seed: int, words: Sequence[str], label: str) -> Wanted:
-        run = self.runs.setdefault(identity.key, Wanted(identity, seed, [*words, f"seed={seed}"]))
-        run.record(words)
+    def _wanted(self, identity: Identity, seed: int, overrides: Sequence[str], label: str) -> Wanted:
+        run = self.runs.setdefault(identity.key, Wanted(identity, seed, [*overrides, f"seed={seed}"]))
+        run.record(overrides)
         run.cells.append(label)
         return run
 
     def _record_for(self, others: Sequence[Table], identities: Identities) -> None:
-        """Let the runs record what cells of ``others`` need of them."""
+        """Make the runs also record what cells of ``others`` need."""
         for table in others:
             for row, column in product(table.rows, table.columns):
-                words = [word for word in said(row, column) if word in RECORDED]
-                if not words or row.missing or column.missing or self.scaling.not_available(row, column):
+                recorded = [override for override in cell_overrides(row, column) if override in RECORDED]
+                if not recorded or row.missing or column.missing or self.scaling.not_available(row, column):
                     continue
                 try:
-                    self._record(table, row, column, words, identities)
+                    self._record(table, row, column, recorded, identities)
                 except UserError as error:
                     self.wrong.append(f"{_label(table, row, column)}: {error}")
                     break
 
-    def _record(self, table: Table, row: Row, column: Column, words: Sequence[str], identities: Identities) -> None:
+    def _record(self, table: Table, row: Row, column: Column, recorded: Sequence[str], identities: Identities) -> None:
         for seed in self.scaling.of(table, self.seeds).seeds:
-            key = identities.of((*self.scaling.words(row, column), f"seed={seed}")).key
+            key = identities.of((*self.scaling.resolve(row, column), f"seed={seed}")).key
             if key in self.runs:
-                self.runs[key].record(words)
+                self.runs[key].record(recorded)
 
-    # ------------------------------------------------------------------------------------------------- what there is
+    # --------------------------------------------------------------------------------------------------------- state
 
     def at(self, run: Wanted) -> Path:
         """The folder of a run."""
@@ -144,12 +149,12 @@ class Plan:
 
     @cached_property
     def records(self) -> Mapping[str, dict[str, Any]]:
-        """What is written down of the runs, by key; runs that have not begun have no record."""
-        found = {key: run_record.record(self.at(run)) for key, run in self.runs.items()}
-        return {key: record for key, record in found.items() if record is not None and record["key"] == key}
+        """The ``result.json`` of the runs that have begun, by key."""
+        records = {key: run_record.record(self.at(run)) for key, run in self.runs.items()}
+        return {key: record for key, record in records.items() if record is not None and record["key"] == key}
 
     def written(self, run: Wanted) -> Written | str:
-        """All that a finished run has written down, or what of it is damaged; read once."""
+        """The files of a finished run, or an error message if they are damaged; read once."""
         if run.identity.key not in self._read:
             try:
                 self._read[run.identity.key] = run_record.read(self.at(run))
@@ -158,24 +163,24 @@ class Plan:
         return self._read[run.identity.key]
 
     @cached_property
-    def _fruitless(self) -> Mapping[str, str | None]:
-        """Folders of jobs that ended, when they were last tried, without having to go on; and why."""
-        return fruitless(self.folder)
+    def _failed_jobs(self) -> Mapping[str, str | None]:
+        """Error messages of jobs that failed, by the name of their folder."""
+        return failed_jobs(self.folder)
 
     def state(self, run: Wanted) -> Literal["finished", "failed", "absent"]:
-        """What became of a run; one that was interrupted or killed is absent, and goes on when it is run again."""
+        """The state of a run; one that was interrupted or killed is absent, and continues when it is run again."""
         status = self.records.get(run.identity.key, {}).get("status")
         if status == "finished":
             return "finished"
-        refused = status is None and run.identity.folder in self._fruitless
+        refused = status is None and run.identity.folder in self._failed_jobs
         return "failed" if status == "failed" or refused else "absent"
 
     def _why(self, run: Wanted) -> str | None:
-        """What a run failed of, on one line: as its record says, or else the ledger, where it came to no record."""
+        """The error of a failed run on one line, from its record, or from the ledger if it has no record."""
         if self.state(run) != "failed":
             return None
-        said = self.records.get(run.identity.key, {}).get("error") or self._fruitless.get(run.identity.folder)
-        return " ".join(str(said).split()) if said else None
+        error = self.records.get(run.identity.key, {}).get("error") or self._failed_jobs.get(run.identity.folder)
+        return " ".join(str(error).split()) if error else None
 
     @property
     def missing(self) -> list[Wanted]:
@@ -185,7 +190,7 @@ class Plan:
     # --------------------------------------------------------------------------------------------------------- cells
 
     def filled(self) -> list[Filled]:
-        """Every table with its runs."""
+        """Every table with the values of its runs."""
         return [self._filled(table, layout) for table, layout in zip(self.tables, self.layouts, strict=True)]
 
     def _filled(self, table: Table, layout: list[list[Place]]) -> Filled:
@@ -220,16 +225,16 @@ class Plan:
         return Cell(papers, runs, "run", note)
 
     def _lacking(self, table: Table, column: Column, place: Place, runs: Sequence[Run]) -> dict[str, None]:
-        """Why finished runs have no number: each reason once."""
+        """The reasons why finished runs have no value, each once, in order."""
         lacking = [w for w, run in zip(place.runs, runs, strict=True) if run.state == "finished" and run.value is None]
-        found = [self.written(run) for run in lacking]
-        return {one if isinstance(one, str) else metric_values.without(table.metric, column): None for one in found}
+        files = [self.written(run) for run in lacking]
+        return {one if isinstance(one, str) else metric_values.without(table.metric, column): None for one in files}
 
     def _run(self, table: Table, wanted: Wanted, column: Column) -> Run:
         folder, state = self.at(wanted), self.state(wanted)
         number = None
-        if state == "finished" and not isinstance(found := self.written(wanted), str):
-            number = metric_values.value(found, table.metric, column)
+        if state == "finished" and not isinstance(written := self.written(wanted), str):
+            number = metric_values.value(written, table.metric, column)
         logs = [folder / name for name in LOGS if (folder / name).exists()]
         log = logs[0] if logs and state == "failed" else None
         return Run(wanted.seed, folder, wanted.command, number, state, log, self._why(wanted))
@@ -240,7 +245,7 @@ def _label(table: Table, row: Row, column: Column) -> str:
 
 
 def _alike(table: Table, layout: list[list[Place]]) -> Iterator[tuple[int, ...]]:
-    """Columns by what is run in them: those whose every cell is the same runs, and the same number of them, are one."""
+    """Group columns that are the same at this scale: same metric, and the same runs in every cell."""
     groups: dict[Any, list[int]] = {}
     for i, column in enumerate(table.columns):
         cells = [row[i] for row in layout]
@@ -251,16 +256,16 @@ def _alike(table: Table, layout: list[list[Place]]) -> Iterator[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Count:
-    """Cells of some tables: all, those that can run, those whose runs have finished, those with a failed run."""
+    """Counts of cells by state."""
 
-    cells: int
-    possible: int
-    run: int
-    failed: int
+    cells: int  # all
+    possible: int  # those that can run
+    run: int  # those whose runs have all finished
+    failed: int  # those with a failed run
 
     @classmethod
     def of(cls, tables: Sequence[Filled]) -> Count:
-        """Over the cells as rendered."""
+        """Count the rendered cells of ``tables``."""
         states = [cell.state for table in tables for row in table.cells for cell in row]
         possible = sum(state not in ("missing", "na") for state in states)
         return cls(len(states), possible, states.count("run"), states.count("failed"))

@@ -1,4 +1,4 @@
-"""A table with the numbers of runs beside the paper's: all that rendering takes."""
+"""A table with the values of runs beside the paper's: the input of rendering."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ class Run:
 
     seed: int
     folder: Path  # holds result.json, metrics.jsonl, figures/
-    command: str  # the command line that makes it again
-    value: float | None  # in the metric's unit (accuracy in %); None: none yet, or the run cannot say; or NEVER
+    command: str  # the command line that reproduces it
+    value: float | None  # in the metric's unit (accuracy in %), or NEVER; None: not finished, or metric not recorded
     state: Literal["finished", "failed", "absent"]
-    log: Path | None  # of a failed run, where it has written one
-    error: str | None  # why a run failed, on one line; None where that is not known
+    log: Path | None  # the log of a failed run, if there is one
+    error: str | None  # why the run failed, on one line; None if unknown
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The paper's numbers and the runs that ours is made of."""
+    """The paper's numbers and our runs."""
 
-    papers: tuple[Number | None, ...]  # one for each of its columns that the rendered one stands for, in their order
-    runs: tuple[Run, ...]  # one a seed; empty where it cannot run
+    papers: tuple[Number | None, ...]  # one per column of the paper that the rendered column merges, in their order
+    runs: tuple[Run, ...]  # one per seed; empty if the cell cannot run
     state: Literal["run", "partly", "absent", "failed", "missing", "na"]
-    note: str | None  # for a footnote: why n/a, what is missing
+    note: str | None  # a footnote: why the cell is n/a, or what is missing
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The numbers of the runs that have one, in the order of seeds."""
+        """The values of the runs that have one, in the order of seeds."""
         return tuple(run.value for run in self.runs if run.value is not None)
 
     @property
     def mean(self) -> float | None:
-        """Over seeds; None where no run has a number, NEVER where one did not reach its target."""
+        """Mean over seeds; None if no run has a value, NEVER if any run did not reach the target."""
         return fmean(self.values) if self.values else None
 
     @property
     def std(self) -> float | None:
-        """The sample deviation (ddof=1) over seeds; None for fewer than two, or where one is NEVER."""
+        """Sample standard deviation (ddof=1) over seeds; None for fewer than two seeds, or if one is NEVER."""
         return stdev(self.values) if len(self.values) > 1 and NEVER not in self.values else None
 
     @property
     def reached(self) -> tuple[float, ...]:
-        """The numbers but those that are NEVER."""
+        """The values except NEVER."""
         return tuple(value for value in self.values if value != NEVER)
 
     @property
     def standing(self) -> tuple[int, float] | None:
-        """What the cells of a column are ordered by; None where not every seed has a number.
+        """The sort key of a cell within its column; None unless every seed has a value.
 
-        How many seeds never reached the target, then the mean of those that did: a method that never does is behind
-        one that sometimes does.
+        It is the number of seeds that never reached the target, then the mean of those that did: a method that never
+        reaches it ranks behind one that sometimes does.
         """
         if not self.runs or len(self.values) < len(self.runs):
             return None
@@ -66,13 +66,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Scale:
-    """What is changed so that tables fit a machine, in words."""
+    """A description of a scale: what is changed so that tables fit a machine."""
 
     name: str  # "small"
     title: str
-    changes: tuple[str, ...]  # one sentence each, printed under every table made at this scale
+    changes: tuple[str, ...]  # sentences printed under every table at this scale
     seeds: tuple[int, ...]
-    papers: bool = False  # whether its conditions are the paper's own
+    papers: bool = False  # whether the conditions are the paper's
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Filled:
 
     table: Table
     scale: Scale
-    columns: tuple[Column, ...]  # as rendered, after columns that became one were merged
-    of_paper: tuple[tuple[int, ...], ...]  # rendered column -> the paper's columns that it stands for
+    columns: tuple[Column, ...]  # the rendered columns, after merging those that are the same at this scale
+    of_paper: tuple[tuple[int, ...], ...]  # rendered column -> indices of the paper's columns that it merges
     cells: tuple[tuple[Cell, ...], ...]  # [row][rendered column]
     notes: tuple[str, ...]  # of this table at this scale

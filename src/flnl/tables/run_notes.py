@@ -1,4 +1,4 @@
-"""What a table's runs came to that its numbers do not say: generated from the records of those that have finished."""
+"""Notes below a table that come from the records of its finished runs: early ends, equal rows, data sources."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flnl.tables.plan import Place, Plan
 from flnl.tables.results import Filled
 
 FOLDER = "ImageFolder"
-"""The class of data sets that are a user's own files."""
+"""The class of data sets that read a user's files."""
 CORRELATION = "quality_rank_correlation"
-"""Spearman's, in [-1, 1], of the clients' estimated quality with the true share of right labels."""
+"""Spearman's coefficient, in [-1, 1], of the clients' estimated quality and their true share of correct labels."""
 NOTHING_DONE = {"negative_signs": "in none of them was a client's sign negative"}
-"""Metrics that are 0 where a part of a method had nothing to do, and what that means."""
+"""Metrics that are 0 if a part of a method had no effect, with the note to print."""
 
 
 @dataclass(frozen=True)
@@ -26,28 +26,28 @@ class Ended:
     """A finished run."""
 
     key: str
-    planned: int  # local trainings, if nothing ends it earlier
+    planned: int  # budget of local trainings
     record: Mapping[str, Any]
-    last: Mapping[str, Any]  # its last evaluation; empty where it has none
+    last: Mapping[str, Any]  # the last evaluation; empty if there is none
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """What its record says of it as a whole."""
+        """The closing metrics of its record."""
         return self.record.get("metrics") or {}
 
     @cached_property
     def numbers(self) -> str:
-        """All that was measured at its end, to the bit; empty where nothing was."""
+        """The closing metrics and the last evaluation as JSON, for exact comparison; empty without an evaluation."""
         return json.dumps([self.metrics, self.last], sort_keys=True) if self.last else ""
 
 
 Rows = Mapping[
     str, Sequence[tuple[Ended, ...]]
-]  # by label: of each rendered column the finished runs, in order of seeds
+]  # by label: the finished runs of each rendered column, in the order of seeds
 
 
 def observed(plan: Plan, filled: Filled, layout: Sequence[Sequence[Place]]) -> Iterator[str]:
-    """The notes of one table of ``plan``, whose cells by the paper's columns are ``layout``."""
+    """The notes of one table of ``plan``; ``layout`` holds its cells by the paper's columns."""
     columns = [column.label for column in filled.columns]
     rows = {
         row.label: [tuple(_ended(plan, places[which[0]])) for which in filled.of_paper]
@@ -61,26 +61,26 @@ def observed(plan: Plan, filled: Filled, layout: Sequence[Sequence[Place]]) -> I
 
 def _ended(plan: Plan, place: Place) -> Iterator[Ended]:
     for run in place.runs:
-        if plan.state(run) == "finished" and not isinstance(found := plan.written(run), str):
-            yield Ended(run.identity.key, run.identity.trainings, found.record, found.last("evaluation"))
+        if plan.state(run) == "finished" and not isinstance(written := plan.written(run), str):
+            yield Ended(run.identity.key, run.identity.trainings, written.record, written.last("evaluation"))
 
 
 def endings(rows: Rows) -> list[str]:
-    """How many runs of each row were shorter than their budgets: methods may stop, or train fewer clients."""
-    told = []
+    """How many runs of each row trained less than their budget: methods may stop early, or train fewer clients."""
+    parts = []
     for label, cells in rows.items():
         runs = _once(cells)
         counted = [(run.record.get("participations"), run.planned) for run in runs]
         short = [(made, planned) for made, planned in counted if isinstance(made, int) and made < planned]
         if short:
             made, planned = (_span([str(n) for n in sorted(side)]) for side in zip(*short, strict=True))
-            told.append(f"{len(short)} of {len(runs)} of “{label}” ({made} of {planned})")
-    return [f"Runs that ended with fewer local trainings than their budget: {', '.join(told)}."] if told else []
+            parts.append(f"{len(short)} of {len(runs)} of “{label}” ({made} of {planned})")
+    return [f"Runs that ended with fewer local trainings than their budget: {', '.join(parts)}."] if parts else []
 
 
 def alike(columns: Sequence[str], rows: Rows) -> list[str]:
-    """Which rows agree in all that their runs measured, which would look like a slip if nothing were said of it."""
-    found: dict[tuple[str, ...], list[int]] = {}  # labels -> columns
+    """The rows whose runs agree in every measurement: without a note, readers would suspect a mistake."""
+    equal: dict[tuple[str, ...], list[int]] = {}  # labels -> columns
     for j in range(len(columns)):
         classes: dict[tuple[str, ...], list[str]] = {}
         for label, cells in rows.items():
@@ -89,8 +89,8 @@ def alike(columns: Sequence[str], rows: Rows) -> list[str]:
                 classes.setdefault(numbers, []).append(label)
         for labels in classes.values():
             if len(labels) > 1:
-                found.setdefault(tuple(labels), []).append(j)
-    return [_agree(labels, where, columns, rows) for labels, where in found.items()]
+                equal.setdefault(tuple(labels), []).append(j)
+    return [_agree(labels, where, columns, rows) for labels, where in equal.items()]
 
 
 def _agree(labels: Sequence[str], where: Sequence[int], columns: Sequence[str], rows: Rows) -> str:
@@ -98,28 +98,30 @@ def _agree(labels: Sequence[str], where: Sequence[int], columns: Sequence[str], 
     same = all(rows[label][j] == rows[labels[0]][j] for label in labels for j in where)
     every = all(j in where for label in labels for j, cell in enumerate(rows[label]) if cell)
     *others, last = (f"“{label}”" for label in labels)
-    said = f"{', '.join(others)} and {last} are " + (
+    sentence = f"{', '.join(others)} and {last} are " + (
         "the same runs" if same else "different runs that agree to the last bit"
     )
-    said += " in every column" if every else f" in {', '.join(columns[j] for j in where)}"
+    sentence += " in every column" if every else f" in {', '.join(columns[j] for j in where)}"
     why = [] if same else [w for key, w in NOTHING_DONE.items() if all(run.metrics.get(key) == 0 for run in runs)]
-    return "; ".join([said, *why]) + "."
+    return "; ".join([sentence, *why]) + "."
 
 
 def estimates(rows: Rows) -> list[str]:
-    """How near each row came to the order of its clients' true quality, where it estimates that."""
+    """For rows that estimate client quality: the rank correlation of the estimates with the truth."""
     spans: dict[str, list[str]] = {}
     for label, cells in rows.items():
-        found = [number for run in _once(cells) if isinstance(number := run.metrics.get(CORRELATION), float)]
-        if found:
-            spans.setdefault(_span([f"{number:.2f}" for number in sorted(found)]).replace("-", "−"), []).append(label)
-    told = [f"{span} in {', '.join(f'“{label}”' for label in labels)}" for span, labels in spans.items()]
+        correlations = [number for run in _once(cells) if isinstance(number := run.metrics.get(CORRELATION), float)]
+        if correlations:
+            spans.setdefault(_span([f"{number:.2f}" for number in sorted(correlations)]).replace("-", "−"), []).append(
+                label
+            )
+    parts = [f"{span} in {', '.join(f'“{label}”' for label in labels)}" for span, labels in spans.items()]
     head = "Rank correlation of clients' estimated with their true quality, 0 by chance"
-    return [f"{head}: {'; '.join(told)}."] if told else []
+    return [f"{head}: {'; '.join(parts)}."] if parts else []
 
 
 def sources(rows: Rows) -> list[str]:
-    """Which runs did not learn from the published files, as far as their records tell."""
+    """How many runs used data other than the published files, according to their records."""
     runs = _once([cell for cells in rows.values() for cell in cells])
     data = [run.record.get("config", {}).get("dataset", {}) for run in runs]
     unverified = Counter(str(one.get("name")) for one in data if one.get("verify") is False)
@@ -134,10 +136,10 @@ def sources(rows: Rows) -> list[str]:
 
 
 def _once(cells: Sequence[Sequence[Ended]]) -> list[Ended]:
-    """The runs of some cells, each once."""
+    """The distinct runs of ``cells``."""
     return list({run.key: run for cell in cells for run in cell}.values())
 
 
 def _span(texts: Sequence[str]) -> str:
-    """The first and the last, once where they are the same."""
+    """``first to last``, or the text itself if both are equal."""
     return " to ".join(dict.fromkeys((texts[0], texts[-1])))

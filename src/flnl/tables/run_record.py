@@ -1,4 +1,4 @@
-"""What a finished run has written down, checked whole before a number is taken from any of it."""
+"""Read the files of a finished run, and check all of them before using any number."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PARTS: Mapping[str, Any] = {
     "wall_time_s": int | float,
     "participations": int | float,
 }
-"""What parts of ``result.json`` are, where readers of tables rely on it."""
+"""The expected types of the parts of ``result.json`` that tables read."""
 NUMBERS: Mapping[str, Sequence[str]] = {"evaluation": ("accuracy", "participations")}
-"""Numbers that a line of ``metrics.jsonl`` has, by its kind."""
+"""The numbers that a line of ``metrics.jsonl`` must have, by its kind."""
 
 Row = Mapping[str, Any]
 
@@ -38,38 +38,38 @@ class Written:
     @property
     def metrics(self) -> Row:
         """The closing numbers."""
-        found: Row = self.record["metrics"]
-        return found
+        metrics: Row = self.record["metrics"]
+        return metrics
 
     @property
     def evaluations(self) -> list[Row]:
-        """Each has ``accuracy`` in [0, 1] and ``participations`` of clients until then."""
+        """The evaluations: each has ``accuracy`` in [0, 1] and the client ``participations`` until then."""
         return [row for row in self.rows if row["kind"] == "evaluation"]
 
     def last(self, kind: str) -> Row:
-        """The last ``evaluation`` or ``round``; empty where there is none."""
+        """The last line of a kind, ``evaluation`` or ``round``; empty if there is none."""
         return next((row for row in reversed(self.rows) if row["kind"] == kind), {})
 
 
 def record(folder: Path) -> dict[str, Any] | None:
-    """A run's ``result.json`` but for parts that are not what they should be; None where there is none.
+    """A run's ``result.json`` without parts of a wrong type; None if the file does not exist.
 
     Raises:
-        UserError: if it is there and cannot be read as that of a run, whatever its numbers were.
+        UserError: if the file exists but is not the record of a run.
     """
-    found = read_record(folder)
-    if found is None:
+    contents = read_record(folder)
+    if contents is None:
         if (folder / RESULT).exists():
             raise _damaged(folder, f"its {RESULT} cannot be read as that of a run")
         return None
-    return {name: part for name, part in found.items() if isinstance(part, PARTS.get(name, object))}
+    return {name: part for name, part in contents.items() if isinstance(part, PARTS.get(name, object))}
 
 
 def read(folder: Path) -> Written:
-    """What a finished run has written down.
+    """Read the files of a finished run.
 
     Raises:
-        UserError: if any of it is damaged: what is left might be another number.
+        UserError: if any of them is damaged: the remaining lines could give a wrong number.
     """
     result = record(folder)
     if result is None or "metrics" not in result:
@@ -91,7 +91,7 @@ def read(folder: Path) -> Written:
 
 
 def _row(line: str) -> Row | None:
-    """A line that is as a run writes it; None for another."""
+    """Parse a line of ``metrics.jsonl``; None if it is not as a run writes it."""
     try:
         row = json.loads(line)
     except ValueError:

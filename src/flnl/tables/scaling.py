@@ -1,8 +1,8 @@
-"""From a row and a column to the words of a run, at a scale.
+"""From a row and a column to the overrides of a run, at a scale.
 
-A scale is words that come after the column's experiment and before everything else that the column and the row say: it
-replaces data, protocol and network, and keeps partition, noise and method. A word that means something else at the
-scale is exchanged, and one that cannot be had there makes the cell ``n/a``.
+The overrides of a scale come after the column's experiment and before all other overrides of the column and the row: a
+scale replaces data, protocol and network, and keeps partition, noise and method. It can also replace single overrides
+of a table, and declare overrides unavailable, which makes their cells ``n/a``.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from flnl.tables.results import Scale
 from flnl.tables.table import Column, Row, Table
 
 FIRST = ("experiment",)
-"""Groups whose choice comes before a scale's words."""
+"""Groups whose choice comes before a scale's overrides."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """What a scale does to the words of tables."""
+    """How a scale changes the overrides of tables."""
 
     name: str
     title: str
-    changes: tuple[str, ...]  # sentences, for readers of a table
-    seeds: tuple[int, ...] | None  # at least one; None: as many as the paper's trials
+    changes: tuple[str, ...]  # sentences for readers of a table
+    seeds: tuple[int, ...] | None  # at least one; None: as many as the paper has trials
     overrides: tuple[str, ...]
-    instead: Mapping[str, tuple[str, ...]]  # a word of a table -> what it becomes
-    unavailable: Mapping[str, str]  # a word, or a pattern of words -> why there is no such thing here
-    papers: bool = False  # whether its conditions are the papers' own
+    instead: Mapping[str, tuple[str, ...]]  # an override of a table -> its replacements
+    unavailable: Mapping[str, str]  # an override, or a pattern of overrides -> why it is unavailable here
+    papers: bool = False  # whether the conditions are the papers'
 
     def of(self, table: Table, seeds: int | None = None) -> Scale:
-        """The scale as readers of ``table`` see it, with the first ``seeds`` seeds where that is given.
+        """The description of this scale for ``table``.
 
-        Where there are fewer, those that follow the largest are added.
+        If ``seeds`` is given, take that many seeds: the first ones, and beyond them the numbers after the largest.
         """
         chosen = tuple(range(1, (table.trials or 1) + 1)) if self.seeds is None else self.seeds
         if seeds is not None:
@@ -43,50 +43,50 @@ class Scaling:
         return Scale(self.name, self.title, self.changes, chosen, self.papers)
 
     def unmatched(self, tables: Iterable[Table]) -> list[str]:
-        """The words and patterns of ``instead`` and ``unavailable`` that no cell of ``tables`` says."""
-        words = {word for t in tables for row in t.rows for column in t.columns for word in said(row, column)}
-        return [word for word in self.instead if word not in words] + [
-            pattern for pattern in self.unavailable if not any(fnmatchcase(word, pattern) for word in words)
+        """The overrides and patterns of ``instead`` and ``unavailable`` that match no cell of ``tables``."""
+        overrides = {one for t in tables for row in t.rows for c in t.columns for one in cell_overrides(row, c)}
+        return [override for override in self.instead if override not in overrides] + [
+            pattern for pattern in self.unavailable if not any(fnmatchcase(one, pattern) for one in overrides)
         ]
 
     def not_available(self, row: Row, column: Column) -> str | None:
-        """Why the cell cannot be had at this scale; None where it can."""
-        for word in said(row, column):
+        """Why the cell is unavailable at this scale; None if it is available."""
+        for override in cell_overrides(row, column):
             for pattern, reason in self.unavailable.items():
-                if fnmatchcase(word, pattern):
+                if fnmatchcase(override, pattern):
                     return reason
         return None
 
-    def words(self, row: Row, column: Column) -> tuple[str, ...]:
-        """The overrides of the cell's runs, without a seed; of words about one key the last one stands.
+    def resolve(self, row: Row, column: Column) -> tuple[str, ...]:
+        """The overrides of the cell's runs, without a seed; of several overrides of a key, the last one counts.
 
         >>> scaling = Scaling("s", "", (), (1,), ("dataset=digits", "model=mlp"), {"lr=3": ()}, {})
         >>> column = Column("c", ("experiment=x", "noise.rho=0.6"))
-        >>> scaling.words(Row("r", "r", ("method=fedavg", "model=cnn", "lr=3"), None), column)
+        >>> scaling.resolve(Row("r", "r", ("method=fedavg", "model=cnn", "lr=3"), None), column)
         ('experiment=x', 'dataset=digits', 'model=cnn', 'noise.rho=0.6', 'method=fedavg')
         """
-        found = [w for word in said(row, column) for w in self.instead.get(word, (word,))]
-        first = [word for word in found if _key(word) in FIRST]
-        return _last(first + list(self.overrides) + [word for word in found if word not in first])
+        replaced = [new for old in cell_overrides(row, column) for new in self.instead.get(old, (old,))]
+        first = [override for override in replaced if _key(override) in FIRST]
+        return _last(first + list(self.overrides) + [override for override in replaced if override not in first])
 
 
-def said(row: Row, column: Column) -> list[str]:
-    """The words of a cell at no scale."""
-    further = [word for trigger, words in row.where if trigger in column.overrides for word in words]
+def cell_overrides(row: Row, column: Column) -> list[str]:
+    """The overrides of a cell before scaling."""
+    further = [one for trigger, overrides in row.where if trigger in column.overrides for one in overrides]
     return [*column.overrides, *row.overrides, *further]
 
 
-def _key(word: str) -> str:
-    return word.lstrip("+").split("=")[0]
+def _key(override: str) -> str:
+    return override.lstrip("+").split("=")[0]
 
 
-def _last(words: Sequence[str]) -> tuple[str, ...]:
-    """Each key once, where it first came, with its last value."""
-    return tuple({_key(word): word for word in words}.values())
+def _last(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Each key once, at its first position, with its last value."""
+    return tuple({_key(override): override for override in overrides}.values())
 
 
 def merged(label: Iterable[str]) -> str:
-    """One label for columns that became one: what they share once, what differs side by side.
+    """One label for merged columns: common parts once, differing parts side by side.
 
     >>> merged(["CIFAR-10 · η=0.2", "CIFAR-100 · η=0.2"])
     'CIFAR-10/CIFAR-100 · η=0.2'

@@ -1,4 +1,4 @@
-"""A table as a paper prints it: rows and columns as overrides, what it measures, and the printed numbers."""
+"""A table of a paper: rows and columns as overrides, the metric, and the printed numbers."""
 
 from __future__ import annotations
 
@@ -6,65 +6,65 @@ import math
 from dataclasses import dataclass
 
 NEVER = math.inf
-"""What it takes to reach a target that is never reached."""
+"""The cost of reaching a target that is never reached."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """What a paper prints in a cell, in the unit of the table's metric."""
+    """The number that a paper prints in a cell, in the unit of the table's metric."""
 
-    mean: float  # NEVER where the paper says so of a target
-    std: float | None  # None: none printed
+    mean: float  # NEVER if the paper reports that a target was not reached
+    std: float | None  # None: not printed
 
     @property
     def standing(self) -> tuple[int, float]:
-        """As that of our cells, which ``flnl.tables.results`` describes."""
+        """The sort key, as ``flnl.tables.results.Cell.standing``."""
         return (1, 0.0) if self.mean == NEVER else (0, self.mean)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: mostly a method, sometimes a variant of one, or a method on its own data set or model."""
+    """A row: usually a method; sometimes a variant of one, or a method with another data set or model."""
 
     label: str  # "FedCorr", or "FedCorr (centralized)"
-    method: str  # the paper's name of the method, the unit of rankings; "" where a row is none
-    overrides: tuple[str, ...]  # Hydra words
-    missing: str | None  # what does not exist yet ("RoFL"); None where the row can run
-    where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (word of a column, what the row says further in it)
+    method: str  # the paper's name of the method, the unit of rankings; "" if the row is not a method
+    overrides: tuple[str, ...]  # Hydra overrides
+    missing: str | None  # what is not implemented yet ("RoFL"); None if the row can run
+    where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (override of a column, the row's additional ones there)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: a setting that all rows are run in."""
+    """A column: a setting in which all rows are run."""
 
     label: str  # "ρ=0.6 τ=0.5"
-    overrides: tuple[str, ...]  # Hydra words
-    key: str | None = None  # what it measures, where that is not the table's metric but another in its unit
+    overrides: tuple[str, ...]  # Hydra overrides
+    key: str | None = None  # the metric of this column, if not the table's; of the same unit
     missing: str | None = None  # why nothing can be measured here
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What the cells of a table say."""
+    """What the cells of a table measure."""
 
     name: str  # "best test accuracy"
-    unit: str  # "%"; "" for what has none
+    unit: str  # "%"; "" without a unit
     higher_is_better: bool | None  # None: not ranked
-    key: str  # where it is among the metrics of a run
+    key: str  # its key among the metrics of a run
 
 
 @dataclass(frozen=True)
 class Table:
     """A table with the numbers that the paper prints."""
 
-    name: str  # "fedcorr_2", as its file conf/table/fedcorr_2.yaml
-    paper: str  # "FedCorr"; "" for a table of one's own
+    name: str  # "fedcorr_2", the stem of conf/table/fedcorr_2.yaml
+    paper: str  # "FedCorr"; "" for a user-defined table
     number: str  # "2"
     title: str
     metric: Metric
-    trials: int | None  # seeds of the paper; None where it does not say
+    trials: int | None  # number of the paper's seeds; None if not stated
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     cells: tuple[tuple[Number | None, ...], ...]  # [row][column]; None: nothing printed
     notes: tuple[str, ...]
-    unstated: tuple[str, ...] = ()  # settings, by dotted key, on which the paper is silent
+    unstated: tuple[str, ...] = ()  # dotted keys of settings that the paper does not state

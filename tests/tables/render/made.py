@@ -23,7 +23,7 @@ def run(seed: int, value: float | None, folder: str = "runs/r", **more: Any) -> 
         "state": state,
         "log": None,
         "error": None,
-        "command": f"python -m src.main 'x={folder}' seed={seed}",
+        "command": f"flnl 'x={folder}' seed={seed}",
     } | more
     return Run(seed=seed, folder=Path(f"{folder}-{seed}"), value=value, **said)
 

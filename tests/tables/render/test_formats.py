@@ -178,7 +178,7 @@ def test_csv_is_a_line_a_number_of_the_papers_with_our_runs() -> None:
         "-0.5",
     )
     assert json.loads(first["folders"]) == ["runs/1-FedAvg-0-1", "runs/1-FedAvg-0-2"]
-    assert json.loads(first["commands"])[1] == "python -m src.main 'x=runs/1-FedAvg-0' seed=2"
+    assert json.loads(first["commands"])[1] == "flnl 'x=runs/1-FedAvg-0' seed=2"
     keys = ("column", "paper_column", "ours_mean", "paper_mean", "paper_std", "difference")
     assert [tuple(row[key] for key in keys) for row in rows[:3]] == [
         ("ρ=0.6", "ρ=0.6", "81", "81.5", "0.5", "-0.5"),

@@ -153,7 +153,7 @@ def test_links_lead_somewhere(page: Page, out: Path) -> None:
 
 def test_every_cell_is_a_link_to_the_commands_of_its_runs(filled: list[Filled], page: Page) -> None:
     runs = [run for one in filled for row in one.cells for cell in row for run in cell.runs]
-    assert [text for text in page.words["code"] if "src.main" in text] == [run.command for run in runs]
+    assert [text for text in page.words["code"] if " seed=" in text] == [run.command for run in runs]
     cells = [cell for one in filled for row in one.cells for cell in row if cell.runs]
     anchors = [attrs["id"] for tag, attrs in page.tags if tag == "div" and attrs.get("class") == "made"]
     assert len(anchors) == len(cells)
@@ -200,7 +200,7 @@ def test_runs_whose_folders_are_gone_cost_their_curves_alone(
         render(filled, out)
     page = Page((out / "report.html").read_text())
     assert "Test accuracy over participations" not in " ".join(page.words["h4"])
-    assert len([text for text in page.words["code"] if "src.main" in text]) == 34
+    assert len([text for text in page.words["code"] if " seed=" in text]) == 34
 
 
 def test_a_figure_that_cannot_be_drawn_is_named(

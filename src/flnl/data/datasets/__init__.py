@@ -1,1 +1,1 @@
-"""Data sets, a module a source."""
+"""Data sets, one module per source."""

@@ -1,6 +1,6 @@
-"""A user's own arrays: one ``.npz`` file with inputs and labels for training and testing.
+"""User-defined arrays: one ``.npz`` file with inputs and labels for training and testing.
 
-Nothing in the file is guessed where two readings are possible: the error names the key that decides.
+If the file can be interpreted in two ways, nothing is guessed: the error names the key that decides.
 """
 
 import zipfile
@@ -27,21 +27,21 @@ from flnl.data.transforms import Transform
 
 Content = Mapping[str, NDArray[Any]]
 MOST_CLASSES = 100_000
-"""Labels beyond are taken for a mistake where no names say how many classes there are."""
+"""Without names of classes, a larger label is refused as a mistake."""
 
 
 @dataclass(frozen=True)
 class Arrays:
     """``x_train``, ``y_train``, ``x_test``, ``y_test``; optional ``y_given``, ``clients`` and ``classes`` (names).
 
-    Inputs of type uint8 are images, divided by 255; numbers of any other type are taken as they are, as float32.
+    Inputs of type uint8 are images and are divided by 255; numbers of any other type are used unchanged, as float32.
 
-    Their shape: [N, H, W] is grey. [N, H, W, C] and [N, C, H, W] are told apart by where the 1 or 3 stands; where both
-    or neither do, ``layout`` decides. [N, D] has to be told the ``shape`` [C, H, W], in that order of values;
-    [1, 1, D] for features that are no image.
+    Their shape: [N, H, W] is grey. [N, H, W, C] and [N, C, H, W] are distinguished by the position of a 1 or 3; if it
+    is in both or neither, ``layout`` decides. [N, D] needs ``shape`` [C, H, W], with the values in that order; [1, 1,
+    D] for features that are not images.
 
-    Labels are 0..C-1. ``truth`` says who knows the correct ones of the training set: ``y_train``, a label file's
-    column ``true`` (``csv``), or ``none``. The labels to learn from are those of ``y_given`` or of the label file (its
+    Labels are 0..C-1. ``truth`` says where the correct labels of the training set are: ``y_train``, the column ``true``
+    of a label file (``csv``), or ``none``. The labels for training are those of ``y_given`` or of the label file (its
     columns: id, a sample's position from 0; label; true; client), or else ``y_train``.
     """
 
@@ -59,10 +59,10 @@ class Arrays:
     test_size: PositiveCount | None
 
     def __call__(self) -> Dataset:
-        """The data set.
+        """Load the data set.
 
         Raises:
-            UserError: if arrays, label file and configuration do not fit each other.
+            UserError: if arrays, label file and configuration do not match.
         """
         root = expand(self.root)
         path = root / Path(self.file).expanduser()
@@ -70,12 +70,12 @@ class Arrays:
         train, test = (self._pixels(arrays[name], f"{name} of {path}") for name in ("x_train", "x_test"))
         if (train.dtype, train.shape[1:]) != (test.dtype, test.shape[1:]):
             raise UserError(
-                f"dataset.file: x_train and x_test of {path} are {_form(train)} and {_form(test)}, not alike"
+                f"dataset.file: x_train and x_test of {path} are {_form(train)} and {_form(test)}; they must agree"
             )
         classes = _classes(arrays, path)
-        own = _labels(arrays, "y_train", len(train), classes, path) if "y_train" in arrays else None
+        y_train = _labels(arrays, "y_train", len(train), classes, path) if "y_train" in arrays else None
         table = self._label_file(arrays, root, path, len(train), classes)
-        truth, given = choose_labels(self.truth, "y_train", own, table)
+        truth, given = choose_labels(self.truth, "y_train", y_train, table)
         clients = table.clients if table else None
         if "clients" in arrays:
             if clients is not None:
@@ -102,9 +102,9 @@ class Arrays:
     def _pixels(self, array: NDArray[Any], what: str) -> Tensor:
         """Inputs [N, C, H, W] of uint8 or float32."""
         if array.dtype.kind not in "biuf":
-            raise UserError(f"dataset.file: {what} has values of type {array.dtype}, which are no numbers")
+            raise UserError(f"dataset.file: {what} has values of type {array.dtype}, which are not numbers")
         if array.dtype != np.uint8:
-            with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and that is looked for
+            with np.errstate(over="ignore"):  # values beyond float32 become infinite, which is checked below
                 array = array.astype(np.float32)
             if not np.isfinite(array).all():
                 raise UserError(f"dataset.file: {what} has values that are not finite as float32 (NaN or infinite)")
@@ -114,13 +114,13 @@ class Arrays:
         return pixels
 
     def _arranged(self, array: NDArray[Any], what: str) -> NDArray[Any]:
-        """The array as [N, C, H, W], by the rule in the class's description."""
+        """The array as [N, C, H, W], by the rule in the class's docstring."""
         if array.ndim == 2:
             if self.shape is None or len(self.shape) != 3 or int(np.prod(self.shape)) != array.shape[1]:
                 d = array.shape[1]
                 raise UserError(
                     f"dataset.shape={self.shape}: {what} is flat, {array.shape}; set it to [C,H,W] with {d} values in"
-                    f" all, or to [1,1,{d}] for features that are no image"
+                    f" all, or to [1,1,{d}] for features that are not images"
                 )
             return array.reshape(-1, *self.shape)
         if array.ndim == 3:
@@ -137,7 +137,7 @@ class Arrays:
     def _label_file(
         self, arrays: Content, root: Path, path: Path, count: int, classes: tuple[str, ...]
     ) -> LabelFile | None:
-        """The labels to learn from, of the label file or of ``y_given``; None where neither is there."""
+        """The labels for training, from the label file or ``y_given``; None if there is neither."""
         table = None
         if self.labels is not None:
             positions = tuple(str(i) for i in range(count))
@@ -149,7 +149,7 @@ class Arrays:
         return table
 
     def _normalization(self, train: Tensor, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation a channel."""
+        """Mean and standard deviation per channel."""
         channels = train.shape[1]
         if self.normalize != "train":
             value = (0.5, 0.5) if self.normalize == "half" else (0.0, 1.0)
@@ -161,10 +161,10 @@ class Arrays:
 
 
 def _load(path: Path) -> Content:
-    """The arrays of the file.
+    """Load the arrays of the file.
 
     Raises:
-        UserError: if it cannot be read without running code, or an array is missing.
+        UserError: if the file cannot be read without running code, or an array is missing.
     """
     try:
         with path.open("rb") as file:
@@ -173,11 +173,11 @@ def _load(path: Path) -> Content:
                 raise ValueError("it is a single array")
             content = {name: loaded[name] for name in loaded.files}
             if strange := [name for name, array in content.items() if not isinstance(array, np.ndarray)]:
-                raise ValueError(f"{strange[0]} is no array")
+                raise ValueError(f"{strange[0]} is not an array")
     except FileNotFoundError as error:
         raise UserError(
-            f"dataset.file: {path} is not there; write it with numpy.savez(file, x_train=..., y_train=..., x_test=...,"
-            " y_test=...)"
+            f"dataset.file: {path} does not exist; write it with numpy.savez(file, x_train=..., y_train=...,"
+            " x_test=..., y_test=...)"
         ) from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(
@@ -193,7 +193,7 @@ def _load(path: Path) -> Content:
 
 
 def _classes(arrays: Content, path: Path) -> tuple[str, ...]:
-    """The names of the classes, which are their numbers where the file has no names."""
+    """The names of the classes; their numbers if the file has no names."""
     if "classes" in arrays:
         names = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
         if len(set(names)) != len(names):
@@ -219,7 +219,7 @@ def _labels(arrays: Content, name: str, count: int, classes: tuple[str, ...], pa
     if labels.shape != (count,) or labels.dtype.kind not in "iu":
         raise UserError(
             f"dataset.file: {name} of {path} is {labels.dtype} {labels.shape}; it should be {count} whole numbers,"
-            " one a sample"
+            " one per sample"
         )
     wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
     if len(wrong):
@@ -234,11 +234,11 @@ def _clients(owners: NDArray[Any], count: int, path: Path) -> NDArray[np.int64]:
     if owners.shape != (count,) or owners.dtype.kind not in "iuU" or (owners.dtype.kind == "i" and owners.min() < 0):
         raise UserError(
             f"dataset.file: clients of {path} is {owners.dtype} {owners.shape}; it should be {count} names or numbers"
-            " from 0, one a sample"
+            " from 0, one per sample"
         )
     return number_clients([str(owner) for owner in owners.tolist()])
 
 
 def _form(pixels: Tensor) -> str:
-    """Type and shape, as an error names them."""
+    """Type and shape, for an error message."""
     return f"{str(pixels.dtype).removeprefix('torch.')} {list(pixels.shape[1:])}"

@@ -1,6 +1,6 @@
-"""The last step of every source: cut to the sizes asked for, and name the content.
+"""The last step of every source: select the requested number of samples, and compute the fingerprint.
 
-What comes out depends on the files and the configuration alone, never on the run's seed.
+The result depends only on the files and the configuration, never on the run's seed.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ def assemble(
     train_size: int | None,
     test_size: int | None,
 ) -> Dataset:
-    """The data set, with only ``train_size`` and ``test_size`` samples where these say so (see ``balanced``).
+    """Build the data set, reduced to ``train_size`` and ``test_size`` samples if these are set (see ``balanced``).
 
-    A training set that was cut has ids, the full set's positions unless ``ids`` says better, so that label files for
-    the full set can still be aligned.
+    A reduced training set has ids: ``ids``, or else positions in the full set, so that label files for the full set can
+    still be aligned.
 
     Raises:
-        UserError: if there are fewer samples than asked for.
+        UserError: if there are fewer samples than requested.
     """
     labels = given if given is not None else truth
     if labels is None:
@@ -76,7 +76,7 @@ def _fingerprint(train: bytes, test: bytes, arrays: Sequence[Labels | None]) -> 
 
 
 def balanced(labels: Labels, size: int, key: str) -> Indices:
-    """The positions of ``size`` samples, ascending: of every class its first ones, as equally many as there are.
+    """The positions of ``size`` samples, ascending: the first of every class, as evenly as possible.
 
     >>> balanced(np.array([0, 0, 0, 0, 1, 1]), 3, "dataset.train_size").tolist()
     [0, 1, 4]
@@ -85,9 +85,9 @@ def balanced(labels: Labels, size: int, key: str) -> Indices:
         UserError: if there are fewer than ``size``.
     """
     if size > len(labels):
-        raise UserError(f"{key}: {size} samples asked for, the data set has {len(labels)}")
+        raise UserError(f"{key}={size}: the data set has only {len(labels)} samples")
     order = np.argsort(labels, kind="stable")
     first = np.searchsorted(labels[order], labels[order])  # where each sample's class begins in this order
-    rank = np.empty(len(labels), np.int64)  # how many of its class come before a sample
+    rank = np.empty(len(labels), np.int64)  # a sample's position within its class
     rank[order] = np.arange(len(labels)) - first
     return np.sort(np.lexsort((labels, rank))[:size]).astype(np.int64)

@@ -1,6 +1,6 @@
-"""Clothing1M: a million images from shops, labelled by the words around them, so about four in ten labels are wrong.
+"""Clothing1M: a million images from shops, labelled by surrounding text, so about 40 % of the labels are wrong.
 
-The labels are noisy by themselves and nobody knows the truth of the training set; only the test set is clean.
+The true labels of the training set are unknown; only the test set is clean.
 """
 
 import logging
@@ -39,19 +39,19 @@ CLASSES = (
     "Underwear",
 )
 SIZES = {"noisy_train": 1_000_000, "clean_test": 10_526}
-"""How many images each key list has. A set with 14,313 test images has its validation and test lists swapped."""
+"""Number of images in each key list. A copy with 14,313 test images has its validation and test lists swapped."""
 
 
 @dataclass(frozen=True)
 class Clothing1M:
     """The official layout below ``root``: key lists, label files, and ``images`` (or its ten folders themselves).
 
-    Training: the noisy million with noisy labels; testing: the clean test list. The clean training and validation
-    lists are not used. Images are decoded when asked for, resized to 256x256 for random crops of 224x224 and to
-    224x224, without a crop, for evaluation. A sample's id is its path below ``images``.
+    Training uses the million images with noisy labels, testing the clean test list; the clean training and validation
+    lists are not used. Images are decoded batch by batch, resized to 256x256 for random crops of 224x224, and to
+    224x224 without a crop for evaluation. A sample's id is its path below ``images``.
 
-    The fingerprint covers paths and what is in the files, or by ``names`` paths and file sizes. ``cache`` is the folder
-    where what is in the files is remembered.
+    The fingerprint covers paths and contents of the files, or with ``names`` paths and sizes. ``cache`` is the folder
+    where digests of files are cached.
     """
 
     name: Literal["clothing1m"]
@@ -62,19 +62,19 @@ class Clothing1M:
     threads: PositiveCount
     train_size: PositiveCount | None
     test_size: PositiveCount | None
-    fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack it, and the next
+    fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack this key and the next
     cache: Annotated[str | None, FromFiles(None)] = None
 
     def __call__(self) -> Dataset:
-        """The data set; the given labels are the noisy ones, and there is no truth.
+        """Load the data set; the given labels are the noisy ones, and there is no truth.
 
         Raises:
-            UserError: if lists, labels and images do not fit each other.
+            UserError: if lists, labels and images do not match.
         """
         root = expand(self.root)
         train, given = self._split(root, "noisy_train", "noisy", self.train_size, "dataset.train_size")
         test, test_labels = self._split(root, "clean_test", "clean", self.test_size, "dataset.test_size")
-        # The second pair is the data set's own, as DivideMix has it.
+        # The second pair is computed on this data set, as in DivideMix.
         mean, std = IMAGENET if self.normalize == "imagenet" else ((0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214))
         return assemble(
             name=self.name,
@@ -86,14 +86,14 @@ class Clothing1M:
             truth=None,
             given=given,
             ids=train.paths,
-            train_size=None,  # cut already, before a million files were looked for
+            train_size=None,  # reduced already, before looking for a million files
             test_size=None,
         )
 
     def _split(self, root: Path, split: str, kind: str, size: int | None, key: str) -> tuple[ImageFiles, Labels]:
-        """The images of one key list and their labels [n] from the label file of its own kind.
+        """The images of a key list, and their labels [n] from the label file of ``kind`` (noisy or clean).
 
-        Some images have a noisy and a clean label; reading both files into one table would mix them.
+        Some images have both a noisy and a clean label; reading both files into one table would mix them.
         """
         paths = [_below_images(line) for line in _lines(root, f"{split}_key_list.txt")]
         self._expect(len(paths) == SIZES[split], f"{split}_key_list.txt has {len(paths)} lines, not {SIZES[split]}")
@@ -125,41 +125,41 @@ class Clothing1M:
         )
 
     def _expect(self, holds: bool, finding: str) -> None:
-        """Refuse a data set that is not as published, or with ``verify`` off say so and go on."""
+        """Refuse a data set that differs from the published one; without ``verify``, log a warning instead."""
         if holds:
             return
         if self.verify:
             raise UserError(
-                f"dataset.root: {finding}; mend it, or set dataset.verify=false to go on with what is there"
+                f"dataset.root: {finding}; repair it, or set dataset.verify=false to use the files as they are"
             )
-        log.warning("Clothing1M: %s; going on with what is there", finding)
+        log.warning("Clothing1M: %s; using the files as they are", finding)
 
 
 def _lines(root: Path, name: str) -> list[str]:
     """The lines of a list, without blank ones.
 
     Raises:
-        UserError: if it is not there.
+        UserError: if it does not exist or cannot be read.
     """
     try:
         if (root / name).exists() and not (root / name).is_file():
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         lines = (root / name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"dataset.root: {root / name} cannot be read: Clothing1M has to be asked for at"
-            " https://github.com/Cysu/noisy_label and unpacked so that its lists lie beside its folder images"
+            f"dataset.root: {root / name} cannot be read: request Clothing1M at"
+            " https://github.com/Cysu/noisy_label and unpack it so that its lists are beside its folder images"
         ) from error
     return [line.strip() for line in lines if line.strip()]
 
 
 def _below_images(key: str) -> str:
-    """A key as a path below ``images``; the lists of some copies name that folder, others do not."""
+    """A key as a path below ``images``; the lists of some copies include that folder, others do not."""
     return key.removeprefix("./").removeprefix("images/")
 
 
 def _label_file(root: Path, name: str) -> Mapping[str, int]:
-    """Path below ``images`` to label, from lines of a path and a number."""
+    """Labels by path below ``images``, from lines of a path and a number."""
     labels: dict[str, int] = {}
     for number, line in enumerate(_lines(root, name), start=1):
         key, _, value = line.rpartition(" ")

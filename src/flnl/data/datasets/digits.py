@@ -1,6 +1,6 @@
 """Scikit-learn's handwritten digits: 1,797 real images that come with the library, so nothing is downloaded.
 
-Small enough for a federation to train in seconds; real enough that methods differ on it.
+A federation trains on them in seconds, and methods still differ.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,9 @@ from flnl.data.transforms import Transform
 class Digits:
     """Images of 8x8 with grey values 0..16, 10 classes; stored exactly, without augmentation.
 
-    There is no official split. This one is a rule, not a draw: sorted by class, in the library's order within it,
-    every fifth sample from the first is for testing. It gives 1,437 and 360 samples, each class in proportion.
+    There is no official split. This one is deterministic: of the samples sorted by class, in the library's order within
+    a class, every fifth, starting with the first, is for testing. It gives 1,437 training and 360 test samples with
+    equal class proportions.
     """
 
     name: Literal["digits"]
@@ -29,7 +30,7 @@ class Digits:
     test_size: PositiveCount | None
 
     def __call__(self) -> Dataset:
-        """The data set; the labels are the truth."""
+        """Load the data set; the labels are the truth."""
         from sklearn.datasets import load_digits
 
         source = load_digits()

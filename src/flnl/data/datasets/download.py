@@ -1,7 +1,7 @@
-"""Published files: found, fetched, checked against their checksum and unpacked.
+"""Published files: find them on disk or download them, check their checksums, and unpack them.
 
-Nothing waits in silence: a host that sends nothing is given up after ``timeout`` seconds, one that is slow is
-reported, and every failure is one line that says what can be done by hand.
+A host that sends nothing for ``timeout`` seconds is abandoned, progress of slow downloads is logged, and every failure
+is one line that says what to do by hand.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLOWEST = 1024
-"""Bytes a second below which a transfer counts as stuck; the slowest public host serves fifty times as fast."""
+"""Bytes per second below which a transfer counts as stuck; the slowest public host is fifty times as fast."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """How files may be come by: the keys ``dataset.download``, ``mirror``, ``verify`` and ``timeout``."""
+    """How files are obtained: the keys ``dataset.download``, ``mirror``, ``verify`` and ``timeout``."""
 
     download: bool
-    mirror: str | None  # a URL or a folder that holds the published files
+    mirror: str | None  # a URL or a folder with the published files
     verify: bool
     timeout: float  # seconds
 
 
 @dataclass(frozen=True)
 class Published:
-    """Files as they are published: a name and MD5 each, under one of several base URLs, to be put into ``folder``."""
+    """Published files: their names and MD5 checksums, alternative base URLs, and the ``folder`` to put them into."""
 
     title: str
     folder: Path
@@ -57,17 +57,22 @@ class Published:
 
 
 def expand(path: str) -> Path:
-    """The absolute path of a configured one, with ``~`` for the home directory."""
+    """A configured path made absolute, with ``~`` for the home directory."""
     return Path(path).expanduser().absolute()
 
 
 def provide(wanted: Mapping[Path, str | None], published: Published, access: Access) -> None:
-    """See to it that the ``wanted`` files are there (path and MD5, None where none is known), fetching what is missing.
+    """Make sure that files exist, downloading and unpacking what is missing.
 
-    An archive that already lies in its folder is unpacked even where downloading is off.
+    An archive that is already in its folder is unpacked even if downloading is off.
+
+    Args:
+        wanted: the files, with their MD5 checksums (None if unknown).
+        published: where to download them from.
+        access: whether and how to download.
 
     Raises:
-        UserError: if they are not there and cannot be fetched, or their checksum is another.
+        UserError: if a file is missing and cannot be downloaded, or its checksum is wrong.
     """
     if not all(path.is_file() for path in wanted):
         _complete(wanted, published, access)
@@ -85,16 +90,16 @@ def check(path: Path, md5: str | None) -> None:
     if md5 is None:
         return
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != md5:
+        actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if actual != md5:
         raise UserError(
-            f"dataset.root: {path} is not the published file (its MD5 is {found}, not {md5}): delete it and fetch it"
+            f"dataset.root: {path} is not the published file (its MD5 is {actual}, not {md5}): delete it and fetch it"
             " again, or set dataset.verify=false to use it as it is"
         )
 
 
 def _complete(wanted: Mapping[Path, str | None], published: Published, access: Access) -> None:
-    """Fetch and unpack what is missing, one process at a time."""
+    """Download and unpack what is missing, one process at a time."""
     folder = published.folder
     archives = [folder / name for name in published.md5]
     if access.download or any(archive.is_file() for archive in archives):
@@ -116,15 +121,15 @@ def _complete(wanted: Mapping[Path, str | None], published: Published, access: A
             raise UserError(f"dataset.root: {published.title} cannot be put into {folder}: {error}") from error
     absent = [path for path in wanted if not path.is_file()]
     if absent:
-        remedy = "delete what was fetched and run" if access.download else "set dataset.download=true, or run"
+        remedy = "delete the downloaded files and run" if access.download else "set dataset.download=true, or run"
         raise UserError(
-            f"dataset.root: {published.title} is not there ({absent[0]} is missing): {remedy}: {_command(published)}"
+            f"dataset.root: {published.title} is missing ({absent[0]} does not exist): {remedy}: {_command(published)}"
         )
 
 
 @contextmanager
 def _alone(path: Path, title: str) -> Iterator[None]:
-    """Hold a lock file: another run of a sweep may be fetching the same files."""
+    """Hold a lock file: another run of a sweep may be downloading the same files."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
@@ -140,7 +145,7 @@ def _alone(path: Path, title: str) -> Iterator[None]:
 
 
 def _sources(name: str, published: Published, access: Access) -> list[str]:
-    """The URLs of one file, in the order they are tried."""
+    """The URLs of a file, in the order in which they are tried."""
     if access.mirror is None:
         bases = list(published.bases)
     elif "://" in access.mirror:
@@ -151,7 +156,7 @@ def _sources(name: str, published: Published, access: Access) -> list[str]:
 
 
 def _command(published: Published) -> str:
-    """A shell command that fetches the published files to where ``provide`` finds and unpacks them."""
+    """A shell command that downloads the published files into their folder, for the user to run."""
     names = list(published.md5)
     several = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
     url = shlex.quote(f"{published.bases[0].rstrip('/')}/{several}")
@@ -159,10 +164,10 @@ def _command(published: Published) -> str:
 
 
 def fetch(target: Path, urls: Sequence[str], timeout: float) -> None:
-    """Download the first of ``urls`` that answers; ``target`` appears only once it is whole.
+    """Download from the first of ``urls`` that works; ``target`` appears only when it is complete.
 
     Raises:
-        UserError: if none could be read to its end.
+        UserError: if no URL could be downloaded completely.
     """
     failures = []
     for url in urls:
@@ -188,11 +193,11 @@ def fetch(target: Path, urls: Sequence[str], timeout: float) -> None:
 
 
 def _transfer(url: str, target: Path, timeout: float) -> None:
-    """Copy a URL's content to ``target``, reporting progress every ten seconds.
+    """Copy a URL's content to ``target``, logging progress every ten seconds.
 
     Raises:
-        OSError: if the host does not answer, is stuck or breaks off.
-        UserError: if the URL's name and password were hidden, and nobody knows them.
+        OSError: if the host does not answer, is too slow, or closes the connection early.
+        UserError: if the URL's credentials were redacted and are not known any more.
     """
     from urllib.request import urlopen
 
@@ -204,7 +209,7 @@ def _transfer(url: str, target: Path, timeout: float) -> None:
         total = int(response.headers.get("Content-Length") or 0)
         received = window = 0
         reported = opened = time.monotonic()
-        read = getattr(response, "read1", response.read)  # read1 hands over what is there instead of waiting for more
+        read = getattr(response, "read1", response.read)  # read1 returns available bytes without waiting for more
         while chunk := read(1 << 18):
             file.write(chunk)
             received += len(chunk)
@@ -222,10 +227,10 @@ def _transfer(url: str, target: Path, timeout: float) -> None:
 
 
 def _request(url: str) -> Request:
-    """What asks for ``url``, with its name and password in a header that goes to its host and to no other.
+    """The request for ``url``, with its credentials in a header that is not forwarded to other hosts.
 
     Raises:
-        UserError: if they were hidden, and nobody knows them.
+        UserError: if the credentials were redacted and are not known any more.
     """
     from urllib.request import Request
 
@@ -235,8 +240,8 @@ def _request(url: str) -> Request:
         known = of_host(host)
         if known is None:
             raise UserError(
-                f"dataset.mirror: {redacted(url)} has to be fetched, and the host's name and password are not kept with"
-                f" a run: write them in the place of {HIDDEN} again"
+                f"dataset.mirror: {redacted(url)} has to be fetched, but runs do not record name and password: write"
+                f" them again in place of {HIDDEN}"
             )
         credentials = known
     if not at:
@@ -252,10 +257,10 @@ def _request(url: str) -> Request:
 
 
 def unpack(archive: Path) -> None:
-    """Unpack a ``.tar.gz`` into its folder, replacing nothing, a ``.gz`` beside it; leave any other file as it is.
+    """Unpack a ``.tar.gz`` into its folder without replacing files, or a ``.gz`` beside it; ignore other files.
 
     Raises:
-        UserError: if it is broken.
+        UserError: if the archive is broken.
     """
     try:
         if archive.name.endswith(".tar.gz"):
@@ -264,7 +269,7 @@ def unpack(archive: Path) -> None:
                     tar.extractall(temporary, filter="data")
                 for path in sorted(path for path in Path(temporary).rglob("*") if path.is_file()):
                     target = archive.parent / path.relative_to(temporary)
-                    if not target.exists():  # what lies there may be somebody's own
+                    if not target.exists():  # keep existing files: the user may have changed them
                         target.parent.mkdir(parents=True, exist_ok=True)
                         path.replace(target)
         elif archive.suffix == ".gz":

@@ -1,6 +1,6 @@
-"""A user's own images: a folder for each class, or one folder and a file of labels.
+"""User-defined images: a folder for each class, or one folder and a file of labels.
 
-Small sets are decoded once and kept in memory, large ones file by file when a batch asks; the pixels are the same.
+Small sets are decoded once and kept in memory, large ones are decoded batch by batch; the pixels are the same.
 """
 
 import logging
@@ -30,13 +30,14 @@ SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 class ImageFolder:
     """Images in ``root/train`` and ``root/test``, a folder for each class in both.
 
-    ``labels`` is a CSV file (path below ``train``, label, and if known true and client) with the labels to learn from;
-    ``truth`` says who knows the correct ones: the class's ``folder``, the ``csv`` file's column ``true``, or ``none``.
-    Where a file gives the labels and the folders are not the truth, ``train`` may have any folders or none, and the
-    classes are those of ``test``. A sample's id is its path below ``train``, with ``/`` on every system.
+    ``labels`` is a CSV file with the labels for training (columns: path below ``train``, label, and if known true and
+    client). ``truth`` says where the correct labels are: in the class ``folder``, in the ``csv`` file's column
+    ``true``, or nowhere (``none``). If a file gives the labels and the folders are not the truth, ``train`` may have
+    any folders or none, and the classes are those of ``test``. A sample's id is its path below ``train``, with ``/`` on
+    every system.
 
-    The fingerprint covers paths and what is in the files, or by ``names`` paths and file sizes, whether the images are
-    held in memory or not. ``cache`` is the folder where what is in the files is remembered.
+    The fingerprint covers paths and contents of the files, or with ``names`` paths and sizes, whether or not the images
+    are held in memory. ``cache`` is the folder where digests of files are cached.
     """
 
     name: str
@@ -44,7 +45,7 @@ class ImageFolder:
     labels: PathText | None  # a relative path begins at root
     truth: Literal["folder", "csv", "none"]
     image_size: PositiveCount
-    crop_from: PositiveCount | None  # training images get this size before a crop of image_size is taken
+    crop_from: PositiveCount | None  # training images are resized to this before a crop of image_size is taken
     padding: Count
     flip: bool
     color: Literal["rgb", "grey"]
@@ -54,14 +55,14 @@ class ImageFolder:
     threads: PositiveCount
     train_size: PositiveCount | None
     test_size: PositiveCount | None
-    fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack it, and the next
+    fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack this key and the next
     cache: Annotated[str | None, FromFiles(None)] = None
 
     def __call__(self) -> Dataset:
-        """The data set.
+        """Load the data set.
 
         Raises:
-            UserError: if folders, label file and configuration do not fit each other.
+            UserError: if folders, label file and configuration do not match.
         """
         root = expand(self.root)
         if self.crop_from is not None and self.crop_from < self.image_size:
@@ -70,13 +71,13 @@ class ImageFolder:
                 " that is taken from it"
             )
         train_paths, test_paths = _listing(root, "train"), _listing(root, "test")
-        class_folders = self.labels is None or self.truth == "folder"  # in train; in test always
+        class_folders = self.labels is None or self.truth == "folder"  # whether train has them; test always does
         classes = _classes(root / "train", train_paths) if class_folders else _classes(root / "test", test_paths)
-        own = _folder_labels(root / "train", train_paths, classes) if class_folders else None
+        folder_labels = _folder_labels(root / "train", train_paths, classes) if class_folders else None
         table = None
         if self.labels is not None:
             table = read_label_file(root / Path(self.labels).expanduser(), "path", train_paths, classes)
-        truth, given = choose_labels(self.truth, "folder", own, table)
+        truth, given = choose_labels(self.truth, "folder", folder_labels, table)
         dataset = assemble(
             name=self.name,
             classes=classes,
@@ -119,7 +120,7 @@ class ImageFolder:
         return Transform((self.image_size, self.image_size), mean, std, padding=self.padding, flip=self.flip)
 
     def _fits(self, train: int, test: int) -> bool:
-        """Whether the images are to be held in memory."""
+        """Whether to hold the images in memory."""
         if self.in_memory != "auto":
             return self.in_memory
         values = (train + test) * self.image_size**2
@@ -129,47 +130,47 @@ class ImageFolder:
 
 
 def _listing(root: Path, split: str) -> tuple[str, ...]:
-    """The images below a folder, relative to it, sorted by folder and name; devices and pipes are named and left out.
+    """The images below a folder, as relative paths sorted by folder and name; devices and pipes are logged and skipped.
 
     Raises:
         UserError: if there are none.
     """
     folder = root / split
-    found, others = [], []
+    images, others = [], []
     for path in folder.rglob("*"):
         if path.suffix.lower() not in SUFFIXES or path.name.startswith("."):
             continue
         if path.is_file():
-            found.append(path.relative_to(folder))
+            images.append(path.relative_to(folder))
         elif not path.is_dir():
             others.append(path)
     if others:
         more = f", and so are {len(others) - 1} more" if len(others) > 1 else ""
-        log.warning("%s is no regular file and is left out%s", min(others), more)
-    if not found:
+        log.warning("%s is not a regular file and is left out%s", min(others), more)
+    if not images:
         raise UserError(
             f"dataset.root: there are no images below {folder}: put them into"
             f" {folder}/CLASS/NAME.jpg, and set dataset.root to {'this' if root.is_dir() else 'the'} folder that has"
             " train and test"
         )
-    return tuple(path.as_posix() for path in sorted(found, key=lambda path: (path.parts[:-1], path.name)))
+    return tuple(path.as_posix() for path in sorted(images, key=lambda path: (path.parts[:-1], path.name)))
 
 
 def _classes(folder: Path, paths: Sequence[str]) -> tuple[str, ...]:
     """The names of the class folders, sorted.
 
     Raises:
-        UserError: if an image lies in none, or there is one class only.
+        UserError: if an image is in no class folder, or there is only one class.
     """
     loose = [path for path in paths if "/" not in path]
     if loose:
         raise UserError(
-            f"dataset.root: {folder / loose[0]} lies in no class's folder: move it to {folder}/CLASS, or, if it is for"
+            f"dataset.root: {folder / loose[0]} is in no class folder: move it to {folder}/CLASS, or, if it is for"
             " training, set dataset.labels to a CSV file that gives the labels and dataset.truth=none"
         )
     classes = tuple(sorted({path.split("/", 1)[0] for path in paths}))
     if len(classes) < 2:
-        raise UserError(f"dataset.root: {folder} has images in one folder only ({classes[0]}): a class each is needed")
+        raise UserError(f"dataset.root: {folder} has images of one class only ({classes[0]}): at least two are needed")
     return classes
 
 
@@ -177,7 +178,7 @@ def _folder_labels(folder: Path, paths: Sequence[str], classes: Sequence[str]) -
     """The class of each image by its folder, [N].
 
     Raises:
-        UserError: if a folder is no class.
+        UserError: if a folder is not one of the classes.
     """
     numbers = {name: i for i, name in enumerate(classes)}
     names = [path.split("/", 1)[0] for path in paths]

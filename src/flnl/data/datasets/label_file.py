@@ -1,6 +1,6 @@
-"""Labels that a user brings in a CSV file: what was given, and if known what is true and whose the sample is.
+"""Read a user's labels from a CSV file: the given label, and if known the true label and the client.
 
-Every sample has exactly one line; whatever does not fit is an error that names the line.
+Every sample has exactly one line; errors name the line.
 """
 
 import csv
@@ -25,14 +25,21 @@ class LabelFile:
 
 
 def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Sequence[str]) -> LabelFile:
-    """A CSV file with a header: ``column`` (the sample), ``label``, and if there ``true`` and ``client``.
+    """Read a CSV file with a header: ``column`` (the sample), ``label``, and optionally ``true`` and ``client``.
 
-    A label is the name of a class, or its number where no class is named by a number. Clients are numbered as by
-    ``number_clients``. A sample or label that begins like a formula may have a mark before it, as in a run's
+    A label is the name of a class, or its number if no class name is a number. Clients are numbered by
+    ``number_clients``. A sample or label that looks like a formula may have a ``'`` before it, as in a run's
     ``labels.csv`` (see ``flnl.storage.spreadsheet``).
 
+    Args:
+        path: the file.
+        column: name of the column with the samples.
+        samples: the training samples, in the order of the result.
+        classes: the names of the classes.
+
     Raises:
-        UserError: if the file cannot be read, or a sample is unknown, named twice or missing, or a label is no class.
+        UserError: if the file cannot be read; if a sample is unknown, duplicated or missing; or if a label is not a
+            class.
     """
     rows = _rows(path, column)
     position = {sample: i for i, sample in enumerate(samples)}
@@ -40,7 +47,7 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
     if not any(name.isdecimal() for name in classes):
         numbers |= {str(i): i for i in range(len(classes))}
 
-    line = dict.fromkeys(samples, 0)  # where each sample is named
+    line = dict.fromkeys(samples, 0)  # line number of each sample
     columns: dict[str, list[int]] = {name: [0] * len(samples) for name in ("label", "true") if name in rows[0]}
     owners = [""] * len(samples)
     for number, row in enumerate(rows, start=2):
@@ -58,7 +65,7 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
             values[position[sample]] = numbers[label]
         if "client" in row:
             if not row["client"]:
-                raise UserError(f"{where}: it names no client")
+                raise UserError(f"{where}: the client is empty")
             owners[position[sample]] = row["client"]
     missing = [sample for sample in samples if not line[sample]]
     if missing:
@@ -74,31 +81,38 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
 
 
 def choose_labels(
-    truth: str, own_name: str, own: Labels | None, table: LabelFile | None
+    truth: str, builtin_name: str, builtin: Labels | None, table: LabelFile | None
 ) -> tuple[Labels | None, Labels | None]:
-    """The true and the given labels of a training set, None where there are none.
+    """Decide which labels of a training set are true and which are given.
 
-    ``own`` are the labels it has without a label file, under ``own_name``; ``truth`` says which are the correct ones:
-    ``own_name``, ``csv`` (the label file's column ``true``) or ``none``. A label file's labels are the given ones;
-    without it the set's own are, unless they are the truth.
+    A label file's labels are the given ones. Without it, the data set's labels are given, unless they are the truth.
+
+    Args:
+        truth: which labels are correct: ``builtin_name``, ``csv`` (the label file's column ``true``) or ``none``.
+        builtin_name: name of the labels that the data set has without a label file.
+        builtin: those labels, None if there are none.
+        table: the label file, None if there is none.
+
+    Returns:
+        The true and the given labels; None if unknown.
 
     Raises:
-        UserError: if what is to be the truth is not there, or nothing gives labels.
+        UserError: if the labels that ``truth`` names do not exist, or there are no labels at all.
     """
     if truth == "csv" and (table is None or table.true is None):
         raise UserError("dataset.truth=csv needs a label file with a column 'true': set dataset.labels to one")
-    if truth == own_name and own is None:
+    if truth == builtin_name and builtin is None:
         raise UserError(
-            f"dataset.truth={own_name} needs labels there: set dataset.truth=none, or csv if the file knows it"
+            f"dataset.truth={builtin_name} needs labels there: set dataset.truth=none, or csv if the file knows it"
         )
-    if own is None and table is None:
+    if builtin is None and table is None:
         raise UserError("dataset.labels: the training samples have no labels: set it to a CSV file that gives them")
     if truth == "csv":
         assert table is not None
         return table.true, table.given
-    if truth == own_name:
-        return own, table.given if table else None
-    return None, table.given if table else own
+    if truth == builtin_name:
+        return builtin, table.given if table else None
+    return None, table.given if table else builtin
 
 
 def number_clients(names: Sequence[str]) -> Indices:
@@ -116,10 +130,10 @@ def number_clients(names: Sequence[str]) -> Indices:
 
 
 def _rows(path: Path, column: str) -> list[dict[str, str]]:
-    """The lines of the file by column, with the columns that have to be there."""
+    """The lines of the file as dictionaries, after checking that the required columns exist."""
     try:
         if path.exists() and not path.is_file():
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
             rows, header = list(reader), list(reader.fieldnames or [])
@@ -135,14 +149,14 @@ def _rows(path: Path, column: str) -> list[dict[str, str]]:
         )
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise UserError(f"dataset.labels: line {number} of {path} has not as many values as the header")
+            raise UserError(f"dataset.labels: line {number} of {path} has another number of values than the header")
     if not rows:
-        raise UserError(f"dataset.labels: {path} has no lines but its header")
+        raise UserError(f"dataset.labels: {path} has no lines after its header")
     return rows
 
 
 def _either(written: str, known: Container[str]) -> str:
-    """What a cell stands for: what is written there, or where that is not known, the text that was made a cell of."""
+    """The name in a cell: the cell itself if it is a known name, else the text without a ``'`` before a formula."""
     return written if written in known else text_of(written)
 
 

@@ -1,8 +1,8 @@
 """MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100, through torchvision.
 
-Addresses, checksums and readers are torchvision's. Fetching is ours, since torchvision's waits for ever, knows no
-mirror and cannot accept files that differ from the published ones; so is reading CIFAR's pickles, which torchvision
-lets run whatever they name.
+URLs, checksums and readers are torchvision's. Downloading is ours: torchvision's has no timeout, no mirrors, and cannot
+accept files that differ from the published ones. Reading CIFAR's pickles is ours, since torchvision executes any code
+that they name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIGITS = tuple("0123456789")
 
 @dataclass(frozen=True)
 class Cifar:
-    """CIFAR-10 or CIFAR-100: 50,000 and 10,000 colour images of 32x32; crops padded by 4 and mirror images."""
+    """CIFAR-10 or CIFAR-100: 50,000 and 10,000 colour images of 32x32; random crops padded by 4, random flips."""
 
     name: Literal["cifar10", "cifar100"]
     root: PathText
@@ -47,7 +47,7 @@ class Cifar:
     test_size: PositiveCount | None
 
     def __call__(self) -> Dataset:
-        """The data set; the labels are the truth."""
+        """Load the data set; the labels are the truth."""
         from torchvision import datasets
 
         kind: Any = datasets.CIFAR10 if self.name == "cifar10" else datasets.CIFAR100
@@ -61,11 +61,11 @@ class Cifar:
         provide({folder / name: md5 for name, md5 in files.items()}, published, access)
 
         with _reading(folder):
-            # What differs from the published files was refused above, or is wanted.
+            # Files that differ from the published ones were refused above, or are accepted by verify=false.
             classes = _class_names(folder / kind.meta["filename"], kind.meta["key"])
             listed = [[folder / name for name, _ in split] for split in (kind.train_list, kind.test_list)]
             splits = [_split(*_batches(files), len(classes)) for files in listed]
-        # CIFAR-10's usual deviation is the mean of the images' own; over all pixels it is (.247, .244, .262).
+        # CIFAR-10's customary deviation is the mean over images; over all pixels it is (.247, .244, .262).
         ten = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
         hundred = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
         mean, std = IMAGENET if self.normalize == "imagenet" else ten if self.name == "cifar10" else hundred
@@ -96,7 +96,7 @@ class Mnist:
     test_size: PositiveCount | None
 
     def __call__(self) -> Dataset:
-        """The data set; the labels are the truth."""
+        """Load the data set; the labels are the truth."""
         from torchvision import datasets
 
         kind: Any = datasets.MNIST if self.name == "mnist" else datasets.FashionMNIST
@@ -104,13 +104,13 @@ class Mnist:
         folder = root / kind.__name__ / "raw"
         archives = dict(kind.resources)
         published = Published(kind.__name__, folder, [base.rstrip("/") for base in kind.mirrors], archives)
-        # Published are the archives' checksums; those of MNIST's contents are well known besides.
+        # torchvision publishes checksums of the archives only; those of MNIST's contents are well known.
         inside = MNIST_CONTENTS if self.name == "mnist" else {}
         wanted = {folder / name.removesuffix(".gz"): inside.get(name.removesuffix(".gz")) for name in archives}
         provide(wanted, published, Access(self.download, self.mirror, self.verify, self.timeout))
 
         with _reading(folder):
-            # Files of an earlier torchvision, which are no published ones, would be read in their place.
+            # Without this, torchvision would read files that its earlier versions have processed.
             reader: Any = type(kind.__name__, (kind,), {"_check_legacy_exist": lambda _: False})
             sets = [reader(root, train=flag) for flag in (True, False)]
             splits = [_split(s.data.numpy()[:, None], s.targets, 10, 28) for s in sets]
@@ -130,7 +130,7 @@ class Mnist:
 
 @dataclass(frozen=True)
 class Svhn:
-    """SVHN, cropped digits: 73,257 and 26,032 colour images of 32x32; crops padded by 4, no mirror images of digits."""
+    """SVHN, cropped digits: 73,257 and 26,032 colour images of 32x32; random crops padded by 4, no flips of digits."""
 
     name: Literal["svhn"]
     root: PathText
@@ -143,7 +143,7 @@ class Svhn:
     test_size: PositiveCount | None
 
     def __call__(self) -> Dataset:
-        """The data set; the labels are the truth, with the files' label 10 for the digit 0 made 0."""
+        """Load the data set; the labels are the truth, with the files' label 10 for the digit 0 changed to 0."""
         from torchvision import datasets
 
         root = expand(self.root)
@@ -177,15 +177,15 @@ MNIST_CONTENTS = {
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
-"""MD5 of what is in MNIST's archives."""
+"""MD5 of the unpacked files of MNIST."""
 
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    """What a reader says of a broken file, in one line."""
+    """Turn any error of a reader into a one-line UserError."""
     try:
         yield
-    except Exception as error:  # a broken file fails in any way
+    except Exception as error:  # a broken file can raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"dataset.root: the files in {folder} cannot be read ({reason}): delete them and fetch them again with "
@@ -197,16 +197,16 @@ def _class_names(file: Path, key: str) -> tuple[str, ...]:
     """The names of CIFAR's classes.
 
     Raises:
-        ValueError: if they are no texts.
+        ValueError: if they are not text.
     """
     names = read_array_pickle(file)[key]
     if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{file.name} names classes by something else than text")
+        raise ValueError(f"the class names of {file.name} are not text")
     return tuple(names)
 
 
 def _batches(files: Sequence[Path]) -> tuple[NDArray[Any], list[int]]:
-    """Images [N, 3, 32, 32] and labels [N] of CIFAR's batches, one after the other."""
+    """Images [N, 3, 32, 32] and labels [N] of CIFAR's batches, concatenated."""
     pixels, labels = [], list[int]()
     for file in files:
         batch = read_array_pickle(file)
@@ -219,7 +219,7 @@ def _split(pixels: Any, values: Any, classes: int, side: int = 32) -> tuple[Tens
     """Images uint8 [N, C, ``side``, ``side``] and labels int64 [N] of a split, checked against each other.
 
     Raises:
-        ValueError: if they do not fit.
+        ValueError: if they do not match.
     """
     labels = np.asarray(values, np.int64)
     if pixels.dtype != np.uint8 or labels.shape != (len(pixels),) or pixels.shape[2:] != (side, side):

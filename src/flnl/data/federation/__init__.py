@@ -1,1 +1,1 @@
-"""The federation: who holds which samples with which labels; its card and figure."""
+"""The federation: which client holds which samples with which labels; its card and figure."""

@@ -1,4 +1,4 @@
-"""``flnl card [key=value ...]``: draw a federation and show its card, without training."""
+"""``flnl card KEY=VALUE ...``: build a federation without training, and show its card."""
 
 from __future__ import annotations
 
@@ -12,12 +12,25 @@ from flnl.core.errors import UserError
 FIGURE = "federation.png"
 
 
+USAGE = """\
+flnl card KEY=VALUE ...
+Build a federation without training; print its card, and save the card and a figure.
+
+  flnl card partition=fedcorr noise.rho=0.6    overrides as of a run; flnl run --help lists them
+  flnl card ... output=FOLDER                  save into FOLDER; by default into a new folder of output_root"""
+
+
 def show(overrides: Sequence[str]) -> Path:
-    """Build the federation that the overrides describe, print its card, and give the folder that has it and the figure.
+    """Build the federation that the overrides describe, print its card, and save the card and a figure.
+
+    Returns:
+        The folder of card and figure.
 
     Raises:
-        UserError: for what the user can mend.
+        UserError: for mistakes that the user can correct.
     """
+    if options := [word for word in overrides if word.startswith("-")]:
+        raise UserError(f"{options[0]}: flnl card takes overrides alone, as in noise.rho=0.6; see flnl card --help")
     from rich.console import Console
 
     from flnl.config import compose
@@ -34,10 +47,10 @@ def show(overrides: Sequence[str]) -> Path:
     key, folder = "output", Path(cfg.output or "")
     if cfg.output is None:
         key, folder = "output_root", Path(cfg.output_root) / f"federation-{federation.fingerprint[:8]}"
-    found = card(federation)
+    contents = card(federation)
     files = {
-        "card.json": (json.dumps(found) + "\n").encode(),
-        "card.md": markdown(found).encode(errors="backslashreplace"),
+        "card.json": (json.dumps(contents) + "\n").encode(),
+        "card.md": markdown(contents).encode(errors="backslashreplace"),
         FIGURE: encoded(federation),
     }
     try:
@@ -47,20 +60,20 @@ def show(overrides: Sequence[str]) -> Path:
     except OSError as error:
         raise UserError(f"{key}={cfg[key]}: {error.strerror or error}; choose a folder you can write to") from error
     console = Console()
-    for table in tables(found, console.width):
+    for table in tables(contents, console.width):
         console.print(table)
     print_line(f"card.md, card.json and {FIGURE} are in {folder}")
     return folder
 
 
 def main() -> None:
-    """What ``flnl card`` runs."""
+    """Entry point of ``flnl card``."""
     from flnl.cli import guard
 
     if {"-h", "--help"} & set(sys.argv[1:]):
-        print("flnl card [key=value ...]: draw a federation and show its card, without training")
+        print(USAGE)
         return
-    guard.guarded(lambda: show(sys.argv[1:]))
+    guard.guarded(lambda: show(sys.argv[1:]), name="flnl card")
 
 
 if __name__ == "__main__":

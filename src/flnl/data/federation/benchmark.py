@@ -1,4 +1,4 @@
-"""Clean samples that the server holds: a share of the test set, for methods that score models on it."""
+"""The server's clean samples: a share of the test set, for methods that score models on them."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from flnl.numerics.label_flips import whole
 
 
 def held_by_server(labels: Labels, share: Share) -> Indices:
-    """Positions, ascending, of ``share`` of each class of the test ``labels`` [M], rounded down.
+    """Ascending positions of a ``share`` of each class of the test ``labels`` [M], rounded down.
 
-    The same for every run of a data set, whatever its seed (FedES, Sec. 5.1, takes a fifth): so runs with and without
-    a use for them are scored on the same rest.
+    They are the same for all runs on a data set, independent of the seed, so that runs of all methods are scored on the
+    same remaining samples. FedES (Sec. 5.1) uses a fifth.
     """
     some = [stream(0, "benchmark", c).permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
     chosen = [index[: whole(share * len(index))] for index in some]

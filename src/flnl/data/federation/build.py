@@ -1,7 +1,7 @@
-"""A federation: a data set, dealt to clients, with the labels they were given. Drawn once, then only read.
+"""A federation: a data set, divided among clients, with their given labels. Drawn once, then read-only.
 
-Truth is in ``Federation.truth`` and nowhere else: what clients hold has no such field, and the data set that a
-federation carries has the given labels in the truth's place.
+The true labels are only in ``Federation.truth``: clients' samples have no such field, and the federation's data set has
+the given labels instead.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Clients, what they hold, and the labels they were given."""
+    """Clients, their samples and their given labels."""
 
     dataset: Dataset  # images, test set and transform; its ``given`` are the labels below, its ``truth`` is None
-    clients: tuple[Indices, ...]  # [K] of positions in ``dataset.train``, ascending; what each client trains on
-    validation: Indices  # [V], held out of the clients' samples, ascending; their labels are as noisy
+    clients: tuple[Indices, ...]  # [K] ascending positions in ``dataset.train``: each client's training samples
+    validation: Indices  # [V], ascending: held out of the clients' samples, with equally noisy labels
     dropped: Indices  # samples of no client, ascending
     given: Tensor  # int64 [N]
-    truth: Tensor | None  # int64 [N], for the evaluator alone
-    nominal: tuple[float, ...] | None  # [K], the rate the noise model gave each client; see the model for its meaning
+    truth: Tensor | None  # int64 [N], only for the evaluator
+    nominal: tuple[float, ...] | None  # [K], each client's rate in the noise model, which defines its meaning
     fingerprint: str  # sha256 of all of the above
-    benchmark: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test set, held by the server
-    names_fingerprint: str | None = None  # the same with files told by paths and sizes; None where there are no files
+    benchmark: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # the server's samples of the test set
+    names_fingerprint: str | None = None  # the same, with paths and sizes of files; None if there are no files
 
     @property
     def by_names(self) -> bool:
-        """Whether files are told by their paths and sizes alone."""
+        """Whether the fingerprint covers only paths and sizes of files."""
         return self.fingerprint == self.names_fingerprint
 
     @property
     def num_clients(self) -> int:
-        """The number of clients K, those without data included."""
+        """The number of clients K, including those without data."""
         return len(self.clients)
 
     @property
@@ -71,7 +71,7 @@ class Federation:
 
     @cached_property
     def tested(self) -> Indices:
-        """Positions in the test set that models are scored on: those that the server does not hold."""
+        """Positions in the test set on which models are scored: all that the server does not hold."""
         return np.setdiff1d(np.arange(len(self.dataset.test_labels)), self.benchmark)
 
     @cached_property
@@ -85,18 +85,18 @@ class Federation:
         return tuple(k for k, n in self.sizes.items() if n)
 
     def samples(self, client: int) -> Samples:
-        """A client's data as a method may see it; the images are shared with every other client."""
+        """A client's data as methods see it; all clients share the image store."""
         index = torch.from_numpy(self.clients[client])
         return Samples(images=self.dataset.train, index=index, given=self.given[index])
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """What chance decided: all of a federation that is not the data set."""
+    """The random part of a federation: everything except the data set."""
 
     owner: Indices  # [N], each sample's client, or LEFT_OUT
     num_clients: int
-    held_out: NDArray[np.bool_]  # [N], whether it is for validation
+    held_out: NDArray[np.bool_]  # [N], whether a sample is for validation
     given: Labels  # [N]
     nominal: NDArray[np.float64] | None  # [K]
 
@@ -112,10 +112,10 @@ class Draw:
 
 @runtime_checkable
 class ReadsFiles(Protocol):
-    """A part whose outcome depends on files, too."""
+    """A part whose outcome depends on files."""
 
     def files(self) -> tuple[Path, ...]:
-        """Those files."""
+        """The files."""
 
 
 def build(
@@ -127,15 +127,21 @@ def build(
     cache: Path | None = None,
     benchmark: float = 0.0,
 ) -> Federation:
-    """Deal a data set to clients and let labels go wrong.
+    """Divide a data set among clients and add label noise.
 
-    The order follows from the noise: that of the whole set is drawn first, that inside clients after the partition.
-    ``validation`` is the share of every client's samples that is held out, rounded down, so that none loses its last.
-    ``benchmark`` is the share of the test set that the server holds, on which no model is scored.
-    ``cache`` is a folder where draws are kept; one that does not match its checksum is drawn again.
+    The noise decides the order: noise of the whole set is drawn before the partition, noise inside clients after it.
+
+    Args:
+        dataset: the data set.
+        partition: divides the samples among clients.
+        noise: draws the given labels.
+        seed: seed of partition, noise and validation samples.
+        validation: share of every client's samples that is held out, rounded down, so that no client loses its last.
+        cache: folder where draws are cached; a draw that does not match its checksum is repeated.
+        benchmark: share of the test set that the server holds; models are not scored on it.
 
     Raises:
-        UserError: if the parts do not fit each other or the data.
+        UserError: if the parts do not match each other or the data.
     """
     file = _cache_file(cache, dataset, partition, noise, seed, validation)
     drawn = _load(file, len(dataset.labels)) if file is not None else None
@@ -163,11 +169,11 @@ def _fingerprint(dataset: str, drawn: Draw) -> str:
 
 
 def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, validation: float) -> Draw:
-    """Partition, noise and held-out samples, each from a stream of its own."""
+    """Draw partition, noise and held-out samples, each from a separate stream."""
     if dataset.given is not None and not isinstance(noise, Clean):
         raise UserError(
-            f"the labels of {dataset.name} come as they were given, and simulated noise starts from correct ones: "
-            f"set noise=none to take them as they are"
+            f"the labels of {dataset.name} are given and may be wrong, and simulated noise starts from correct ones: "
+            f"set noise=none to use them as they are"
         )
     by = getattr(partition, "by", None)
     if isinstance(noise, ClientNoise):
@@ -175,7 +181,7 @@ def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, valida
             raise UserError(f"simulated noise needs true labels, and {dataset.name} has none: set noise=none")
         if by == "given":
             raise UserError(
-                "partition.by=given follows labels that are not there yet: this noise is drawn inside each client, "
+                "partition.by=given follows labels that do not exist yet: this noise is drawn inside each client, "
                 "after the partition. Set partition.by=truth, or noise of the whole set (noise=symmetric, random ...)"
             )
         split = partition(_pool(dataset, dataset.truth), stream(seed, "partition"))
@@ -200,10 +206,10 @@ def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, valida
 
 
 def from_config(cfg: DictConfig, cache: Path | None = None) -> Federation:
-    """The federation that a composed configuration describes."""
+    """Build the federation that a composed configuration describes."""
     from flnl.config.compose import build as construct
 
-    parts = construct(cfg.partition), construct(cfg.noise)  # first: their faults cost nothing to find
+    parts = construct(cfg.partition), construct(cfg.noise)  # first: their errors appear before data are read
     dataset = construct(cfg.dataset)
     made = dataset() if callable(dataset) else dataset
     return build(made, *parts, cfg.data_seed, cfg.eval.validation, cache, cfg.eval.benchmark)
@@ -216,14 +222,14 @@ def _pool(dataset: Dataset, labels: Labels) -> Pool:
 def _cache_file(
     cache: Path | None, dataset: Dataset, partition: Partition, noise: Noise, seed: int, validation: float
 ) -> Path | None:
-    """Where a draw is kept: named by all that decides it, the code that draws included."""
+    """The cache file of a draw, named after everything that determines it, including the code."""
     if cache is None or not dataset.fingerprint:
         return None
     parts = {}
     for name, part in (("partition", partition), ("noise", noise)):
         files = part.files() if isinstance(part, ReadsFiles) else ()
         if not all(file.is_file() for file in files):
-            return None  # drawing will say what is missing
+            return None  # drawing will report what is missing
         contents = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
         parts[name] = [type(part).__qualname__, asdict(part), contents]  # type: ignore[call-overload]
     here = Path(__file__).parents[1]
@@ -243,7 +249,7 @@ def _cache_file(
 
 
 def _save(file: Path, drawn: Draw) -> None:
-    """Write a draw whole or not at all. A cache that cannot be written costs time, not the run."""
+    """Cache a draw atomically. If it cannot be written, only a warning is logged."""
     arrays = {
         "owner": drawn.owner,
         "num_clients": np.array(drawn.num_clients),
@@ -263,11 +269,11 @@ def _save(file: Path, drawn: Draw) -> None:
     except OSError as error:
         if half is not None:
             half.unlink(missing_ok=True)
-        log.warning("the federation could not be kept in %s: %s", file.parent, error)
+        log.warning("the federation could not be cached in %s: %s", file.parent, error)
 
 
 def _load(file: Path, n: int) -> Draw | None:
-    """A kept draw of ``n`` samples, or None where there is none that can be trusted."""
+    """A cached draw of ``n`` samples; None if there is none, or it is damaged."""
     if not file.is_file():
         return None
     try:
@@ -276,7 +282,7 @@ def _load(file: Path, n: int) -> Draw | None:
             drawn = Draw(kept["owner"], int(kept["num_clients"]), kept["held_out"], kept["given"], nominal)
             if len(drawn.owner) == n and str(kept["digest"]) == drawn.digest():
                 return drawn
-    except Exception as error:  # a damaged file makes a reader fail in any way
+    except Exception as error:  # a damaged file can make a reader raise anything
         log.debug("%s: %r", file, error)
     log.warning("%s is damaged; the federation is drawn again", file)
     return None

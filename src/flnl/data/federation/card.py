@@ -1,6 +1,6 @@
-"""The card of a federation: what was drawn, in numbers that a reader can check.
+"""The card of a federation: its sizes, class counts and noise.
 
-Every number is counted from the federation itself; what needs the truth is left out where there is none.
+All numbers are counted from the federation itself. Those that need the true labels are omitted if these are unknown.
 """
 
 import math
@@ -18,19 +18,19 @@ from flnl.core.terminal import cell, visible
 from flnl.data.federation.build import Federation
 
 FEW = 20
-"""Up to so many clients or classes are listed one by one on the terminal."""
+"""Maximum number of clients or classes that are listed one by one on a terminal."""
 
 Card = dict[str, Any]
 
 
 def class_counts(federation: Federation, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Training samples of each class on each client, by ``labels`` [N]: [K, C]."""
+    """Training samples of each class on each client, [K, C], by ``labels`` [N]."""
     C = federation.num_classes
     return np.array([np.bincount(labels[index], minlength=C) for index in federation.clients], np.int64).reshape(-1, C)
 
 
 def transition(federation: Federation) -> NDArray[np.int64] | None:
-    """How often true class i was given as j, over the clients' training samples: [C, C]; None without the truth."""
+    """Counts [C, C] of training samples of true class i with given label j; None without the truth."""
     if federation.truth is None:
         return None
     C, held = federation.num_classes, np.concatenate(federation.clients)
@@ -39,7 +39,7 @@ def transition(federation: Federation) -> NDArray[np.int64] | None:
 
 
 def wrong_shares(federation: Federation) -> list[float | None] | None:
-    """Each client's share of wrong labels, [K], None for one without samples; None without the truth."""
+    """Each client's share of wrong labels, [K], None for a client without samples; None without the truth."""
     if federation.truth is None:
         return None
     wrong = (federation.given != federation.truth).numpy()
@@ -83,12 +83,12 @@ def card(federation: Federation) -> Card:
     }
 
 
-# ------------------------------------------------------------------------------------------------------ for readers
+# ------------------------------------------------------------------------------------------------------ rendering
 
 
 @dataclass(frozen=True)
 class _Table:
-    """One table of the card, before it is markdown or a terminal's."""
+    """One table of the card, independent of the output format."""
 
     title: str
     header: Sequence[str]
@@ -97,7 +97,7 @@ class _Table:
 
 
 def markdown(card: Card) -> str:
-    """The whole card as a page, every client listed."""
+    """The whole card as a Markdown page that lists every client."""
     parts = [f"# {visible(card['dataset'])}, {card['clients']} clients\n"]
     for table in _tables(card, None):
         lines = ["| " + " | ".join(cells) + " |" for cells in (table.header, *table.rows)]
@@ -107,7 +107,7 @@ def markdown(card: Card) -> str:
 
 
 def tables(card: Card, width: int = 80) -> list[RenderableType]:
-    """The card for a terminal of ``width`` columns: of many clients or classes only their spread."""
+    """The card for a terminal of ``width`` columns; many clients or classes are summarised."""
     return [_rich(table) for table in _tables(card, width)]
 
 
@@ -121,7 +121,7 @@ def _rich(table: _Table) -> RenderableType:
 
 
 def _tables(card: Card, width: int | None) -> Iterator[_Table]:
-    """The card's tables; with a ``width``, those that fit a terminal."""
+    """The card's tables; with ``width``, reduced to fit a terminal."""
     card = {**card, "dataset": visible(card["dataset"]), "classes": list(map(visible, card["classes"]))}
     yield _summary(card)
     if width is None or card["clients"] <= FEW:
@@ -152,13 +152,13 @@ def _summary(card: Card) -> _Table:
     if card["noise"] is not None:
         rows.append(("labels that are wrong", _percent(card["noise"])))
     if card["nominal"] is not None:
-        rows.append(("nominal rate", f"{_percent(card['nominal'])} (the noise model's own)"))
+        rows.append(("nominal rate", f"{_percent(card['nominal'])} (set by the noise model)"))
     rows.append(("fingerprint", card["fingerprint"]))
     return _Table(f"Federation of {card['dataset']}", ("", ""), rows)
 
 
 def _clients(card: Card, *, counted: bool) -> _Table:
-    """A row a client, with the counts of each class or only how many classes there are."""
+    """One row per client, with the counts of each class (``counted``) or only the number of classes."""
     header = ["client", "samples", "wrong %", "rate %", *(_heads(card) if counted else ["classes"])]
     rows = []
     for client in card["per_client"]:
@@ -207,7 +207,7 @@ def _confusions(card: Card, most: int = 10) -> _Table:
 
 
 def _heads(card: Card) -> list[str]:
-    """Class names where they fit above a column of counts, numbers otherwise."""
+    """Headings of class columns: the names if they are short, else numbers."""
     names: list[str] = card["classes"]
     return names if max(map(len, names)) <= 4 else [str(c) for c in range(len(names))]
 

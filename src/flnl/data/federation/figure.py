@@ -1,6 +1,6 @@
-"""The figure of a federation: who holds which classes, how much, and how noisy it is.
+"""The figure of a federation: which classes clients hold, how many samples, and how noisy they are.
 
-One column a client in every panel on the left, so that a client can be followed from top to bottom.
+In the panels on the left, each client has the same column, so it can be followed from top to bottom.
 """
 
 import io
@@ -25,7 +25,7 @@ def encoded(federation: Federation) -> bytes:
 
 
 def draw(federation: Federation) -> Figure:
-    """The figure; panels about noise are left out without the truth."""
+    """Draw the figure; without the truth, the panels about noise are omitted."""
     known = federation.truth is not None
     figure = Figure(figsize=(13, 7.5) if known else (9, 5.5), layout="constrained")
     figure.suptitle(_title(federation), x=0.01, ha="left", fontsize=12, color=INK)
@@ -60,7 +60,7 @@ def _title(federation: Federation) -> str:
 
 def _counts(axes: Any, federation: Federation) -> None:
     counts = class_counts(federation, federation.given.numpy()).T
-    # The square root keeps small counts apart from none without hiding the large ones.
+    # The square root distinguishes small counts from zero without saturating the large ones.
     image = axes.imshow(
         counts, aspect="auto", cmap="Blues", norm=PowerNorm(0.5, 0, max(1, counts.max())), interpolation="nearest"
     )
@@ -141,7 +141,7 @@ def _histogram(axes: Any, federation: Federation) -> None:
 def _bars(axes: Any, heights: Any, color: str, label: str | None = None) -> None:
     if len(heights) <= MANY:
         axes.bar(np.arange(len(heights)), heights, width=0.8, color=color, label=label)
-    else:  # one patch instead of thousands, and no gaps that the pixels would turn into stripes
+    else:  # one patch instead of thousands, without gaps that would look like stripes
         edges = np.arange(len(heights) + 1) - 0.5
         axes.stairs(np.nan_to_num(heights), edges, fill=True, color=color, label=label)
     axes.set_xlim(-0.5, len(heights) - 0.5)

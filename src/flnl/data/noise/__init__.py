@@ -1,8 +1,8 @@
-"""Noise models: how given labels come from true ones.
+"""Noise models: they draw given labels from true ones.
 
-A noise model is one of two kinds, and the kind settles the order. Noise *of the set* looks at no client, so it is drawn
-before there are any and a partition may follow the noisy labels. Noise *inside clients* has a rate for each client and
-is drawn after the partition, client by client, each from its own stream: no client's labels depend on another's.
+There are two kinds, which are drawn at different times. Noise *of the set* ignores clients; it is drawn before the
+partition, which may then follow the noisy labels. Noise *inside clients* has a rate for each client; it is drawn after
+the partition, from a separate stream per client, so no client's labels depend on another's.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class SetNoise(Protocol):
 
     @property
     def nominal(self) -> float | None:
-        """The rate the model was asked for; None where the labels bring their own."""
+        """The configured rate; None if the labels determine it."""
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
         """The given labels, int64 [N]."""
@@ -31,10 +31,10 @@ class SetNoise(Protocol):
 
 @runtime_checkable
 class ClientNoise(Protocol):
-    """Noise inside clients: some are noisier than others."""
+    """Noise inside clients, at a separate rate for each client."""
 
     def rates(self, num_clients: int, seed: int) -> Rates:
-        """Each client's rate, [K]: the share of its labels that the model draws anew (see the model)."""
+        """Each client's rate, [K]: the share of its labels that the model redraws (see the model)."""
 
     def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
         """One client's given labels [n], from its true ``labels`` [n]."""
@@ -46,7 +46,7 @@ Noise = SetNoise | ClientNoise
 def corrupt(
     noise: ClientNoise, dataset: Dataset, truth: Labels, clients: Sequence[Indices], seed: int
 ) -> tuple[Labels, Rates]:
-    """Given labels [N] and each client's rate [K]; samples of no client keep their true label."""
+    """Draw given labels [N] and each client's rate [K]; samples without a client keep their true label."""
     given = truth.copy()
     rates = noise.rates(len(clients), seed)
     for k, index in enumerate(clients):

@@ -1,7 +1,7 @@
-"""Noise inside clients: how noisy each client is, and which of its labels change.
+"""Noise inside clients: each client's rate, and which of its labels change.
 
-A client's rate and its labels come from streams of its own, so taking a client away changes no other. Where a number of
-noisy clients is exact, those with the smallest keys are noisy: the keys, too, are each client's own.
+Each client has separate streams for its rate and its labels, so removing a client changes no other. If the number of
+noisy clients is exact, those with the smallest random keys are noisy; the keys also come from each client's stream.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ Space = Literal["local", "global"]
 
 @dataclass(frozen=True)
 class FedCorr:
-    """A client is noisy with probability rho, its level is U(tau, 1), and that share of its labels is drawn anew.
+    """A client is noisy with probability rho; its level is U(tau, 1), the share of its labels that is redrawn.
 
     mu_k = u_k if noisy, else 0, with u_k ~ U(tau, 1) (FedCorr, Eq. 4). A new label is uniform over all classes,
-    so one in C comes back as itself: a share mu_k (C-1)/C is wrong. ``count: exact`` makes round(rho K) clients noisy
-    and draws round(mu_k n_k) labels anew. ``label_space: first10`` is the released code: 0...9 for every data set.
+    so one in C stays the same, and a share mu_k (C-1)/C is wrong. ``count: exact`` makes round(rho K) clients noisy and
+    redraws round(mu_k n_k) labels. ``label_space: first10`` follows the released code: 0...9 for every data set.
     """
 
     rho: Share
@@ -42,7 +42,7 @@ class FedCorr:
         return noisy_levels(self.rho, self.tau, self.count, num_clients, seed)
 
     def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
-        """One client's given labels."""
+        """Draw one client's given labels."""
         n = len(labels)
         picked = bernoulli(n, rate, rng) if self.count == "bernoulli" else exactly(n, nearest(rate * n), rng)
         classes = dataset.num_classes if self.label_space == "all" else min(10, dataset.num_classes)
@@ -53,8 +53,8 @@ class FedCorr:
 class FLR:
     """FedCorr's noise with fixed ratios: round(rho K) noisy clients, round(r_k n_k) of their samples (FLR, Section 3).
 
-    Symmetric: r_k ~ U(tau, 1), a new label uniform over all classes. Asymmetric: classes change by ``map``, and r_k is
-    tau itself (``asymmetric_level: fixed``); as a lower bound it would flip more than half at the paper's tau = 0.4.
+    Symmetric: r_k ~ U(tau, 1), and new labels are uniform over all classes. Asymmetric: classes change by ``map``, and
+    r_k = tau (``asymmetric_level: fixed``); with tau as a lower bound, more than half would flip at the paper's 0.4.
     """
 
     rho: Share
@@ -67,12 +67,12 @@ class FLR:
         """The ratios r [K]."""
         levels = noisy_levels(self.rho, self.tau, "exact", num_clients, seed)
         if self.kind == "asymmetric" and self.asymmetric_level == "fixed":
-            noisy = noisy_levels(self.rho, 1.0, "exact", num_clients, seed)  # a level of U(1, 1) marks the noisy ones
+            noisy = noisy_levels(self.rho, 1.0, "exact", num_clients, seed)  # levels of U(1, 1): 1 for noisy clients
             return noisy * self.tau
         return levels
 
     def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
-        """One client's given labels."""
+        """Draw one client's given labels."""
         picked = exactly(len(labels), nearest(rate * len(labels)), rng)
         if self.kind == "asymmetric":
             return remap(labels, picked, class_map(self.map, dataset))
@@ -81,22 +81,22 @@ class FLR:
 
 @dataclass(frozen=True)
 class Pooled(FLR):
-    """FLR's noise of ``clients`` equal parts of what one client holds, which is what all of them would hold.
+    """FLR's noise on ``clients`` equal parts of the samples of a single client.
 
-    For centralized training on a federation's labels. Which sample is in which part, and how noisy each part is, is
-    drawn with the client's labels.
+    It gives centralized training the labels of a federation. The parts and their rates are drawn together with the
+    client's labels.
     """
 
     clients: PositiveCount
 
     def rates(self, num_clients: int, seed: int) -> Rates:
-        """The share of labels [K] that is expected to be drawn anew."""
+        """The expected share of labels, [K], that is redrawn."""
         fixed = self.kind == "asymmetric" and self.asymmetric_level == "fixed"
         share = nearest(self.rho * self.clients) / self.clients
         return np.full(num_clients, share * (self.tau if fixed else (1 + self.tau) / 2), np.float64)
 
     def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
-        """The given labels of all parts together; at rate 0 there is no noise in any."""
+        """Draw the given labels of all parts; at rate 0 there is no noise."""
         if rate == 0:
             return labels.copy()
         levels = super().rates(self.clients, int(rng.integers(2**31)))
@@ -108,11 +108,11 @@ class Pooled(FLR):
 
 @dataclass(frozen=True)
 class FedES:
-    """Every client is noisy at a rate clip(N(mu, sigma), 0, 1); int(rate n_k) labels change (FedES, Eq. 4).
+    """Every client's rate is clip(N(mu, sigma), 0, 1), and int(rate n_k) of its labels change (FedES, Eq. 4).
 
-    Clipped and not truncated: some clients are exactly clean or wrong throughout. Symmetric noise takes another class,
-    asymmetric noise follows ``map``; ``space: local`` keeps both within the classes that the client truly holds, as
-    FedNoisy, which FedES is built on, does.
+    Rates are clipped, not truncated, so some clients are entirely clean or entirely wrong. Symmetric noise takes
+    another class, asymmetric noise follows ``map``. ``space: local`` restricts both to the true classes of the client,
+    as in FedNoisy, on which FedES is based.
     """
 
     mu: Share
@@ -127,16 +127,16 @@ class FedES:
         return np.clip(np.array(drawn, np.float64), 0.0, 1.0)
 
     def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
-        """One client's given labels."""
+        """Draw one client's given labels."""
         picked = exactly(len(labels), whole(rate * len(labels)), rng)
         return _change(labels, picked, self.kind, self.space, self.map, dataset, rng)
 
 
 @dataclass(frozen=True)
 class Localized:
-    """Every client is noisy at a rate U(low, high), and labels change (FedNoisy's "localized" noise).
+    """Every client's rate is U(low, high), and that share of its labels changes (FedNoisy's "localized" noise).
 
-    ``low = high`` gives every client one rate. A client with a single class stays clean in ``space: local``.
+    ``low = high`` gives all clients the same rate. With ``space: local``, a client with a single class stays clean.
     """
 
     low: Share
@@ -156,14 +156,14 @@ class Localized:
         return np.array(drawn, np.float64)
 
     def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
-        """One client's given labels."""
+        """Draw one client's given labels."""
         n = len(labels)
         picked = bernoulli(n, rate, rng) if self.count == "bernoulli" else exactly(n, whole(rate * n), rng)
         return _change(labels, picked, self.kind, self.space, self.map, dataset, rng)
 
 
 def noisy_levels(rho: float, tau: float, count: Counting, num_clients: int, seed: int) -> Rates:
-    """Levels [K]: U(tau, 1) for a client that is noisy, 0 for one that is not."""
+    """Levels [K]: U(tau, 1) for noisy clients, 0 for clean ones."""
     draws = np.array([stream(seed, "noise.rate", k).random(2) for k in range(num_clients)]).reshape(-1, 2)
     key, u = draws[:, 0], draws[:, 1]
     noisy = key < rho
@@ -175,7 +175,7 @@ def noisy_levels(rho: float, tau: float, count: Counting, num_clients: int, seed
 def _change(
     labels: Labels, picked: Mask, kind: Kind, space: Space, name: MapName, dataset: Dataset, rng: np.random.Generator
 ) -> Labels:
-    """The picked labels become other ones, of the client's own classes or of all."""
+    """Change the picked labels, to classes of the client (``local``) or of the whole data set."""
     present = np.unique(labels)
     if kind == "symmetric":
         allowed = present if space == "local" else np.arange(dataset.num_classes)

@@ -1,6 +1,6 @@
 """Human labels: CIFAR-10N and CIFAR-100N (Wei et al., 2022).
 
-Labels belong to images by position: a file is used only where its own true labels agree with the data set's one by one.
+Labels are assigned to images by position: a file is used only if all of its true labels agree with the data set's.
 """
 
 import hashlib
@@ -38,11 +38,11 @@ ORIGIN = "https://github.com/UCSC-REAL/cifar-10-100n"
 
 @dataclass(frozen=True)
 class Human:
-    """Labels people gave to CIFAR's training images.
+    """Labels that people gave to CIFAR's training images.
 
     CIFAR-10N has five sets: ``aggregate`` (9.01 % wrong), ``random1`` (17.23), ``random2`` (18.12), ``random3`` (17.64)
-    and ``worst`` (40.21); CIFAR-100N has one, ``fine`` (40.20). The file lies in ``root``, or is the one at ``path``.
-    A training set that was cut finds its labels by the positions that its ids keep.
+    and ``worst`` (40.21); CIFAR-100N has one, ``fine`` (40.20). The file is in ``root``, or is the one at ``path``. A
+    reduced training set finds its labels by its ids, which are positions in the full set.
     """
 
     source: Source
@@ -51,7 +51,7 @@ class Human:
 
     @property
     def nominal(self) -> None:
-        """People were asked for no rate."""
+        """None: no rate is configured."""
 
     def file(self) -> Path:
         """The label file."""
@@ -59,14 +59,14 @@ class Human:
         return Path(self.path if self.path is not None else f"{self.root or '.'}/{name}").expanduser()
 
     def files(self) -> tuple[Path, ...]:
-        """What else the outcome depends on."""
+        """The files that the outcome depends on."""
         return (self.file(),)
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
         """The given labels.
 
         Raises:
-            UserError: if the file is missing, is not a CIFAR-N file, or is in another order than the data set.
+            UserError: if the file is missing, is not a CIFAR-N file, or has another order than the data set.
         """
         classes = 100 if self.source == "fine" else 10
         foreign = self.path is None and "cifar" not in dataset.name.lower()
@@ -99,12 +99,12 @@ class Human:
                 f"{file} is in another order than {dataset.name}: {differ.size} of its true labels differ, first at "
                 f"image {differ[0]}. CIFAR-N follows the order of the python archives, as torchvision reads them"
             )
-        _say_whose(file)
+        _log_origin(file)
         return given
 
 
 def _load(file: Path) -> dict[str, Labels]:
-    """The label arrays of a file, int64. Nothing but arrays is read: the file comes from elsewhere."""
+    """The label arrays of a file, int64. Only arrays are read, since the file may come from any source."""
     import torch
 
     from flnl.data.array_pickle import ADMITTED, Array, Kind
@@ -121,19 +121,19 @@ def _load(file: Path) -> dict[str, Labels]:
             content = torch.load(file, weights_only=True)
     except pickle.UnpicklingError as error:
         raise UserError(f"{file} is not a CIFAR-N label file: it holds more than arrays, or is broken") from error
-    except Exception as error:  # a broken file fails in any way
+    except Exception as error:  # a broken file can raise anything
         reason = (str(error).splitlines() or ["it ends early"])[0]
         raise UserError(f"{file} is not a CIFAR-N label file: it cannot be read ({reason})") from error
     if not isinstance(content, dict):
         raise UserError(f"{file} is not a CIFAR-N label file: it holds a {type(content).__name__}, not a dictionary")
-    found = {str(key): np.asarray(value) for key, value in content.items()}
-    if strange := [key for key, value in found.items() if value.dtype.kind not in "iu"]:
-        raise UserError(f"{file} is not a CIFAR-N label file: {strange[0]} are no whole numbers")
-    return {key: value.astype(np.int64) for key, value in found.items()}
+    labels = {str(key): np.asarray(value) for key, value in content.items()}
+    if strange := [key for key, value in labels.items() if value.dtype.kind not in "iu"]:
+        raise UserError(f"{file} is not a CIFAR-N label file: {strange[0]} are not whole numbers")
+    return {key: value.astype(np.int64) for key, value in labels.items()}
 
 
-def _say_whose(file: Path) -> None:
-    """Note whether the file is a published one."""
+def _log_origin(file: Path) -> None:
+    """Log whether the file is a published one."""
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if digest in SHA256.values():
         log.info("%s is the published file (sha256 %s)", file, digest)

@@ -1,6 +1,6 @@
-"""Part-dependent label noise: an image's own pixels decide what it is mistaken for.
+"""Part-dependent label noise: the pixels of an image determine the distribution of its wrong label.
 
-The scale of the pixels is part of the definition: it is a field, never a side effect of how images are stored.
+The scale of the pixels is part of the definition, so it is a field, independent of how images are stored.
 """
 
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from flnl.data.dataset import Dataset
 from flnl.data.noise.transition import true_labels
 
 CHUNK = 4096
-"""Images read at a time."""
+"""Number of images read at a time."""
 
 
 @dataclass(frozen=True)
 class Instance:
     """Xia et al. (2020), part-dependent noise (also "IDN", "PDN").
 
-    q ~ N(eta, spread^2) truncated to [0, 1] is a sample's rate. With W[y] ~ N(0, 1)^{d x C}, a = x W[y] and a_y = -inf,
-    the given label is drawn from q softmax(a) + (1 - q) e_y. ``pixels: raw`` takes 0...255, where the softmax is nearly
-    one-hot and the wrong label nearly a function of the image; ``unit`` divides by 255 and ``normalized`` standardises,
-    which makes it much flatter. ``projection: shared`` uses one W for all classes (CORES).
+    A sample's rate is q ~ N(eta, spread^2), truncated to [0, 1]. With W[y] ~ N(0, 1)^{d x C}, a = x W[y] and a_y =
+    -inf, the given label is drawn from q softmax(a) + (1 - q) e_y. ``pixels: raw`` uses 0...255, where the softmax is
+    nearly one-hot and the wrong label nearly a function of the image; ``unit`` divides by 255 and ``normalized``
+    standardises, which makes the softmax much flatter. ``projection: shared`` uses one W for all classes (CORES).
     """
 
     eta: Share
@@ -36,7 +36,7 @@ class Instance:
 
     @property
     def nominal(self) -> float:
-        """The rate asked for; truncation moves the mean of q away from it near 0 and 1."""
+        """The configured rate; near 0 and 1, truncation moves the mean of q away from it."""
         return self.eta
 
     def sample_rates(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -65,7 +65,7 @@ class Instance:
         return given
 
     def _read(self, dataset: Dataset, index: Indices) -> NDArray[np.float64]:
-        """Flat inputs [n, d] at the scale asked for."""
+        """Flat inputs [n, d] at the configured scale."""
         import torch
 
         images = dataset.train.read(torch.from_numpy(index))

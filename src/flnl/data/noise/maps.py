@@ -1,6 +1,6 @@
-"""Class maps: which class each class is mistaken for.
+"""Class maps of asymmetric noise: which class each class is mistaken for.
 
-A map is int64 [C]; a class that maps to itself never changes. Which maps exist depends on the data set.
+A map is int64 [C]; a class that maps to itself never changes. The available maps depend on the data set.
 """
 
 from typing import Literal
@@ -20,7 +20,7 @@ CIFAR100_SUPERCLASS = (
     *(10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13),
     *(16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13),
 )
-"""The superclass of each of CIFAR-100's fine classes, which are numbered alphabetically and not by superclass."""
+"""The superclass of each fine class of CIFAR-100; fine classes are numbered alphabetically, not by superclass."""
 
 _MAPS: dict[str, dict[str, dict[int, int]]] = {
     "cifar10": {
@@ -31,11 +31,11 @@ _MAPS: dict[str, dict[str, dict[int, int]]] = {
     },
     "mnist": {
         "patrini": {7: 1, 2: 7, 5: 6, 6: 5, 3: 8},
-        "cdr": {2: 7, 5: 6, 6: 5, 3: 8},  # CDR leaves sevens alone
+        "cdr": {2: 7, 5: 6, 6: 5, 3: 8},  # CDR does not change sevens
     },
     "fashionmnist": {
         "cdr": {0: 6, 2: 4, 5: 7, 7: 5},
-        # GCE, as others report it: boot to sneaker to sandal, pullover to shirt, coat and dress to each other
+        # GCE, as reported by others: boot to sneaker to sandal, pullover to shirt, coat and dress to each other
         "gce": {9: 7, 7: 5, 2: 6, 4: 3, 3: 4},
     },
 }
@@ -51,35 +51,35 @@ _AUTO = {
 
 
 def class_map(name: MapName, dataset: Dataset) -> Labels:
-    """The map ``name`` for a data set, [C]; ``auto`` is the customary one.
+    """The map ``name`` for a data set, [C]; ``auto`` is the map customary for it.
 
     Raises:
         UserError: if the data set has no such map.
     """
     C = dataset.num_classes
     key = "".join(filter(str.isalnum, dataset.name.lower()))
-    found = _AUTO.get(key) if name == "auto" else name
-    own = _MAPS.get(_SAME_CLASSES.get(key, key), {})
+    chosen = _AUTO.get(key) if name == "auto" else name
+    specific = _MAPS.get(_SAME_CLASSES.get(key, key), {})
     classes = np.arange(C)
-    if found == "pair":
+    if chosen == "pair":
         return (classes + 1) % C
-    if found == "pair_previous":
+    if chosen == "pair_previous":
         return (classes - 1) % C
-    if found == "block5" and C % 5 == 0:
+    if chosen == "block5" and C % 5 == 0:
         return classes // 5 * 5 + (classes + 1) % 5
-    if found == "superclass" and key == "cifar100":
+    if chosen == "superclass" and key == "cifar100":
         return superclass_map()
-    if found in own:
+    if chosen in specific:
         mapping = classes.copy()
-        mapping[list(own[found])] = list(own[found].values())
+        mapping[list(specific[chosen])] = list(specific[chosen].values())
         return mapping
-    known = ["pair", "pair_previous", *(["block5"] if C % 5 == 0 else []), *own]
+    known = ["pair", "pair_previous", *(["block5"] if C % 5 == 0 else []), *specific]
     known += ["superclass"] if key == "cifar100" else []
     raise UserError(f"noise.map={name}: {dataset.name} has no such map; choose one of {', '.join(known)}")
 
 
 def superclass_map() -> Labels:
-    """CIFAR-100: each fine class to the next of the five in its superclass, in a circle, [100]."""
+    """CIFAR-100: each fine class maps to the next of the five in its superclass, cyclically; [100]."""
     coarse = np.array(CIFAR100_SUPERCLASS)
     mapping = np.empty(100, np.int64)
     for superclass in range(20):
@@ -89,10 +89,10 @@ def superclass_map() -> Labels:
 
 
 def local_map(mapping: Labels, present: Labels) -> Labels:
-    """``mapping`` [C] kept within the classes ``present`` (ascending) on a client; other classes stay put.
+    """Restrict ``mapping`` [C] to the classes ``present`` (ascending) on a client; absent classes map to themselves.
 
-    Where the partner is absent: on a cycle of the map the next present class along it (so CIFAR-100 stays in its
-    superclass if it can), else the next present class in circular order. As FedNoisy, and FedES through it.
+    If a class's partner is absent, it maps to the next present class along its cycle of the map (so CIFAR-100 stays in
+    the superclass if possible), else to the next present class in circular order. As in FedNoisy, which FedES uses.
 
     >>> local_map(np.array([0, 1, 0, 5, 7, 3, 6, 7, 8, 1]), np.array([3, 4, 8]))[[3, 4, 8]].tolist()
     [4, 8, 8]
@@ -106,7 +106,7 @@ def local_map(mapping: Labels, present: Labels) -> Labels:
 
 
 def _partners(mapping: Labels, y: int) -> list[int]:
-    """What ``y`` may become, best first: the rest of the cycle it lies on, or its one partner."""
+    """The classes that ``y`` may become, in order of preference: the rest of its cycle, or its only partner."""
     path = [int(mapping[y])]
     seen = {y}
     while path[-1] not in seen:

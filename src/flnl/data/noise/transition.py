@@ -1,6 +1,6 @@
-"""Noise of the set by a class-to-class transition: T[i, j] is the probability that true class i is given as j.
+"""Noise of the set by a transition matrix: T[i, j] is the probability that a sample of true class i is labelled j.
 
-Rows sum to one. ``matrix`` states the law; where ``count`` is not ``bernoulli``, the law holds in expectation only.
+Rows sum to one. ``matrix`` returns T; if ``count`` is not ``bernoulli``, T holds only in expectation.
 """
 
 import warnings
@@ -25,20 +25,20 @@ Counting = Literal["bernoulli", "exact", "per_class"]
 
 @dataclass(frozen=True)
 class Clean:
-    """Labels as they came: correct where the data set knows the truth only, noisy where it brought its own."""
+    """The data set's labels unchanged: its given labels if it has some, else the true ones."""
 
     @property
     def nominal(self) -> None:
-        """Nothing is asked for."""
+        """None: no rate is configured."""
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
-        """The data set's own labels."""
+        """A copy of the data set's labels."""
         return dataset.labels.copy()
 
 
 @dataclass(frozen=True)
 class Symmetric:
-    """A share eta of the labels changes to another class, uniformly; with ``include_true`` it is drawn from all.
+    """A share eta of the labels changes to a uniformly drawn other class; with ``include_true``, to any class.
 
     T = (1 - eta) I + eta/(C-1) (11' - I), or (1 - eta) I + eta/C 11', of which eta (C-1)/C is wrong.
     """
@@ -49,7 +49,7 @@ class Symmetric:
 
     @property
     def nominal(self) -> float:
-        """The rate asked for."""
+        """The configured rate."""
         return self.eta
 
     def matrix(self, num_classes: int) -> Transition:
@@ -60,7 +60,7 @@ class Symmetric:
         return T
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
-        """The given labels."""
+        """Draw the given labels."""
         truth, rng = true_labels(dataset), stream(seed, "noise")
         picked = choose(truth, self.eta, self.count, rng)
         return redraw(truth, picked, np.arange(dataset.num_classes), rng, include_true=self.include_true)
@@ -68,7 +68,7 @@ class Symmetric:
 
 @dataclass(frozen=True)
 class Asymmetric:
-    """A share eta of each class changes to its partner in ``map``; a class that is its own partner stays.
+    """A share eta of each class changes to its partner in ``map``; a class that maps to itself does not change.
 
     T[i, i] = 1 - eta, T[i, map(i)] = eta. Half of CIFAR-10's classes have a partner, so eta/2 of its labels are wrong.
     """
@@ -79,7 +79,7 @@ class Asymmetric:
 
     @property
     def nominal(self) -> float:
-        """The rate asked for."""
+        """The configured rate."""
         return self.eta
 
     def matrix(self, dataset: Dataset) -> Transition:
@@ -88,17 +88,17 @@ class Asymmetric:
         return (1 - self.eta) * identity + self.eta * identity[class_map(self.map, dataset)]
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
-        """The given labels."""
+        """Draw the given labels."""
         truth = true_labels(dataset)
         return remap(truth, choose(truth, self.eta, self.count, stream(seed, "noise")), class_map(self.map, dataset))
 
 
 @dataclass(frozen=True)
 class Random:
-    """Each class is confused in its own random way (FedPeer's "random" noise, after Zhu et al.).
+    """Each class has a random distribution of wrong labels (FedPeer's "random" noise, after Zhu et al.).
 
     T[i, i] = 1 - eta + U(-spread, spread), clipped to [0, 1]; the rest of the row is (1 - T[i, i]) Dir(1, ..., 1). The
-    paper prints eta + U, which would make eta the share of correct labels. One T for the whole set.
+    paper prints eta + U, which would make eta the share of correct labels. The whole set has the same T.
     """
 
     eta: Share
@@ -106,11 +106,11 @@ class Random:
 
     @property
     def nominal(self) -> float:
-        """The rate asked for."""
+        """The configured rate."""
         return self.eta
 
     def matrix(self, num_classes: int, seed: int) -> Transition:
-        """The T [C, C] of a seed."""
+        """T [C, C] for a seed."""
         rng = stream(seed, "noise.matrix")
         keep = np.clip(1 - self.eta + rng.uniform(-self.spread, self.spread, num_classes), 0.0, 1.0)
         T = np.zeros((num_classes, num_classes))
@@ -118,13 +118,13 @@ class Random:
         return T * (1 - keep)[:, None] + np.diag(keep)
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
-        """The given labels."""
+        """Draw the given labels."""
         return transmit(true_labels(dataset), self.matrix(dataset.num_classes, seed), stream(seed, "noise"))
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A transition matrix of one's own, as rows or as a ``.npy`` or ``.csv`` file of C lines of C numbers."""
+    """A user-defined transition matrix, as rows or as a ``.npy`` or ``.csv`` file of C lines of C numbers."""
 
     matrix: list[list[float]] | None
     path: PathText | None
@@ -137,10 +137,10 @@ class Matrix:
 
     @property
     def nominal(self) -> None:
-        """Left open: the rate depends on how often each class occurs."""
+        """None: the rate depends on the class frequencies."""
 
     def transition(self, num_classes: int) -> Transition:
-        """T [C, C], checked."""
+        """T [C, C], validated and normalised."""
         T = np.array(self.matrix, dtype=np.float64) if self.path is None else _load(Path(self.path))
         key = "noise.matrix" if self.path is None else f"noise.path={self.path}"
         if T.shape != (num_classes, num_classes):
@@ -155,16 +155,16 @@ class Matrix:
         return np.asarray(T / T.sum(axis=1, keepdims=True), np.float64)
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
-        """The given labels."""
+        """Draw the given labels."""
         return transmit(true_labels(dataset), self.transition(dataset.num_classes), stream(seed, "noise"))
 
     def files(self) -> tuple[Path, ...]:
-        """What else the outcome depends on."""
+        """The files that the outcome depends on."""
         return () if self.path is None else (Path(self.path),)
 
 
 def transmit(labels: Labels, T: Transition, rng: np.random.Generator) -> Labels:
-    """Each label [N] drawn from its row of ``T``; what has probability zero is never drawn."""
+    """Draw each label [N] from its row of ``T``; classes of probability zero are never drawn."""
     u = rng.random(len(labels))
     given = labels.copy()
     for c in np.unique(labels):
@@ -175,7 +175,11 @@ def transmit(labels: Labels, T: Transition, rng: np.random.Generator) -> Labels:
 
 
 def true_labels(dataset: Dataset) -> Labels:
-    """The true labels, which every simulated noise starts from."""
+    """The true labels, from which all simulated noise starts.
+
+    Raises:
+        UserError: if the data set has none.
+    """
     if dataset.truth is None:
         raise UserError(f"simulated noise needs true labels, and {dataset.name} has none: set noise=none")
     return dataset.truth
@@ -188,9 +192,9 @@ def _load(path: Path) -> Transition:
         if path.suffix == ".npy":
             T = np.load(path, allow_pickle=False)
             if not isinstance(T, np.ndarray) or T.dtype.kind not in "biuf":
-                raise ValueError("it is no array of real numbers")
+                raise ValueError("it is not an array of real numbers")
             return T.astype(np.float64)
-        with warnings.catch_warnings(action="ignore"):  # of an empty file, whose shape will be refused
+        with warnings.catch_warnings(action="ignore"):  # about empty files, which are refused by their shape
             return np.loadtxt(path, delimiter=",", ndmin=2)
     except (OSError, ValueError, EOFError) as error:
         reason = str(error).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Tables as Markdown, LaTeX and CSV, and all of them on one page."""
+"""Render tables as Markdown, LaTeX and CSV, and all of them on one HTML page."""
 
 from __future__ import annotations
 
@@ -13,60 +13,63 @@ from flnl.tables.results import Filled
 
 REPORT, INDEX = "report.html", "README.md"
 RECORD = re.compile(r"[0-9a-f]{16}\.json")
-"""Files of records: the names of runs' folders."""
+"""File names of records: the name of the run's folder."""
 NEEDED = ("jinja2", "scikit_posthocs")
 
 
 def render(
     filled: Sequence[Filled], out: Path, names: Collection[str] | None = None, *, together: bool = True
 ) -> list[Path]:
-    """Write each table as ``.md``, ``.tex`` and ``.csv`` into ``out``, all of them as ``report.html``; gives the files.
+    """Write each table as ``.md``, ``.tex`` and ``.csv`` into ``out``, and all of them as ``report.html``.
 
-    ``runs/`` has the record of every finished run, so that the numbers can be traced where its folder is not.
-    ``README.md`` names the tables and has the methods over all settings of each paper, with ``ranks_<paper>.svg`` where
-    there is a test. Equal tables and runs give equal bytes.
+    ``runs/`` gets the record of every finished run, so numbers can be traced without the run's folder. ``README.md``
+    lists the tables and ranks each paper's methods over all settings, with ``ranks_<paper>.svg`` if there are enough
+    settings for a test. Equal tables and runs give equal bytes.
 
     Args:
-        filled: the tables that index and report are over, all of one scale.
+        filled: the tables of index and report, all of one scale.
         out: the folder.
-        names: the tables whose own files are written; by default all.
-        together: whether index, report and diagrams are written.
+        names: the tables whose files are written; by default all.
+        together: whether to write index, report and diagrams.
+
+    Returns:
+        The files written.
 
     Raises:
-        UserError: if there is no table, the extra ``tables`` is not installed, or ``out`` cannot be written or holds
-            something else.
-        DiskFullError: if there is no space for a file.
+        UserError: if there is no table, the extra ``tables`` is not installed, or ``out`` cannot be written or contains
+            another README.
+        DiskFullError: if the disk is full.
     """
     if not filled:
         raise UserError("there is no table to render: name one, or none to render all")
     if lacking := [name for name in NEEDED if find_spec(name) is None]:
         raise UserError(f"rendering needs {' and '.join(lacking)}: pip install 'flnl[tables]', or make env")
-    if _somebody_elses(out / INDEX):
-        raise UserError(f"{out / INDEX} is not an index of tables: out= would write over it; name another folder")
-    found = []
+    if _is_foreign(out / INDEX):
+        raise UserError(f"{out / INDEX} is not an index of tables: out= would overwrite it; name another folder")
+    paths = []
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in _files(filled, {one.table.name for one in filled} if names is None else names, together):
             (out / name).parent.mkdir(exist_ok=True)
             write_output(out / name, text.encode(errors="backslashreplace"))
-            found.append(out / name)
-        _tidied(out)
+            paths.append(out / name)
+        _remove_unused_records(out)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror})") from error
-    return found
+    return paths
 
 
-def _tidied(out: Path) -> None:
-    """Remove records that no table of the folder speaks of any more."""
+def _remove_unused_records(out: Path) -> None:
+    """Remove records that no table in the folder refers to any more."""
     from flnl.tables.render.evidence import RECORDS
 
-    said = "".join(file.read_text(encoding="utf-8") for file in out.glob("*.csv"))
+    tables = "".join(file.read_text(encoding="utf-8") for file in out.glob("*.csv"))
     for file in (out / RECORDS).glob("*.json"):
-        if RECORD.fullmatch(file.name) and f"{RECORDS}/{file.name}" not in said:
+        if RECORD.fullmatch(file.name) and f"{RECORDS}/{file.name}" not in tables:
             file.unlink()
 
 
-def _somebody_elses(index: Path) -> bool:
+def _is_foreign(index: Path) -> bool:
     from flnl.tables.render.index import TITLE
 
     return index.is_file() and not index.read_text(errors="replace").startswith(TITLE)
@@ -81,9 +84,9 @@ def _files(filled: Sequence[Filled], names: Collection[str], together: bool) -> 
 
     evidence, papers = Evidence(), []
     for name in dict.fromkeys(one.table.paper for one in filled):
-        own = [one for one in filled if one.table.paper == name]
-        tables = [report.Shown(Sheet(one), agreements(one), evidence) for one in own]
-        papers.append(report.Paper(name, tables, ranking(name, own) if name else None, evidence))
+        of_paper = [one for one in filled if one.table.paper == name]
+        tables = [report.Shown(Sheet(one), agreements(one), evidence) for one in of_paper]
+        papers.append(report.Paper(name, tables, ranking(name, of_paper) if name else None, evidence))
     for table in (table for paper in papers for table in paper.tables if table.name in names):
         yield f"{table.name}.md", markdown.table(table.sheet, table.agreements, evidence.origin([table.filled]))
         yield f"{table.name}.tex", latex.table(table.sheet, table.agreements)

@@ -1,4 +1,4 @@
-"""A filled table in long form, as CSV: a line a number of the paper's, unrounded, with the runs that they are of."""
+"""A table as CSV in long form: one line per number of the paper, unrounded, with the runs behind ours."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ FIELDS = (
 
 
 def table(filled: Filled, evidence: Evidence) -> str:
-    """The whole file; ``seeds`` counts those with a number, and the last three fields are lists in JSON.
+    """The whole file.
 
-    A target that some run did not reach is ``inf``; ``records`` are files beside this one, of finished runs alone.
-    Where a column stands for several of the paper's, each of these has a line, ``paper_column``, with the same of ours.
+    ``seeds`` counts the seeds that have a value. The last three fields are JSON lists. ``records`` are paths relative
+    to this file, of finished runs only. A target that a run did not reach is ``inf``. A rendered column that merges
+    several columns of the paper has a line for each (``paper_column``), with the same number of ours.
     """
     rows: list[dict[str, object]] = []
     metric, labels = filled.table.metric, [column.label for column in filled.table.columns]

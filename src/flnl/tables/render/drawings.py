@@ -1,6 +1,7 @@
-"""Figures as SVG, of equal bytes for equal numbers: curves of a table's methods, critical differences.
+"""Figures as SVG: learning curves of a table's methods, and critical-difference diagrams.
 
-A page gives them its own colours: ``inline`` names those of the house style as variables of CSS.
+Equal numbers give equal bytes. ``inline`` replaces the colours of the house style by CSS variables, so the page sets
+them.
 """
 
 from __future__ import annotations
@@ -28,33 +29,36 @@ from flnl.tables.render.ranking import Ranking
 from flnl.tables.results import Scale
 
 PANEL = (3.1, 2.1)
-"""Inches of a panel of curves."""
+"""Width and height of a panel of curves, in inches."""
 POINTS = 120
-"""Of a curve at most: more cannot be seen in a panel, and would make the page heavy."""
+"""Maximum number of points of a curve: more would not be visible in a panel, only enlarge the page."""
 BAR = 2.5
-"""Points: the bars over methods that are not told apart."""
+"""Width, in points, of the bars that join methods without a significant difference."""
 STILL_DPI = 80
-"""Of the figures that are put into a page as pixels."""
+"""Resolution of the figures that a page embeds as PNG."""
 COLOURS = 64
-"""Of such a figure: plots have few, and the page is a third smaller."""
+"""Palette size of such a PNG: plots have few colours, and the page gets a third smaller."""
 PLAIN = {"Date": None, "Creator": None, "Format": None, "Type": None}
-"""Of an SVG's metadata nothing is written: no time, no version."""
+"""Omit all SVG metadata, such as time and version, so that files are reproducible."""
 VARIABLES = {INK: "currentColor", GREY: "var(--rule)"} | {
     colour: f"var(--line-{i})" for i, colour in enumerate(EIGHT) if colour != INK
 }
-"""The house style's colours as a page knows them."""
+"""CSS variables for the colours of the house style."""
 
 
 def curves(rows: Mapping[int, Sequence[Curve]], limits: tuple[float, float], furthest: float) -> Figure:
-    """Test accuracy over participations, the mean over seeds and a band of one deviation; a line a row.
+    """Test accuracy over participations: a line per row, the mean over seeds with a band of one standard deviation.
 
-    ``rows`` are the curves of each row by its place among those that the table shows, which gives the line's looks.
+    Args:
+        rows: the curves of each row, one per seed, by the row's place among the drawn rows; the place sets its style.
+        limits: range of the accuracy axis, in percent.
+        furthest: end of the participations axis.
     """
     figure = Figure(figsize=PANEL)
     axes = figure.add_axes((0.125, 0.185, 0.855, 0.775))
-    for place, found in rows.items():
+    for place, seeds in rows.items():
         colour, dashes = look(place)
-        mean = band(found, "participations")
+        mean = band(seeds, "participations")
         if not len(mean.x):
             continue
         at = np.unique(np.linspace(0, len(mean.x) - 1, POINTS).round().astype(int))
@@ -77,21 +81,21 @@ def curves(rows: Mapping[int, Sequence[Curve]], limits: tuple[float, float], fur
 
 
 def look(place: int) -> tuple[str, str]:
-    """Colour and kind of line of the row at ``place``."""
+    """Colour and dash pattern of the row at ``place``."""
     return EIGHT[place % len(EIGHT)], DASHES[place // len(EIGHT) % len(DASHES)]
 
 
-def critical(found: Ranking, made: Scale) -> Figure:
-    """The methods at their mean ranks, the best on the left, and a bar over those that are not told apart.
+def critical(ranking: Ranking, scale: Scale) -> Figure:
+    """The critical-difference diagram: methods at their mean ranks, best on the left, bars join insignificant ones.
 
-    The scale is named in the figure, which may be taken out of its page.
+    The figure names the scale, since it may be copied out of its page.
     """
     import scikit_posthocs
 
-    ranks = found.mean_ranks
-    same = scikit_posthocs.posthoc_nemenyi_friedman(found.ranks)
-    same.index = same.columns = list(found.methods)
-    if not found.significant:
+    ranks = ranking.mean_ranks
+    same = scikit_posthocs.posthoc_nemenyi_friedman(ranking.ranks)
+    same.index = same.columns = list(ranking.methods)
+    if not ranking.significant:
         same.loc[:, :] = 1.0
     figure = Figure(figsize=(7.5, 1.8 + 0.22 * len(ranks)))
     axes = figure.add_axes((0.22, 0.14, 0.56, 0.68))
@@ -108,34 +112,40 @@ def critical(found: Ranking, made: Scale) -> Figure:
         elbow_props={"lw": 0.9},
         label_props={"fontsize": 9, "parse_math": False},
     )
-    for bar in axes.get_lines():  # drawn in the order of a set, which is another in every process
+    for bar in axes.get_lines():  # their ends come from a set, whose order differs between processes
         if bar.get_linewidth() == BAR:
             bar.set_xdata(np.sort(np.asarray(bar.get_xdata(), float)))
     above = axes.get_xaxis_transform()
-    axes.plot([1, 1 + found.critical_difference], [1.16, 1.16], color=INK, lw=1.2, transform=above, clip_on=False)
-    for end in (1, 1 + found.critical_difference):
+    axes.plot([1, 1 + ranking.critical_difference], [1.16, 1.16], color=INK, lw=1.2, transform=above, clip_on=False)
+    for end in (1, 1 + ranking.critical_difference):
         axes.plot([end, end], [1.13, 1.19], color=INK, lw=1.2, transform=above, clip_on=False)
-    label = f"  CD = {found.critical_difference:.2f}"
-    axes.text(1 + found.critical_difference, 1.16, label, va="center", fontsize=9, color=INK, transform=above)
+    label = f"  CD = {ranking.critical_difference:.2f}"
+    axes.text(1 + ranking.critical_difference, 1.16, label, va="center", fontsize=9, color=INK, transform=above)
     axes.xaxis.set_major_locator(FixedLocator(range(1, len(ranks) + 1)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda rank, _: f"{rank:.0f}"))
     axes.tick_params(colors=INK, labelsize=9)
     axes.spines["top"].set_color(INK)
-    said = f"{len(found.settings)} settings at scale “{made.name}”: {made.title}"
-    figure.text(0.5, 0.03, said, ha="center", fontsize=8, color=INK)
+    caption = f"{len(ranking.settings)} settings at scale “{scale.name}”: {scale.title}"
+    figure.text(0.5, 0.03, caption, ha="center", fontsize=8, color=INK)
     return figure
 
 
 def svg(figure: Figure) -> str:
-    """The figure as a file of its own."""
+    """The figure as a standalone SVG file."""
     text = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "flnl"}):
         FigureCanvasSVG(figure).print_svg(text, metadata=PLAIN)  # type: ignore[no-untyped-call]
     return text.getvalue()
 
 
-def inline(figure: Figure, name: str, said: str) -> str:
-    """The figure as an element of a page: its colours are the page's, its ids begin with ``name``, it says ``said``."""
+def inline(figure: Figure, name: str, label: str) -> str:
+    """The figure as an ``<svg>`` element of a page.
+
+    Args:
+        figure: its colours become CSS variables of the page.
+        name: prefix of all ids, to keep them unique on the page.
+        label: the ``aria-label``.
+    """
     figure.patch.set_visible(False)
     for axes in figure.axes:
         axes.patch.set_visible(False)
@@ -146,14 +156,14 @@ def inline(figure: Figure, name: str, said: str) -> str:
     text = re.sub(r' id="([^"]+)"', lambda at: f' id="{name}-{at[1]}"' if at[1] in used else "", text)
     text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
     text = re.sub(r"\d+\.\d{3,}", lambda at: f"{float(at[0]):.1f}".rstrip("0").rstrip("."), text)
-    text = re.sub(r' transform="rotate\(-?0 [^"]*"|(?<=>)\s+(?=<)', "", text)  # turns by nothing, and indentation
+    text = re.sub(r' transform="rotate\(-?0 [^"]*"|(?<=>)\s+(?=<)', "", text)  # rotations by 0, and indentation
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, variable)
-    return text.replace("<svg ", f'<svg role="img" aria-label={quoteattr(said)} ', 1)
+    return text.replace("<svg ", f'<svg role="img" aria-label={quoteattr(label)} ', 1)
 
 
 def still(folder: Path, name: str) -> bytes | None:
-    """A figure of a run as PNG, drawn from its record; None where it has none of that name."""
+    """A figure of a run as PNG, drawn from its record; None if the run does not have this figure."""
     figure: Any = FIGURES[name](read(folder))
     if figure is None:
         return None

@@ -1,4 +1,4 @@
-"""The first page of a folder of rendered tables, as GitHub shows it."""
+"""``README.md`` of a folder of rendered tables."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from flnl.tables.render.markdown import bullets, escaped, grid, ranks, scale
 from flnl.tables.render.phrases import left_out, rests_on, verdict
-from flnl.tables.render.report import OWN, STATES, Paper
+from flnl.tables.render.report import STATES, UNPUBLISHED, Paper
 
 TITLE = "# Tables at scale"
-"""How the page begins, and how it is told from anybody else's."""
+"""The first words of the page; a README that begins otherwise is not overwritten."""
 
 
 def figure(paper: str) -> str:
-    """The file of a paper's critical-difference diagram."""
+    """File name of a paper's critical-difference diagram."""
     return f"ranks_{''.join(c if c.isalnum() else '-' for c in paper.lower())}.svg"
 
 
 def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
-    """Which tables there are and how much of them has run; the methods over all settings of each paper."""
+    """The page: all tables with their counts of cells, and each paper's methods ranked over all settings."""
     sheet = papers[0].tables[0].sheet
     used = [state for state in STATES if any(table.counts[state] for paper in papers for table in paper.tables)]
     rows = [["table", "metric", "cells", *(STATES[state] for state in used)]]
@@ -40,7 +40,7 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     for paper in papers:
         if paper.ranking is not None:
             parts += [
-                f"## {escaped(paper.name or OWN)}: methods over all settings",
+                f"## {escaped(paper.name or UNPUBLISHED)}: methods over all settings",
                 escaped(verdict(paper.ranking)),
                 ranks(paper.ranking, figure(paper.name)),
                 bullets("What it rests on", [rests_on(paper.ranking), *left_out(paper.ranking)]),

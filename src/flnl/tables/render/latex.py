@@ -1,4 +1,4 @@
-r"""A sheet as a LaTeX ``table`` that a document takes with ``\input``; it needs booktabs alone."""
+r"""A sheet as a LaTeX ``table`` for ``\input``; it needs only the package booktabs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
 
 
 def _below(sheet: Sheet, agreements: Sequence[Agreement]) -> list[str]:
-    """Paragraphs under the table."""
+    """The paragraphs below the table."""
     changes = " ".join(map(escaped, sheet.filled.scale.changes))
     orders = "; ".join(f"{of_column(one)}: {coefficient(one)} ({len(one.methods)} methods)" for one in agreements)
     pairs = "; ".join(f"{of_column(one)}: {reversals(one)}" for one in agreements)

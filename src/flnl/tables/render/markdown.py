@@ -1,4 +1,4 @@
-"""A sheet, and the methods over all settings of a paper, as GitHub's Markdown."""
+"""A sheet, and a paper's ranking of methods, as GitHub-flavoured Markdown."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str
 
 
 def scale(sheet: Sheet) -> str:
-    """What the scale changes, as a block that cannot be overlooked."""
-    made = sheet.filled.scale
+    """A block quote that states the scale and what it changes."""
+    scale_used = sheet.filled.scale
     lines = [f"**{escaped(sheet.scale)}**"]
-    if made.changes:
-        lines += ["", "What differs from the paper:", "", *(f"- {escaped(change)}" for change in made.changes)]
+    if scale_used.changes:
+        lines += ["", "What differs from the paper:", "", *(f"- {escaped(change)}" for change in scale_used.changes)]
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
-def ranks(found: Ranking, figure: str) -> str:
-    """The mean ranks of a paper's methods, and the figure where there is one."""
-    papers = found.papers_mean_ranks
+def ranks(ranking: Ranking, figure: str) -> str:
+    """The mean ranks of a paper's methods, with the diagram if there is one."""
+    papers = ranking.papers_mean_ranks
     rows = [["method", "mean rank, ours", *(["mean rank, the paper's"] if papers else [])]]
     rows.append(["---", *("---:" for _ in rows[0][1:])])
-    rows += [[escaped(m), f"{r:.2f}", *([f"{papers[m]:.2f}"] if papers else [])] for m, r in found.mean_ranks.items()]
-    image = [] if found.too_few else [f"![critical-difference diagram of {escaped(found.paper)}]({figure})"]
+    rows += [[escaped(m), f"{r:.2f}", *([f"{papers[m]:.2f}"] if papers else [])] for m, r in ranking.mean_ranks.items()]
+    image = [] if ranking.too_few else [f"![critical-difference diagram of {escaped(ranking.paper)}]({figure})"]
     return "\n\n".join([grid(rows), *image])
 
 
 def grid(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells that are Markdown already."""
+    """A table of cells that are already Markdown."""
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def bullets(head: str, lines: Sequence[str]) -> str:
-    """A list under a head; nothing of nothing."""
+    """A heading line with a list; empty without lines."""
     return "\n".join([f"{head}:", "", *(f"- {escaped(line)}" for line in lines)]) if lines else ""
 
 
 def escaped(text: str) -> str:
-    """What GitHub prints as ``text``, on one line."""
+    """Escape ``text`` so that GitHub prints it literally, on one line."""
     return re.sub(r"([\\`*_{}\[\]<>|$~#])", r"\\\1", text.replace("&", "&amp;")).replace("\n", " ")
 
 
@@ -75,12 +75,12 @@ def _ours(entry: Entry) -> str:
     return (f"**{text}**" if entry.best else text) + count + mark
 
 
-def _agreement(found: Sequence[Agreement]) -> str:
-    if not found:
+def _agreement(agreements: Sequence[Agreement]) -> str:
+    if not agreements:
         return ""
     rows = [["column", "Spearman", "methods", "pairs of opposite order (the paper has the first ahead)"]]
     rows.append(["---", "---:", "---:", "---"])
-    for one in found:
-        said = [of_column(one), coefficient(one), str(len(one.methods)), reversals(one)]
-        rows.append([escaped(text) for text in said])
+    for one in agreements:
+        row = [of_column(one), coefficient(one), str(len(one.methods)), reversals(one)]
+        rows.append([escaped(text) for text in row])
     return "Our order of the methods beside the paper's:\n\n" + grid(rows)

@@ -1,4 +1,4 @@
-"""Sentences on agreement and ranks that all formats share."""
+"""Sentences about agreement and ranks, shared by all formats."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ def coefficient(one: Agreement) -> str:
 
 
 def of_column(one: Agreement) -> str:
-    """Which column is compared, and with which of the paper's where that bears another name."""
+    """The compared column, with the paper's column if its name differs."""
     return one.column if one.column == one.of else f"{one.column}, the paper's {one.of}"
 
 
 def reversals(one: Agreement) -> str:
-    """The pairs of opposite order, each with the one first that the paper has ahead."""
+    """The pairs of opposite order, in each first the method that the paper ranks higher."""
     if not one.reversed:
         return f"none of {one.pairs}"
     return f"{len(one.reversed)} of {one.pairs}: " + ", ".join(f"{a} / {b}" for a, b in one.reversed)
 
 
-def verdict(found: Ranking) -> str:
-    """What the tests over all settings of a paper found, and on what that rests."""
-    methods, settings = len(found.methods), len(found.settings)
-    if found.too_few:
-        return f"No test and no diagram: {found.too_few}."
-    statistic, p = found.friedman
+def verdict(ranking: Ranking) -> str:
+    """The results of the tests over all settings of a paper."""
+    methods, settings = len(ranking.methods), len(ranking.settings)
+    if ranking.too_few:
+        return f"No test and no diagram: {ranking.too_few}."
+    statistic, p = ranking.friedman
     head = f"Friedman's test over {settings} settings and {methods} methods: χ² = {statistic:.2f}, {_p(p)}."
-    if not found.significant:
+    if not ranking.significant:
         return f"{head} No difference between methods is shown at the level {LEVEL}, so no pair is told apart."
     tail = (
-        f"By Nemenyi's test mean ranks that are {found.critical_difference:.2f} apart differ at the level {LEVEL}: "
-        f"{len(found.apart)} of {methods * (methods - 1) // 2} pairs do."
+        f"By Nemenyi's test mean ranks that are {ranking.critical_difference:.2f} apart differ at the level {LEVEL}: "
+        f"{len(ranking.apart)} of {methods * (methods - 1) // 2} pairs do."
     )
     return f"{head} {tail}"
 
 
-def left_out(found: Ranking) -> list[str]:
-    """What is not among the settings and methods of a ranking, and why."""
+def left_out(ranking: Ranking) -> list[str]:
+    """Methods and settings that a ranking excludes, with the reasons."""
     lines = []
-    if found.without_methods:
-        lines.append(f"Methods that lack a number in one of these settings: {', '.join(found.without_methods)}.")
-    if found.without_settings:
-        tables = Counter(setting.table for setting in found.without_settings)
-        told = ", ".join(f"{counted(n, 'column')} of {table}" for table, n in tables.items())
-        lines.append(f"Settings in which one of these methods lacks a number: {told}.")
-    if found.repeated:
-        lines.append(f"Not counted again: {counted(found.repeated, 'column')} of the same runs as another.")
+    if ranking.without_methods:
+        lines.append(f"Methods that lack a number in one of these settings: {', '.join(ranking.without_methods)}.")
+    if ranking.without_settings:
+        tables = Counter(setting.table for setting in ranking.without_settings)
+        columns = ", ".join(f"{counted(n, 'column')} of {table}" for table, n in tables.items())
+        lines.append(f"Settings in which one of these methods lacks a number: {columns}.")
+    if ranking.repeated:
+        lines.append(f"Not counted again: {counted(ranking.repeated, 'column')} of the same runs as another.")
     return lines
 
 
-def rests_on(found: Ranking) -> str:
-    """The settings of a ranking, by table."""
+def rests_on(ranking: Ranking) -> str:
+    """The settings that a ranking is based on, by table."""
     tables: dict[str, list[str]] = {}
-    for setting in found.settings:
+    for setting in ranking.settings:
         tables.setdefault(setting.table, []).append(setting.column)
-    told = "; ".join(f"{table} ({', '.join(columns)})" for table, columns in tables.items())
-    alike = " They share data, and so are not independent." if len(found.settings) > 1 else ""
-    return f"{counted(len(found.settings), 'setting')}: {told}.{alike}"
+    listed = "; ".join(f"{table} ({', '.join(columns)})" for table, columns in tables.items())
+    alike = " They share data, and so are not independent." if len(ranking.settings) > 1 else ""
+    return f"{counted(len(ranking.settings), 'setting')}: {listed}.{alike}"
 
 
 def _p(p: float) -> str:

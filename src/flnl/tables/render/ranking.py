@@ -1,4 +1,4 @@
-"""Methods over all settings of a paper: Friedman's test, and Nemenyi's critical difference (Demšar, JMLR 2006)."""
+"""Rank methods over all settings of a paper: Friedman's test and Nemenyi's critical difference (Demšar, JMLR 2006)."""
 
 from __future__ import annotations
 
@@ -16,48 +16,47 @@ from flnl.tables.results import Filled
 from flnl.tables.table import Row
 
 LEVEL = 0.05
-"""Of significance."""
+"""Significance level."""
 FEWEST_METHODS, FEWEST_SETTINGS = 3, 5
-"""Friedman's test is of three or more. Below five settings its chi-square is a poor approximation, and three methods in
-two settings have a critical difference that is larger than any difference of their mean ranks can be."""
+"""Friedman's test compares three or more methods. Below five settings its chi-square approximation is poor, and with
+three methods in two settings the critical difference exceeds any possible difference of mean ranks."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A column of a table of accuracies: the numbers of the methods in it, and the runs that they are of.
+    """A column of a table of accuracies: the methods' numbers and the runs behind them.
 
-    A method has a number where all seeds that were asked for have run.
+    A method has a number if all requested seeds have run.
     """
 
     table: str  # "Table 2"
     column: str  # "ρ=0.6 τ=0.5"
     ours: Mapping[str, float]
-    papers: Mapping[str, Sequence[float]]  # in each of the paper's columns that it stands for, in their order
+    papers: Mapping[str, Sequence[float]]  # one number per column of the paper that it merges, in their order
     runs: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The methods in the settings that all of them have, and what was left out for that.
+    """A set of methods, the settings in which all of them have a number, and what was left out.
 
-    No number is made up: of all sets of methods (three or more, if that leaves enough settings) it is the one that
-    most settings have in full, and of such sets the largest. Columns that rest on the same runs are one setting.
-    Nemenyi's test follows Friedman's: it needs no more settings than that, where signed ranks corrected by Holm cannot
-    reach the level of 5 % below six settings however clear the differences; and the difference that it asks for is the
-    same for every pair, so the diagram shows it as a length. Settings of one paper share data sets, so the p-value is
-    on the bold side.
+    No number is imputed. Of all sets of methods (three or more, if that leaves enough settings), the chosen one is
+    complete in the most settings, and among those the largest. Columns with the same runs count as one setting.
+    Nemenyi's test follows Friedman's: it needs no more settings, whereas signed-rank tests with Holm's correction
+    cannot reach 5 % below six settings, however clear the differences are. Its critical difference is the same for
+    all pairs, so the diagram shows it as a length. Settings of one paper share data sets, so the p-value is optimistic.
     """
 
     paper: str
-    methods: tuple[str, ...]  # as tables name them
+    methods: tuple[str, ...]  # in the order of the tables
     settings: tuple[Setting, ...]
     without_methods: tuple[str, ...]
     without_settings: tuple[Setting, ...]
-    repeated: int  # columns whose runs are those of another
+    repeated: int  # columns with the same runs as another
 
     @property
     def too_few(self) -> str | None:
-        """Why there is no test; None where there is one."""
+        """Why there is no test; None if there is one."""
         methods, settings = len(self.methods), len(self.settings)
         if methods >= FEWEST_METHODS and settings >= FEWEST_SETTINGS:
             return None
@@ -68,18 +67,18 @@ class Ranking:
 
     @cached_property
     def ranks(self) -> NDArray[np.float64]:
-        """Of our numbers, 1 the best, ties at their mean rank; [settings, methods]."""
+        """Ranks of our numbers, 1 is best, ties at their mean rank; shape [settings, methods]."""
         return np.array([rankdata([-setting.ours[m] for m in self.methods]) for setting in self.settings])
 
     @property
     def mean_ranks(self) -> dict[str, float]:
-        """Over settings, the best method first."""
-        found = dict(zip(self.methods, self.ranks.mean(0).tolist(), strict=True))
-        return dict(sorted(found.items(), key=lambda item: item[1]))
+        """Mean ranks over settings, the best method first."""
+        means = dict(zip(self.methods, self.ranks.mean(0).tolist(), strict=True))
+        return dict(sorted(means.items(), key=lambda item: item[1]))
 
     @property
     def papers_mean_ranks(self) -> dict[str, float] | None:
-        """The same of the paper's numbers, over the columns that the settings stand for; None where a number lacks."""
+        """Mean ranks of the paper's numbers, over all its columns that the settings merge; None if one is missing."""
         columns = [
             [setting.papers[m][k] for m in self.methods]
             for setting in self.settings
@@ -92,20 +91,20 @@ class Ranking:
 
     @cached_property
     def friedman(self) -> tuple[float, float]:
-        """The statistic, corrected for ties, and its p-value by chi-square; 0 and 1 where all are tied."""
+        """Friedman's statistic, corrected for ties, and its chi-square p-value; 0 and 1 if all ranks are tied."""
         if (self.ranks == self.ranks[0, 0]).all():
             return 0.0, 1.0
-        found = friedmanchisquare(*self.ranks.T)
-        return float(found.statistic), float(found.pvalue)
+        test = friedmanchisquare(*self.ranks.T)
+        return float(test.statistic), float(test.pvalue)
 
     @property
     def significant(self) -> bool:
-        """Whether Friedman's test finds a difference at all; pairs are told apart only then."""
+        """Whether Friedman's test finds a difference; only then are pairs compared."""
         return self.friedman[1] < LEVEL
 
     @property
     def critical_difference(self) -> float:
-        """By which mean ranks must differ."""
+        """The difference of mean ranks that is significant."""
         return critical_difference(len(self.methods), len(self.settings))
 
     @property
@@ -118,19 +117,22 @@ class Ranking:
 
 
 def critical_difference(methods: int, settings: int, level: float = LEVEL) -> float:
-    """Nemenyi's: ``q_level,k sqrt(k (k + 1) / (6 N))`` of k methods in N settings (Demšar 2006, Sec. 3.2.2)."""
+    """Nemenyi's critical difference of k methods in N settings (Demšar 2006, Sec. 3.2.2).
+
+    It is ``q_level,k sqrt(k (k + 1) / (6 N))``.
+    """
     q = float(studentized_range.ppf(1 - level, methods, np.inf)) / 2**0.5
     return float(q * np.sqrt(methods * (methods + 1) / (6 * settings)))
 
 
 def ranking(paper: str, tables: Sequence[Filled]) -> Ranking | None:
-    """The methods over the tables of a paper whose metric is an accuracy; None where no setting has two methods."""
+    """Rank the methods over a paper's tables of accuracies; None if no setting has two methods."""
     accuracies = [t for t in tables if "accuracy" in t.table.metric.name and t.table.metric.higher_is_better]
-    found = [s for table in accuracies for s in _settings(table) if len(s.ours) > 1]
-    if not found:
+    settings = [s for table in accuracies for s in _settings(table) if len(s.ours) > 1]
+    if not settings:
         return None
     methods, chosen, repeated = max(
-        ((methods, *_distinct(found, methods)) for methods in _sets(found)),
+        ((methods, *_distinct(settings, methods)) for methods in _sets(settings)),
         key=lambda one: (
             len(one[0]) >= FEWEST_METHODS and len(one[1]) >= FEWEST_SETTINGS,
             len(one[1]),
@@ -138,29 +140,29 @@ def ranking(paper: str, tables: Sequence[Filled]) -> Ranking | None:
             one[0],
         ),
     )
-    every = dict.fromkeys(m for setting in found for m in setting.ours)
+    every = dict.fromkeys(m for setting in settings for m in setting.ours)
     return Ranking(
         paper,
         tuple(m for m in every if m in methods),
         tuple(chosen),
         tuple(m for m in every if m not in methods),
-        tuple(setting for setting in found if not set(methods) <= set(setting.ours)),
+        tuple(setting for setting in settings if not set(methods) <= set(setting.ours)),
         repeated,
     )
 
 
 def _sets(settings: Sequence[Setting]) -> list[tuple[str, ...]]:
-    """Sets of two or more methods that some settings have in common, each sorted."""
-    own = {frozenset(setting.ours) for setting in settings}
-    found, fresh = set(own), set(own)
+    """All intersections of two or more methods over some of the settings, each sorted."""
+    single = {frozenset(setting.ours) for setting in settings}
+    sets, fresh = set(single), set(single)
     while fresh:
-        fresh = {a & b for a in fresh for b in own} - found
-        found |= fresh
-    return sorted(tuple(sorted(one)) for one in found if len(one) > 1)
+        fresh = {a & b for a in fresh for b in single} - sets
+        sets |= fresh
+    return sorted(tuple(sorted(one)) for one in sets if len(one) > 1)
 
 
 def _distinct(settings: Sequence[Setting], methods: Sequence[str]) -> tuple[list[Setting], int]:
-    """The settings that have all ``methods``, each of the same runs once, and how many were left out for that."""
+    """The settings that have all ``methods``, and how many were dropped because their runs repeat another's."""
     whole = [setting for setting in settings if set(methods) <= set(setting.ours)]
     chosen: dict[tuple[tuple[str, ...], ...], Setting] = {}
     for setting in whole:
@@ -170,12 +172,12 @@ def _distinct(settings: Sequence[Setting], methods: Sequence[str]) -> tuple[list
 
 def _settings(filled: Filled) -> list[Setting]:
     names = _methods(filled.table.rows)
-    found = []
+    settings = []
     for j, column in enumerate(filled.columns):
         cells = {name: filled.cells[i][j] for i, name in names.items()}
         whole = {name: cell for name, cell in cells.items() if cell.standing is not None}
         ours = {name: mean for name, cell in whole.items() if (mean := cell.mean) is not None}
-        found.append(
+        settings.append(
             Setting(
                 f"Table {filled.table.number}",
                 column.label,
@@ -184,11 +186,11 @@ def _settings(filled: Filled) -> list[Setting]:
                 {m: tuple(str(run.folder) for run in cells[m].runs) for m in ours},
             )
         )
-    return found
+    return settings
 
 
 def _methods(rows: Sequence[Row]) -> dict[int, str]:
-    """The rows that stand for a method: its only row or, among its variants, the one that bears its plain name."""
+    """The row of each method, by index: its only row or, among variants, the one labelled with the method's name."""
     return {
         i: row.method
         for i, row in enumerate(rows)

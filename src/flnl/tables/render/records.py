@@ -1,4 +1,4 @@
-"""A run in two kilobytes: what its numbers are and how it is made again, for readers who do not have its folder."""
+"""A compact record of a run: its numbers and the command that reproduces it, for readers without its folder."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ ESSENTIAL = (
     "left_out",
     "metrics",
 )
-"""Of ``result.json``; the configuration is in the command and the commit."""
+"""The keys copied from ``result.json``; command and commit determine the configuration."""
 STEP = 5
-"""Percent between the accuracies of which it is said when they were first reached."""
+"""Step, in percent, between the target accuracies of ``reached``."""
 
 
 def files(tables: Iterable[Filled], evidence: Evidence) -> dict[str, str]:
-    """The record of every finished run behind ``tables``: name of the file, and its text."""
+    """The records of all finished runs behind ``tables``: text by file name."""
     runs = (run for table in tables for row in table.cells for cell in row for run in cell.runs)
     return {
-        name: text(run, found)
+        name: text(run, written)
         for run in runs
-        if (name := evidence.recorded(run)) and (found := evidence.written(run.folder))
+        if (name := evidence.recorded(run)) and (written := evidence.written(run.folder))
     }
 
 
-def text(run: Run, found: Written) -> str:
-    """The file of one run, a line a key, numbers unrounded: all that a cell can be made of.
+def text(run: Run, written: Written) -> str:
+    """The JSON text of one run, a line per key, numbers unrounded: every value that a cell can show.
 
-    ``evaluation`` and ``round`` are the last ones; ``reached`` has by accuracies, in percent, the client participations
-    until the first evaluation with them.
+    ``evaluation`` and ``round`` hold the last line of each kind. ``reached`` maps accuracies, in percent, to the client
+    participations until the first evaluation that reached them.
     """
-    record, evaluations = found.record, found.evaluations
-    said = {
+    record, evaluations = written.record, written.evaluations
+    fields = {
         "command": run.command,
         "seed": run.seed,
         "folder": shown(run.folder),
         **{key: record[key] for key in ESSENTIAL if key in record},
-        **{kind: numbers(found.last(kind)) for kind in ("evaluation", "round")},
+        **{kind: numbers(written.last(kind)) for kind in ("evaluation", "round")},
         "reached": {
             str(percent): round(reached)
             for percent in range(STEP, 100, STEP)
             if (reached := metric_values.reaching(evaluations, percent / 100)) not in (None, NEVER)
         },
     }
-    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in said.items())
+    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items())
     return "{" + ",\n ".join(lines) + "}\n"
 
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line of ``metrics.jsonl``; lists, one number a client, are left out."""
+    """The numbers of a line of ``metrics.jsonl``, without its lists of one number per client."""
     return {key: value for key, value in line.items() if isinstance(value, int | float)}

@@ -1,4 +1,4 @@
-"""All tables on one page that needs nothing but itself: ours beside the paper's, curves, figures, runs and commands."""
+"""All tables on one self-contained page: our numbers beside the papers', curves, figures, runs and commands."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from flnl.tables.render import drawings, phrases
 from flnl.tables.render.agreement import Agreement
 from flnl.tables.render.evidence import Evidence
 from flnl.tables.render.ranking import Ranking
-from flnl.tables.render.sheet import WORDS, Sheet, counted
+from flnl.tables.render.sheet import PLACEHOLDERS, Sheet, counted
 from flnl.tables.results import Cell, Filled, Run, Scale
 
 log = logging.getLogger(__name__)
 
 TEMPLATE = "report.html.j2"
-OWN = "tables of one's own"
+UNPUBLISHED = "user-defined tables"
 STATES = {
     "run": "run",
     "partly": "run with some of the seeds",
@@ -37,12 +37,12 @@ STATES = {
     "na": "not at this scale",
 }
 HEADROOM = 3.0
-"""Percentage points between the curves of a table and the frame of its panels."""
+"""Margin between a table's curves and the frame of its panels, in percentage points."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves of the methods in one column."""
+    """The methods' curves in one column."""
 
     label: str
     svg: Markup
@@ -50,7 +50,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Key:
-    """How a row's line looks, ``dashes`` as SVG has them."""
+    """A legend entry: a row's line style, ``dashes`` as ``stroke-dasharray``."""
 
     label: str
     line: int
@@ -59,7 +59,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Still:
-    """A figure of one run, as pixels."""
+    """A figure of one run, as an embedded PNG."""
 
     name: str
     data: str  # base64 of a PNG
@@ -75,12 +75,12 @@ class Shown:
 
     @property
     def filled(self) -> Filled:
-        """The table."""
+        """The table with its values."""
         return self.sheet.filled
 
     @property
     def name(self) -> str:
-        """Of its files, and of its place on the page."""
+        """The name of its files and of its anchor on the page."""
         return self.filled.table.name
 
     @property
@@ -94,42 +94,42 @@ class Shown:
         return sum(self.counts.values())
 
     def anchor(self, i: int, j: int) -> str:
-        """Where the runs of a cell are."""
+        """The anchor of a cell's runs."""
         return f"{self.name}-{i + 1}-{j + 1}"
 
     @property
     def cells(self) -> list[tuple[int, int, Cell]]:
-        """Those with runs, by row and column."""
+        """The cells that have runs: row, column, cell."""
         every = ((i, j, cell) for i, row in enumerate(self.filled.cells) for j, cell in enumerate(row))
         return [(i, j, cell) for i, j, cell in every if cell.runs]
 
     @cached_property
     def _curves(self) -> list[dict[int, list[Curve]]]:
-        """Of each column, by row."""
-        columns = range(len(self.filled.columns))
-        found = [{i: self.evidence.curves(row[j]) for i, row in enumerate(self.filled.cells)} for j in columns]
-        return [{i: of_row for i, of_row in column.items() if of_row} for column in found]
+        """The curves of each column, by row."""
+        indices = range(len(self.filled.columns))
+        columns = [{i: self.evidence.curves(row[j]) for i, row in enumerate(self.filled.cells)} for j in indices]
+        return [{i: of_row for i, of_row in column.items() if of_row} for column in columns]
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        """The rows that have a curve in some column, each with its place among them."""
+        """The rows that have a curve in any column: their places in the legend."""
         rows = sorted({i for column in self._curves for i in column})
         return {row: place for place, row in enumerate(rows)}
 
     @property
     def keys(self) -> list[Key]:
-        """Of the lines in the panels."""
-        found = []
+        """The legend of the panels."""
+        entries = []
         for row, place in self._places.items():
             colour, dashes = drawings.look(place)
             pattern = dict(zip(DASHES, ("", "5 2", "1.5 2", "6 2 1.5 2"), strict=True))[dashes]
-            found.append(Key(self.filled.table.rows[row].label, EIGHT.index(colour), pattern))
-        return found
+            entries.append(Key(self.filled.table.rows[row].label, EIGHT.index(colour), pattern))
+        return entries
 
     @cached_property
     def panels(self) -> list[Panel]:
-        """One a column that has curves, or several of the same runs, all with the same axes."""
-        every = [curve for column in self._curves for found in column.values() for curve in found]
+        """A panel per column with curves, all with the same axes; columns with the same runs share one."""
+        every = [curve for column in self._curves for seeds in column.values() for curve in seeds]
         if not every:
             return []
         low = min(100 * float(curve.accuracy.min()) for curve in every)
@@ -141,20 +141,20 @@ class Shown:
             if column:
                 runs = tuple(run.folder for row in self.filled.cells for run in row[j].runs)
                 same.setdefault(runs, []).append(j)
-        found = []
+        panels = []
         for j, *others in same.values():
             column, label = self._curves[j], self.filled.columns[j].label
             if others:
                 label += f" and {counted(len(others), 'other column')} of the same runs"
             figure = drawings.curves({self._places[i]: of for i, of in column.items()}, limits, furthest)
-            said = f"Test accuracy over participations of {len(column)} methods, {label}"
-            found.append(Panel(label, Markup(drawings.inline(figure, f"{self.name}-c{j + 1}", said))))
-        return found
+            description = f"Test accuracy over participations of {len(column)} methods, {label}"
+            panels.append(Panel(label, Markup(drawings.inline(figure, f"{self.name}-c{j + 1}", description))))
+        return panels
 
 
 @dataclass(frozen=True)
 class Paper:
-    """The tables of a paper on the page, and its methods over all of their settings."""
+    """A paper's section of the page: its tables, and its methods ranked over all their settings."""
 
     name: str
     tables: Sequence[Shown]
@@ -163,22 +163,24 @@ class Paper:
 
     @property
     def anchor(self) -> str:
-        """Its place on the page."""
+        """The anchor of its section."""
         return "paper-" + "".join(c if c.isalnum() else "-" for c in self.name.lower())
 
     @property
     def diagram(self) -> Markup | None:
-        """Critical differences; None where there is no test."""
+        """The critical-difference diagram; None if there is no test."""
         if self.ranking is None or self.ranking.too_few:
             return None
-        said = f"Critical-difference diagram of {len(self.ranking.methods)} methods"
+        description = f"Critical-difference diagram of {len(self.ranking.methods)} methods"
         return Markup(
-            drawings.inline(drawings.critical(self.ranking, self.tables[0].filled.scale), f"{self.anchor}-cd", said)
+            drawings.inline(
+                drawings.critical(self.ranking, self.tables[0].filled.scale), f"{self.anchor}-cd", description
+            )
         )
 
     @cached_property
     def example(self) -> tuple[Shown, int, int, Run] | None:
-        """The last finished run of the paper's own method in its first table that has one: its figures are shown."""
+        """The run whose figures are shown: the last finished one of the paper's method in its first table with one."""
         for table in self.tables:
             for i, j, cell in reversed(table.cells):
                 for run in cell.runs:
@@ -188,7 +190,7 @@ class Paper:
 
     @cached_property
     def stills(self) -> list[Still]:
-        """The figures of that run but for its accuracy, which the panels show."""
+        """The figures of that run, except its accuracy, which the panels show."""
         if self.example is None:
             return []
         pixels = {name: _still(self.example[3].folder, name) for name in FIGURES if name != "accuracy"}
@@ -204,14 +206,14 @@ def _still(folder: Path, name: str) -> bytes | None:
 
 
 def page(scale: Scale, papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
-    """The page."""
+    """Render the page."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["shown"] = shown
     tables = [table for paper in papers for table in paper.tables]
-    counts = {state: sum(table.counts[state] for table in tables) for state in WORDS}
+    counts = {state: sum(table.counts[state] for table in tables) for state in PLACEHOLDERS}
     return environment.get_template(TEMPLATE).render(
         scale=scale,
         papers=papers,
@@ -220,6 +222,6 @@ def page(scale: Scale, papers: Sequence[Paper], provenance: Mapping[str, str]) -
         total=sum(counts.values()),
         states=STATES,
         counted=counted,
-        words=phrases,
-        own=OWN,
+        phrases=phrases,
+        unpublished=UNPUBLISHED,
     )

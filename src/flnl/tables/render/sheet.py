@@ -1,4 +1,4 @@
-"""A filled table as words, in no format yet: what a cell says, footnotes, and the lines above and below the table."""
+"""The text of a table, independent of the format: cells, footnotes, and the lines above and below the table."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from flnl.tables.results import Cell, Filled, Run
 from flnl.tables.table import NEVER, Number
 
 DASH = "–"
-WORDS = {"run": DASH, "partly": DASH, "absent": "not run", "failed": "failed", "missing": "missing", "na": "n/a"}
-"""What a cell without a number says; a dash where runs came to their end and have none."""
+PLACEHOLDERS = {"run": DASH, "partly": DASH, "absent": "not run", "failed": "failed", "missing": "missing", "na": "n/a"}
+"""The text of a cell without a number, by its state; a dash if its runs have finished without one."""
 MEANINGS = {
     "best": "the maximum over a run's evaluations, an oracle over the test set",
     "last": "at a run's last evaluation",
     "mean_last_10": "the mean of a run's last 10 evaluations",
 }
-"""By the name of the metric in a run's record."""
+"""Explanations of metrics, by their key in a run's record."""
 NOT_REACHED = "not reached"
 PERCENT_DIGITS, MOST_DIGITS = 2, 6
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell in words."""
+    """The texts of a cell."""
 
-    ours: str  # "95.10 ± 0.30", or the word for its state
-    count: str  # "2 of 3 seeds", where some have no number yet
-    paper: str  # "94.15 ± 0.18"; where the column stands for several of the paper's, each in their order
-    difference: str  # ours - paper, as many; empty where there is none
-    best: bool  # no other row of ours is better in this column, of those whose seeds have all run
+    ours: str  # "95.10 ± 0.30", or the placeholder of its state
+    count: str  # "2 of 3 seeds" if some have no number yet, else empty
+    paper: str  # "94.15 ± 0.18"; several if the column merges several of the paper's, in their order
+    difference: str  # ours - paper, one for each; empty if there is none
+    best: bool  # the best of ours in this column, among the rows whose seeds have all run
     mark: int | None  # the number of its footnote, from 1
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """All that is said of a table, whatever the format."""
+    """All texts of a table."""
 
     filled: Filled
 
@@ -46,22 +46,22 @@ class Sheet:
 
     @cached_property
     def entries(self) -> tuple[tuple[Entry, ...], ...]:
-        """[row][rendered column]."""
+        """The cells as text: [row][rendered column]."""
         return tuple(
             tuple(self._entry(i, j) for j in range(len(self.filled.columns))) for i in range(len(self.filled.cells))
         )
 
     @property
     def headings(self) -> list[str]:
-        """Of the rendered columns, unit included."""
+        """The headings of the rendered columns, with the unit."""
         unit = self.filled.table.metric.unit
         return [f"{column.label}, {unit}" if unit else column.label for column in self.filled.columns]
 
     @cached_property
     def footnotes(self) -> list[str]:
-        """Each once, in the order in which cells ask for them."""
-        found = (footnote(cell) for row in self.filled.cells for cell in row)
-        return list(dict.fromkeys(note for note in found if note))
+        """The distinct footnotes, in the order of the cells."""
+        notes = (footnote(cell) for row in self.filled.cells for cell in row)
+        return list(dict.fromkeys(note for note in notes if note))
 
     def _entry(self, i: int, j: int) -> Entry:
         cell = self.filled.cells[i][j]
@@ -79,7 +79,7 @@ class Sheet:
 
     def _ours(self, cell: Cell) -> str:
         if cell.mean is None:
-            return WORDS[cell.state]
+            return PLACEHOLDERS[cell.state]
         if cell.mean == NEVER and cell.reached:
             return f"{len(cell.reached)} of {len(cell.values)} reached"
         return self.number(cell.mean, cell.std)
@@ -87,33 +87,33 @@ class Sheet:
     def _best(self, i: int, j: int) -> bool:
         higher = self.filled.table.metric.higher_is_better
         cells = [self.filled.cells[k][j] for k in self._competing]
-        every = [standing for cell in cells if (standing := cell.standing) is not None]
-        own = self.filled.cells[i][j].standing if i in self._competing else None
-        if higher is None or own is None or len(every) < 2 or own[0] == len(self.filled.cells[i][j].runs):
+        every = [other for one in cells if (other := one.standing) is not None]
+        standing = self.filled.cells[i][j].standing if i in self._competing else None
+        if higher is None or standing is None or len(every) < 2 or standing[0] == len(self.filled.cells[i][j].runs):
             return False
-        return own == (max if higher else min)(every)
+        return standing == (max if higher else min)(every)
 
     @cached_property
     def _competing(self) -> list[int]:
-        """The rows that are methods, not references in another setting; all of them where none is a method."""
+        """The rows that are methods, not references in another setting; all rows if none is a method."""
         rows = self.filled.table.rows
         return [i for i, row in enumerate(rows) if row.method] or list(range(len(rows)))
 
     # -------------------------------------------------------------------------------------------------------- numbers
 
     def number(self, mean: float, std: float | None = None, *, sign: str = "-") -> str:
-        """A number of ours with its deviation, in the digits of this table; ``sign="+"`` for a difference."""
+        """Format a number of ours with its deviation; ``sign="+"`` also marks positive numbers, for differences."""
         return text(mean, std, digits=self.digits, sign=sign)
 
     @cached_property
     def printed(self) -> int:
-        """Decimals that the paper prints, no more than those of ours."""
-        found = [x for number in self._papers for x in (number.mean, number.std or 0)]
-        return max((min(_decimals(x), self.digits) for x in found), default=0)
+        """Decimals of the paper's numbers, at most as many as ours have."""
+        numbers = [x for number in self._papers for x in (number.mean, number.std or 0)]
+        return max((min(_decimals(x), self.digits) for x in numbers), default=0)
 
     @cached_property
     def digits(self) -> int:
-        """Decimals of ours: two of percentages, none of counts, else as many as give the typical one three digits."""
+        """Decimals of our numbers: 2 for percentages, 0 for counts, else enough for three digits of a typical one."""
         if self.filled.table.metric.unit == "%":
             return PERCENT_DIGITS
         printed = [number.mean for number in self._papers]
@@ -126,29 +126,29 @@ class Sheet:
 
     @property
     def _papers(self) -> list[Number]:
-        """What the paper prints in digits."""
+        """The numbers that the paper prints, without NEVER."""
         return [number for row in self.filled.table.cells for number in row if number and number.mean != NEVER]
 
     # ---------------------------------------------------------------------------------------------------------- lines
 
     @property
     def title(self) -> str:
-        """Whose table it is, and of what."""
+        """The paper, the number of the table, and its title."""
         table = self.filled.table
         return f"{table.paper}, Table {table.number}: {table.title}" if table.paper else table.title
 
     @property
     def measured(self) -> str:
-        """The metric, its unit and what it means."""
+        """A sentence: the metric, its unit, its meaning, and which direction is better."""
         metric = self.filled.table.metric
         better = {True: "; higher is better", False: "; lower is better", None: ""}[metric.higher_is_better]
         meaning = f" ({MEANINGS[metric.key]})" if metric.key in MEANINGS else ""
-        said = f"{metric.name}{f', {metric.unit}' if metric.unit else ''}{meaning}{better}."
-        return said[:1].upper() + said[1:]
+        sentence = f"{metric.name}{f', {metric.unit}' if metric.unit else ''}{meaning}{better}."
+        return sentence[:1].upper() + sentence[1:]
 
     @property
     def seeds(self) -> str:
-        """How many seeds are behind a number of ours and of the paper's."""
+        """A sentence: the number of our seeds and of the paper's trials."""
         seeds, trials = self.filled.scale.seeds, self.filled.table.trials
         spread = "mean ± sample standard deviation" if len(seeds) > 1 else "so without a deviation"
         ours = f"Ours: {counted(len(seeds), 'seed')} ({', '.join(map(str, seeds))}) a cell, {spread}."
@@ -168,27 +168,27 @@ class Sheet:
 
     @property
     def scale(self) -> str:
-        """Under which scale the numbers came about, to be printed prominently."""
+        """A sentence that states the scale, to be printed prominently."""
         scale = self.filled.scale
         small = ": these are not the paper's conditions" if not scale.papers else ""
         return f"Made at scale “{scale.name}” ({scale.title}){small}."
 
     @property
     def merged(self) -> list[str]:
-        """Which of the paper's columns stand behind a rendered one, where there are several: one line, or none."""
+        """A note that lists the merged columns; empty list if there are none."""
         labels = [column.label for column in self.filled.table.columns]
-        told = [
+        columns = [
             f"“{column.label}” is {' and '.join(f'“{labels[k]}”' for k in which)}"
             for column, which in zip(self.filled.columns, self.filled.of_paper, strict=True)
             if len(which) > 1
         ]
         head = "Columns of the paper that this scale cannot tell apart are one"
         order = "with the paper's numbers, and the differences from them, in this order"
-        return [f"{head}, {order}: {'; '.join(told)}."] if told else []
+        return [f"{head}, {order}: {'; '.join(columns)}."] if columns else []
 
     @property
     def partly(self) -> list[str]:
-        """How many cells are not compared because seeds are lacking: one line, or none."""
+        """A note that counts the cells with missing seeds, which are not compared; empty list if there are none."""
         cells = [cell for row in self.filled.cells for cell in row]
         number = sum(cell.mean is not None and cell.standing is None for cell in cells)
         head = "Cells that have run with some of the seeds alone are in no order, rank or bold"
@@ -196,20 +196,20 @@ class Sheet:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be known of this table, here and in the paper."""
+        """All notes below the table."""
         return [*self.merged, *self.partly, *self.filled.notes, *self.filled.table.notes]
 
 
 def text(mean: float, std: float | None = None, *, digits: int, sign: str = "-") -> str:
-    """``−1.50 ± 0.25``; with ``sign="+"`` what is positive has one, too."""
+    """Format as ``−1.50 ± 0.25``; ``sign="+"`` also marks positive numbers."""
     if mean == NEVER:
         return NOT_REACHED
-    said = f"{mean:{sign}.{digits}f}".replace("-", "−")
-    return said if std is None else f"{said} ± {std:.{digits}f}"
+    number = f"{mean:{sign}.{digits}f}".replace("-", "−")
+    return number if std is None else f"{number} ± {std:.{digits}f}"
 
 
 def differences(cell: Cell) -> list[float | None]:
-    """Ours - paper, for each of the paper's numbers; None where one of the two has no number or is NEVER."""
+    """Ours - paper, for each of the paper's numbers; None if either is missing or NEVER."""
     ours = cell.mean
     return [
         None if ours is None or paper is None or NEVER in (ours, paper.mean) else ours - paper.mean
@@ -223,7 +223,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def _decimals(x: float) -> int:
-    """That it takes to write ``x``."""
+    """Number of decimals needed to write ``x``."""
     return len(f"{x:.{MOST_DIGITS}f}".rstrip("0").partition(".")[2])
 
 
@@ -233,16 +233,16 @@ def _count(cell: Cell) -> str:
 
 
 def _beside(numbers: Sequence[str | None]) -> str:
-    """Numbers that share a cell, a dash for each that lacks; empty where all do."""
+    """Join the numbers that share a cell, with a dash for each missing one; empty if all are missing."""
     return " / ".join(number or DASH for number in numbers) if any(numbers) else ""
 
 
 def footnote(cell: Cell) -> str:
-    """Why there is no number, or not all of it; empty where there is nothing to say."""
-    return "; ".join(_said(cell))
+    """Why a cell has no number, or not from all seeds; empty if it is complete."""
+    return "; ".join(_reasons(cell))
 
 
-def _said(cell: Cell) -> Iterator[str]:
+def _reasons(cell: Cell) -> Iterator[str]:
     if cell.note:
         yield cell.note
     if cell.mean == NEVER and cell.reached:
