@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli import explain
-from flnl.config import compose, identity, resolvers, schema
+from flnl.config import compose, identity, resolvers, schema, short_keys
 from flnl.config import identity as identities
 from flnl.config.registry import stored_name
 from flnl.core.errors import UserError
@@ -124,13 +124,14 @@ class Identities:
         )
 
     def _set(self, words: Sequence[str]) -> DictConfig:
-        """The composed configuration of ``words``, as ``config.load`` gives it."""
+        """The composed configuration of ``words``, as ``compose.load`` gives it."""
         chosen = tuple(word for word in words if _chooses(word))
         if chosen not in self._composed:
-            self._composed[chosen] = compose.load(chosen)
+            self._composed[chosen] = compose.composed(chosen)
         found = copy.deepcopy(self._composed[chosen])
         values = OverridesParser.create().parse_overrides([word for word in words if not _chooses(word)])
         ConfigLoaderImpl._apply_overrides_to_config(values, found)
+        short_keys.connect(found, words)
         return found
 
 
@@ -170,7 +171,7 @@ def _digest() -> str:
     skipped = {resolvers.CONF / folder for folder in schema.NO_GROUPS}
     files = sorted(path for path in resolvers.CONF.rglob("*.yaml") if path.parent not in skipped)
     found = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
-    for path in (*map(Path, (compose.__file__, identities.__file__, __file__)), *files):
+    for path in (*map(Path, (compose.__file__, short_keys.__file__, identities.__file__, __file__)), *files):
         found.update(path.name.encode() + path.read_bytes())
     for path in sorted(Path(identities.__file__).parents[1].rglob("*.py")):
         text = path.read_bytes()
