@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from flnl.config import resolvers
-from flnl.tables.identity import _chooses
+from flnl.tables.identity import _is_choice
 
 _COMPOSED: dict[tuple[str, ...], DictConfig] = {}
 
@@ -23,11 +23,11 @@ def compose_in_parts(
 ) -> DictConfig:
     """What ``hydra.compose`` gives for the same arguments."""
     words = overrides or []
-    values = [word for word in words if not _chooses(word)]
+    values = [word for word in words if not _is_choice(word)]
     if return_hydra_config or any(word.lstrip("+~").startswith("hydra") for word in values):  # of where to search
         return hydra.compose(config_name, words, return_hydra_config)
     parsed: Any = OverridesParser.create().parse_overrides(values)
-    key = (str(resolvers.CONF), str(config_name), *(word for word in words if _chooses(word)))
+    key = (str(resolvers.CONF), str(config_name), *(word for word in words if _is_choice(word)))
     if key not in _COMPOSED:
         _COMPOSED[key] = hydra.compose(config_name, list(key[2:]))
     found = copy.deepcopy(_COMPOSED[key])

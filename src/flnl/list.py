@@ -1,20 +1,24 @@
 """List the groups and their options, each with the comment at the head of its file.
 
 flnl list [GROUP...]          all groups, or these: method, method/local, noise ...
+flnl list method=METHOD       a method's short keys: the parts' keys they stand for, and their default values
 flnl list --markdown GROUP    the options of one group as a Markdown table
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flnl.cli import guard
 from flnl.cli.parser import Parser
-from flnl.config.groups import described, groups
+from flnl.config import compose
+from flnl.config.groups import described, groups, not_an_option
 from flnl.config.resolvers import CONF
+from flnl.config.short_keys import declared
 from flnl.core.errors import UserError
 from flnl.core.terminal import cell, print_line
 
@@ -48,6 +52,44 @@ def rows(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     for group, files in chosen(names).items():
         for file in files:
             yield group, file.relative_to(CONF / group).with_suffix("").as_posix(), described(file)
+
+
+def short_keys(method: str) -> Iterator[tuple[str, str, str]]:
+    """Short key, value and the part's key, for each short key of a method.
+
+    Raises:
+        UserError: if there is no such method, naming the nearest.
+    """
+    if method not in compose.options("method"):
+        raise UserError(not_an_option("method", method, compose.options("method")))
+    cfg = compose.load([f"method={method}"])
+    values = compose.resolved(cfg)["method"]
+    for name, target in declared(cfg).items():
+        value = values[name]
+        yield f"method.{name}", value if isinstance(value, str) else json.dumps(value), target
+
+
+def show_short_keys(method: str) -> None:
+    """A table on a terminal; elsewhere a line ``key=value  the part's key`` each.
+
+    Raises:
+        UserError: if there is no such method.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False, highlight=False)
+    keys = list(short_keys(method))
+    if not keys:
+        print_line(f"method={method} has no short keys; flnl method={method} --cfg job shows those of its parts")
+    elif console.is_terminal:
+        table = Table("short key", "value", "stands for", box=None, pad_edge=False)
+        for row in keys:
+            table.add_row(*map(cell, row))
+        console.print(table)
+    else:
+        for key, value, target in keys:
+            print_line(f"{key}={value}  {target}")
 
 
 def markdown(group: str) -> str:
@@ -100,7 +142,7 @@ def parser() -> Parser:
         "groups",
         metavar="GROUP",
         nargs="*",
-        help="only these groups, as in method, method/local or noise; by default all",
+        help="only these groups, as in method, method/local or noise; by default all. method=NAME lists short keys",
     )
     arguments.add_argument("--markdown", action="store_true", help="one Markdown table per group, by default of method")
     return arguments
@@ -113,6 +155,13 @@ def run(arguments: Sequence[str]) -> None:
         UserError: for an unknown group or option.
     """
     request = parser().parse_args(arguments)
+    methods = [word.removeprefix("method=") for word in request.groups if word.startswith("method=")]
+    if methods and (request.markdown or len(methods) < len(request.groups)):
+        raise UserError("method=NAME lists a method's short keys: give it alone, or name groups")
+    for method in methods:
+        show_short_keys(method)
+    if methods:
+        return
     if request.markdown:
         for group in request.groups or ["method"]:
             print(markdown(group))

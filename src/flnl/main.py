@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from flnl.cli import guard
+from flnl.cli import guard, show
 from flnl.cli.help import text
 from flnl.config import resolvers
 from flnl.core.errors import Interrupted, UserError, in_one_line
@@ -34,6 +34,12 @@ def _main(cfg: DictConfig) -> float | None:
     if isinstance(cfg.threads, int):
         os.environ.setdefault("OMP_NUM_THREADS", str(cfg.threads))  # before torch is first imported
     chosen: Any = HydraConfig.get()
+    if _request is not None:
+        try:
+            print(show.text(cfg, job.typed(chosen), _request), end="")
+        except Exception as error:  # as below
+            _failed.append(error)
+        return None
     if chosen.mode == RunMode.MULTIRUN:
         return job.task(cfg)
     try:
@@ -49,6 +55,7 @@ def _main(cfg: DictConfig) -> float | None:
 
 
 _failed: list[Exception] = []
+_request: show.Request | None = None
 
 
 def _by_hydra(arguments: Sequence[str]) -> None:
@@ -79,6 +86,10 @@ def main() -> None:
         if {"--help", "-h"} & set(sys.argv[1:]):
             print(text(sys.argv[1:]))
             return
+        global _request
+        _request = show.requested(sys.argv[1:])
+        if _request is not None:
+            sys.argv[1:] = _request.words
         _by_hydra(sys.argv[1:])
         if _failed:
             raise _failed.pop()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from flnl.cli.guard import guarded
 from flnl.config import compose
@@ -98,6 +99,12 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "method.stages.finetune.correct.rule=x: the corrector has top_losses, all_confident",
     ),
     "a part for a value": (["method.theta={_target_:os.system}"], "method.theta="),
+    # short keys
+    "a value in a sweep": (["-m", "method=fedprox", "method.mu=0.1,-1"], "job 1: method.mu=-1: must be greater"),
+    "a part that one job lacks": (
+        ["-m", "method=fedprox", "method/local=[cross_entropy],[cross_entropy,fedprox]", "method.mu=1"],
+        "job 0: method.mu=1: it stands for method.local.fedprox.mu",
+    ),
     # values of the protocol that nothing reads
     "another method's": (["method=fedavg", "protocol.fedcorr.T1=3"], "protocol.fedcorr.T1=3: nothing in a run of"),
     "another loss term's": (["method=fedavg", "protocol.reg_start_round=3"], "protocol.reg_start_round=3: nothing in"),
@@ -165,8 +172,22 @@ def test_it_is_refused_in_one_line_that_names_the_key(name: str, command: Comman
     assert not list(tmp_path.glob("outputs/*"))
 
 
-def test_hydra_says_itself_that_a_package_is_not_there(command: Command) -> None:
+def test_the_configuration_is_shown_as_a_run_reads_it(command: Command) -> None:
+    """Hydra by itself would show the part without the value of its short key."""
+    words = ("method=fedprox", "method.mu=0.25")
+    answer = command("--cfg", "job", "--resolve", "--package=method.local.fedprox", *words)
+    assert answer.out.splitlines()[0] == "# @package method.local.fedprox"
+    assert "mu: 0.25" in answer.out.splitlines()
+    shown = OmegaConf.create(command("--cfg", "job", "--resolve", *words).out)
+    assert shown == OmegaConf.create(compose.resolved(compose.load(words)))
+    assert command("-c", "job", "-p", "method.mu", *words).out == "0.25\n"
+
+
+def test_a_section_that_is_not_there_is_not_shown(command: Command) -> None:
     answer = command("--package", "nothing", "--cfg", "job")
+    refused(answer)
+    assert "nothing" in answer.err
+    answer = command("--package", "nothing", "--cfg", "all")  # which Hydra answers itself
     assert (answer.code, answer.err.count("\n")) == (2, 1)
 
 
@@ -192,12 +213,12 @@ def test_a_value_of_the_protocol_that_something_reads_is_taken(method: str, word
 
 
 def test_a_value_of_the_protocol_is_read_while_one_of_its_readers_is_left() -> None:
-    words = ["protocol=cifar10", "method=fedpeer", "protocol.fedpeer.epsilon=2"]
-    for over in ("seed=2", "method.exchange.label_sharing.epsilon=1"):
+    words = ["method=fedavg", "method/local=[truncated_gce,entropy_minimization]", "protocol.reg_start_round=3"]
+    for over in ("seed=2", "method.local.truncated_gce.start=1"):
         words.append(over)
         check_read(compose.load(words), words)
-    words.append("method.epsilon=1")
-    with pytest.raises(UserError, match=r"protocol.fedpeer.epsilon=2: nothing in a run of method=fedpeer takes"):
+    words.append("method.local.entropy_minimization.start=1")
+    with pytest.raises(UserError, match=r"protocol.reg_start_round=3: nothing in a run of method=fedavg takes"):
         check_read(compose.load(words), words)
 
 

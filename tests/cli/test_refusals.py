@@ -82,6 +82,8 @@ MISTAKES = {
     "method.T1=0 method.T2=0 method.T3=0": "rounds",
     "method.mixup_stages=[4]": "method.mixup_stages (method.batch.stages) names stage 4, and method=fedcorr has 1 to 3",
     "method=fedavg method/batch=mixup method.batch.stages=[2]": "method.batch.stages",
+    "method=fedprox method/local=[cross_entropy] method.mu=0.5": "method/local=[cross_entropy] is without fedprox",
+    "method=fedprox method.mu=0.5 method.local.fedprox.mu=0.3": "set the same value; leave one of them out",
     "method.stages=null": "method.stages=null",
     "method.stages.finetune=null": "method.stages.finetune=null",
     # choices
@@ -119,7 +121,8 @@ MISTAKES = {
     "noise.mu=0.5": "noise.mu belongs to noise=fedes",
     "noise.eta=0.5": "noise.eta belongs to",
     "partition.p=0.3": "partition.p belongs to partition=fedcorr",
-    "method.mu=0.5": "method.mu belongs to method=fedprox",
+    "method.mu=0.5": "method.mu belongs to method=fedprox, which is not chosen here; the part's own key is method",
+    "method=fedprox method.muu=0.5": "did you mean method.mu?",
     "noise.roh=0.6": "did you mean noise.rho?",
     "nois.rho=0.6": "did you mean noise.rho?",
     "+rouds=5": "did you mean rounds?",

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 from annotated_types import Ge
 
-from flnl.config import compose, identity, resolvers
+from flnl.config import compose, identity, resolvers, schema
 from flnl.core.method import assemble
 from flnl.core.ranges import Neutral
 
@@ -233,7 +233,7 @@ def test_methods_are_built_from_what_the_key_reads() -> None:
 
     for method in ("fedcorr", "feddiv", "fedes", "flr"):
         assemble(Watched(compose.build(compose.load([f"method={method}"]).method)))
-    assert set(identity.METHOD) == Watched.read
+    assert set(schema.METHOD) == Watched.read
 
 
 def test_a_short_name_counts_where_it_is_read() -> None:

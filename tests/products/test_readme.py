@@ -50,6 +50,18 @@ def test_the_method_that_is_added_runs(tmp_path: Path, monkeypatch: pytest.Monke
     assert "gce(q=0.7)" in str(outcome.record["stages"])
 
 
+def test_the_short_keys_of_a_method(said: Commands) -> None:
+    assert said(listing, "method=fedprox").out == "method.mu=0.01  method.local.fedprox.mu\n"
+    lines = said(listing, "method=fedcorr_released").out.splitlines()
+    assert "method.prox=norm  method.stages.preprocess.local.adaptive_proximal.form" in lines
+    assert "method.mixup_stages=[1, 2, 3]  method.batch.stages" in lines
+    assert "has no short keys" in said(listing, "method=fedavg").out
+    for words, why in ((["method=fedprx"], "did you mean fedprox?"), (["method=fedavg", "noise"], "not both")):
+        refused = said(listing, *words)
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert why in refused.err
+
+
 def test_the_options_of_a_group_and_no_other(said: Commands) -> None:
     lines = said(listing, "--markdown", "method/batch").out.splitlines()
     assert lines[:2] == ["| `method/batch` | what |", "|---|---|"]

@@ -6,14 +6,15 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.compose import load, options
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.resolvers import CONF
+from flnl.config.short_keys import without_declarations
 from flnl.core.errors import UserError
 
 
@@ -30,9 +31,9 @@ def explain(error: BaseException, overrides: Sequence[str]) -> str:
     if isinstance(error, MissingConfigException):
         return _no_such_option(text)
     if match := re.match(r"Could not override '([^']+)'", text):
-        return no_such_key(match.group(1))
+        return no_such_key(match.group(1), overrides)
     if match := re.match(r"Could not delete from config. '([^']+)' does not exist", text):
-        return f"~{no_such_key(match.group(1))}"
+        return f"~{no_such_key(match.group(1), overrides)}"
     if isinstance(error, ConfigCompositionException | OmegaConfBaseException) and (
         match := re.search(r"full_key: (\S+)", text)
     ):
@@ -59,8 +60,8 @@ def _no_such_option(text: str) -> str:
     return not_an_option(group, option, options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE))
 
 
-def no_such_key(key: str) -> str:
-    """A message for an unknown key: where ``key`` belongs, or the closest key that exists."""
+def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
+    """A message for an unknown key: where ``key`` belongs, or the closest key under the options that are chosen."""
     group, _, place = key.partition("@")
     if (CONF / group).is_dir():
         return f"{key} cannot be set here: " + (f"{group} has a fixed place, write {group}=" if place else "see --help")
@@ -70,19 +71,31 @@ def no_such_key(key: str) -> str:
         return f"{key} is not a group of the configuration" + (f"; did you mean {close[0]}?" if close else "")
     group, _, leaf = key.partition(".")
     if leaf and (CONF / group).is_dir():
-        owners = [
-            path.stem
-            for path in sorted((CONF / group).glob("*.yaml"))
-            if leaf in dict(flatten(_values(OmegaConf.to_container(OmegaConf.load(path)), group)))
-        ]
+        owners = {}
+        for path in sorted((CONF / group).glob("*.yaml")):
+            values = dict(flatten(_values(OmegaConf.to_container(OmegaConf.load(path)), group)))
+            if leaf in values:
+                owners[path.stem] = str(values[leaf])
         if owners:
-            return f"{key} belongs to {' or '.join(f'{group}={o}' for o in owners)}, which is not chosen here"
-    known = [k for k, _ in flatten(OmegaConf.to_container(load()))]
+            reason = f"{key} belongs to {' or '.join(f'{group}={o}' for o in owners)}, which is not chosen here"
+            references = (re.fullmatch(r"\$\{(method\.[\w.]+)\}", value) for value in owners.values())
+            targets = {reference[1] for reference in references if reference}
+            return f"{reason}; the part's own key is {targets.pop()}" if len(targets) == 1 else reason
+    known = [k for k, _ in flatten(OmegaConf.to_container(without_declarations(_chosen(overrides))))]
     sections = sorted({k[: k.rfind(".")] for k in known if "." in k})
     close = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.6)
     if not close:
         close = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]][:1]
     return f"{key} is not a key of the configuration" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _chosen(overrides: Sequence[str]) -> DictConfig:
+    """The configuration with the options that ``overrides`` choose; the default one if they cannot be composed."""
+    choices = [w for w in overrides if "=" in w and (CONF / w.lstrip("+").split("=")[0].split("@")[0]).is_dir()]
+    try:
+        return load(choices)
+    except (HydraException, UserError):
+        return load()
 
 
 def _values(node: object, group: str) -> object:

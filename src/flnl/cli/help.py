@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from flnl.config.compose import load
 from flnl.config.groups import groups
 from flnl.config.resolvers import CONF
+from flnl.config.short_keys import without_declarations
 
 
 def text(arguments: Sequence[str]) -> str:
@@ -26,7 +27,7 @@ def text(arguments: Sequence[str]) -> str:
         group: ", ".join(file.relative_to(CONF / group).with_suffix("").as_posix() for file in files)
         for group, files in groups().items()
     }
-    plain = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    plain = without_declarations(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]))
     parts = (
         chosen.header.strip(),
         "== Groups: group=option ==\n" + "\n".join(f"{group}: {names}" for group, names in options.items()),

@@ -19,6 +19,7 @@ from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.resolvers import CONF
 from flnl.config.schema import Root
+from flnl.config.short_keys import without_declarations
 from flnl.core.errors import UserError
 
 FLAGS = {
@@ -97,13 +98,14 @@ def _check_additions(overrides: Sequence[Override]) -> None:
         return
     rest = [o.input_line for o in overrides if o not in values and o.input_line and not o.is_sweep_override()]
     try:
-        known = dict(flatten(OmegaConf.to_container(load([w for w in rest if not w.startswith("hydra")]))))
+        composed = without_declarations(load([w for w in rest if not w.startswith("hydra")]))
     except HydraException:
         return  # composing gives a better message
+    known = dict(flatten(OmegaConf.to_container(composed)))
     for override in values:
         key = override.key_or_group
         if key not in known and not any(k.startswith(f"{key}.") for k in known):
-            raise UserError(f"+{no_such_key(key)}")
+            raise UserError(f"+{no_such_key(key, rest)}")
 
 
 def _parsed(arguments: Sequence[str]) -> list[Override]:

@@ -20,8 +20,10 @@ from annotated_types import MinLen
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from flnl.config.compose import options, resolved, source
-from flnl.config.schema import GROUPS, Root
+from flnl.config.compose import options, resolved
+from flnl.config.schema import GROUPS, METHOD, Root
+from flnl.config.short_keys import DECLARATIONS, declared
+from flnl.config.written import source, texts
 from flnl.core.errors import UserError, shortened
 from flnl.core.ranges import Count
 
@@ -38,6 +40,7 @@ def check_config(cfg: DictConfig) -> None:
     names = {key: cfg.method._get_node(key)._value() for key in ("name", "like") if key in cfg.method}
     faults = [fault for key, name in names.items() for fault in _wrong(f"method.{key}", name, Name)]
     _refuse(cfg, faults)  # what others take from the protocol goes by them
+    _refuse_unread(cfg)
     plain = resolved(cfg)
     faults = list(_faults("", {k: v for k, v in plain.items() if k not in GROUPS}, Root))
     for group, slot in _slots().groups.items():
@@ -293,6 +296,19 @@ def _method(method: Mapping[str, Any]) -> Iterator[Fault]:
             yield from _faults(f"{where}.correct.", correct, Correct)
         elif correct is not None:
             yield f"{where}.correct", f"={_value(correct)}: must be null, or a rule and when"
+
+
+def _refuse_unread(cfg: DictConfig) -> None:
+    """Refuse keys of a method that are no short keys, and that nothing in the configuration refers to."""
+    known = [*METHOD, "like", *declared(cfg)]
+    interpolations = " ".join(text for _, text in texts(cfg) if "${" in text)
+    unread = [
+        f"method.{name}: no part of method={cfg.method.name} reads it{_nearest(name, known)}"
+        for name in map(str, cfg.method)
+        if name not in (*known, DECLARATIONS) and not re.search(rf"\bmethod\.{re.escape(name)}\b", interpolations)
+    ]
+    if unread:
+        raise UserError("; ".join(unread))
 
 
 Name = Annotated[str, MinLen(1)]

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from flnl.config.check import field_types, located
 from flnl.config.registry import named, recorded_name, stored_name
-from flnl.config.schema import Root
+from flnl.config.schema import METHOD, Root
 from flnl.core.ranges import Neutral
 
 
@@ -58,12 +58,6 @@ NOT_OF_THE_KEY = (
 A protocol's values count where they are used, so a section for one more method changes no other's key.
 """
 
-METHOD = (
-    *("name", "networks", "stages", "exchange", "corrector"),
-    *("sampler", "batch", "local", "gradient", "aggregator", "server"),
-)
-"""What is read of ``method``. Its other keys are short names for values of these, and count there."""
-
 
 def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved configuration that makes a run what it is, as dotted keys and values."""
@@ -82,7 +76,7 @@ def recorded_identity(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """As ``identity``, with the short names of a method's values, and with values that are neutral.
+    """As ``identity``, with a method's short keys, and with values that are neutral.
 
     These are the keys that a person types and reads. No class is imported to tell them.
     """

@@ -1,12 +1,13 @@
-"""Where ``conf/`` lies, and the interpolations that its files use: ``${protocol:...}``, ``${of:...}`` and others."""
+"""Where ``conf/`` lies, and the interpolations that its files use: ``${protocol:...}`` and others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, Node, OmegaConf
 
+from flnl.config.short_keys import shortest
 from flnl.core.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -14,7 +15,7 @@ CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parents[1] /
 """``conf/``: a wheel carries it in the package, a checkout has it at the root."""
 
 
-def _protocol(key: str, *default: Any, _root_: DictConfig) -> Any:
+def _protocol(key: str, *default: Any, _root_: DictConfig, _node_: Node) -> Any:
     """What the protocol says of ``key``: for the method by name, or for all, or else the default.
 
     A variant of a method says in ``like`` whose section it takes.
@@ -27,21 +28,10 @@ def _protocol(key: str, *default: Any, _root_: DictConfig) -> Any:
             return section[key]
     if default:
         return default[0]
-    raise UserError(f"protocol={protocol.name} says nothing of {key} for method={method}; set method.{key}")
-
-
-def _own(key: str, default: Any, *, _root_: DictConfig) -> Any:
-    """The method's own value of ``key``, or the default where it has none."""
-    return _root_.method.get(key, default)
-
-
-def _of(method: str, key: str, default: Any, *, _root_: DictConfig) -> Any:
-    """The value of ``key`` where the method is this one or a variant of it, or the default.
-
-    For keys that another method has too, with another meaning.
-    """
-    chosen = _root_.method
-    return chosen.get(key, default) if chosen.get("like", chosen.name) == method else default
+    taker = str(_node_._get_full_key(None))
+    raise UserError(
+        f"protocol={protocol.name} says nothing of {key} for method={method}; set {shortest(_root_, taker)}"
+    )
 
 
 def _first_stage(term: str, *, _root_: DictConfig) -> int:
@@ -74,11 +64,9 @@ def _noniid(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
 
 
 def register_resolvers() -> None:
-    """Make the interpolations of ``conf/`` known to OmegaConf: ``${protocol:...}``, ``${own:...}`` and the others."""
+    """Make the interpolations of ``conf/`` known to OmegaConf: ``${protocol:...}`` and the others."""
     OmegaConf.register_new_resolver("noniid", _noniid, replace=True)
     OmegaConf.register_new_resolver("protocol", _protocol, replace=True)
-    OmegaConf.register_new_resolver("own", _own, replace=True)
-    OmegaConf.register_new_resolver("of", _of, replace=True)
     OmegaConf.register_new_resolver("first_stage", _first_stage, replace=True)
 
 

@@ -90,3 +90,9 @@ NO_GROUPS = ("table", "scale")
 """Folders of ``conf/`` that say nothing of a single run: ``flnl.tables`` reads them."""
 
 GROUPS = ("protocol", "dataset", "partition", "noise", "model", "method", "executor")
+
+METHOD = (
+    *("name", "networks", "stages", "exchange", "corrector"),
+    *("sampler", "batch", "local", "gradient", "aggregator", "server"),
+)
+"""What is read of ``method``. Its other keys are short keys for values of these, and count there."""

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose, identity
 from flnl.config.registry import option_of
+from flnl.config.short_keys import shortest
 from flnl.core.credentials import redacted_in
 from flnl.core.errors import UserError
 from flnl.core.execution import described
@@ -199,13 +200,11 @@ def _refuse_rounds(cfg: DictConfig, words: Sequence[str], method: Method) -> Non
     """``rounds`` is for methods of one stage; with others it would be read by nobody."""
     if len(method.stages) == 1 or not any(w.lstrip("+").split("=")[0] == "rounds" for w in words):
         return
-    raw = OmegaConf.to_container(cfg.method.stages, resolve=False)
-    assert isinstance(raw, dict)
     lengths = []
     for stage in method.stages:
         unit = "passes" if stage.rounds is None else "rounds"
-        source = str(raw[stage.name][unit]).strip("${}")
-        lengths.append(f"{source}={stage.passes if stage.rounds is None else stage.rounds} {unit} of {stage.name}")
+        key = shortest(cfg, f"method.stages.{stage.name}.{unit}")
+        lengths.append(f"{key}={stage.passes if stage.rounds is None else stage.rounds} {unit} of {stage.name}")
     raise UserError(
         f"rounds is for methods of one stage; method={method.name} has {', '.join(lengths)}: set those instead"
     )

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig
 
 from flnl.config.check import check_config, check_machine, check_read
+from flnl.config.short_keys import connect
 from flnl.core.terminal import print_line
 from flnl.run import opening, progress
 from flnl.run.interrupt import Interruption
@@ -61,6 +62,7 @@ def train(
         UserError: for what the user can mend.
         NonFiniteError: if every local training of the run diverged.
     """
+    connect(cfg, words)
     check_config(cfg)
     check_machine(cfg)
     if job is None:  # one protocol may serve all methods of a sweep

@@ -23,6 +23,7 @@ from omegaconf import DictConfig, open_dict
 from flnl.cli import explain
 from flnl.config import resolvers
 from flnl.config.check import check_config, check_machine
+from flnl.config.short_keys import connect
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
 from flnl.sweep import workers
@@ -211,6 +212,7 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
             cfg = loader.load_sweep_config(composed, list(job))
             with open_dict(cfg):
                 del cfg["hydra"]
+            connect(cfg, job)
             check_config(cfg)
             if not elsewhere(composed.hydra):
                 check_machine(cfg)

@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli import explain
-from flnl.config import compose, identity, resolvers, schema
+from flnl.config import compose, identity, resolvers, schema, short_keys
 from flnl.config import identity as identities
 from flnl.config.registry import stored_name
 from flnl.core.errors import UserError
@@ -128,10 +128,11 @@ class Identities:
         """The composed configuration, the same as ``compose.load(overrides)`` gives."""
         choices = tuple(override for override in overrides if _is_choice(override))
         if choices not in self._composed:
-            self._composed[choices] = compose.load(choices)
+            self._composed[choices] = compose.composed(choices)
         config = copy.deepcopy(self._composed[choices])
         values = OverridesParser.create().parse_overrides([one for one in overrides if not _is_choice(one)])
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
+        short_keys.connect(config, overrides)
         return config
 
 
@@ -172,7 +173,7 @@ def _digest() -> str:
     skipped = {resolvers.CONF / folder for folder in schema.NO_GROUPS}
     files = sorted(path for path in resolvers.CONF.rglob("*.yaml") if path.parent not in skipped)
     digest = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
-    for path in (*map(Path, (compose.__file__, identities.__file__, __file__)), *files):
+    for path in (*map(Path, (compose.__file__, short_keys.__file__, identities.__file__, __file__)), *files):
         digest.update(path.name.encode() + path.read_bytes())
     for path in sorted(Path(identities.__file__).parents[1].rglob("*.py")):
         text = path.read_bytes()

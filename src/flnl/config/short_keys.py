@@ -1,0 +1,146 @@
+"""Short keys of a method, such as ``method.mu`` for ``method.local.fedprox.mu``.
+
+A part's file is the home of the part's values. A method's file may offer short keys for them: it declares each as an
+interpolation of the part's key, and repeats the declarations as keys of the method::
+
+    short: &short
+      mu: ${method.local.fedprox.mu}
+    <<: *short
+
+So ``method.mu`` reads as the part's value. Once it is set, be it on the command line, in an experiment or in a method's
+file, ``connect`` turns the reference round: the part's key becomes ``${method.mu}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from flnl.config.schema import METHOD
+from flnl.config.written import node_at, text_at
+from flnl.core.errors import UserError
+
+DECLARATIONS = "short"
+"""The key of a method under which its short keys are declared."""
+
+
+def declared(cfg: DictConfig) -> dict[str, str]:
+    """The part's key of every short key, by its name: ``{"mu": "method.local.fedprox.mu"}``.
+
+    Raises:
+        UserError: if a declaration does not refer to a part's value, or two refer to the same.
+    """
+    section = node_at(cfg, f"method.{DECLARATIONS}")
+    if section is None:
+        return {}
+    if not isinstance(section, DictConfig) or not isinstance(section._content, dict):
+        raise UserError(
+            f"method.{DECLARATIONS} must have a line for each short key, as in mu: ${{method.local.fedprox.mu}}"
+        )
+    found: dict[str, str] = {}
+    for name in map(str, section._content):
+        key = f"method.{DECLARATIONS}.{name}"
+        written = text_at(cfg, key)
+        target = re.fullmatch(r"\$\{(method\.(\w+)\.[\w.]+)\}", written or "")
+        if target is None or target[2] not in METHOD or name in (*METHOD, DECLARATIONS):
+            raise UserError(
+                f"{key}={node_at(cfg, key)}: must refer to a value of a part, as in mu: ${{method.local.fedprox.mu}}"
+            )
+        if twice := [other for other, known in found.items() if known == target[1]]:
+            raise UserError(f"{key}: {target[1]} has the short key {twice[0]} already; leave one out")
+        found[name] = target[1]
+    return found
+
+
+def connect(cfg: DictConfig, words: Sequence[str] = ()) -> None:
+    """Let every part whose short key was set take its value from there.
+
+    A short key of a part that was not chosen is taken out. What the command line says of a part's own key stands
+    against a short key that a file sets. A second call changes nothing.
+
+    Args:
+        cfg: the composed configuration, which is changed.
+        words: the overrides as typed.
+
+    Raises:
+        UserError: if a word sets a short key whose part was not chosen, or words set a short key and the part's own key
+            to different values.
+    """
+    typed = dict(_set_by(words))
+    for name, target in declared(cfg).items():
+        key, reference = f"method.{name}", f"${{{target}}}"
+        if node_at(cfg, target) is None:
+            if key in typed:
+                raise UserError(f"{typed[key]}: {_not_chosen(cfg, target)}, or leave {key} out")
+            with open_dict(cfg.method):
+                del cfg.method[DECLARATIONS][name]
+                if node_at(cfg, key) is not None:
+                    del cfg.method[name]
+        elif node_at(cfg, key) is None or (target in typed and key not in typed):
+            with open_dict(cfg.method):
+                cfg.method[name] = reference
+        elif text_at(cfg, key) != reference:
+            if target in typed and key in typed and _value(cfg, key) != _value(cfg, target):
+                raise UserError(f"{typed[key]} and {typed[target]} set the same value; leave one of them out")
+            OmegaConf.update(cfg, target, f"${{{key}}}", merge=False)
+
+
+def without_declarations(cfg: DictConfig) -> DictConfig:
+    """A copy to be shown: what short keys stand for can be seen at the keys themselves."""
+    shown = cfg.copy()
+    if node_at(shown, f"method.{DECLARATIONS}") is not None:
+        with open_dict(shown.method):
+            del shown.method[DECLARATIONS]
+    return shown
+
+
+def shortest(cfg: DictConfig, key: str) -> str:
+    """The short key of a part's key where there is one, or else the key itself."""
+    return next((f"method.{name}" for name, target in declared(cfg).items() if target == key), key)
+
+
+def _not_chosen(cfg: DictConfig, target: str) -> str:
+    """Why there is no such key, and what a person can do about it."""
+    slot, name = target.split(".")[1:3]
+    if slot in ("local", "exchange"):
+        chosen = node_at(cfg, f"method.{slot}")
+        names = ",".join(map(str, chosen)) if isinstance(chosen, DictConfig) else ""
+        if name not in names.split(","):
+            return f"it stands for {target}, and method/{slot}=[{names}] is without {name}; add that"
+    return f"it stands for {target}, which this choice of method/{slot} does not have; choose another"
+
+
+def _set_by(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The keys of the method that words set, each with its word; a section given as a whole sets the keys inside it."""
+    for word in words:
+        key, _, value = word.lstrip("+").partition("=")
+        if key.startswith("method."):
+            yield key, word
+            if value.strip().startswith("{"):
+                try:
+                    section = OverridesParser.create().parse_override(word).value()
+                except HydraException:
+                    continue
+                yield from ((inner, word) for inner in _keys(section, key))
+
+
+def _keys(section: Any, key: str) -> Iterator[str]:
+    if isinstance(section, Mapping):
+        for name, value in section.items():
+            yield f"{key}.{name}"
+            yield from _keys(value, f"{key}.{name}")
+
+
+def _value(cfg: DictConfig, key: str) -> Any:
+    """The resolved value at ``key``, to be compared; a text that says why where there is none."""
+    try:
+        value = OmegaConf.select(cfg, key)
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    except OmegaConfBaseException as error:
+        return f"{key}: {error}"
