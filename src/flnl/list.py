@@ -66,7 +66,7 @@ def short_keys(method: str) -> Iterator[tuple[str, str, str]]:
         yield f"method.{name}", value if isinstance(value, str) else json.dumps(value), target
 
 
-def show_short_keys(method: str) -> None:
+def show_short_keys(methods: Sequence[str]) -> None:
     """A table on a terminal; elsewhere a line ``key=value  the part's key`` each.
 
     Raises:
@@ -76,17 +76,18 @@ def show_short_keys(method: str) -> None:
     from rich.table import Table
 
     console = Console(markup=False, highlight=False)
-    found = list(short_keys(method))
-    if not found:
-        print_line(f"method={method} has no short keys; flnl method={method} --cfg job shows those of its parts")
-    elif console.is_terminal:
-        table = Table("short key", "value", "stands for", box=None, pad_edge=False)
-        for row in found:
-            table.add_row(*map(cell, row))
-        console.print(table)
-    else:
-        for key, value, target in found:
-            print_line(f"{key}={value}  {target}")
+    for method in methods:
+        found = list(short_keys(method))
+        if not found:
+            print_line(f"method={method} has no short keys; flnl method={method} --cfg job shows those of its parts")
+        elif console.is_terminal:
+            table = Table("short key", "value", "stands for", title=cell(f"method={method}"), box=None, pad_edge=False)
+            for row in found:
+                table.add_row(*map(cell, row))
+            console.print(table)
+        else:
+            for key, value, target in found:
+                print_line(f"{key}={value}  {target}")
 
 
 def markdown(group: str) -> str:
@@ -142,7 +143,7 @@ def main() -> None:
         guard.guarded(lambda: [print(markdown(group)) for group in words[1:] or ["method"]], overrides=False)
         return
     if any(word.startswith("method=") for word in words):
-        guard.guarded(lambda: [show_short_keys(_method(word)) for word in words], overrides=False)
+        guard.guarded(lambda: show_short_keys([_method(word) for word in words]), overrides=False)
         return
     guard.guarded(lambda: show(words), overrides=False)
 
