@@ -69,7 +69,7 @@ def short_keys(method: str) -> Iterator[tuple[str, str, str]]:
         yield f"method.{name}", value if isinstance(value, str) else json.dumps(value), target
 
 
-def show_short_keys(method: str) -> None:
+def show_short_keys(methods: Sequence[str]) -> None:
     """A table on a terminal; elsewhere a line ``key=value  the part's key`` each.
 
     Raises:
@@ -79,17 +79,18 @@ def show_short_keys(method: str) -> None:
     from rich.table import Table
 
     console = Console(markup=False, highlight=False)
-    keys = list(short_keys(method))
-    if not keys:
-        print_line(f"method={method} has no short keys; flnl method={method} --cfg job shows those of its parts")
-    elif console.is_terminal:
-        table = Table("short key", "value", "stands for", box=None, pad_edge=False)
-        for row in keys:
-            table.add_row(*map(cell, row))
-        console.print(table)
-    else:
-        for key, value, target in keys:
-            print_line(f"{key}={value}  {target}")
+    for method in methods:
+        keys = list(short_keys(method))
+        if not keys:
+            print_line(f"method={method} has no short keys; flnl method={method} --cfg job shows those of its parts")
+        elif console.is_terminal:
+            table = Table("short key", "value", "stands for", title=cell(f"method={method}"), box=None, pad_edge=False)
+            for row in keys:
+                table.add_row(*map(cell, row))
+            console.print(table)
+        else:
+            for key, value, target in keys:
+                print_line(f"{key}={value}  {target}")
 
 
 def markdown(group: str) -> str:
@@ -158,11 +159,9 @@ def run(arguments: Sequence[str]) -> None:
     methods = [word.removeprefix("method=") for word in request.groups if word.startswith("method=")]
     if methods and (request.markdown or len(methods) < len(request.groups)):
         raise UserError("method=NAME lists a method's short keys: give it alone, or name groups")
-    for method in methods:
-        show_short_keys(method)
     if methods:
-        return
-    if request.markdown:
+        show_short_keys(methods)
+    elif request.markdown:
         for group in request.groups or ["method"]:
             print(markdown(group))
     else:
