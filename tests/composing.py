@@ -12,7 +12,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from flnl.config import compose
+from flnl.config import resolvers
 from flnl.tables.identity import _chooses
 
 _COMPOSED: dict[tuple[str, ...], DictConfig] = {}
@@ -27,7 +27,7 @@ def compose_in_parts(
     if return_hydra_config or any(word.lstrip("+~").startswith("hydra") for word in values):  # of where to search
         return hydra.compose(config_name, words, return_hydra_config)
     parsed: Any = OverridesParser.create().parse_overrides(values)
-    key = (str(compose.CONF), str(config_name), *(word for word in words if _chooses(word)))
+    key = (str(resolvers.CONF), str(config_name), *(word for word in words if _chooses(word)))
     if key not in _COMPOSED:
         _COMPOSED[key] = hydra.compose(config_name, list(key[2:]))
     found = copy.deepcopy(_COMPOSED[key])
