@@ -1,0 +1,49 @@
+"""What the repository says of itself: hooks, workflows and the links of rendered tables."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def read(path: str) -> dict[str, Any]:
+    return yaml.safe_load((ROOT / path).read_text())  # type: ignore[no-any-return]
+
+
+def test_a_hook_does_what_make_check_does() -> None:
+    (repository,) = read(".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local", "nothing is fetched"
+    assert [hook["entry"] for hook in repository["hooks"]] == ["make check"]
+    changed = re.compile(repository["hooks"][0]["files"])
+    assert all(changed.search(name) for name in ("src/flnl/main.py", "tests/conftest.py", "pyproject.toml"))
+    assert not changed.search("README.md")
+
+
+def test_workflows_run_every_python_that_is_promised_and_every_test() -> None:
+    promised = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    versions = [found[1] for line in promised if (found := re.search(r":: (3\.\d+)$", line))]
+    tests, nightly = (read(f".github/workflows/{name}.yml") for name in ("tests", "nightly"))
+    job = tests["jobs"]["tests"]
+    assert job["strategy"]["matrix"]["python"] == versions
+    assert job["steps"][-1] == {"run": ".ci/run"}
+    assert nightly["jobs"]["test-all"]["steps"][-1] == {"run": "make test-all"}
+    for workflow in (tests, nightly):
+        assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_what_rendered_tables_link_to_is_in_git() -> None:
+    found = subprocess.run(["git", "ls-files", "results"], cwd=ROOT, capture_output=True, text=True)
+    kept = {ROOT / name for name in found.stdout.splitlines()}
+    if not kept:
+        pytest.skip("no checkout")
+    for file in sorted(path for path in kept if path.suffix == ".md"):
+        for link in re.findall(r"\]\(([^)#]+)\)", file.read_text()):
+            if "://" not in link:
+                target = file.parent / link
+                assert target in kept or any(target in path.parents for path in kept), f"{file.name}: {link}"
