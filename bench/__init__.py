@@ -1,1 +1,1 @@
-"""How fast a round is: our executors, a hand-written loop and other frameworks, side by side in one run."""
+"""Benchmark of a round: our executors, a hand-written loop and other frameworks, in one run."""

@@ -1,4 +1,4 @@
-"""The command: measure, and write the report.
+"""The benchmark command: measure, and write the report.
 
 ``python -m bench [--quick] [--workloads mlp,lenet5,round,startup] [--ways hand,sequential]``
 """
@@ -34,48 +34,48 @@ def _names(text: str) -> list[str]:
     return [name for name in text.replace(" ", ",").split(",") if name]
 
 
-def _arguments(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("bench", description="How fast a round is, beside a loop written by hand.")
+def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("bench", description="Time of a round, compared with a hand-written loop.")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}, fewer repeats")
     known = [*WORKLOADS, *EXTRA]
     parser.add_argument("--workloads", type=_names, metavar="A,B", help=f"of {', '.join(known)}")
-    parser.add_argument("--ways", type=_names, metavar="A,B", help=f"of {', '.join(ways())}; hand is always there")
+    parser.add_argument("--ways", type=_names, metavar="A,B", help=f"of {', '.join(ways())}; hand is always included")
     parser.add_argument("--repeats", type=int, metavar="N", help="turns of every way on every workload (5; quick: 3)")
     parser.add_argument("--name", help="of the files in bench/results (full, quick or part)")
-    found = parser.parse_args(words)
-    for what, asked, there in (("workload", found.workloads, known), ("way", found.ways, list(ways()))):
+    chosen = parser.parse_args(arguments)
+    for what, asked, there in (("workload", chosen.workloads, known), ("way", chosen.ways, list(ways()))):
         for name in asked or ():
             if name not in there:
                 parser.error(f"there is no {what} {name}; there are {', '.join(there)}")
-    return found
+    return chosen
 
 
 def _shortened(workload: Workload) -> Workload:
-    """What ``--quick`` measures: fewer rounds a turn, fewer samples where a step is slow."""
+    """The workload of ``--quick``: fewer rounds per turn, and fewer samples if a step is slow."""
     samples = 100 if workload.data == "pixels" else workload.samples
     return replace(workload, turn=min(workload.turn, 3), samples=samples)
 
 
-def _selected(asked: Sequence[str] | None, tell: Tell) -> dict[str, Way]:
-    there = ways()
-    if asked is None:
+def _selected(names: Sequence[str] | None, tell: Tell) -> dict[str, Way]:
+    available = ways()
+    if names is None:
         if find_spec("ray") is None:
             tell("Ray is not installed here: executor=ray is left out")
-            del there["ray"]
-        return there
-    return {HAND.name: HAND, **{name: way for name, way in there.items() if name in asked}}
+            del available["ray"]
+        return available
+    return {HAND.name: HAND, **{name: way for name, way in available.items() if name in names}}
 
 
 def _install_peers(chosen: dict[str, Way], tell: Tell) -> None:
-    """Have the Makefile make the peers' environment, if it is asked for; without it they fail one by one."""
+    """Let the Makefile create the environment of other frameworks, if any is selected."""
     if any(way.kind == "peer" for way in chosen.values()):
         done = subprocess.run(["make", "--silent", "bench-peers"], cwd=ROOT, check=False)
         if done.returncode or not PEERS_PYTHON.exists():
-            tell("the environment of other frameworks could not be made; they will be reported as failed")
+            tell("the environment of other frameworks could not be created; they will be reported as failed")
 
 
-def main(words: Sequence[str] = sys.argv[1:]) -> None:
-    """Measure what was asked for."""
+def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
+    """Run the benchmark."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
 
@@ -83,30 +83,30 @@ def main(words: Sequence[str] = sys.argv[1:]) -> None:
         seconds = int(time.monotonic() - began)
         print(f"[{seconds // 60}:{seconds % 60:02}] {line}", file=sys.stderr, flush=True)
 
-    asked = _arguments(words)
-    chosen = _selected(asked.ways, tell)
+    options = _arguments(arguments)
+    chosen = _selected(options.ways, tell)
     _install_peers(chosen, tell)
     began = time.monotonic()
-    names = asked.workloads or (QUICK if asked.quick else (*WORKLOADS, *EXTRA))
-    repeats = asked.repeats or (3 if asked.quick else 5)
-    results = Results(machine(), shlex.join(["python", "-m", "bench", *words]))
-    partial = asked.workloads is not None or asked.ways is not None
-    name = asked.name or ("part" if partial else "quick" if asked.quick else "full")
+    names = options.workloads or (QUICK if options.quick else (*WORKLOADS, *EXTRA))
+    repeats = options.repeats or (3 if options.quick else 5)
+    results = Results(machine(), shlex.join(["python", "-m", "bench", *arguments]))
+    partial = options.workloads is not None or options.ways is not None
+    name = options.name or ("part" if partial else "quick" if options.quick else "full")
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         try:
             for number, one in enumerate(names):
                 folder = Path(scratch, one)
                 if one == "round":
-                    _round_cost(results, folder, 2 if asked.quick else 4, tell)
+                    _round_cost(results, folder, 2 if options.quick else 4, tell)
                 elif one == "startup":
-                    results.startup = startup(2 if asked.quick else 5, folder, tell)
+                    results.startup = startup(2 if options.quick else 5, folder, tell)
                 else:
-                    workload = _shortened(WORKLOADS[one]) if asked.quick else WORKLOADS[one]
+                    workload = _shortened(WORKLOADS[one]) if options.quick else WORKLOADS[one]
                     _workload(
-                        results, workload, chosen, folder, repeats, 1 if number == 0 and not asked.quick else 2, tell
+                        results, workload, chosen, folder, repeats, 1 if number == 0 and not options.quick else 2, tell
                     )
         except KeyboardInterrupt:
-            tell("interrupted; what was measured until now is written")
+            tell("interrupted; the measurements so far are written")
         results.seconds = time.monotonic() - began
         write(results, ROOT / "bench/results", name)
     print(report.short(results))
@@ -139,7 +139,7 @@ def _round_cost(results: Results, folder: Path, rounds: int, tell: Tell) -> None
         )
         results.round_cost = json.loads(done.stdout)
     except subprocess.CalledProcessError as error:
-        results.round_cost_failure = (error.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        results.round_cost_failure = (error.stderr.strip().splitlines() or ["no output"])[-1]
     except subprocess.TimeoutExpired as error:
         results.round_cost_failure = f"no answer in {error.timeout:.0f} s"
 
@@ -147,7 +147,7 @@ def _round_cost(results: Results, folder: Path, rounds: int, tell: Tell) -> None
 def write(results: Results, folder: Path, name: str) -> None:
     """Write the report's files."""
     folder.mkdir(exist_ok=True)
-    picture = f"{name}.png" if any(m.spread for found in results.measured.values() for m in found) else None
+    picture = f"{name}.png" if any(m.spread for measured in results.measured.values() for m in measured) else None
     if picture is not None:
         figure.draw(results, folder / picture)
     (folder / f"{name}.md").write_text(report.markdown(results, picture))

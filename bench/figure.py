@@ -1,4 +1,4 @@
-"""A panel a workload, a bar a way: how many times as fast as the hand-written loop."""
+"""The figure: a panel per workload, a bar per way with its speed relative to the hand-written loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def draw(results: Results, path: Path) -> None:
     names = list(results.measured)
     columns = min(4, len(names))
     rows = math.ceil(len(names) / columns)
-    tallest = max(len(found) for found in results.measured.values())
+    tallest = max(len(measured) for measured in results.measured.values())
     figure, grid = plt.subplots(
         rows,
         columns,
@@ -40,7 +40,7 @@ def draw(results: Results, path: Path) -> None:
         figure,
         "Rounds: how many times as fast as a loop written by hand for one core (median, and range of the repeats)",
     )
-    kinds = dict.fromkeys(m.kind for found in results.measured.values() for m in found)
+    kinds = dict.fromkeys(m.kind for measured in results.measured.values() for m in measured)
     patches = [Patch(color=COLOURS[kind], label=NAMES[kind]) for kind in kinds]
     figure.legend(handles=patches, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.savefig(path, dpi=150)
@@ -48,12 +48,12 @@ def draw(results: Results, path: Path) -> None:
 
 
 def _panel(axes: Any, results: Results, name: str, tallest: int) -> None:
-    workload, found, floor = results.workloads[name], results.measured[name], results.floor(name)
+    workload, measured, floor = results.workloads[name], results.measured[name], results.floor(name)
     bare(axes)
-    ratios = [results.ratio(name, m) for m in found]
-    clear = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # the line at 1 stays behind numbers
+    ratios = [results.ratio(name, m) for m in measured]
+    clear = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # keeps the line at 1 behind the numbers
     most = max([r.high for r in ratios if r is not None], default=1.0)
-    for place, (m, ratio) in enumerate(zip(found, ratios, strict=True)):
+    for place, (m, ratio) in enumerate(zip(measured, ratios, strict=True)):
         if ratio is None:
             axes.text(
                 0.02 * most, place, "failed" if m.failure else "-", va="center", fontsize=8, color=INK, bbox=clear
@@ -66,7 +66,7 @@ def _panel(axes: Any, results: Results, name: str, tallest: int) -> None:
             ratio.high + 0.02 * most, place, f"{ratio.median:.2f}", va="center", fontsize=8, color=INK, bbox=clear
         )
     axes.axvline(1, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1.5)
-    axes.set_yticks(range(len(found)), [m.way for m in found])
+    axes.set_yticks(range(len(measured)), [m.way for m in measured])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(tallest - 0.5, -0.5)  # bars are equally high in all panels
     axes.set_xlim(0, 1.18 * most)

@@ -1,9 +1,9 @@
-"""How fast local training is on a GPU: FedCorr's setting on CIFAR-10-shaped images, each way in turn.
+"""Time of local training on a GPU: FedCorr's setting on images in the shape of CIFAR-10, all ways in turn.
 
 ``python -m bench.gpu [--repeats 5] [--ways A;B] [--device cpu --tiny]``
 
-All ways are in one process, on images that the device holds, and take turns. A round is the local training of a cohort;
-evaluation, aggregation and logging are left out.
+All ways run in one process and take turns, on images in device memory. A round is the local training of a cohort,
+without evaluation, aggregation and logging.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TINY = replace(FEDCORR, title="LeNet-5, 3x32x32, tiny", model="lenet5", cohort=2
 ALONE, TOGETHER = 500, 9500
 """Trainings of FedCorr on CIFAR-10 (Table 7): 5 x 100 one at a time, then 500 + 450 rounds of 10."""
 MEMORY = 64.0
-"""GiB that a stack may take here, so that every size fits."""
+"""Memory limit of a stack in GiB, large enough for every size."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Way:
     kind: str  # hand, sequential, stack or graphs
     precision: str  # fp32, tf32 (fp32 with torch's own default of TF32 in convolutions) or bf16
     layout: Layout
-    stack: int | None = None  # clients at once; None for one after another without a stack
+    stack: int | None = None  # clients per stack; None: no stack
 
     @property
     def graphs(self) -> bool:
@@ -69,13 +69,13 @@ class Way:
 
     @property
     def title(self) -> str:
-        """A name of its own."""
+        """A unique name."""
         stack = "" if self.stack is None else f" of {self.stack}"
         return f"{self.kind}{stack}, {self.precision}, {self.layout}"
 
 
 def ways(clients: int) -> dict[str, Way]:
-    """All of them, by name; the first is the floor."""
+    """All ways by name; the first is the baseline."""
     floor = [Way("hand", precision, layout) for precision, layout in PLAIN]
     single = [Way("sequential", precision, layout) for precision, layout in PLAIN if precision != "tf32"]
     stacks = sorted({size for size in (1, 2, 5, 10) if size <= clients})
@@ -95,7 +95,7 @@ PLAIN: tuple[tuple[str, Layout], ...] = (
 
 @contextmanager
 def allowed(way: Way, device: torch.device) -> Iterator[None]:
-    """TF32 and nondeterministic kernels while a way is at work that has torch's defaults."""
+    """Allow TF32 and nondeterministic kernels while a way with torch's defaults runs."""
     if device.type != "cuda":
         yield
         return
@@ -110,11 +110,11 @@ def allowed(way: Way, device: torch.device) -> Iterator[None]:
 
 
 Round = Callable[[int], float]
-"""Trains the cohort in round ``n`` from the initial model; the mean loss, NaN where nobody asks for it."""
+"""Trains the cohort in round ``n`` from the initial model and returns the mean loss, or NaN if it is not computed."""
 
 
 def by_hand(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: torch.device) -> Round:
-    """The plain loop, its inputs normalised before the clock starts."""
+    """The hand-written loop, with inputs normalised before the clock starts."""
     memory_format = torch.channels_last if way.layout == "channels_last" else torch.contiguous_format
     network = model(workload).to(device).to(memory_format=memory_format)  # type: ignore[call-overload]
     initial = {name: t.clone() for name, t in network.state_dict().items()}
@@ -133,7 +133,7 @@ def by_hand(way: Way, workload: Workload, images: Tensor, labels: Tensor, device
 
 
 def ours(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: torch.device) -> Round:
-    """Our executors, on what a run gives them."""
+    """Our executors, with the same inputs as in a run."""
     fabric = fabric_for(device.type, "bf16" if way.precision == "bf16" else 32)
     transform = Transform(size=workload.shape[1:], mean=(0.5,) * 3, std=(0.5,) * 3)
     network = Network(model(workload), transform, 10, fabric, way.layout)
@@ -160,13 +160,13 @@ def ours(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: t
 def measure(
     chosen: dict[str, Way], workload: Workload, device: torch.device, repeats: int, tell: Callable[[str], object]
 ) -> dict[str, tuple[list[float], float]]:
-    """Seconds of every repeat, and the last mean loss, by way: all run a round to warm up, and then take turns."""
+    """The seconds of every repeat and the last mean loss, by way: all warm up for a round, then take turns."""
     draw = torch.Generator().manual_seed(0)
     shape = (workload.clients * workload.samples, *workload.shape)
     images = torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8)
     labels = torch.randint(0, 10, shape[:1], generator=draw)
     rounds: dict[str, Round] = {}
-    found: dict[str, tuple[list[float], float]] = {}
+    results: dict[str, tuple[list[float], float]] = {}
     for name, way in chosen.items():
         with allowed(way, device):
             rounds[name] = (by_hand if way.kind == "hand" else ours)(way, workload, images, labels, device)
@@ -175,9 +175,9 @@ def measure(
         for name, way in chosen.items():
             with allowed(way, device):
                 seconds, loss = _timed(rounds[name], number, device)
-            found[name] = [*found.get(name, ([], loss))[0], seconds], loss
+            results[name] = [*results.get(name, ([], loss))[0], seconds], loss
         tell(f"{number} of {repeats}")
-    return found
+    return results
 
 
 def _timed(round: Round, number: int, device: torch.device) -> tuple[float, float]:
@@ -201,13 +201,13 @@ HEAD = ("way", "a round, median", "rounds/s", "times as fast as hand", "FedCorr,
 
 
 def markdown(
-    found: dict[str, tuple[list[float], float]], chosen: dict[str, Way], workload: Workload, about: str
+    results: dict[str, tuple[list[float], float]], chosen: dict[str, Way], workload: Workload, about: str
 ) -> str:
     """The report."""
-    floor = next(iter(found.values()))[0]
-    medians = {name: statistics.median(seconds) for name, (seconds, _) in found.items()}
+    floor = next(iter(results.values()))[0]
+    medians = {name: statistics.median(seconds) for name, (seconds, _) in results.items()}
     rows = []
-    for name, (seconds, loss) in found.items():
+    for name, (seconds, loss) in results.items():
         ratio = statistics.median(slow / fast for slow, fast in zip(floor, seconds, strict=True))
         alone = medians.get(chosen[name].alone, medians[name])
         hours = (ALONE * alone + TOGETHER * medians[name]) / workload.cohort / 3600
@@ -217,7 +217,7 @@ def markdown(
     return "\n\n".join([f"# {workload.title}", about, READING.format(**sizes).strip(), table(HEAD, rows)]) + "\n"
 
 
-def _arguments(words: Sequence[str]) -> argparse.Namespace:
+def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("bench.gpu", description="How fast local training is on a GPU.")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model and little data, to try this command out")
@@ -226,34 +226,36 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
         "--ways", metavar="A;B", help="beginnings of names, as in 'hand;graphs of 10'; the first is kept"
     )
     parser.add_argument("--name", help="of the file in bench/results (gpu, or part where not everything is measured)")
-    return parser.parse_args(words)
+    return parser.parse_args(arguments)
 
 
-def main(words: Sequence[str] = sys.argv[1:]) -> None:
+def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
     """Measure, and write the report."""
-    asked = _arguments(words)
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    options = _arguments(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
         print("bench.gpu: torch finds no GPU here; try the command out with --device cpu --tiny", file=sys.stderr)
         sys.exit(2)
-    device, workload = torch.device(asked.device), TINY if asked.tiny else FEDCORR
+    device, workload = torch.device(options.device), TINY if options.tiny else FEDCORR
     began = time.monotonic()
 
     def tell(line: str) -> None:
         print(f"[{time.monotonic() - began:4.0f} s] {line}", file=sys.stderr, flush=True)
 
-    here, there = machine(), ways(workload.cohort)
-    starts = tuple(asked.ways.split(";")) if asked.ways else ("",)
-    first = next(iter(there))
-    chosen = {name: way for name, way in there.items() if name == first or name.startswith(starts)}
+    here, available = machine(), ways(workload.cohort)
+    starts = tuple(options.ways.split(";")) if options.ways else ("",)
+    first = next(iter(available))
+    chosen = {name: way for name, way in available.items() if name == first or name.startswith(starts)}
     if device.type == "cpu":
         chosen = {name: way for name, way in chosen.items() if not way.graphs}
         tell("graphs are left out: they are a GPU's")
-    found = measure(chosen, workload, device, asked.repeats, tell)
+    results = measure(chosen, workload, device, options.repeats, tell)
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else "none: the CPU stands in"
-    about = conditions(here, shlex.join(["python", "-m", "bench.gpu", *words]), time.monotonic() - began, ("GPU", gpu))
-    text = markdown(found, chosen, workload, about)
-    whole = asked.ways is None and not asked.tiny and device.type == "cuda"
-    name = asked.name or ("gpu" if whole else "part")
+    about = conditions(
+        here, shlex.join(["python", "-m", "bench.gpu", *arguments]), time.monotonic() - began, ("GPU", gpu)
+    )
+    text = markdown(results, chosen, workload, about)
+    whole = options.ways is None and not options.tiny and device.type == "cuda"
+    name = options.name or ("gpu" if whole else "part")
     (ROOT / "bench/results" / f"{name}.md").write_text(text)
     print(text)
 

@@ -1,4 +1,4 @@
-"""The floor: FedAvg written by hand in plain PyTorch, one process and one thread, with nothing that it does not need.
+"""The baseline: a minimal hand-written FedAvg in plain PyTorch, with one process and one thread.
 
 ``python -m bench.hand JOB.json``
 """
@@ -36,7 +36,7 @@ def _train(network: nn.Module, workload: Workload, batches: Iterator[tuple[Tenso
 
 
 def accuracy(network: nn.Module, inputs: Tensor, labels: Tensor) -> float:
-    """The share of right answers, 512 inputs at a time."""
+    """The share of correct predictions, computed on 512 inputs at a time."""
     network.eval()
     with torch.no_grad():
         parts = zip(inputs.split(512), labels.split(512), strict=True)
@@ -45,7 +45,7 @@ def accuracy(network: nn.Module, inputs: Tensor, labels: Tensor) -> float:
 
 
 def _cropped(workload: Workload, images: Tensor, order: Tensor, rng: np.random.Generator) -> Tensor:
-    """Images [n, C, H, W] in this order, each cropped from itself padded with black by 4 and flipped by chance."""
+    """The images [n, C, H, W] in this order, randomly cropped with 4 pixels of black padding, and randomly flipped."""
     count, pad = len(order), 4
     tops, lefts = (rng.integers(0, 2 * pad + 1, count).tolist() for _ in range(2))
     flips = (rng.random(count) < 0.5).tolist()
@@ -59,7 +59,7 @@ def _cropped(workload: Workload, images: Tensor, order: Tensor, rng: np.random.G
 
 
 class HandLoop:
-    """A server, its clients and nothing between them."""
+    """A server and its clients in one loop."""
 
     def __init__(self, job: Job) -> None:
         self.workload, self.data = job.workload, read(job)
@@ -68,7 +68,7 @@ class HandLoop:
         self.number = 0
 
     def round(self) -> float:
-        """One round; the accuracy after it."""
+        """Run one round and return the accuracy after it."""
         totals: State = {}
         clients = cohort(self.workload, self.number)
         weight = 1 / len(clients)  # all clients hold equally many samples
@@ -103,7 +103,7 @@ class HandLoop:
 
 
 def main() -> None:
-    """Rounds as they are asked for."""
+    """Run rounds on request."""
     torch.set_num_threads(1)
     turns, loop = Turns(), HandLoop(Job.load(Path(sys.argv[1])))
     while turns.border(accuracy=loop.round()):

@@ -1,4 +1,4 @@
-"""Where and with what a measurement was made."""
+"""The machine and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PEERS = ("flwr", "ray", "pfl", "fluke-fl", "torch")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a number should be read with."""
+    """The conditions of a measurement."""
 
     cpu: str
     cores: int
@@ -30,7 +30,7 @@ class Machine:
 
 
 def machine() -> Machine:
-    """The machine that this runs on, now."""
+    """Describe the current machine."""
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
         cpu=_cpu(),
@@ -53,7 +53,7 @@ def _cpu() -> str:
 
 
 def _peers() -> str:
-    """Versions in the peers' environment; those that are not there are left out."""
+    """Versions in the environment of other frameworks; missing packages are left out."""
     script = (
         "from importlib.metadata import version, PackageNotFoundError\n"
         f"for name in {PEERS}:\n"
@@ -68,7 +68,7 @@ def _peers() -> str:
 
 
 def _commit() -> str:
-    """The commit, with a plus where files differ from it."""
+    """The commit, with a plus if there are uncommitted changes."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

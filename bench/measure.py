@@ -1,4 +1,4 @@
-"""Ways in alternation, and what their times say: ratios to the floor within a repeat, medians, the spread."""
+"""Measure ways in alternation: ratios to the baseline within a repeat, medians and ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.ways import Kind, Running, Way, WayError
 from bench.workloads import Job, Workload
 
 TURN_PATIENCE = 30.0
-"""A turn may take this many times what the floor took in the same repeat, and at least a minute."""
+"""Timeout of a turn: this many times the baseline's time in the same repeat, but at least a minute."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value.
+        """Summarise one or more values.
 
         >>> Spread.of([3.0, 1.0, 2.0])
         Spread(median=2.0, low=1.0, high=3.0)
@@ -35,7 +35,7 @@ class Spread:
 
 
 def ratios(floor: Sequence[float | None], times: Sequence[float | None]) -> list[float]:
-    """How many times as fast as the floor, repeat by repeat; those that either did not finish are left out.
+    """Speed relative to the baseline for every repeat that both have finished.
 
     >>> ratios([2.0, 3.0, None], [1.0, 6.0, 1.0])
     [2.0, 0.5]
@@ -45,29 +45,29 @@ def ratios(floor: Sequence[float | None], times: Sequence[float | None]) -> list
 
 @dataclass
 class Measured:
-    """One way on one workload. A repeat that failed is None, and ``failure`` says why."""
+    """The measurements of one way on one workload. A failed repeat is None; ``failure`` gives the reason."""
 
     way: str
     kind: Kind
-    seconds: list[float | None] = field(default_factory=list)  # a round, by repeat
-    cpu: list[float] = field(default_factory=list)  # CPU seconds a round, of the repeats that were finished
-    start: float | None = None  # seconds to the end of the first round, where it was started alone
-    peak: int = 0  # bytes of the tree
+    seconds: list[float | None] = field(default_factory=list)  # per round, by repeat
+    cpu: list[float] = field(default_factory=list)  # CPU seconds per round, of the finished repeats
+    start: float | None = None  # seconds to the end of the first round, if it was started alone
+    peak: int = 0  # memory of the process tree, in bytes
     processes: int = 1
     accuracy: float | None = None  # after the last round
-    detail: str = ""  # what it says of itself
+    detail: str = ""  # the executor that it reports
     failure: str | None = None
 
     @property
     def spread(self) -> Spread | None:
-        """Of the seconds a round, None where no repeat was finished."""
+        """The spread of the seconds per round; None if no repeat has finished."""
         done = [s for s in self.seconds if s is not None]
         return Spread.of(done) if done else None
 
     def ratio(self, floor: Measured) -> Spread | None:
-        """How many times as fast as the floor, None where no repeat was finished by both."""
-        found = ratios(floor.seconds, self.seconds)
-        return Spread.of(found) if found else None
+        """The speed relative to the baseline; None if both have finished no common repeat."""
+        values = ratios(floor.seconds, self.seconds)
+        return Spread.of(values) if values else None
 
 
 Tell = Callable[[str], object]
@@ -76,11 +76,11 @@ Tell = Callable[[str], object]
 def alternate(
     workload: Workload, job: Path, folder: Path, ways: Mapping[str, Way], repeats: int, together: int, tell: Tell
 ) -> list[Measured]:
-    """Start every way, then let each in turn run its rounds, ``repeats`` times over.
+    """Start all ways, then let them run their rounds in turns, ``repeats`` times.
 
-    ``together`` are started at once; where that is one, the time to its first round is kept.
+    ``together`` ways are started at a time; if this is 1, the time to their first round is recorded.
     """
-    found = {name: Measured(name, way.kind) for name, way in ways.items()}
+    results = {name: Measured(name, way.kind) for name, way in ways.items()}
     running: dict[str, Running] = {}
 
     def start(way: Way) -> None:
@@ -88,23 +88,23 @@ def alternate(
             running[way.name] = process = Running(way, job, folder)
             seconds = process.ready()
         except WayError as failure:
-            found[way.name].failure = f"{failure}"
+            results[way.name].failure = f"{failure}"
             return
-        found[way.name].start = seconds if together == 1 else None
+        results[way.name].start = seconds if together == 1 else None
 
     try:
         tell(f"{workload.name}: starting {', '.join(ways)}")
         with ThreadPoolExecutor(together) as pool:
             try:
                 list(pool.map(start, ways.values()))
-            except BaseException:  # leaving the pool would wait for those that are starting
+            except BaseException:  # otherwise the pool would wait for the ways that are starting
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in running.values():
                     process.close(patience=0.0)
                 raise
         for repeat in range(repeats):
-            said, floor = [], 0.0
-            for name, measured in found.items():
+            times, floor = [], 0.0
+            for name, measured in results.items():
                 if measured.failure is not None:
                     measured.seconds.append(None)
                     continue
@@ -120,22 +120,22 @@ def alternate(
                 measured.cpu.append(cpu)
                 if measured.kind == "hand":
                     floor = time.perf_counter() - began
-                said.append(f"{name} {seconds:.3g}")
-            tell(f"{workload.name}: repeat {repeat + 1} of {repeats}, s a round: {', '.join(said)}")
+                times.append(f"{name} {seconds:.3g}")
+            tell(f"{workload.name}: repeat {repeat + 1} of {repeats}, s a round: {', '.join(times)}")
     finally:
         for name, process in running.items():
-            found[name].peak, found[name].processes = process.peak, process.processes
-            found[name].accuracy = process.about.get("accuracy")
-            found[name].detail = str(process.about.get("executor", ""))
-            process.close(patience=0.0 if found[name].failure else 15.0)
-    for measured in found.values():
+            results[name].peak, results[name].processes = process.peak, process.processes
+            results[name].accuracy = process.about.get("accuracy")
+            results[name].detail = str(process.about.get("executor", ""))
+            process.close(patience=0.0 if results[name].failure else 15.0)
+    for measured in results.values():
         if measured.failure is not None:
             tell(f"{workload.name}: {measured.way} failed: {measured.failure}")
-    return list(found.values())
+    return list(results.values())
 
 
 def prepared(workload: Workload, folder: Path) -> Path:
-    """The job's file, with the arrays beside it."""
+    """Write the job's file and its arrays; return the file."""
     from bench.workloads import write_arrays
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Memory and CPU time of a tree of processes, from ``/proc``.
 
-The memory that counts is what a tree has of its own: anonymous and shared memory, each page divided by the number of
-processes that map it (PSS). Pages of files, which are the libraries' code, are left out: processes of other ways map
-the same ones, so their share would depend on who else is running.
+Only anonymous and shared memory counts, each page divided by the number of processes that map it (PSS). Pages of files,
+i.e. the code of libraries, are excluded: processes of other ways map the same pages, so their share would depend on
+which others are running.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COUNTED = ("Pss_Anon", "Pss_Shmem")
 
 
 def tree(root: int) -> list[int]:
-    """The process ``root`` and all its descendants that are there now."""
+    """The process ``root`` and all its current descendants."""
     children: dict[int, list[int]] = {}
     for folder in PROC.iterdir():
         if folder.name.isdigit():
@@ -26,15 +26,15 @@ def tree(root: int) -> list[int]:
             except OSError:
                 continue
             children.setdefault(int(fields[1]), []).append(int(folder.name))
-    found, at = [root], 0
-    while at < len(found):
-        found += children.get(found[at], [])
+    members, at = [root], 0
+    while at < len(members):
+        members += children.get(members[at], [])
         at += 1
-    return found
+    return members
 
 
 def own_bytes(process: int) -> int:
-    """What one process has, 0 where it is gone or cannot be read."""
+    """The memory of one process in bytes; 0 if it has ended or cannot be read."""
     try:
         lines = (PROC / str(process) / "smaps_rollup").read_text().splitlines()
     except OSError:
@@ -44,7 +44,7 @@ def own_bytes(process: int) -> int:
 
 
 def cpu_seconds(processes: list[int]) -> float:
-    """What the processes have spent on the CPU so far, to a hundredth of a second each; ended children included."""
+    """CPU seconds of the processes so far, to a hundredth of a second each, including ended children."""
     ticks = 0
     for process in processes:
         with suppress(OSError):
@@ -54,7 +54,7 @@ def cpu_seconds(processes: list[int]) -> float:
 
 
 def started(process: int) -> str | None:
-    """When a process was started, which tells it from a later one of its number; None where it is gone or a zombie."""
+    """Start time of a process, which distinguishes it from a later one with the same id; None if ended or a zombie."""
     with suppress(OSError):
         fields = (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
         return None if fields[0] == "Z" else fields[19]
@@ -62,14 +62,14 @@ def started(process: int) -> str | None:
 
 
 class Sampler:
-    """While entered, looks at a tree every so often in a thread, and once when left; remembers the most, and whom.
+    """Samples a process tree regularly in a thread, and once at the end; records the peak and the processes.
 
-    Looking takes some milliseconds of a core, so during a measurement it should be rare.
+    A sample takes some milliseconds of a core, so it should be rare during a measurement.
     """
 
     def __init__(self, root: int, every: float) -> None:
         self.peak, self.processes = 0, 1
-        self.seen: dict[int, str] = {}  # when each process was started
+        self.seen: dict[int, str] = {}  # start time of each process
         self._root, self._every, self._over = root, every, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -83,7 +83,7 @@ class Sampler:
         self.look()
 
     def look(self) -> None:
-        """Look once."""
+        """Take one sample."""
         members = tree(self._root)
         self.seen |= {member: at for member in members if (at := started(member)) is not None}
         self.peak = max(self.peak, sum(map(own_bytes, members)))

@@ -1,4 +1,4 @@
-"""Our own loop with one of its executors, as a run does it: rounds are logged; no checkpoint, figures or W&B.
+"""Our loop with one of its executors, as in a run: rounds are logged; no checkpoints, figures or W&B.
 
 ``python -m bench.ours JOB.json EXECUTOR FOLDER``
 """
@@ -16,7 +16,7 @@ from flnl.run import opening
 from flnl.run.session import Session
 
 
-def words(job: Job, executor: str, folder: Path) -> list[str]:
+def overrides_of(job: Job, executor: str, folder: Path) -> list[str]:
     """The overrides that describe the job."""
     w = job.workload
     return [
@@ -50,15 +50,15 @@ def words(job: Job, executor: str, folder: Path) -> list[str]:
 
 
 def opened(job: Job, executor: str, folder: Path, *more: str) -> Session:
-    """A run of the job, before its first round."""
-    overrides = [*words(job, executor, folder), *more]
+    """Open a run of the job, before its first round."""
+    overrides = [*overrides_of(job, executor, folder), *more]
     cfg = compose.load(overrides)
     check_config(cfg)
     return opening.open_session(cfg, overrides, opening.claim(cfg, overrides, None))
 
 
 def main() -> None:
-    """Rounds as they are asked for."""
+    """Run rounds on request."""
     turns = Turns()
     with opened(Job.load(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])) as run:
         about = {"executor": type(run.executor).__name__}

@@ -1,4 +1,4 @@
-"""What was measured, as Markdown for people, CSV for programs and a short table for the terminal."""
+"""The report: Markdown for readers, CSV for programs, and a short table for the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = ("workload", "way", "kind", "repeat", "seconds_a_round", "times_as_fas
 
 @dataclass
 class Results:
-    """Everything of one run of the bench, filled as it goes."""
+    """The results of one run of the benchmark, filled step by step."""
 
     machine: Machine
     command: str
@@ -33,7 +33,7 @@ class Results:
         return next((m for m in self.measured[workload] if m.kind == "hand"), None)
 
     def ratio(self, workload: str, measured: Measured) -> Spread | None:
-        """How many times as fast as the hand-written loop."""
+        """The speed relative to the hand-written loop."""
         floor = self.floor(workload)
         return None if floor is None else measured.ratio(floor)
 
@@ -63,7 +63,7 @@ def _times(ratio: Spread | None, *, spread: bool) -> str:
 
 
 def conditions(m: Machine, command: str, seconds: float, *more: tuple[str, str]) -> str:
-    """A table of where, with what and how long something was measured."""
+    """A table of the conditions of a measurement: machine, versions, commit and duration."""
     rows = [
         ("command", f"`{command}`"),
         ("CPU", f"{m.cpu}, {m.cores} cores, {m.memory_gib:.0f} GiB"),
@@ -141,7 +141,7 @@ def _workload(results: Results, name: str) -> str:
 
 
 def _crop(results: Results) -> list[str]:
-    """What crop and flip cost, by way; nothing where one of the two workloads is missing."""
+    """The cost of crop and flip, by way; empty if one of the two workloads is missing."""
     without, with_crop = ({m.way: m.spread for m in results.measured.get(n, [])} for n in ("lenet5", "lenet5-crop"))
     rows = []
     for way, cropped in with_crop.items():
@@ -172,13 +172,13 @@ def _round_cost(results: Results) -> list[str]:
 
 
 def csv_text(results: Results) -> str:
-    """A line a repeat."""
+    """The report as CSV, one line per repeat."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for name, found in results.measured.items():
+    for name, measured in results.measured.items():
         floor = results.floor(name)
-        for m in found:
+        for m in measured:
             for repeat, seconds in enumerate(m.seconds):
                 base = None if floor is None else floor.seconds[repeat]
                 ratio = None if base is None or seconds is None else base / seconds
@@ -192,14 +192,14 @@ def csv_text(results: Results) -> str:
 
 
 def short(results: Results) -> str:
-    """How many times as fast as the hand-written loop, workloads down and ways across."""
-    names = list(dict.fromkeys(m.way for found in results.measured.values() for m in found))
+    """A text table of speeds relative to the hand-written loop: a row per workload, a column per way."""
+    names = list(dict.fromkeys(m.way for measured in results.measured.values() for m in measured))
     width = max([len(n) for n in results.measured] + [8])
     lines = []
     if names:
         lines.append(f"{'':{width}}  {'hand':>9}" + "".join(f"{n:>11}" for n in names if n != "hand"))
-    for workload, found in results.measured.items():
-        by_name = {m.way: m for m in found}
+    for workload, measured in results.measured.items():
+        by_name = {m.way: m for m in measured}
         floor = results.floor(workload)
         time = "-" if floor is None or floor.spread is None else time_of(floor.spread.median)
         cells = []

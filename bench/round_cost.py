@@ -1,9 +1,9 @@
-"""Where a round's time goes besides local training: every part of it timed in a real run of the sequential executor.
+"""The costs of a round besides local training: all its parts, timed in a real run of the sequential executor.
 
 ``python -m bench.round_cost JOB.json FOLDER ROUNDS``
 
-LeNet-5 with 100 clients, an evaluation and a checkpoint every round, W&B writing to its offline folder: the most that
-the rest of a round can cost. By default a checkpoint is due every minute only.
+LeNet-5 with 100 clients, an evaluation and a checkpoint every round, W&B writing to its offline folder: an upper limit
+of these costs. By default, a checkpoint is due only once a minute.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ SHOWN = ("local training", "sampling", "shipping", "aggregation", "evaluation", 
 
 
 class Clock:
-    """Seconds by label. What is timed inside of something else counts for the inner label alone."""
+    """Seconds by label. Nested measurements count only for the inner label."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        self._open: list[float] = []  # seconds taken by inner calls, a call on the stack
+        self._open: list[float] = []  # seconds of inner calls, for each call on the stack
 
     @contextmanager
     def time(self, label: str) -> Iterator[None]:
-        """Count what is done inside."""
+        """Measure the block."""
         began = time.perf_counter()
         self._open.append(0.0)
         try:
@@ -54,7 +54,7 @@ class Clock:
                 self._open[-1] += took
 
     def watch(self, owner: Any, name: str, label: str) -> None:
-        """Count every call of ``owner.name``."""
+        """Measure every call of ``owner.name``."""
         whole = getattr(owner, name)
 
         @functools.wraps(whole)
@@ -66,7 +66,7 @@ class Clock:
 
 
 def measure(job: Job, folder: Path, rounds: int) -> dict[str, float]:
-    """Seconds a round by label; ``rest`` is what nobody claimed."""
+    """Seconds per round by label; ``rest`` is everything without a label."""
     os.environ["WANDB_MODE"] = "offline"
     with opened(job, "sequential", folder, "checkpoint.every=1", "wandb.mode=offline") as run:
         clock = Clock()
@@ -94,9 +94,9 @@ def measure(job: Job, folder: Path, rounds: int) -> dict[str, float]:
             run.log(result)
             run.keep(now=False)
         whole = time.perf_counter() - began
-        found = {label: seconds / rounds for label, seconds in clock.seconds.items()}
+        costs = {label: seconds / rounds for label, seconds in clock.seconds.items()}
         run.close("interrupted")
-    return {**found, "rest": whole / rounds - sum(found.values())}
+    return {**costs, "rest": whole / rounds - sum(costs.values())}
 
 
 if __name__ == "__main__":

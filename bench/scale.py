@@ -1,9 +1,9 @@
-"""Memory and time with many simulated clients: what a method must keep grows, nothing else should.
+"""Memory and time with many simulated clients: only the state that a method must keep should grow.
 
 ``python -m bench.scale [--clients 100,10000] [--methods fedavg,flr,feddyn] [--rounds 20]``
 
-Every line of the table is a whole run in a process of its own: FedAvg, FLR and FedDyn with 100 clients a round, with
-what clients keep in memory (the default limit) and with next to none of it there.
+Every line of the table is a whole run in a separate process: FedAvg, FLR and FedDyn with 100 clients per round, with
+clients' state in memory (the default limit), and with almost all of it on disk.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from flnl.run import opening
 
 COHORT, SAMPLES = 100, 7
 LIMITS = {"2": "memory", "0.01": "disk"}
-"""``client_memory`` in GiB, and where what clients keep then lies: 2 is the default."""
+"""``client_memory`` in GiB, and where clients' state is then stored; 2 is the default."""
 EVERY = 0.2
-"""Seconds between looks at the memory."""
+"""Seconds between samples of the memory."""
 MIB = 2**20
 
 
@@ -53,11 +53,11 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As a folder."""
+        """A name that is valid for a folder."""
         return f"{self.method}-{self.clients}-{LIMITS[self.client_memory]}"
 
-    def words(self, data: Path, folder: Path) -> list[str]:
-        """The overrides: digits resampled, an MLP of 38,410 parameters, otherwise as a run has it."""
+    def overrides(self, data: Path, folder: Path) -> list[str]:
+        """The overrides: resampled digits, an MLP of 38,410 parameters, and otherwise the defaults of a run."""
         return [
             f"method={self.method}",
             "dataset=arrays",
@@ -81,22 +81,22 @@ class Case:
 
 
 def arrays(clients: int, path: Path) -> Path:
-    """Write so many clients of ``SAMPLES`` digits each."""
+    """Write the data of ``clients`` clients with ``SAMPLES`` digits each."""
     shape = Workload("scale", "", "mlp", "digits", cohort=COHORT, turn=1, clients=clients, samples=SAMPLES)
     return write_arrays(shape, path)
 
 
-def measure(words: Sequence[str]) -> dict[str, Any]:
-    """What a run takes, in seconds and bytes, from its configuration to its last file.
+def measure(overrides: Sequence[str]) -> dict[str, Any]:
+    """Measure a run, in seconds and bytes, from its configuration to its last file.
 
-    ``outside`` is the median over the rounds, without the first, of what is not local training: sampling, tasks,
-    aggregation, evaluation, what clients keep, logging, a checkpoint where one is due.
+    ``outside`` is the median over all rounds but the first of everything except local training: sampling, tasks,
+    aggregation, evaluation, clients' state, logging, and a checkpoint if one is due.
     """
     with Sampler(os.getpid(), EVERY) as memory:
         began, clock = time.perf_counter(), Clock()
-        cfg = compose.load(words)
+        cfg = compose.load(overrides)
         check_config(cfg)
-        with opening.open_session(cfg, words, opening.claim(cfg, words, None)) as run:
+        with opening.open_session(cfg, overrides, opening.claim(cfg, overrides, None)) as run:
             memory.look()
             opened, at_start = time.perf_counter() - began, memory.peak
             clock.watch(LocalTraining, "__call__", "training")
@@ -133,7 +133,7 @@ def measure(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _rounds(run: Any, clock: Any) -> Iterator[tuple[float, float]]:
-    """Seconds of every round, and of the local training in it."""
+    """The seconds of every round, and of its local training."""
     began = time.perf_counter()
     for result in run.results():
         run.log(result)
@@ -170,7 +170,7 @@ anonymous and shared pages (PSS). *Opening* is from the configuration to the fir
 """
 
 
-def markdown(found: Sequence[tuple[Case, dict[str, Any]]], about: str) -> str:
+def markdown(results: Sequence[tuple[Case, dict[str, Any]]], about: str) -> str:
     """The report."""
     rows = [
         (
@@ -182,7 +182,7 @@ def markdown(found: Sequence[tuple[Case, dict[str, Any]]], about: str) -> str:
             *(time_of(m[key]) for key in ("opening", "round", "outside", "checkpoint", "end")),
             f"{100 * m['accuracy']:.1f}",
         )
-        for case, m in found
+        for case, m in results
     ]
     return "\n\n".join(["# Many clients", about, READING.strip(), table(HEAD, rows)]) + "\n"
 
@@ -191,39 +191,39 @@ def _names(text: str) -> list[str]:
     return [name for name in text.replace(" ", ",").split(",") if name]
 
 
-def main(words: Sequence[str] = sys.argv[1:]) -> None:
+def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
     """Run every case, and write the report."""
     parser = argparse.ArgumentParser("bench.scale", description="Memory and time with many simulated clients.")
     parser.add_argument("--clients", type=_names, default=["100", "10000"], metavar="A,B")
     parser.add_argument("--methods", type=_names, default=["fedavg", "flr", "feddyn"], metavar="A,B")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--name", default="scale", help="of the file in bench/results")
-    asked = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     cases = [
-        Case(method, int(clients), limit, asked.rounds)
-        for method in asked.methods
-        for clients in asked.clients
+        Case(method, int(clients), limit, options.rounds)
+        for method in options.methods
+        for clients in options.clients
         for limit in LIMITS
     ]
-    here, began, found = machine(), time.monotonic(), []
+    here, began, results = machine(), time.monotonic(), []
     for case in cases:
         print(f"[{time.monotonic() - began:4.0f} s] {case.name}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
             data = arrays(case.clients, Path(scratch, "arrays.npz"))
-            command = [sys.executable, "-m", "bench.scale", "--one", *case.words(data, Path(scratch))]
+            command = [sys.executable, "-m", "bench.scale", "--one", *case.overrides(data, Path(scratch))]
             done = subprocess.run(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
-            found.append((case, json.loads(done.stdout)))
-    command_line = shlex.join(["python", "-m", "bench.scale", *words])
-    text = markdown(found, conditions(here, command_line, time.monotonic() - began))
-    (ROOT / "bench/results" / f"{asked.name}.md").write_text(text)
+            results.append((case, json.loads(done.stdout)))
+    command_line = shlex.join(["python", "-m", "bench.scale", *arguments])
+    text = markdown(results, conditions(here, command_line, time.monotonic() - began))
+    (ROOT / "bench/results" / f"{options.name}.md").write_text(text)
     print(text)
 
 
-def one(words: Sequence[str]) -> None:
-    """What a run's process does: JSON on standard output, everything else on standard error."""
+def one(overrides: Sequence[str]) -> None:
+    """Run one case in this process: JSON on standard output, everything else on standard error."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    print(json.dumps(measure(words)), file=out, flush=True)
+    print(json.dumps(measure(overrides)), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a command costs before it does anything."""
+"""The start-up time of commands."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ COMMANDS = {
 
 
 def startup(repeats: int, folder: Path, tell: Tell) -> dict[str, Spread]:
-    """Seconds of each command, in alternation; those that fail are left out."""
+    """Seconds of each command, measured in alternation; failed ones are left out."""
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for repeat in range(repeats):
         tell(f"startup: repeat {repeat + 1} of {repeats}")
-        for name, words in COMMANDS.items():
+        for name, arguments in COMMANDS.items():
             began = time.perf_counter()
             done = subprocess.run(
-                [sys.executable, *words], cwd=ROOT, env=environment(), capture_output=True, timeout=120, check=False
+                [sys.executable, *arguments], cwd=ROOT, env=environment(), capture_output=True, timeout=120, check=False
             )
             if done.returncode == 0:
                 times[name].append(time.perf_counter() - began)
-    return {name: Spread.of(found) for name, found in times.items() if found}
+    return {name: Spread.of(seconds) for name, seconds in times.items() if seconds}

@@ -1,7 +1,7 @@
-"""The measured side of the bench: a process that waits at the border of rounds until it is told to go on.
+"""The measured side of the benchmark: a process that waits at the end of rounds until it may continue.
 
-JSON lines on standard input and output. The first round is for warming up; then the process says that it is ready and
-runs as many rounds as it is asked to, and says how long they took.
+It communicates by JSON lines on standard input and output. The first round is for warming up; then the process reports
+that it is ready, runs the requested number of rounds, and reports their time.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ class Turns:
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)  # what libraries print must not come between the lines
-        self._asked, self._left, self._began = 0, 0, 0.0
+        os.dup2(2, 1)  # output of libraries must not mix with the messages
+        self._requested, self._left, self._began = 0, 0, 0.0
 
     def border(self, **about: Any) -> bool:
-        """Whether there is another round to run. ``about`` goes with what is said here."""
+        """Whether to run another round. ``about`` is added to the message."""
         self._left -= 1
         if self._left > 0:
             return True
         seconds = time.perf_counter() - self._began
-        said = {"seconds": seconds, "rounds": self._asked} if self._asked else {"ready": True}
-        self._out.write(json.dumps({**said, **about}) + "\n")
+        message = {"seconds": seconds, "rounds": self._requested} if self._requested else {"ready": True}
+        self._out.write(json.dumps({**message, **about}) + "\n")
         line = sys.stdin.readline()
-        asked = json.loads(line)["rounds"] if line.strip() else 0
-        if not asked:
+        requested = json.loads(line)["rounds"] if line.strip() else 0
+        if not requested:
             return False
-        self._asked = self._left = asked
+        self._requested = self._left = requested
         self._began = time.perf_counter()
         return True

@@ -1,4 +1,4 @@
-"""The ways of running a workload that this checkout has, and the process that runs one of them."""
+"""The ways to run a workload, and the process that runs one of them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Kind = Literal["hand", "ours", "peer"]
 
 
 class WayError(Exception):
-    """A way could not do its part; the message says why."""
+    """A way has failed; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A name and the command that runs it; ``{job}`` and ``{folder}`` are filled in."""
+    """A named command; ``{job}`` and ``{folder}`` are replaced."""
 
     name: str
     kind: Kind
@@ -51,12 +51,12 @@ PEERS = tuple(
 
 
 def executors(conf: Path = ROOT / "conf/executor") -> list[str]:
-    """The executors that are configured, the sequential one first."""
+    """The configured executors, the sequential one first."""
     return sorted((p.stem for p in conf.glob("*.yaml")), key=lambda name: (name != "sequential", name))
 
 
 def ways(conf: Path = ROOT / "conf/executor") -> dict[str, Way]:
-    """Everything that can be measured, by name: the floor, our executors, other frameworks."""
+    """All ways by name: the baseline, our executors, other frameworks."""
     ours = [
         Way(name, "ours", (sys.executable, "-m", "bench.ours", "{job}", name, "{folder}")) for name in executors(conf)
     ]
@@ -64,20 +64,20 @@ def ways(conf: Path = ROOT / "conf/executor") -> dict[str, Way]:
 
 
 def environment() -> dict[str, str]:
-    """What every process gets: one thread, nobody's accounts, this checkout."""
+    """The environment of all processes: one thread, no telemetry or accounts, this checkout."""
     paths = os.pathsep.join(filter(None, (str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH"))))
     return {**os.environ, **dict.fromkeys(THREADS, "1"), **SILENT, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
 
 
 class Running:
-    """A started way. Whatever goes wrong is a ``WayError``, and nothing waits for ever."""
+    """A started way. All failures raise ``WayError``, and every wait has a timeout."""
 
     def __init__(self, way: Way, job: Path, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.way, self.log = way, folder / f"{way.name}.log"
         self.about: dict[str, Any] = {}
         self.peak, self.processes = 0, 1
-        self._seen: dict[int, str] = {}  # the processes that belonged to it, and when they were started
+        self._seen: dict[int, str] = {}  # its processes, with their start times
         self._began = time.perf_counter()
         filled = [word.format(job=job, folder=folder / way.name) for word in way.command]
         try:
@@ -94,21 +94,21 @@ class Running:
                 )
         except OSError as error:
             raise WayError(f"could not be started: {error.strerror} ({filled[0]})") from error
-        self._said: queue.Queue[str] = queue.Queue()
+        self._lines: queue.Queue[str] = queue.Queue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._said.put(line)
-        self._said.put("")
+            self._lines.put(line)
+        self._lines.put("")
 
     def ready(self) -> float:
-        """Wait for the end of the first round; seconds since the start.
+        """Wait for the end of the first round and return the seconds since the start.
 
         Raises:
-            WayError: if it ends before, or takes too long.
+            WayError: if the process ends before that, or takes too long.
         """
         with Sampler(self._process.pid, every=0.5) as sampler:
             self.about = self._answer(self.way.start_timeout - (time.perf_counter() - self._began))
@@ -116,7 +116,7 @@ class Running:
         return time.perf_counter() - self._began
 
     def turn(self, rounds: int, timeout: float) -> tuple[float, float]:
-        """Run some rounds; seconds a round, on the clock and of CPU.
+        """Run rounds and return wall-clock and CPU seconds per round.
 
         Raises:
             WayError: if it fails or takes too long.
@@ -141,27 +141,27 @@ class Running:
         try:
             self._process.stdin.write(json.dumps({"rounds": rounds}) + "\n")
             self._process.stdin.flush()
-        except (OSError, ValueError) as error:  # ValueError: it was closed
+        except (OSError, ValueError) as error:  # ValueError: the pipe is closed
             raise WayError(f"ended by itself: {self._reason()}") from error
 
     def _answer(self, timeout: float) -> dict[str, Any]:
         try:
-            line = self._said.get(timeout=max(timeout, 0.1))
+            line = self._lines.get(timeout=max(timeout, 0.1))
         except queue.Empty:
             raise WayError(f"no answer in {timeout:.0f} s") from None
         if not line:
             raise WayError(f"ended by itself: {self._reason()}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def _reason(self) -> str:
-        """The last line that the process wrote for people, an error if there is one."""
+        """The last line of the process's log, or the last error if there is one."""
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if "Error" in line]
-        return (errors or lines or ["it said nothing"])[-1][-300:]
+        return (errors or lines or ["no output"])[-1][-300:]
 
     def close(self, patience: float = 15.0) -> None:
-        """Ask the process to leave; end it and what it started if it does not within ``patience`` seconds."""
+        """Ask the process to end; after ``patience`` seconds, kill it and its children."""
         sampler = Sampler(self._process.pid, every=1.0)
         sampler.look()
         self._remember(sampler)
@@ -185,5 +185,5 @@ class Running:
                 pipe.close()
 
     def _left(self) -> list[int]:
-        """Its processes that are still there."""
+        """Its processes that still exist."""
         return [pid for pid, at in self._seen.items() if started(pid) == at]

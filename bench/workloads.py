@@ -1,4 +1,4 @@
-"""What is trained: models, sizes and data, the same for every way of running them."""
+"""The workloads: models, sizes and data, the same for all ways."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Workload:
-    """One federation and one way of training on it with FedAvg."""
+    """A federation, and the settings of FedAvg on it."""
 
     name: str
     title: str
     model: Literal["mlp", "cnn", "lenet5", "resnet18"]
     data: Literal["digits", "pixels"]  # real 8x8 digits, or random 32x32 colour images
     cohort: int
-    turn: int  # rounds measured at once, so that a turn takes long enough to be timed
+    turn: int  # rounds per turn, so that a turn is long enough to be timed
     clients: int = 20
-    samples: int = 70  # a client
+    samples: int = 70  # per client
     test: int = 1000
     batch: int = 10
     epochs: int = 5
     lr: float = 0.03
     momentum: float = 0.5
     crop: bool = False  # random crop with 4 pixels of padding, and flip
-    peers: bool = True  # whether other frameworks are asked
-    repeats: int | None = None  # fewer than asked for, where a round is long
-    double: bool = False  # float64, for the test that the loops agree
+    peers: bool = True  # whether other frameworks run it
+    repeats: int | None = None  # limit on the repeats, if a round is long
+    double: bool = False  # float64, to test that the loops agree
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
+        """(C, H, W) of the images."""
         return (1, 8, 8) if self.data == "digits" else (3, 32, 32)
 
     @property
     def steps(self) -> int:
-        """Optimiser steps a round."""
+        """Optimiser steps per round."""
         return self.cohort * self.epochs * -(-self.samples // self.batch)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of parameters and inputs."""
+        """The type of parameters and inputs."""
         return torch.float64 if self.double else torch.float32
 
 
@@ -95,7 +95,7 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Job:
-    """A workload and where its arrays are: what a process is given."""
+    """A workload and the file of its arrays: the input of a process."""
 
     workload: Workload
     data: Path
@@ -108,8 +108,8 @@ class Job:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what ``save`` wrote."""
-        found = json.loads(path.read_text())
-        return cls(Workload(**found["workload"]), Path(found["data"]))
+        content = json.loads(path.read_text())
+        return cls(Workload(**content["workload"]), Path(content["data"]))
 
 
 def write_arrays(workload: Workload, path: Path) -> Path:
@@ -136,7 +136,7 @@ def write_arrays(workload: Workload, path: Path) -> Path:
 
 
 def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Scikit-learn's digits in a fixed random order, their 17 grey values spread over 0..240."""
+    """Scikit-learn's digits in a fixed random order, with their 17 grey values scaled to 0..240."""
     from sklearn.datasets import load_digits
 
     source = load_digits()
@@ -146,7 +146,7 @@ def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 @dataclass(frozen=True)
 class Data:
-    """The arrays as tensors: one entry a client, stored images and network inputs."""
+    """The arrays as tensors, one entry per client: stored images and network inputs."""
 
     images: list[Tensor]  # uint8 [n, C, H, W]
     inputs: list[Tensor]  # normalised, of the workload's type
@@ -158,8 +158,8 @@ class Data:
 def read(job: Job) -> Data:
     """Read and normalise what ``write_arrays`` wrote."""
     workload = job.workload
-    with np.load(job.data) as found:
-        arrays = {name: torch.from_numpy(found[name]) for name in ("x_train", "y_train", "x_test", "y_test")}
+    with np.load(job.data) as file:
+        arrays = {name: torch.from_numpy(file[name]) for name in ("x_train", "y_train", "x_test", "y_test")}
     images = list(arrays["x_train"].split(workload.samples))
     return Data(
         images,
@@ -175,11 +175,11 @@ def normalise(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return (images.to(dtype) / 255).sub_(0.5).div_(0.5)
 
 
-# -------------------------------------------------------------------------------- the same draws for every way
+# --------------------------------------------------------------------------------- the same draws for all ways
 
 
 def model(workload: Workload) -> nn.Module:
-    """The network with the parameters that a run of seed ``SEED`` starts from."""
+    """The network with the initial parameters of a run with seed ``SEED``."""
     from flnl.models.cnn import CNN
     from flnl.models.lenet import LeNet5
     from flnl.models.mlp import MLP

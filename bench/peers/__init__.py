@@ -1,1 +1,1 @@
-"""Other frameworks, each in a process of its own, in the environment ``bench/.venv-peers``."""
+"""Other frameworks, each in a separate process, in the environment ``bench/.venv-peers``."""

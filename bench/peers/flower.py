@@ -1,8 +1,8 @@
-"""Flower's simulation on Ray: FedAvg as its message API writes it, with the floor's local training in the client.
+"""Flower's simulation on Ray: FedAvg with its message API, and the baseline's local training in the client.
 
 ``python -m bench.peers.flower JOB.json``
 
-Actors have one core each, and there are as many as cores. Clients are drawn by Flower; each sees our batches.
+There is one actor per core. Flower draws the clients; each trains on our batches.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def _data(path: str) -> tuple[Job, Data, nn.Module]:
 
 
 class _OverError(Exception):
-    """Nobody wants another round."""
+    """No further round is requested."""
 
 
 class Strict(FedAvg):
-    """Flower goes on without clients that failed, and would be fast; here they end the run."""
+    """Flower continues without failed clients, and would be fast; here they end the run."""
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As ``FedAvg``.
+        """Aggregate as ``FedAvg`` does.
 
         Raises:
             RuntimeError: if a client failed.
@@ -77,7 +77,7 @@ def client_app(path: str) -> ClientApp:
 
 
 def server_app(path: str, turns: Turns) -> ServerApp:
-    """Rounds as they are asked for, the global model evaluated after each."""
+    """Run rounds on request, and evaluate the global model after each."""
     app = ServerApp()
 
     @app.main()
@@ -105,7 +105,7 @@ def server_app(path: str, turns: Turns) -> ServerApp:
 
 
 def main() -> None:
-    """The simulation until nobody wants another round."""
+    """Run the simulation until no further round is requested."""
     path = sys.argv[1]
     cores = len(os.sched_getaffinity(0))
     workload = Job.load(Path(path)).workload
@@ -120,4 +120,4 @@ def main() -> None:
 if __name__ == "__main__":
     from bench.peers.flower import main as of_the_module
 
-    of_the_module()  # so that Ray's workers know what is sent to them by name
+    of_the_module()  # so that Ray's workers can import the functions by name

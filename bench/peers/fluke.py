@@ -2,8 +2,8 @@
 
 ``python -m bench.peers.fluke JOB.json``
 
-Clients and batches are drawn by fluke, which shuffles every epoch as we do; its evaluator computes more than accuracy.
-Clients keep no optimiser from one visit to the next (``persistency=False``), as in the other ways.
+fluke draws clients and batches, and shuffles every epoch as we do; its evaluator computes more than accuracy. Clients
+do not keep their optimiser between visits (``persistency=False``), as in the other ways.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class Border(Log):
         self.score = evals.get("accuracy", self.score)
 
     def start_round(self, round: int, global_model: nn.Module) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def end_round(self, round: int) -> None:
         """Wait."""
         if not self.turns.border(accuracy=self.score):
-            raise SystemExit  # an early stop would have every client wait for a last model
+            raise SystemExit  # with an early stop, every client would wait for a last model
 
     def finished(self, round: int) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def main() -> None:
-    """The simulation until nobody wants another round."""
+    """Run the simulation until no further round is requested."""
     torch.set_num_threads(1)
     job = Job.load(Path(sys.argv[1]))
     w, data = job.workload, read(job)

@@ -2,8 +2,8 @@
 
 ``python -m bench.peers.pfl JOB.json``
 
-The cohorts are ours. A client's samples are in the order of our first epoch; pfl cuts them into batches once a visit
-and uses those in every epoch. Batch-norm statistics are not averaged: the model keeps those of the last client.
+The cohorts are ours. A client's samples are in the order of our first epoch; pfl divides them into batches once per
+visit and uses these in every epoch. Batch-norm statistics are not averaged: the model keeps those of the last client.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from bench.workloads import Job, cohort, model, orders, read
 
 
 class Classifier(nn.Module):
-    """A network with the loss and the metrics that pfl asks for."""
+    """A network with the loss and the metrics that pfl needs."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Of one batch of local training."""
+        """The loss of one batch of local training."""
         self.train()
         return F.cross_entropy(self.network(inputs), labels)
 
     @torch.no_grad()
     def metrics(self, inputs: Tensor, labels: Tensor) -> dict[str, Any]:
-        """Of one batch of the evaluation."""
+        """The metrics of one batch of the evaluation."""
         self.eval()
         return {"accuracy": Weighted(int((self.network(inputs).argmax(1) == labels).sum()), len(labels))}
 
@@ -65,7 +65,7 @@ class Border(TrainingProcessCallback):
 
 
 class Cohorts:
-    """The clients of one round after another."""
+    """The clients of consecutive rounds, one by one."""
 
     def __init__(self, job: Job) -> None:
         self.workload, self.number, self.left = job.workload, -1, list[int]()
@@ -79,7 +79,7 @@ class Cohorts:
 
 
 def main() -> None:
-    """The simulation until nobody wants another round."""
+    """Run the simulation until no further round is requested."""
     torch.set_num_threads(1)
     job = Job.load(Path(sys.argv[1]))
     w, data, cohorts, border = job.workload, read(job), Cohorts(job), Border()
@@ -99,7 +99,7 @@ def main() -> None:
     evaluation = NNEvalHyperParams(local_batch_size=512)
     FederatedAveraging().run(
         NNAlgorithmParams(
-            # evaluates users, too, where the number of the round can be divided by it
+            # users are also evaluated in rounds whose number is divisible by this
             central_num_iterations=10**6,
             evaluation_frequency=10**6,
             train_cohort_size=w.cohort,

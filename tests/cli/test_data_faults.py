@@ -146,9 +146,9 @@ FAULTS: dict[str, tuple[Write, tuple[str, ...], str]] = {
     "human labels of NaN": (
         human(worse_label=torch.full((100,), torch.nan)),
         HUMAN,
-        "worse_label are no whole numbers",
+        "worse_label are not whole numbers",
     ),
-    "human labels in words": (human(worse_label=["a"] * 100), HUMAN, "worse_label are no whole numbers"),
+    "human labels in words": (human(worse_label=["a"] * 100), HUMAN, "worse_label are not whole numbers"),
     "human labels of other kinds": (
         lambda folder: [make(folder) for make in (cifar, garbage)],
         HUMAN,

@@ -131,7 +131,7 @@ def test_damage_before_the_checkpoint_is_an_error_that_names_file_and_line(
             assert said.code == 2
             (error,) = (line for line in said.err.splitlines() if line.startswith("error: "))
             assert f"line {line_at(whole, place)} of {path} " in error
-            assert "restore the file" in error
+            assert "put back a copy" in error
             assert {p: p.read_bytes() for p in before} == before
             path.write_bytes(whole)
         path.unlink()

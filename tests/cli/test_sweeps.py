@@ -65,7 +65,7 @@ def test_the_same_sweep_again_skips_what_is_finished_and_tries_the_rest(command:
     said = command(*FAILING)
     first = only_sweep(tmp_path)
     done = (first / "0" / "result.json").read_bytes()
-    words = re.findall(r"to go on: \S+ -m src\.main (.*)", said.err)
+    words = re.findall(r"to go on: flnl (.*)", said.err)
     assert words
     assert words[0].endswith("resume=true")
     again = command(*FAILING, "resume=true")

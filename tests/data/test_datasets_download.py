@@ -179,7 +179,7 @@ def test_without_downloading_nothing_is_asked_for(tmp_path: Path):
     assert not (tmp_path / "data").exists()
     message = str(caught.value)
     assert "\n" not in message
-    assert f"{tmp_path / 'data' / 'a.bin'} is missing" in message
+    assert f"{tmp_path / 'data' / 'a.bin'} does not exist" in message
     assert "dataset.download=true" in message
     assert f"curl -fL --create-dirs --output-dir {tmp_path / 'data'} -O {url}/a.bin" in message
 

@@ -198,7 +198,7 @@ def test_a_flat_folder_needs_a_label_file(tmp_path: Path):
     assert data.classes == tuple(CLASSES)
     assert data.given is not None
     assert data.given.tolist() == [0, 1, 2] * 2
-    assert "0.png lies in no class's folder" in refusal(folder_part(tmp_path))
+    assert "0.png is in no class folder" in refusal(folder_part(tmp_path))
     assert "dataset.truth=none" in refusal(folder_part(tmp_path, labels="labels.csv", truth="folder"))
 
 
@@ -212,9 +212,9 @@ def test_a_flat_folder_needs_a_label_file(tmp_path: Path):
         ([[path, "ant", "3"] for path in TRAIN], "path,label,true", "true '3' is none of the classes"),
         ([[path, "ant"] for path in TRAIN], "path,class", "no column 'label'"),
         ([[path, "ant"] for path in TRAIN], "file,label", "no column 'path'"),
-        ([[path] for path in TRAIN], "path,label", "line 2 of .*not as many values"),
-        ([[path, "ant", "x"] for path in TRAIN], "path,label", "line 2 of .*not as many values"),
-        ([[path, "ant", ""] for path in TRAIN], "path,label,client", "line 2 of .*names no client"),
+        ([[path] for path in TRAIN], "path,label", "line 2 of .*another number of values"),
+        ([[path, "ant", "x"] for path in TRAIN], "path,label", "line 2 of .*another number of values"),
+        ([[path, "ant", ""] for path in TRAIN], "path,label,client", "line 2 of .*the client is empty"),
         ([], "path,label", "no lines"),
         ([], "", "no column"),
     ],
@@ -254,7 +254,7 @@ def test_folders_that_do_not_fit(folder: Path):
     assert "dog is none of the classes (ant, bee, cat)" in refusal(folder_part(folder))
     for name in ("ant", "bee"):
         (folder / "train" / name).rename(folder / f"{name} away")
-    assert "one folder only (cat)" in refusal(folder_part(folder))
+    assert "one class only (cat)" in refusal(folder_part(folder))
 
 
 def test_unreadable_images_do_not_stop_a_run(folder: Path, caplog: pytest.LogCaptureFixture):

@@ -301,7 +301,7 @@ def test_a_missing_set_names_folder_and_command(tmp_path: Path, part: Any):
 def test_half_a_set_is_a_missing_set(tmp_path: Path):
     write_svhn(tmp_path)
     (tmp_path / "test_32x32.mat").unlink()
-    with pytest.raises(UserError, match=r"test_32x32\.mat is missing.*dataset\.download=true, or run: curl"):
+    with pytest.raises(UserError, match=r"test_32x32\.mat does not exist.*dataset\.download=true, or run: curl"):
         svhn(tmp_path)()
 
 

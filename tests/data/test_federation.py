@@ -279,7 +279,7 @@ def test_no_changed_byte_of_a_cache_changes_the_federation(tmp_path):
 def test_cache_that_cannot_be_written_costs_no_run(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     build(balanced(10), IID, FEDCORR, 1, 0.0, tmp_path / "file" / "cache")
-    assert "could not be kept" in caplog.text
+    assert "could not be cached" in caplog.text
 
 
 def test_nothing_is_cached_of_a_data_set_without_fingerprint(tmp_path):

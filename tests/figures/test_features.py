@@ -83,5 +83,5 @@ def test_other_data_and_a_missing_model_are_named(ran: Ran, tmp_path: Path, capl
         assert [file.stem for file in drawing.save(tmp_path, tsne=True)] == []
     assert f"there is no {tmp_path / 'model.pt'}" in caplog.text
     (tmp_path / "model.pt").write_bytes((ran.folder / "model.pt").read_bytes())
-    with pytest.raises(UserError, match="is not the run's"):
+    with pytest.raises(UserError, match="differs from the run's"):
         features.draw(read(tmp_path), tmp_path)

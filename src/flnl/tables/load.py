@@ -144,27 +144,27 @@ def scales() -> list[str]:
     return [*(name for name in first if name in names), *sorted(names - set(first))]
 
 
-def known(name: str, there: Sequence[str], what: str) -> str:
-    """Return ``name`` if it is among ``there``.
+def known(name: str, valid: Sequence[str], what: str) -> str:
+    """Return ``name`` if it is valid.
 
     Args:
         name: what the user wrote.
-        there: all valid names.
+        valid: all valid names.
         what: what the name is of, for the message: "table".
 
     Raises:
         UserError: if it is not; the message names the closest match.
     """
-    if name in there:
+    if name in valid:
         return name
-    raise UserError(_unknown(name, there, what))
+    raise UserError(_unknown(name, valid, what))
 
 
-def _unknown(name: str, there: Sequence[str], what: str) -> str:
-    close = difflib.get_close_matches(name, there, n=1)
+def _unknown(name: str, valid: Sequence[str], what: str) -> str:
+    close = difflib.get_close_matches(name, valid, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     article = "an" if what[0] in "aeiou" else "a"
-    return f"{name} is not {article} {what}; {hint}there are {', '.join(there)}"
+    return f"{name} is not {article} {what}; {hint}there are {', '.join(valid)}"
 
 
 @cache

@@ -156,7 +156,7 @@ class Sheet:
 
     @property
     def reading(self) -> str:
-        """How a cell is read."""
+        """A sentence that explains differences, bold numbers and ranks."""
         metric = self.filled.table.metric
         points = {"%": " in percentage points"}.get(metric.unit, "")
         bold = "" if metric.higher_is_better is None else " The best of ours in a column is bold."
