@@ -63,11 +63,25 @@ def _noniid(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
     return otherwise if str(_root_.partition.get("_target_")).rpartition(".")[-1] in ALIKE else value
 
 
+def _noise_rate(*, _root_: DictConfig, _node_: Any) -> float:
+    """The nominal rate of the noise: information that a method is given, which a record lists (``config.given``)."""
+    from flnl.config.compose import build
+
+    rate = getattr(build(_root_.noise), "nominal", None)
+    if rate is None:
+        key = str(_node_._get_full_key(None))
+        raise UserError(
+            f"{shortest(_root_, key)} is the noise rate, and this noise has no nominal rate: set it to an estimate"
+        )
+    return float(rate)
+
+
 def register_resolvers() -> None:
     """Make the interpolations of ``conf/`` known to OmegaConf: ``${protocol:...}`` and the others."""
     OmegaConf.register_new_resolver("noniid", _noniid, replace=True)
     OmegaConf.register_new_resolver("protocol", _protocol, replace=True)
     OmegaConf.register_new_resolver("first_stage", _first_stage, replace=True)
+    OmegaConf.register_new_resolver("noise_rate", _noise_rate, replace=True)
 
 
 register_resolvers()

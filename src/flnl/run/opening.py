@@ -13,7 +13,7 @@ import threadpoolctl
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from flnl.config import compose, identity
+from flnl.config import compose, given, identity
 from flnl.config.registry import option_of
 from flnl.config.short_keys import shortest
 from flnl.core.credentials import redacted_in
@@ -138,6 +138,9 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     }
     if method.upper_bound:
         about["upper_bound"] = UPPER_BOUND
+    noise_rates = given.noise_rates(cfg)
+    if noise_rates:
+        about["given"] = noise_rates
     if folder.earlier is not None:
         about["started"] = folder.earlier.get("started", about["started"])
         about["earlier"] = [*folder.earlier.get("earlier", []), {k: folder.earlier.get(k) for k in OF_A_PROCESS}]
@@ -151,6 +154,7 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
     progress.opening([f"note: files of {data.name} are known by path and size alone"] if federation.by_names else [])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
+    progress.opening([f"note: the method is given the noise rate: {key}={rate:g}" for key, rate in noise_rates.items()])
     progress.stages(method)
     progress.opening([f"warning: {line}" for line in method.warnings()])
     sizes = {client: federation.sizes[client] for client in federation.with_data}

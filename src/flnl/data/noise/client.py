@@ -37,6 +37,11 @@ class FedCorr:
     count: Counting
     label_space: Literal["all", "first10"]
 
+    @property
+    def nominal(self) -> float:
+        """The mean level over clients: rho (1 + tau) / 2."""
+        return self.rho * (1 + self.tau) / 2
+
     def rates(self, num_clients: int, seed: int) -> Rates:
         """The levels mu [K]."""
         return noisy_levels(self.rho, self.tau, self.count, num_clients, seed)
@@ -62,6 +67,12 @@ class FLR:
     kind: Kind
     asymmetric_level: Literal["fixed", "uniform"]
     map: MapName
+
+    @property
+    def nominal(self) -> float:
+        """The mean ratio over clients: rho (1 + tau) / 2, or rho tau with fixed asymmetric levels."""
+        fixed = self.kind == "asymmetric" and self.asymmetric_level == "fixed"
+        return self.rho * (self.tau if fixed else (1 + self.tau) / 2)
 
     def rates(self, num_clients: int, seed: int) -> Rates:
         """The ratios r [K]."""
@@ -121,6 +132,11 @@ class FedES:
     space: Space
     map: MapName
 
+    @property
+    def nominal(self) -> float:
+        """The mean mu of the rates before they are clipped."""
+        return self.mu
+
     def rates(self, num_clients: int, seed: int) -> Rates:
         """The rates tau [K]."""
         drawn = [stream(seed, "noise.rate", k).normal(self.mu, self.sigma) for k in range(num_clients)]
@@ -149,6 +165,11 @@ class Localized:
     def __post_init__(self) -> None:
         if self.low > self.high:
             raise UserError(f"noise.low={self.low} is above noise.high={self.high}: rates are drawn between them")
+
+    @property
+    def nominal(self) -> float:
+        """The middle of the interval."""
+        return (self.low + self.high) / 2
 
     def rates(self, num_clients: int, seed: int) -> Rates:
         """The rates [K]."""
