@@ -265,7 +265,7 @@ class Evaluator:
             begun = {"as given": task.samples.given, **({"as held": held} if changed else {})}
             self.network.load(task.broadcast.params)
             row: dict[str, Any] = {}
-            for name, found in rule.told(self.network, task).items():
+            for name, found in rule.selections(self.network, task).items():
                 labels = held if found is None or found.labels is None else found.labels
                 kept = torch.arange(len(held)) if found is None else found.positions
                 row[name] = confusion(true[kept].numpy(), labels[kept].numpy(), C)

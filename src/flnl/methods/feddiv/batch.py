@@ -64,7 +64,7 @@ class Reselection(Mixup):
         kept = found.keep.nonzero()[:, 0]
         return Selection(kept if len(kept) > self.at_least else kept[:0], found.labels)
 
-    def told(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
+    def selections(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
         """After filter and relabelling, and after re-selection (FedDiv, Fig. 7): at the beginning of a visit."""
         steps = {"filtered and relabelled": "off", "re-selected": self.pcs}
         return {name: replace(self, pcs=pcs, at_least=0).select(network, task, 0) for name, pcs in steps.items()}
