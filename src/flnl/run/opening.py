@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 GIB = 2**30
 
-UPPER_BOUND = "upper bound, not a method: it uses the true labels of its clients"
+UPPER_BOUND = "upper bound, not a method: it uses the ground truth of its clients' labels"
 
 OF_A_PROCESS = ("key", "rounds", "overrides", "commit", "versions", "threads", "memory_format", "device", "executor")
 """Keys of the record that are stored for each process that worked on a run."""
