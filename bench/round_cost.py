@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.ours import opened
 from bench.workloads import Job, Workload
-from flnl.engine import loop
+from flnl.engine import jobs, loop
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.evaluation.evaluator import Evaluator
@@ -77,7 +77,7 @@ def measure(job: Job, folder: Path, rounds: int) -> dict[str, float]:
         clock.watch(loop, "size_in_bytes", "shipping")
         clock.watch(LocalTraining, "__call__", "local training")
         clock.watch(type(stage.sampler), "__call__", "sampling")
-        clock.watch(loop.Reduce, "__call__", "aggregation")
+        clock.watch(jobs.Reduce, "__call__", "aggregation")
         clock.watch(type(stage.aggregator), "combine", "aggregation")
         clock.watch(type(stage.server), "__call__", "aggregation")
         clock.watch(Evaluator, "model", "evaluation")

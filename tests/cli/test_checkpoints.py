@@ -116,7 +116,7 @@ def test_a_missing_newest_checkpoint_is_said(
     caplog.clear()
     run(FEDAVG, folder, "resume=true")
     (line,) = warned(caplog)
-    assert "round_00000004.pt, which was saved last, is missing; taking the one before it" in line
+    assert "round_00000004.pt, the last one saved, is missing; using the one before it" in line
     assert_complete(folder, unbroken)
 
 
@@ -130,7 +130,7 @@ def test_where_no_checkpoint_is_left_it_is_said_and_the_run_starts_again(
     run(FEDAVG, folder, "resume=true", "max_rounds=1")
     (line,) = warned(caplog)
     assert line.endswith(
-        "round_00000004.pt, which was saved last, is missing; no checkpoint before it is left; starting again"
+        "round_00000004.pt, the last one saved, is missing; there is no earlier checkpoint; starting again"
     )
     caplog.clear()
     run(FEDAVG, folder, "resume=true")
@@ -255,7 +255,7 @@ def test_where_only_names_were_known_it_goes_on_and_says_what_was_not_verified(
     """As every checkpoint of earlier versions."""
     names = "dataset.fingerprint=names"
     begun = run([*pictures, names], tmp_path / "run", "max_rounds=1")
-    assert "note: files of own are known by path and size alone" in capsys.readouterr().err
+    assert "note: files of own are identified by path and size only" in capsys.readouterr().err
     assert begun.record["config"]["dataset"]["fingerprint"] == "names"
     ran = run(pictures, tmp_path / "run", "resume=true")
     said = capsys.readouterr().err

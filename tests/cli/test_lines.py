@@ -171,7 +171,7 @@ def test_a_checkpoint_without_checksums_is_gone_on_from_with_a_note(
         file.write('{"kind": "round", "round": 10}\n{"kind": "rou')
     capsys.readouterr()
     found = run(FEDCORR, folder, "resume=true")
-    assert "note: its checkpoint has no checksums" in capsys.readouterr().err
+    assert "note: the checkpoint has no checksums" in capsys.readouterr().err
     assert (found.lines, found.corrections) == (unbroken.lines, unbroken.corrections)
     assert difference(found.state, unbroken.state) is None
     assert found.record["metrics"] == unbroken.record["metrics"]

@@ -105,7 +105,7 @@ def test_without_a_network_it_falls_back_and_says_so_once(
     mirror, runs = opened(monkeypatch, tmp_path, "online", fails=("online",))
     assert [run.said["mode"] for run in runs] == ["offline"]
     assert [r.getMessage() for r in caplog.records] == [
-        f"W&B cannot be reached (no network); its offline folder in {tmp_path} takes the metrics"
+        f"W&B cannot be reached (no network); metrics go to its offline folder in {tmp_path}"
     ]
     mirror.log({"accuracy": 0.5}, 3)
     assert runs[0].rows == [(3, {"accuracy": 0.5})]
@@ -158,7 +158,7 @@ def test_figures_are_sent_as_images_and_cost_nothing_where_they_cannot(
     assert (step, list(row)) == (9, ["figures/accuracy"])
     assert isinstance(row["figures/accuracy"], wandb.Image)
     mirror.images([tmp_path / "missing.png"], 9)
-    assert [r.getMessage().split(" (")[0] for r in caplog.records] == ["W&B took no figures"]
+    assert [r.getMessage().split(" (")[0] for r in caplog.records] == ["W&B failed to log figures"]
     assert mirror.close(failed=False, summary={}) == str(tmp_path)
 
 

@@ -192,7 +192,7 @@ def test_a_run_in_which_every_training_diverged_has_failed(name: str, command: C
     said = command(*words)
     assert said.code == 1
     (error,) = (line for line in said.err.splitlines() if line.startswith("error: "))
-    assert "local trainings came back with non-finite parameters" in error
+    assert "local trainings returned non-finite parameters" in error
     assert "smaller train.lr (it is 1e+30)" in error
     record = json.loads((tmp_path / "run" / "result.json").read_text())
     assert record["status"] == "failed"

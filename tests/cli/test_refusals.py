@@ -80,7 +80,7 @@ MISTAKES = {
     "method.mixup=no": "method.mixup",
     "method.correction=off": "method.correction",
     "method.T1=0 method.T2=0 method.T3=0": "rounds",
-    "method.mixup_stages=[4]": "method.mixup_stages (method.batch.stages) names stage 4, and method=fedcorr has 1 to 3",
+    "method.mixup_stages=[4]": "(method.batch.stages) names stage 4, but method=fedcorr has stages 1 to 3",
     "method=fedavg method/batch=mixup method.batch.stages=[2]": "method.batch.stages",
     "method=fedprox method/local=[cross_entropy] method.mu=0.5": "method/local=[cross_entropy] is without fedprox",
     "method=fedprox method.mu=0.5 method.local.fedprox.mu=0.3": "set the same value; leave one of them out",

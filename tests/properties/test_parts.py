@@ -125,14 +125,14 @@ def test_what_is_silent_in_a_stage_reaches_no_client_there() -> None:
     """What the server knows it knows all along, and what a client keeps it keeps."""
     method = method_of([*TINY, "method=feddiv"])
     usual = replace(method.stages[1], exchange={})
-    with pytest.raises(UserError, match=r"reads Filter, which noise_filter gives, and noise_filter is silent in stage"):
+    with pytest.raises(UserError, match=r"reads Filter, which noise_filter gives, but noise_filter is silent in stage"):
         replace(method, stages=(method.stages[0], usual)).check()
 
     fedes = method_of([*TINY, "method=fedes"])
     silent = replace(fedes.stages[1], exchange={}, gradient=None)
     replace(fedes, stages=(fedes.stages[0], silent)).check()  # the aggregator needs what the server knows
     gradient: Any = fedes.stages[1].gradient
-    with pytest.raises(UserError, match=r"ClientQuality, which quality gives, and quality is silent in stage usual"):
+    with pytest.raises(UserError, match=r"ClientQuality, which quality gives, but quality is silent in stage usual"):
         replace(fedes, stages=(fedes.stages[0], replace(silent, gradient=gradient))).check()
     only_kept = type("OnlyKept", (type(gradient),), {"reads": (CriticalityRanks,)})(**vars(gradient))
     replace(fedes, stages=(fedes.stages[0], replace(silent, gradient=only_kept))).check()

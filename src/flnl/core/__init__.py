@@ -1,1 +1,1 @@
-"""The vocabulary of the field: values that travel or are kept, and a protocol for each kind of part."""
+"""Core types: messages and states of a federated run, and a protocol for each kind of part."""

@@ -1,8 +1,8 @@
-"""User names and passwords in URLs: kept out of what is printed and recorded, and given to the host alone.
+"""Removes user names and passwords from URLs in all output and records; only the URL's host receives them.
 
-A command takes them out of its words before anything reads these: ``https://user:secret@host/`` becomes
-``https://***@host/`` everywhere else, in result.json, config.yaml, W&B, the account of a sweep and the command that
-goes on. They stay in the environment of the process, which the processes that it starts inherit.
+A command removes them from its arguments before anything else reads these: ``https://user:secret@host/`` becomes
+``https://***@host/`` in result.json, config.yaml, W&B, sweep records and the command to resume. The credentials are
+kept in an environment variable, which child processes inherit.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 HIDDEN = "***"
-"""What stands for a name and password."""
+"""Replacement for a user name and password."""
 VARIABLE = "FLNL_URL_CREDENTIALS"
-"""The variable of the environment: a JSON object of host (with its port) to ``user:password`` as in the URL."""
+"""Environment variable: a JSON object that maps a host (with port) to ``user:password`` as in the URL."""
 
 _CREDENTIALS = re.compile(r"""(?<=://)(?P<credentials>[^/?#\s"'<>]*)(?=@(?P<host>[^/?#\s"'<>,\]}]*))""")
 
@@ -31,7 +31,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_in(node: Any) -> Any:
-    """``node`` with every text in its mappings, lists and tuples redacted.
+    """``node`` with every string in its mappings, lists and tuples redacted.
 
     >>> redacted_in({"mirror": ["ftp://me@host/", 1]})
     {'mirror': ['ftp://***@host/', 1]}
@@ -45,19 +45,19 @@ def redacted_in(node: Any) -> Any:
     return node
 
 
-def put_aside(words: Sequence[str]) -> list[str]:
-    """The ``words`` of a command without credentials; ``of_host`` knows these from now on, in new processes, too."""
+def put_aside(arguments: Sequence[str]) -> list[str]:
+    """Remove the credentials from a command's arguments; ``of_host`` returns them, also in child processes."""
     known = _known()
-    for url in (url for word in words for url in _CREDENTIALS.finditer(word)):
+    for url in (url for argument in arguments for url in _CREDENTIALS.finditer(argument)):
         if url["credentials"] != HIDDEN:
             known[url["host"].lower()] = url["credentials"]
     if known:
         os.environ[VARIABLE] = json.dumps(known)
-    return [redacted(word) for word in words]
+    return [redacted(argument) for argument in arguments]
 
 
 def of_host(host: str) -> str | None:
-    """What was put aside for ``host`` (with its port, where the URL has one), as ``user:password``; None if nothing."""
+    """The credentials of ``host`` (with port, if the URL has one), as ``user:password``; None if there are none."""
     return _known().get(host.lower())
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong: the errors that every layer knows, and how an unforeseen one reads in one line."""
+"""Errors that every layer uses, and the formatting of error messages on one line."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from contextlib import contextmanager
 
 
 class DiskFullError(OSError):
-    """There is no space for a file."""
+    """There is no disk space left for a file."""
 
     def __str__(self) -> str:
         return str(self.args[-1])
 
 
 LONGEST = 240
-"""Characters of one value in a message; the middle of a longer one is left out."""
+"""Maximum length of one value in a message, in characters; longer values lose their middle."""
 
 
 class UserError(Exception):
-    """A mistake in the configuration, the data or the place to write to; shown as one line, exit status 2.
+    """An error the user can fix, in the configuration, the data or the output folder; shown on one line, exit status 2.
 
-    The message names the key a person would type (``noise.rho``), the value found and what would be accepted.
+    The message names the key to change (``noise.rho``), its current value and what would be accepted.
     """
 
 
 def shortened(text: str) -> str:
-    """The text, without its middle where it is long.
+    """The text, with its middle elided if it is longer than ``LONGEST``.
 
     >>> len(shortened("x" * 5000))
     240
@@ -37,37 +37,37 @@ def shortened(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A message as a terminal shows it: what would break the line or steer the terminal is escaped.
+    """Escape a message's line breaks and control characters, and shorten its long words.
 
     >>> one_line("a\\nb")
     'a\\\\nb'
     """
     printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return re.sub(rf"\S{{{LONGEST + 1},}}", lambda found: shortened(found.group()), printable)
+    return re.sub(rf"\S{{{LONGEST + 1},}}", lambda match: shortened(match.group()), printable)
 
 
 def in_one_line(error: BaseException) -> str:
-    """An unforeseen error: its kind, and the first line of what it says."""
+    """An unexpected error on one line: its class and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 @contextmanager
 def forgiven(log: logging.Logger, what: str) -> Iterator[None]:
-    """Warn that ``what`` happened ("... could not be drawn"), and why, where anything fails inside; go on after it.
+    """Log any error inside as a warning that ``what`` happened ("... could not be drawn"), and continue.
 
     Raises:
-        DiskFullError: with no space left, whoever asked has to know.
+        DiskFullError: passed on, because later writes would fail too.
     """
     try:
         yield
     except DiskFullError:
         raise
-    except Exception as error:  # it may be anybody's
+    except Exception as error:  # user-defined code may raise anything
         log.warning("%s (%s)", what, in_one_line(error))
 
 
 class Interrupted(BaseException):
-    """The run was asked to stop, and has. Not an ``Exception``: a sweep must end with it, not go to its next job."""
+    """A signal stopped the run. Not an ``Exception``: it must end a sweep, not only the sweep's current job."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

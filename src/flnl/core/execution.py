@@ -1,4 +1,4 @@
-"""How client jobs are executed: the job, the blocks that results are reduced in, the executor."""
+"""Protocols for executing client jobs: the job, blocks of reduced results, the executor."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class ClientJob(Protocol[R_co]):
-    """Anything that a client can be asked to do; picklable."""
+    """A picklable function that runs on a client."""
 
     def __call__(self, network: Model, task: ClientTask) -> R_co:
-        """The job's result for one client."""
+        """Run the job for one client; return its result."""
         ...
 
 
 @dataclass(frozen=True)
 class Block(Generic[V, R_co]):
-    """The outcome of a few tasks: what their results were reduced to, and each of them without it."""
+    """The reduced results of a few tasks: the reduction's value, and what is left of each result."""
 
     value: V
     results: list[R_co]
 
 
 class ExecutorChoice:
-    """Marks what an executor is chosen from once the work is known, which may be configured in the place of one."""
+    """Marker base class: a configured choice between executors, resolved once the run's work is known."""
 
 
 class Executor(Protocol):
-    """Runs a job on many clients; nothing else knows how."""
+    """Runs a job on many clients."""
 
     def map(
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
     ) -> Iterator[Block[V, T]]:
-        """Blocks of ``BLOCK`` tasks, in the order of ``tasks``, each reduced where it ran.
+        """Run ``job`` on all tasks; yield reduced blocks of ``BLOCK`` tasks, in the order of ``tasks``.
 
-        The cuts are fixed, so that sums have the same bits for any number of workers.
+        Block boundaries are fixed, so sums are bit-identical for any number of workers.
         """
         ...
 
     def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
-        """Positions of the tasks that run together, each once: one by one, unless the executor stacks clients.
+        """Partition of the tasks' positions into groups that run together; single tasks unless clients are stacked.
 
-        The groups of some whole groups' tasks, in order, are those groups, so that they may run in different places.
+        Any selection of whole groups, in order, is grouped in the same way, so that workers can share the groups out.
         """
         return [[position] for position in range(len(tasks))]
 
     def settings(self) -> dict[str, Any]:
-        """What a record should say of it besides its name."""
+        """Effective settings for the run's record, besides the executor's name."""
         return {}
 
     def close(self) -> None:
-        """Let go of whatever outlives a call. The next one may take it up again."""
+        """Release resources held between calls of ``map``. A later call may acquire them again."""
         return
 
 
 def described(executor: Executor) -> dict[str, Any]:
-    """An executor as a record has it: its name and settings."""
+    """The record of an executor: its name and settings."""
     return {"name": type(executor).__name__.lower(), **executor.settings()}
 
 
 BLOCK = 5
-"""Clients to a block."""
+"""Number of clients in a block."""
 
 
 def as_list(results: list[T]) -> Block[None, T]:

@@ -1,7 +1,7 @@
-"""What a method says of clients and of their samples: all that measures, figures and ``labels.csv`` know of it.
+"""Findings: what a method concludes about clients and their samples, the source of metrics, figures and ``labels.csv``.
 
-Exchanges and label correctors give findings (``Exchange.findings``, ``LabelCorrector.findings``), and the evaluator
-compares them with the truth. N counts all clients, K classes, n the samples of one client.
+Exchanges and label correctors return findings (``Exchange.findings``, ``LabelCorrector.findings``), and the evaluator
+compares them with the truth. N is the number of clients, K of classes, n of one client's samples.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SuspectedSamples:
-    """Which samples of one client are taken for wrongly labelled.
+    """The samples of one client that the method considers wrongly labelled.
 
-    An exchange's suspects are measured at every evaluation, a corrector's beside each correction; both are part of
-    what a run has detected, and flagged in ``labels.csv``.
+    An exchange's suspects are measured at every evaluation, a corrector's at each correction; both count as detected by
+    the run and are flagged in ``labels.csv``.
     """
 
     client: int
     mask: Tensor  # bool [n]
-    score: Tensor | None = None  # float [n], larger for a more doubtful label; None where the mask is all there is
-    judged: Tensor | None = None  # int64 [n], the labels that were judged; None where they were as given
+    score: Tensor | None = None  # float [n], larger for more doubtful labels; None if there is only the mask
+    judged: Tensor | None = None  # int64 [n], the labels that were judged; None for the given labels
 
 
 @dataclass(frozen=True)
 class NoisyClients:
-    """A split of the clients into those with wrong labels and those without; given once it has been made."""
+    """A split of the clients into noisy and clean ones; returned once the method has made it."""
 
     noisy: Tensor  # bool [N]
-    scores: Mapping[str, Tensor] = field(default_factory=dict)  # float [N] each, what the split was made from
+    scores: Mapping[str, Tensor] = field(default_factory=dict)  # float [N] each, basis of the split
     mixture: tuple[float, ...] = ()  # means, variances and weights of two fitted Gaussians, lower component first
 
 
 @dataclass(frozen=True)
 class EstimatedNoise:
-    """The estimated share of wrong labels of each client."""
+    """Each client's estimated share of wrong labels."""
 
-    values: Tensor  # float [N] in [0, 1]; NaN where there is no estimate
+    values: Tensor  # float [N] in [0, 1]; NaN if there is no estimate
 
 
 @dataclass(frozen=True)
 class EstimatedQuality:
-    """The estimated share of right labels of each client, up to scale."""
+    """Each client's estimated share of right labels, up to scale."""
 
     values: Tensor  # float [N] in [0, 1]
-    scores: Mapping[str, Tensor] = field(default_factory=dict)  # float [N] each, what the estimate was made from
+    scores: Mapping[str, Tensor] = field(default_factory=dict)  # float [N] each, basis of the estimate
 
 
 @dataclass(frozen=True)
 class LabelShares:
-    """How often each class occurs among the labels of all clients, as far as clients share that."""
+    """Each class's share of all clients' labels, as far as clients share that information."""
 
     values: Tensor  # float [K], sums to 1
-    least: float  # the smallest share before they were made a distribution; negative where noise outweighs a rare class
-    epsilon: float  # label differential privacy spent by the client that spent most
+    least: float  # the smallest share before normalisation; negative if the privacy noise outweighs a rare class
+    epsilon: float  # the largest epsilon of label differential privacy that any client has spent
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ F = TypeVar("F", NoisyClients, EstimatedNoise, EstimatedQuality, LabelShares)
 
 
 def first(findings: Iterable[Finding], kind: type[F]) -> F | None:
-    """The first finding of a kind of which there is one for all clients; None where no part gives one."""
+    """The first finding of ``kind``; None if there is none."""
     return next((finding for finding in findings if isinstance(finding, kind)), None)
 
 
 def suspects(findings: Iterable[Finding]) -> dict[int, SuspectedSamples]:
-    """The suspects by client. Where several parts judge a client's samples, a sample that any suspects is suspected.
+    """Suspected samples by client; if several parts judge a client's samples, the union of their suspects.
 
-    Score and judged labels are then those of the first.
+    Score and judged labels are those of the first part.
     """
     clients: dict[int, SuspectedSamples] = {}
     for finding in findings:
@@ -92,5 +92,5 @@ def suspects(findings: Iterable[Finding]) -> dict[int, SuspectedSamples]:
 
 
 def scalars(findings: Iterable[Finding]) -> dict[str, float]:
-    """The named numbers; of two of one name the later."""
+    """The scalar findings by name; a later one replaces an earlier one of the same name."""
     return {finding.name: finding.value for finding in findings if isinstance(finding, Scalar)}

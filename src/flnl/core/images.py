@@ -1,4 +1,4 @@
-"""What a data set's images can do, and the arrays that go with them: labels and indices."""
+"""Protocol of a data set's images, and the types of labels and indices."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol, Self
@@ -14,35 +14,35 @@ Indices = NDArray[np.int64]
 
 
 class ReadDataset:
-    """Marks a data set that has been read, which may be configured in the place of what reads one."""
+    """Marker base class: a data set that has been read; configurations may give it in place of a reader."""
 
 
 class Images(Protocol):
-    """Images by position, in memory or decoded when asked for. Never copied a client."""
+    """Images by position, in memory or decoded on demand; shared by all clients."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of what the network receives."""
+        """(C, H, W) of the network's input."""
 
     @property
     def augmented_size(self) -> tuple[int, int]:
-        """(H', W') of what random crops are taken from, before padding: what ``Transform.draw`` is to be told."""
+        """(H', W') of the images that random crops are taken from, before padding, for ``Transform.draw``."""
 
     @property
     def bytes_in_memory(self) -> int | None:
-        """What they take in memory; None where they are decoded when asked for."""
+        """Size in memory; None if images are decoded on demand."""
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """Number of images."""
 
     def read(self, index: Tensor, *, augmented: bool = False) -> Tensor:
         """The images at ``index`` [b], as stored: uint8 or float32 [b, C, H', W'].
 
-        ``augmented`` asks for the size that random crops are taken from, where that differs from ``shape``.
+        With ``augmented``, in the size that random crops are taken from, if that differs from ``shape``.
         """
 
     def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
-        """What ``read`` gives of each of ``parts`` [b], in order; the next may be read while one is used."""
+        """``read`` each of ``parts`` [b] in order; may read ahead while the caller uses a part."""
 
     def to(self, device: torch.device | str) -> Self:
-        """The same images, read onto ``device``."""
+        """The same images on ``device``."""

@@ -1,4 +1,4 @@
-"""What a client holds, what it keeps, and the messages between server and clients in a round."""
+"""A client's data and state, and the messages between server and clients in a round."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Samples:
-    """A client's data as a method may see it: no truth. Images are shared, not copied."""
+    """A client's data as a method sees it, without true labels. Images are shared, not copied."""
 
     images: Images
     index: Tensor  # int64 [n], positions in ``images``
-    given: Tensor  # int64 [n], the labels as they were given
+    given: Tensor  # int64 [n], the given labels
 
     def __len__(self) -> int:
         return len(self.index)
@@ -37,46 +37,46 @@ class Samples:
         return self.images.read(self.index if positions is None else self.index[positions], augmented=augmented)
 
     def read_each(self, parts: Sequence[Tensor], *, augmented: bool = False) -> Iterator[Tensor]:
-        """As ``read``, of each of ``parts``; the next may be read while one is used."""
+        """``read`` each of ``parts``; may read ahead while the caller uses a part."""
         return self.images.read_each([self.index[positions] for positions in parts], augmented=augmented)
 
 
 @stored("ClientState")
 @dataclass(frozen=True)
 class ClientState:
-    """What a client keeps from one visit to the next. A client that keeps nothing has no state at all."""
+    """What a client keeps from one visit to the next. An empty state is not stored."""
 
-    labels: Tensor | None = None  # int64 [n], corrected labels; None while they are as given
+    labels: Tensor | None = None  # int64 [n], corrected labels; None for the given labels
     weight: Tensor | None = None  # float [n], weight of each sample in the loss; None for all ones
     terms: Mapping[str, Any] = field(default_factory=dict)  # state of each loss term, by its name
-    extras: Payload = field(default_factory=Payload)
+    extras: Payload = field(default_factory=Payload)  # kept values of exchanges
 
     def keeping(self, *values: Any) -> ClientState:
-        """The state with these ``extras`` added, each in the place of one of its type."""
+        """The state with ``values`` added to ``extras``; each replaces an earlier one of its type."""
         return replace(self, extras=self.extras.including(*values))
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is kept."""
+        """Whether the client keeps nothing."""
         return self.labels is None and self.weight is None and not self.terms and not len(self.extras)
 
     def held(self, given: Tensor) -> Tensor:
-        """Labels int64 [n] that the client holds now: the corrected ones, or those that were ``given``."""
+        """The client's current labels, int64 [n]: the corrected ones, or else the ``given`` ones."""
         return given if self.labels is None else self.labels
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What one client is sent."""
+    """The message from the server to one client."""
 
-    round: int  # aggregations before this one, over all stages
+    round: int  # number of the round, from 0, over all stages
     stage: int  # number of the stage, from 1
     params: Params
     extras: Payload = field(default_factory=Payload)
-    lengths: tuple[int, ...] = ()  # of all stages, in rounds
+    lengths: tuple[int, ...] = ()  # number of rounds of each stage
 
     def since(self, stage: int) -> int:
-        """Rounds before this one, from the first of stage ``stage`` (from 1) on."""
+        """Number of rounds between the start of stage ``stage`` (from 1) and this round."""
         return self.round - sum(self.lengths[: stage - 1])
 
     @property
@@ -87,7 +87,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class ClientTask:
-    """One client's work: its data, what it was sent and what it kept."""
+    """One client's task: its data, the server's message and the client's state."""
 
     client: int
     samples: Samples
@@ -97,91 +97,91 @@ class ClientTask:
 
     @property
     def labels(self) -> Tensor:
-        """Labels int64 [n] that the client holds now, to be trained with."""
+        """The client's current labels, int64 [n], for training."""
         return self.state.held(self.samples.given)
 
     def stream(self, purpose: str, *indices: int) -> np.random.Generator:
-        """Randomness of this client in this round."""
+        """Random stream of this client in this round."""
         return stream(self.seed, purpose, self.broadcast.round, self.client, *indices)
 
     def torch_seed(self, purpose: str) -> int:
-        """A seed for torch's generators, of this client in this round."""
+        """Seed for torch's generators, of this client in this round."""
         return torch_seed(self.seed, purpose, self.broadcast.round, self.client)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What is noted of a client's model just after its training, for the record alone: no part of a method sees it."""
+    """Measurements of a client's model after its training, only for the record: no part of a method sees them."""
 
-    moved: float  # ‖θ_k - θ‖² over what is trained
-    predicted: Tensor  # int64 [n], the class that it predicts of each of the client's samples
+    moved: float  # ‖θ_k - θ‖² over the trainable parameters
+    predicted: Tensor  # int64 [n], the predicted class of each of the client's samples
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What one client's training came to, before anything is reported."""
+    """The outcome of one client's training, before the client reports."""
 
     params: Params  # with buffers
-    states: Mapping[str, Any]  # of each loss term, by its name, after the last batch
+    states: Mapping[str, Any]  # state of each loss term after the last batch, by its name
     loss: float  # mean over the steps
     steps: int
-    finite: bool  # False where a parameter came out as NaN or infinite
+    finite: bool  # False if any parameter is NaN or infinite
     lr: float  # learning rate of the steps
 
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What comes back from local training. ``params`` and ``reports`` travel; ``state`` stays with the client."""
+    """The result of local training. ``params`` and ``reports`` go to the server; ``state`` stays on the client."""
 
     client: int
     num_samples: int
-    params: Params | None  # None once they have been summed where the client ran
+    params: Params | None  # None if the worker has aggregated them already
     state: ClientState
     reports: Payload
     loss: float  # mean over the steps, for the progress line
     steps: int
-    finite: bool  # False where a parameter came out as NaN or infinite: such a client is left out
-    observation: Observation | None = None  # where it was asked for
+    finite: bool  # False if any parameter is NaN or infinite; such clients are left out
+    observation: Observation | None = None  # None unless the run observes clients' models
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Aid: clean samples that the server holds. ``score`` gives a model's accuracy and mean cross-entropy on them."""
+    """Aid: clean samples on the server. ``score`` returns a model's accuracy and mean cross-entropy on them."""
 
     score: Callable[[Params], tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """Aid that nobody has: the truth. What is given it is an upper bound and no method, and its run says so."""
+    """Aid: ground truth. A method that uses it is an upper bound, and its runs are marked so."""
 
-    quality: Mapping[int, float]  # the share of right labels that each client was given
+    quality: Mapping[int, float]  # each client's share of right labels
 
 
 @dataclass(frozen=True)
 class Combined:
-    """One model made of a cohort's."""
+    """A cohort's combined model."""
 
     params: Params
-    weights: Mapping[int, float] = field(default_factory=dict)  # of clients in it, by client; empty where it has none
-    facts: Mapping[str, float] = field(default_factory=dict)  # for the record, by name
+    weights: Mapping[int, float] = field(default_factory=dict)  # weight of each client; empty if there are no weights
+    facts: Mapping[str, float] = field(default_factory=dict)  # values for the record, by name
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """A round as the server has it before it lets go of the clients' results."""
+    """A round's results on the server, for the exchanges."""
 
-    broadcast: Broadcast  # what went down, without what single clients were sent
-    results: Sequence[ClientResult]  # finite, in order of client; with their models where an exchange wants them
-    combined: Combined | None  # None before the results are combined, or where there were none
-    aid: Payload  # what exchanges ask for in ``Exchange.aid``
-    seed: int  # the run's
-    corrects: bool = False  # whether clients correct labels next, at the end of a pass or stage
+    broadcast: Broadcast  # without the messages of exchanges to single clients
+    results: Sequence[ClientResult]  # finite ones, in order of client; with models only if an exchange wants them
+    combined: Combined | None  # None before the results are combined, or if there are none
+    aid: Payload  # the aid that exchanges request in ``Exchange.aid``
+    seed: int  # the run's seed
+    corrects: bool = False  # clients correct labels next, at the end of a pass or stage
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What a corrector found on one client. ``reports`` travel; the rest stays with the client."""
+    """The outcome of label correction on one client. Only ``reports`` are sent; the rest stays on the client."""
 
     client: int
     labels: Tensor  # int64 [n]
@@ -192,8 +192,8 @@ class Correction:
 
 @dataclass(frozen=True)
 class Opened:
-    """A client's answer to what an exchange asks before a stage."""
+    """A client's answer to an exchange's ``before_stage`` job."""
 
     client: int
-    reports: Payload  # travel
-    keeps: Payload = field(default_factory=Payload)  # stays with the client
+    reports: Payload  # sent to the server
+    keeps: Payload = field(default_factory=Payload)  # stays on the client

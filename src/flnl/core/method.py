@@ -1,6 +1,6 @@
-"""A method: parts, and the stages in which they act.
+"""A method: its parts, and the stages in which they act.
 
-A method is assembled from configuration and checked before anything runs; the check names the keys to change.
+A method is assembled from the configuration and checked before the run starts; errors name the keys to change.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from flnl.core.payload import Payload
 from flnl.core.state import FederatedState
 
 OptionOf = Callable[[str, Callable[[type], bool]], str | None]
-"""The option of a configuration group that names a class which fits."""
+"""Finds the option of a configuration group whose class satisfies the predicate; None if there is none."""
 
 
 def no_option(group: str, fits: Callable[[type], bool]) -> None:
-    """Where no configuration is at hand to name options from."""
+    """An ``OptionOf`` that finds nothing, for use without a configuration."""
 
 
 @dataclass(frozen=True)
 class Correcting:
-    """How a stage has labels corrected: by whom, by which of its rules, and when."""
+    """Label correction in a stage: the corrector, its rule, and when it runs."""
 
     corrector: LabelCorrector
     rule: str
@@ -48,28 +48,28 @@ class Correcting:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of rounds with the same parts. A correction belongs to the stage that it ends."""
+    """Consecutive rounds with the same parts. A correction belongs to the stage at whose end it runs."""
 
     name: str
     number: int  # from 1
-    rounds: int | None  # aggregations; or else
-    passes: int | None  # visits of every client
+    rounds: int | None  # number of rounds; or else
+    passes: int | None  # number of passes over all clients
     sampler: ClientSampler
     batch: BatchRule
     local: Mapping[str, LossTerm]
     gradient: GradientTransform | None
     aggregator: Aggregator[Any]
     server: ServerUpdate
-    exchange: Mapping[str, Exchange]  # those that take part; the others are silent
+    exchange: Mapping[str, Exchange]  # those active in this stage; the others are silent
     correct: Correcting | None
-    restart: bool = False  # whether it begins with the initial model
+    restart: bool = False  # start from the run's initial model
 
     def rounds_in_pass(self, clients: int) -> int:
-        """Rounds until every one of ``clients`` has been visited."""
+        """Number of rounds in which each of ``clients`` clients is visited once."""
         return math.ceil(clients / self.sampler.size(clients))
 
     def length(self, clients: int) -> int:
-        """Rounds of the stage."""
+        """Number of rounds of the stage."""
         return self.rounds if self.rounds is not None else (self.passes or 0) * self.rounds_in_pass(clients)
 
     def corrects_after(self, stage_round: int, clients: int) -> bool:
@@ -81,7 +81,7 @@ class Stage:
         return stage_round + 1 == self.length(clients)
 
     def parts(self) -> dict[str, str]:
-        """The active parts with their values, by slot; empty slots left out."""
+        """Descriptions of the active parts with their values, by slot; empty slots are omitted."""
         shown = {
             "length": f"{self.rounds} rounds" if self.rounds is not None else f"{self.passes} passes",
             "start": "from the initial model" if self.restart else "",
@@ -99,21 +99,25 @@ class Stage:
         return {slot: text for slot, text in shown.items() if text}
 
     def describe(self) -> str:
-        """The active parts in one line."""
+        """The active parts on one line."""
         return f"{self.name}: {'; '.join(self.parts().values())}"
 
 
 @dataclass(frozen=True)
 class Method:
-    """The whole of a method. ``exchange`` has them all, those included that are silent in some stage."""
+    """A complete method. ``exchange`` holds all exchanges, including those that are silent in some stage.
+
+    What exchanges know (``Exchange.knows``, ``known``) is information on the server for samplers, aggregators and
+    correctors.
+    """
 
     name: str
     stages: tuple[Stage, ...]
     exchange: Mapping[str, Exchange]
-    networks: int = 1  # that each client trains; two are a pair
+    networks: int = 1  # networks that each client trains; 2 for a pair
 
     def length(self, clients: int) -> int:
-        """Rounds in all."""
+        """Total number of rounds."""
         return sum(stage.length(clients) for stage in self.stages)
 
     @property
@@ -123,19 +127,19 @@ class Method:
 
     @property
     def aid(self) -> tuple[type, ...]:
-        """Types of aid that it is given beyond its federation."""
+        """Types of aid that the method gets besides its federation."""
         return tuple(dict.fromkeys(kind for exchange in self.exchange.values() for kind in exchange.aid))
 
     @property
     def upper_bound(self) -> bool:
-        """Whether it is given the truth: its runs are an upper bound, and every record of them says so."""
+        """Whether the method uses ground truth; its runs are then recorded as upper bounds."""
         return Oracle in self.aid
 
     def at(self, round: int, clients: int) -> tuple[Stage, int]:
-        """The stage that ``round`` (from 0) belongs to, and its number within the stage (from 0).
+        """The stage of ``round`` (from 0), and the round's number within the stage (from 0).
 
         Raises:
-            IndexError: past the end.
+            IndexError: if ``round`` is after the last one.
         """
         for stage in self.stages:
             if round < stage.length(clients):
@@ -145,34 +149,34 @@ class Method:
 
     @property
     def corrector(self) -> LabelCorrector | None:
-        """Who corrects labels, where a stage has them corrected; stages differ in its rules alone."""
+        """The label corrector, None if no stage corrects; all stages share it and may use different rules."""
         return next((stage.correct.corrector for stage in self.stages if stage.correct is not None), None)
 
     def exchange_state(self, name: str, state: FederatedState, clients: int) -> Any:
-        """The state of the exchange ``name`` on the server, or its first one for ``clients`` clients in all."""
+        """The server's state of the exchange ``name``; its initial state for ``clients`` clients if it has none yet."""
         states = state.server.exchanges
         return states[name] if name in states else self.exchange[name].init(clients)
 
     def known(self, state: FederatedState, clients: int) -> Payload:
-        """What exchanges know on the server, those included that are silent now."""
+        """What all exchanges know on the server, including those silent in this stage."""
         states = ((e, self.exchange_state(name, state, clients)) for name, e in self.exchange.items())
         return Payload(*(fact for exchange, kept in states for fact in exchange.known(kept)))
 
     def findings_of_exchanges(self, state: FederatedState, clients: int) -> dict[str, Sequence[Finding]]:
-        """What each exchange says of clients, of whom there are ``clients``, and of their samples; by its name."""
+        """Each exchange's findings about the ``clients`` clients and their samples, by the exchange's name."""
         states = {name: self.exchange_state(name, state, clients) for name in self.exchange}
         return {name: self.exchange[name].findings(kept, state.clients) for name, kept in states.items()}
 
     def findings_of_corrector(self, state: FederatedState, clients: int) -> Sequence[Finding]:
-        """As ``findings_of_exchanges``, of the corrector; nothing where there is none."""
+        """The corrector's findings; empty if there is no corrector."""
         corrector = self.corrector
         return () if corrector is None else corrector.findings(self.known(state, clients), state.clients)
 
     def check(self, option_of: OptionOf = no_option) -> None:
-        """Refuse parts that do not fit.
+        """Check that the parts fit together.
 
         Raises:
-            UserError: naming the keys.
+            UserError: names the keys to change.
         """
         names = ", ".join(stage.name for stage in self.stages)
         for name, exchange in self.exchange.items():
@@ -182,8 +186,8 @@ class Method:
             limits = stage.batch.limited_to()
             if limits and min(limits) > len(self.stages):
                 raise UserError(
-                    f"method.mixup_stages (method.batch.stages) names stage {min(limits)}, and method={self.name} has "
-                    f"1 to {len(self.stages)} ({names})"
+                    f"method.mixup_stages (method.batch.stages) names stage {min(limits)}, but method={self.name} has "
+                    f"stages 1 to {len(self.stages)} ({names})"
                 )
 
     def _check_stage(self, stage: Stage, option_of: OptionOf) -> None:
@@ -195,7 +199,7 @@ class Method:
         for key, part in _parts(stage):
             self._check_networks(key, part)
             on_clients = key.startswith("local/") or key in ("batch", "gradient")
-            self._require(key, part, self._reaches(stage) if on_clients else self._told, stage, option_of)
+            self._require(key, part, self._on_clients(stage) if on_clients else self._on_server, stage, option_of)
         if stage.correct is None:
             return
         rules = stage.correct.corrector.rules
@@ -203,64 +207,69 @@ class Method:
             raise UserError(
                 f"method.stages.{stage.name}.correct.rule={stage.correct.rule}: the corrector has {', '.join(rules)}"
             )
-        self._require("corrector", stage.correct.corrector, self._told, stage, option_of)
+        self._require("corrector", stage.correct.corrector, self._on_server, stage, option_of)
 
     def cautions(self, sizes: Mapping[int, int]) -> list[str]:
-        """Why parts will mean little with clients of these ``sizes``, each in a line."""
+        """Warnings about parts that hardly work with clients of these ``sizes`` (samples by client), one line each."""
         parts = [*self.exchange.values(), *(part for stage in self.stages for _, part in _parts(stage))]
         return list(dict.fromkeys(line for part in parts if (line := part.caution(sizes)) is not None))
 
     def _check_networks(self, key: str, part: Part) -> None:
         if part.networks is not None and part.networks != self.networks:
             raise UserError(
-                f"method/{key} ({type(part).__name__}) needs method.networks={part.networks}, and it is {self.networks}"
+                f"method/{key} ({type(part).__name__}) needs method.networks={part.networks}, but it is {self.networks}"
             )
 
     def warnings(self) -> list[str]:
-        """Combinations that are surely slips: parts without what they are meant to act with, each in a line."""
-        found: dict[tuple[str, str, str], list[str]] = {}
+        """Warnings about parts without the parts they are designed to work with, one line each."""
+        lacking: dict[tuple[str, str, str], list[str]] = {}  # stages by (key, class, what is missing)
         for stage in self.stages:
             acting = dict(_parts(stage))
             for key, part in acting.items():
                 if missing := part.lacks(list(acting.values())):
-                    found.setdefault((key, type(part).__name__, " and ".join(missing)), []).append(stage.name)
+                    lacking.setdefault((key, type(part).__name__, " and ".join(missing)), []).append(stage.name)
         return [
             f"method/{key} ({name}) is meant for {missing}, which stage {' and '.join(stages)} does not have"
-            for (key, name, missing), stages in found.items()
+            for (key, name, missing), stages in lacking.items()
         ]
 
     @property
-    def _told(self) -> set[type]:
-        """What the server knows, or a client is told while it corrects."""
+    def _on_server(self) -> set[type]:
+        """Types of message available on the server, and to clients while they correct labels."""
         return {t for e in self.exchange.values() for t in (*e.sends, *e.keeps, *e.knows)}
 
-    def _reaches(self, stage: Stage) -> set[type]:
-        """What a client that trains in ``stage`` is sent, or has kept; if not at once, then in a later stage."""
-        found = {t for e in stage.exchange.values() if e.available_from <= len(self.stages) for t in e.sends}
-        for one in self.stages[: stage.number]:
-            found |= {t for e in one.exchange.values() if e.available_from <= len(self.stages) for t in e.keeps}
-        return found
+    def _on_clients(self, stage: Stage) -> set[type]:
+        """Types of message that clients training in ``stage`` receive or keep, now or in a later stage."""
+        kinds = {t for e in stage.exchange.values() if e.available_from <= len(self.stages) for t in e.sends}
+        for earlier in self.stages[: stage.number]:
+            kinds |= {t for e in earlier.exchange.values() if e.available_from <= len(self.stages) for t in e.keeps}
+        return kinds
 
-    def _require(self, key: str, part: Part, told: set[type], stage: Stage, option_of: OptionOf) -> None:
+    def _require(self, key: str, part: Part, available: set[type], stage: Stage, option_of: OptionOf) -> None:
+        """Check that everything the part reads is available.
+
+        Raises:
+            UserError: names the part, what it reads and how to provide it.
+        """
         for kind in part.reads:
-            if kind in told:
+            if kind in available:
                 continue
-            said = f"method/{key} ({type(part).__name__}) reads {kind.__name__}, which"
+            missing = f"method/{key} ({type(part).__name__}) reads {kind.__name__}, which"
             for name, exchange in self.exchange.items():
                 if kind in (*exchange.sends, *exchange.keeps):
                     first = exchange.available_from
                     if first > len(self.stages):
                         raise UserError(
-                            f"{said} {name} gives from stage {first} on, and method={self.name} has "
+                            f"{missing} {name} gives from stage {first} on, but method={self.name} has only "
                             f"{len(self.stages)}; choose method/stages with one more"
                         )
                     raise UserError(
-                        f"{said} {name} gives, and {name} is silent in stage {stage.name}; "
-                        f"take it out of method.stages.{stage.name}.silent, or {key.split('/')[0]} out of the stage"
+                        f"{missing} {name} gives, but {name} is silent in stage {stage.name}; remove it from "
+                        f"method.stages.{stage.name}.silent, or remove {key.split('/')[0]} from the stage"
                     )
             option = option_of("method/exchange", partial(_gives, kind))
             hint = f"; add method/exchange=[{option}]" if option else ""
-            raise UserError(f"{said} no exchange sends{hint}")
+            raise UserError(f"{missing} no exchange sends{hint}")
 
 
 def _gives(kind: type, part: type) -> bool:
@@ -278,7 +287,7 @@ def _parts(stage: Stage) -> Iterator[tuple[str, Part]]:
 
 
 def _shown(part: Any, name: str | None = None) -> str:
-    """A part's name and values, as in ``Uniform(fraction=0.5)``."""
+    """A part's name and values, such as ``Uniform(fraction=0.5)``."""
     values = ", ".join(f"{f.name}={getattr(part, f.name)}" for f in fields(part))
     return f"{name or type(part).__name__}({values})" if values else name or type(part).__name__
 
@@ -286,14 +295,16 @@ def _shown(part: Any, name: str | None = None) -> str:
 def _check_stage_values(name: str, given: Mapping[str, Any]) -> None:
     where = f"method.stages.{name}"
     if unknown := set(given) - STAGE_KEYS:
-        raise UserError(f"{where}.{min(unknown)} is no key of a stage; there are {', '.join(sorted(STAGE_KEYS))}")
+        raise UserError(f"{where}.{min(unknown)} is not a key of a stage; the keys are {', '.join(sorted(STAGE_KEYS))}")
     if ("rounds" in given) == ("passes" in given):
-        raise UserError(f"{where} takes either rounds or passes")
+        raise UserError(f"{where} must have either rounds or passes")
     if not isinstance(given.get("restart", False), bool):
         raise UserError(f"{where}.restart={given['restart']} must be true or false")
     correct = given.get("correct")
     if correct is not None and (set(correct) != {"when", "rule"} or correct["when"] not in get_args(When)):
-        raise UserError(f"{where}.correct={dict(correct)} must be a rule, and when: {' or '.join(get_args(When))}")
+        raise UserError(
+            f"{where}.correct={dict(correct)} must have the keys rule and when ({' or '.join(get_args(When))})"
+        )
 
 
 def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCorrector | None) -> Correcting | None:
@@ -302,7 +313,7 @@ def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCor
     if not corrector:
         raise UserError(
             f"method/stages: stage {stage} corrects labels, but there is no corrector; "
-            "add method/corrector=fedcorr or take method/stages=single"
+            "add method/corrector=fedcorr or use method/stages=single"
         )
     return Correcting(corrector, given["rule"], given["when"])
 
@@ -311,35 +322,37 @@ STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number", "exchange"} | 
 
 
 def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Method:
-    """A method from its built configuration: the method's own parts, and what each stage puts in their place.
+    """Assemble a method from its built configuration.
 
-    ``config`` is ``cfg.method`` with every part built. A stage's ``silent`` names exchanges that take no part in it.
-    ``option_of`` names what a person would choose for a part that is missing.
+    Args:
+        config: ``cfg.method`` with every part built. A stage's keys replace the method's parts; its ``silent`` names
+            the exchanges that are inactive in it.
+        option_of: finds the configuration option to suggest for a missing part.
 
     Raises:
-        UserError: if a stage has a key that is none.
+        UserError: if a stage has an unknown key or value, or if the parts do not fit together.
     """
     exchanges: dict[str, Exchange] = config["exchange"]
     stages = []
     for number, (name, given) in enumerate(config["stages"].items(), start=1):
         _check_stage_values(name, given)
-        own = {**{k: config[k] for k in ("sampler", "batch", "local", "gradient", "aggregator", "server")}, **given}
-        silent = own.get("silent", [])
+        values = {**{k: config[k] for k in ("sampler", "batch", "local", "gradient", "aggregator", "server")}, **given}
+        silent = values.get("silent", [])
         stages.append(
             Stage(
                 name=name,
                 number=number,
-                rounds=own.get("rounds"),
-                passes=own.get("passes"),
-                sampler=own["sampler"],
-                batch=own["batch"],
-                local=own["local"],
-                gradient=own["gradient"] or None,
-                aggregator=own["aggregator"],
-                server=own["server"],
+                rounds=values.get("rounds"),
+                passes=values.get("passes"),
+                sampler=values["sampler"],
+                batch=values["batch"],
+                local=values["local"],
+                gradient=values["gradient"] or None,
+                aggregator=values["aggregator"],
+                server=values["server"],
                 exchange={k: e for k, e in exchanges.items() if k not in silent},
-                correct=_correcting(name, own.get("correct"), config["corrector"]),
-                restart=own.get("restart", False),
+                correct=_correcting(name, values.get("correct"), config["corrector"]),
+                restart=values.get("restart", False),
             )
         )
     method = Method(config["name"], tuple(stages), exchanges, config["networks"])
@@ -347,6 +360,6 @@ def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Meth
     for name, given in config["stages"].items():
         if unknown := set(given.get("silent", ())) - set(exchanges):
             raise UserError(
-                f"method.stages.{name}.silent={min(unknown)} is no exchange; there are {', '.join(exchanges)}"
+                f"method.stages.{name}.silent={min(unknown)} is not an exchange; there are {', '.join(exchanges)}"
             )
     return method

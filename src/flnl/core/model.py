@@ -1,4 +1,4 @@
-"""What a part may ask of the network that it is lent: a model whose parameters are loaded before it is asked."""
+"""The interface of the network for parts of a method: a model whose parameters are loaded before use."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class RunModel:
-    """Marks the network of a run, which executors are given when they are made."""
+    """Marker base class of a run's network, which executors receive at construction."""
 
 
 class Model(Protocol):
-    """The network of a process, as exchanges, correctors, batch rules and jobs of clients see it.
+    """The process's network, as exchanges, correctors, batch rules and client jobs see it.
 
-    Outputs are taken in eval mode, in full precision, without gradients and without augmentation unless a stream for it
-    is given. Whoever loads parameters leaves them loaded.
+    Outputs are computed in eval mode, in full precision, without gradients, and without augmentation unless a random
+    stream for it is given. Loaded parameters stay loaded until the next ``load``.
     """
 
     @property
@@ -34,33 +34,32 @@ class Model(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters lie."""
+        """Device of the parameters."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of parameters and inputs: float32, or float64 under ``precision=64``."""
+        """Type of parameters and inputs: float32, or float64 under ``precision=64``."""
 
     def load(self, params: Params) -> None:
         """Write ``params`` into the model, in place."""
 
     def params(self) -> Params:
-        """A copy of what is loaded now."""
+        """A copy of the loaded parameters."""
 
     def logits(self, samples: Samples, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """Outputs of the loaded parameters on ``samples``, on the CPU, in the order of the samples.
 
-        ``output`` names which: ``logits`` [n, K], ``features`` [n, d], or ``first`` and ``second`` of a pair of
-        networks.
+        ``output`` is ``logits`` [n, K], ``features`` [n, d], or ``first`` or ``second`` of a pair of networks.
         """
 
     def outputs(self, images: Images, index: Tensor, *, output: str = LOGITS) -> Tensor:
-        """As ``logits``, of the images at ``index`` [n]."""
+        """As ``logits``, for the images at ``index`` [n]."""
 
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
-        """As ``logits``, of the model that ``task`` brought, whatever is loaded now; computed once a task."""
+        """As ``logits``, for the model that ``task`` received, whatever is loaded now; computed once per task."""
 
     def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
-        """The model that ``broadcast`` brought, from inputs [B, C, H, W] to outputs [B, K], whatever is loaded now.
+        """The model received with ``broadcast``, from inputs [B, C, H, W] to outputs [B, K], whatever is loaded now.
 
-        There is one at a time: what this gave before is another model once the next has been called.
+        There is only one such model: calling a later result of this method changes the model of earlier results.
         """

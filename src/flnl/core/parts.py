@@ -1,7 +1,7 @@
 """The protocols of parts: one for each slot of a method.
 
-Parts are frozen and pure: whatever changes is in the state that they are given and give back. Types are the names by
-which parts find each other's messages.
+Parts are immutable and their methods pure: everything that changes is in the state that they receive and return. Parts
+look up each other's messages by type.
 """
 
 from __future__ import annotations
@@ -35,45 +35,46 @@ if TYPE_CHECKING:
 
 
 class Part(Protocol):
-    """What every part declares, so that a method is checked before it runs."""
+    """Requirements that every part declares, checked before a method runs."""
 
     reads: ClassVar[tuple[type, ...]] = ()
-    """Types of message without which this part cannot work."""
+    """Types of message that this part needs."""
     networks: ClassVar[int | None] = None
-    """Networks a client must train for this part to work; None where any number will do."""
+    """Number of networks a client must train for this part to work; None for any number."""
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
-        """Overrides that would add the parts which this one is meant to act with and ``stage`` does not have."""
+        """Overrides that add the parts this one is designed to work with, as far as ``stage`` does not have them."""
         return ()
 
     def caution(self, sizes: Mapping[int, int]) -> str | None:
-        """Why this part will mean little with clients of these ``sizes`` (samples, by client); None where it will."""
+        """A warning if this part hardly works with clients of these ``sizes`` (samples by client); else None."""
         return None
 
 
 class LossTerm(Part, Protocol):
     """One named summand of the local objective.
 
-    It returns per-sample losses [B] or a scalar, and the trainer reduces; it branches on no tensor's value; state a
-    sample is indexed by ``step.positions``; randomness comes from ``draw``. So a term runs stacked as well as alone.
+    Rules that let a term run for stacked clients as well as for one: it returns per-sample losses [B], which the
+    trainer averages, or a scalar; it does not branch on a tensor's value; per-sample state is indexed by
+    ``step.positions``; random numbers come from ``draw`` only.
     """
 
     fits_labels: ClassVar[bool] = False
-    """Whether the term learns from labels; a stage needs one that does."""
+    """Whether the term learns from labels; each stage needs at least one such term."""
     rowwise: ClassVar[bool] = False
-    """Whether it gives per-sample losses that each depend on their row's logits, targets, labels alone, so that the
-    rows of many clients can be given at once."""
+    """Whether the term returns per-sample losses, each of which depends only on its row's logits, targets and labels;
+    then one call can handle the rows of many clients."""
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
-        """The client's state as a visit begins.
+        """The client's state at the start of a visit, before the first step; called for one client after another.
 
-        ``state`` is what ``finish`` left at the last visit, None before the first. ``network.received(task)`` gives the
-        received network's outputs. This takes place before the first step, one client after another.
+        ``state`` is the result of ``finish`` at the previous visit, None before the first. ``network.received(task)``
+        gives the received model's outputs.
         """
         return state
 
     def draw(self, rng: np.random.Generator, size: int) -> Any:
-        """What is random in one batch of ``size``, drawn before it."""
+        """The random draw for one batch of ``size``, made before the step."""
         return None
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
@@ -81,7 +82,7 @@ class LossTerm(Part, Protocol):
         ...
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
-        """The client's state after the last batch, to be kept; None keeps what was kept before.
+        """The client's state to keep after the last batch; None leaves the stored state as it is.
 
         The network holds ``fit.params``.
         """
@@ -90,33 +91,33 @@ class LossTerm(Part, Protocol):
 
 @dataclass(frozen=True)
 class Selection:
-    """The samples of one epoch and the labels that they are trained with."""
+    """The samples of one epoch and their training labels."""
 
     positions: Tensor  # int64 [m], each at most once
-    labels: Tensor | None = None  # int64 [n], of all the client's samples; None for those that it holds
+    labels: Tensor | None = None  # int64 [n], for all the client's samples; None for the client's current labels
 
 
 class BatchRule(Part, Protocol):
-    """What becomes of a client's samples before the loss: which are used in an epoch, and how a batch is mixed."""
+    """Prepares a client's samples for training: selects those of each epoch, relabels them, mixes batches."""
 
     def limited_to(self) -> Sequence[int]:
-        """The numbers, from 1, of the stages that it acts in; none where it acts in all."""
+        """Numbers, from 1, of the stages in which the rule acts; empty if it acts in all."""
         return ()
 
     def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
-        """What this epoch uses; None for all samples as they are. The network holds the parameters being trained."""
+        """The selection of this epoch; None for all samples as they are. The network holds the current parameters."""
         return None
 
-    def told(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
-        """What each of its steps makes of a client's samples, by name, for the record alone; None for all of them."""
+    def selections(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
+        """The selection after each step of the rule, by the step's name, only for the record; None for all samples."""
         return {}
 
     def relabels(self, network: Model, task: ClientTask) -> Tensor | None:
-        """Labels int64 [n] that the client holds from its next visit on; None leaves those it has."""
+        """New labels, int64 [n], for the client to hold from its next visit on; None changes nothing."""
         return None
 
     def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
-        """What is random in one batch of ``size``; None leaves the batch as it is."""
+        """The random draw for one batch of ``size``; None leaves the batch as it is."""
         return None
 
     def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Mixing | None) -> tuple[Tensor, Tensor]:
@@ -124,62 +125,63 @@ class BatchRule(Part, Protocol):
         return inputs, labels
 
     def weigh(self, weight: Tensor, draw: Mixing | None) -> Tensor:
-        """Weights [B] of the mixed rows, from those of the samples."""
+        """Weights [B] of the mixed rows, from the samples' weights."""
         return weight
 
 
 class GradientTransform(Part, Protocol):
-    """Masks or scales gradients between backward and the optimiser's step, or the step itself."""
+    """Changes gradients before the optimiser's step, or the resulting update."""
 
     def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
         """New gradients by parameter name."""
         return gradients
 
     def update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
-        """What the parameters shall be, given what they were before the optimiser's step and are after it.
+        """New parameters, given those before and after the optimiser's step.
 
-        The parameters before the step are copied for a transform that has this method of its own.
+        Overriding this method makes the trainer copy the parameters before each step.
         """
         return after
 
 
 class LabelCorrector(Part, Protocol):
-    """Finds and mends wrong labels on a client."""
+    """Detects and corrects wrong labels on a client."""
 
     rules: ClassVar[tuple[str, ...]] = ()
-    """Names of its rules; a stage says which one it follows."""
+    """Names of its rules; a stage chooses one."""
 
     def chosen(self, rule: str, known: Payload, clients: Sequence[int]) -> list[int]:
-        """The clients that are asked to correct, in order of their number; decided on the server."""
+        """The clients that correct labels, in order of number; called on the server."""
         return list(clients)
 
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
-        """Labels [n] after correction by ``rule``, with the model just received."""
+        """Correct the client's labels by ``rule``; the network holds the received model."""
         ...
 
     def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        """What it says of clients and their samples, for the record alone: measures, figures and ``labels.csv``.
+        """Findings about clients and their samples, only for the record: metrics, figures and ``labels.csv``.
 
-        ``known`` is what exchanges know on the server. ``clients`` are those that keep something, by number; what they
-        keep may lie on disk.
+        Args:
+            known: what exchanges know on the server.
+            clients: states of the clients that have one, by number; reading one may load it from disk.
         """
         return ()
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a sampler may use to choose the cohort."""
+    """The information that a sampler chooses the cohort from."""
 
     seed: int
-    round: int  # over all stages
-    stage_round: int  # within the stage, from 0
-    clients: tuple[int, ...]  # those that hold data, in order
+    round: int  # from 0, over all stages
+    stage_round: int  # from 0, within the stage
+    clients: tuple[int, ...]  # the clients with data, in order
     num_samples: Mapping[int, int]
     known: Payload  # what exchanges know on the server
     ask: Callable[[ClientJob[Any], Sequence[int]], list[Any]]  # runs a job on clients; counted as traffic
 
     def stream(self, purpose: str) -> np.random.Generator:
-        """Randomness of this round."""
+        """Random stream of this round."""
         return stream(self.seed, purpose, self.round)
 
 
@@ -191,64 +193,67 @@ class ClientSampler(Part, Protocol):
         ...
 
     def size(self, clients: int) -> int:
-        """How many of ``clients`` a round has at most."""
+        """Maximum number of clients in a round, of ``clients`` in total."""
         ...
 
 
 class Exchange(Part, Protocol):
-    """What travels besides the model: up after local training, down with the next broadcast.
+    """Messages besides the model: clients report after local training, the server sends with the next broadcast.
 
     A round calls, in this order: ``before_stage`` (in a stage's first round), ``send``, ``report`` on clients,
-    ``judge``, ``receive``, ``after_round``. The state lies on the server and in checkpoints.
+    ``judge``, ``receive``, ``after_round``. The state is kept on the server and in checkpoints.
     """
 
     sends: ClassVar[tuple[type, ...]] = ()
-    """Types that go down to clients."""
+    """Types that it sends to clients."""
     keeps: ClassVar[tuple[type, ...]] = ()
-    """Types left on a client after local training."""
+    """Types that it leaves on a client after local training."""
     knows: ClassVar[tuple[type, ...]] = ()
-    """Types that it gives to the server's parts."""
+    """Types that it makes available to the server's parts."""
 
     @property
     def aid(self) -> tuple[type, ...]:
-        """Types of aid, ``Benchmark`` or ``Oracle``, that it is given beyond what clients send."""
+        """Types of aid that it needs besides the clients' reports: ``Benchmark``, ``Oracle``."""
         return ()
 
     @property
     def available_from(self) -> int:
-        """The number, from 1, of the first stage in which clients can have what it sends or leaves with them."""
+        """Number, from 1, of the first stage in which clients can have what it sends or leaves on them."""
         return 1
 
     def init(self, clients: int) -> Any:
-        """State on the server before the first round, for ``clients`` clients."""
+        """The server's state before the first round, for ``clients`` clients."""
         return None
 
     def before_stage(self, stage: int) -> ClientJob[Opened] | None:
-        """What every client is asked before the first round of ``stage`` (from 1); the answers are received."""
+        """A job for all clients before the first round of ``stage`` (from 1); ``receive`` gets the reports."""
         return None
 
     def send(self, state: Any, client: int) -> tuple[Any, ...]:
-        """What goes down to this client."""
+        """Messages for this client."""
         return ()
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """(What is sent up, what the client keeps) after local training; the network holds ``fit.params``."""
+        """The payload to send to the server after local training, and the payload that the client keeps.
+
+        The network holds ``fit.params``.
+        """
         return Payload(), Payload()
 
     def wants_models(self, broadcast: Broadcast) -> bool:
-        """Whether ``after_round`` is to see every client's model of this round; ``judge`` always does."""
+        """Whether ``after_round`` needs the clients' models of this round; ``judge`` always gets them."""
         return False
 
     def judge(self, state: Any, gathered: Gathered) -> Any:
-        """The state after a look at the clients' results, before they are combined.
+        """The state after examining the clients' results, before they are combined.
 
-        Only for an exchange that has this method of its own do all models of a round travel to the server, where they
-        are combined with what ``known`` then gives.
+        Overriding this method makes clients send all models of a round to the server, which combines them with the
+        ``known`` of the new state.
         """
         return state
 
     def receive(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:
-        """The state with the reports of some clients taken in: after training, a correction or ``before_stage``."""
+        """The state after receiving some clients' reports: from training, a correction or ``before_stage``."""
         return state
 
     def after_round(self, state: Any, gathered: Gathered) -> Any:
@@ -256,32 +261,32 @@ class Exchange(Part, Protocol):
         return state
 
     def known(self, state: Any) -> tuple[Any, ...]:
-        """What samplers, aggregators and correctors may know on the server."""
+        """Values that samplers, aggregators and correctors may use on the server."""
         return ()
 
     def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        """Its findings about clients and their samples, for the record alone: measures, figures and ``labels.csv``.
+        """Findings about clients and their samples, only for the record: metrics, figures and ``labels.csv``.
 
-        ``clients`` are those that keep something, by number. Only those exchanges should look at them that have left
-        their findings there: what clients keep may lie on disk.
+        ``clients`` are the states of the clients that have one, by number. Read them only if the findings are kept
+        there: reading one may load it from disk.
         """
         return ()
 
 
 class Aggregator(Part, Protocol[V]):
-    """Combines the clients' models. ``block`` runs where a few clients ran, ``combine`` on the server."""
+    """Combines the clients' models. ``block`` runs in the worker of a few clients, ``combine`` on the server."""
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> V:
-        """What is sent on for these clients; ``params`` is the model they received, ``known`` what the server knows."""
+        """Reduce these clients' results; ``params`` is the model they received, ``known`` what the server knows."""
         ...
 
     def combine(self, params: Params, values: Iterable[V], known: Payload) -> Combined:
-        """The combined model, from the values of all blocks in order of client."""
+        """Combine the values of all blocks, in order of client, into one model."""
         ...
 
 
 class ServerUpdate(Part, Protocol):
-    """From the received model and the combined one to the next global model."""
+    """Computes the next global model from the current one and the combined one."""
 
     def init(self, params: Params) -> Any:
         """State before the first round."""
@@ -290,11 +295,11 @@ class ServerUpdate(Part, Protocol):
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Any
     ) -> tuple[Params, Any]:
-        """The next model and state. ``cohort`` are the clients that were combined, of ``clients`` in all."""
+        """The next model and state. ``cohort`` are the combined clients, of ``clients`` in total."""
         ...
 
     def shown(self, params: Params, state: Any) -> Params:
-        """The model to evaluate and to hand out, where that is not ``params``, the one that is sent next."""
+        """The model to evaluate and save; by default ``params``, the model that is sent next."""
         return params
 
 

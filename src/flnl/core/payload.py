@@ -1,6 +1,6 @@
-"""A model as a mapping of tensors, and ``Payload``: values that are looked up by their type.
+"""A model as a mapping of tensors, and ``Payload``: values looked up by type.
 
-Here too: what a value takes on the wire, and which entries of a model are learned.
+Also: the size of a value when sent, and which entries of a model are learned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Params = dict[str, Tensor]
 
 
 def size_in_bytes(value: Any) -> int:
-    """What a value takes on the wire: tensors by their elements, numbers 8 bytes, truth values 1.
+    """Size of a value when sent: tensors by their elements, numbers 8 bytes, booleans 1, strings their length.
 
     >>> size_in_bytes({"w": torch.zeros(3), "n": 5, "ok": True})
     21
@@ -42,11 +42,11 @@ def size_in_bytes(value: Any) -> int:
         return sum(size_in_bytes(getattr(value, f.name)) for f in fields(value))
     if isinstance(value, Iterable):
         return sum(size_in_bytes(v) for v in value)
-    raise TypeError(f"{type(value).__name__} is not something that can be sent")
+    raise TypeError(f"values of type {type(value).__name__} cannot be sent")
 
 
 class Payload:
-    """Values looked up by their own type, at most one of each."""
+    """Values looked up by their exact type, at most one of each."""
 
     __slots__ = ("_values",)
 
@@ -65,7 +65,7 @@ class Payload:
         """The value of this type.
 
         Raises:
-            LookupError: naming what is there instead.
+            LookupError: if there is none; the message lists the types present.
         """
         try:
             value: T = self._values[kind]
@@ -75,7 +75,7 @@ class Payload:
         return value
 
     def including(self, *values: Any) -> Payload:
-        """A payload with these values added, each in the place of one of its type."""
+        """A payload with these values added; each replaces an earlier one of its type."""
         return Payload(*{**self._values, **{type(v): v for v in values}}.values())
 
     def __iter__(self) -> Iterator[Any]:
@@ -94,7 +94,7 @@ def all_finite(params: Params) -> bool:
 
 
 def is_running_statistic(name: str) -> bool:
-    """Whether an entry of a state_dict is a normalisation's running mean or variance: measured, not learned.
+    """Whether an entry of a state_dict is a normalisation layer's running mean or variance, which is not learned.
 
     >>> [is_running_statistic(name) for name in ("body.1.weight", "body.1.running_var")]
     [False, True]
@@ -103,5 +103,5 @@ def is_running_statistic(name: str) -> bool:
 
 
 def is_learned(name: str, tensor: Tensor) -> bool:
-    """Whether an entry of a model is a parameter: no running statistic and no integer."""
+    """Whether an entry of a model is a parameter: a float tensor that is no running statistic."""
     return tensor.is_floating_point() and not is_running_statistic(name)

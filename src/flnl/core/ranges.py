@@ -1,7 +1,7 @@
-"""The ranges that configuration values must lie in, as types: a field annotated so is checked before anything runs.
+"""Annotated types for the ranges of configuration values, checked before a run starts.
 
-``flnl.config.check`` validates every field of every configured part against its annotation, so a part states its
-ranges once, here, and needs no checks of its own for single values.
+``flnl.config.check`` validates every field of every configured part against its annotation, so parts need no further
+checks for single values.
 """
 
 import os
@@ -12,15 +12,15 @@ from annotated_types import Ge, Gt, Interval, MinLen
 from pydantic import AfterValidator
 
 Share = Annotated[float, Interval(ge=0, le=1)]
-"""A fraction or a probability, ends included."""
+"""A fraction or a probability in [0, 1]."""
 
 PositiveShare = Annotated[float, Interval(gt=0, le=1)]
-"""A fraction that may not be zero."""
+"""A fraction in (0, 1]."""
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Count = Annotated[int, Interval(ge=0, lt=2**63)]
-"""How many; zero is a number."""
+"""A count; may be zero."""
 
 PositiveCount = Annotated[int, Interval(ge=1, lt=2**63)]
 Seed = Annotated[int, Interval(ge=0, lt=2**63)]
@@ -28,9 +28,9 @@ Seed = Annotated[int, Interval(ge=0, lt=2**63)]
 
 @dataclass(frozen=True)
 class FromFiles:
-    """In an annotation: the value of a field where its part is read from a file.
+    """In an annotation: the value that a field gets when its part is read from a file.
 
-    For fields that reach out of this machine or fetch something: only a command line may set them.
+    For fields that access other machines or download something: only the command line may set them.
     """
 
     value: Any
@@ -38,11 +38,11 @@ class FromFiles:
 
 @dataclass(frozen=True)
 class Neutral:
-    """In an annotation: the value with which a field does nothing, so that its part is what it was without it.
+    """In an annotation: the value at which a field has no effect, so that its part behaves as without the field.
 
-    A field that is added to a part that runs have been made with is given one, as in
-    ``Annotated[float, Ge(0), Neutral(0.0)]``; at this value it does not enter the run's key, and those runs are found.
-    The value of a part is its stored name with its other fields, as in ``{"_target_": "SGD"}``.
+    Use it when adding a field to an existing part: ``Annotated[float, Ge(0), Neutral(0.0)]``. At this value the field
+    is not part of the run's key, so earlier runs keep their keys. For a field that is itself a part, the value is its
+    stored name with its fields, as in ``{"_target_": "SGD"}``.
     """
 
     value: Any
@@ -50,7 +50,7 @@ class Neutral:
 
 NAME_BYTES = 255
 PATH_BYTES = 4096 - 512
-"""Most systems take 4,096; what a run puts below a path has the rest."""
+"""Most systems allow 4,096; the rest is left for the files that a run puts below a path."""
 
 
 def _is_path(text: str) -> str:
@@ -64,4 +64,4 @@ def _is_path(text: str) -> str:
 
 
 PathText = Annotated[str, MinLen(1), AfterValidator(_is_path)]
-"""A path or a URL as it is written, of a form that systems take; whether it is there is another matter."""
+"""A path or URL of a valid form and length; it need not exist."""

@@ -1,6 +1,6 @@
-"""The state of a run: the server's, what clients keep, and the counters.
+"""The state of a run: the server's state, the clients' states and the counters.
 
-``FederatedState`` goes into a round and comes out of it; a checkpoint is this value.
+A round maps one ``FederatedState`` to the next; a checkpoint stores this value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flnl.core.payload import Params
 from flnl.core.stored import stored
 
 EXCHANGE, UPDATE = "exchange ", "server "
-"""What begins a name in ``parts``, the one mapping that files had for both kinds of part at first."""
+"""Prefixes of the names in ``parts``, the mapping in which early files stored both kinds of part."""
 
 
 def _of_both_kinds(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -30,68 +30,68 @@ def _of_both_kinds(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 @stored("ServerState", upgrade=_of_both_kinds)
 @dataclass(frozen=True)
 class ServerState:
-    """The global model, and the state of each server-side part that has any."""
+    """The global model, and the states of the server's parts."""
 
     params: Params
-    exchanges: Mapping[str, Any] = field(default_factory=dict)  # by the exchange's name
-    updates: Mapping[str, Any] = field(default_factory=dict)  # of server updates, by the name of their class
+    exchanges: Mapping[str, Any] = field(default_factory=dict)  # states of exchanges, by the exchange's name
+    updates: Mapping[str, Any] = field(default_factory=dict)  # states of server updates, by class name
 
 
 @stored("Counters")
 @dataclass(frozen=True)
 class Counters:
-    """Cost so far. A participation is one local training (FedCorr, App. B); bytes are everything that travelled."""
+    """Cost so far. A participation is one local training (FedCorr, App. B); bytes count everything sent."""
 
     participations: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
-    left_out: int = 0  # trainings that came back non-finite
+    left_out: int = 0  # local trainings with non-finite results
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """The state after a round and what happened in it."""
+    """The state after a round, and the round's results."""
 
     state: FederatedState
     stage: str
     cohort: tuple[int, ...]
-    metrics: Mapping[str, float]  # mean training loss, clients left out, clients without a step; what was observed
-    evaluation: Mapping[str, float] | None = None  # where one fell due
-    correction: Mapping[str, Any] | None = None  # against the truth where there is one, where labels were corrected
+    metrics: Mapping[str, float]  # mean training loss, clients left out, clients without a step; observations
+    evaluation: Mapping[str, float] | None = None  # None if no evaluation was due
+    correction: Mapping[str, Any] | None = None  # compared with the truth, if known; None if labels were not corrected
 
 
 V = TypeVar("V")
 
 
 class Storage(Protocol[V]):
-    """Where values go that memory does not hold. What a name stands for never changes."""
+    """Storage for values that do not fit into memory. The value of a name never changes."""
 
     def put(self, value: V) -> str:
-        """Store a value; gives its name. It is there for good after ``sync``."""
+        """Store a value; return its name. The value is durable only after ``sync``."""
 
     def get(self, name: str) -> V:
         """The value of this name."""
 
     def size(self, value: V, /) -> int:
-        """What a value takes in memory, bytes."""
+        """Size of a value in memory, in bytes."""
 
     def sync(self, names: Iterable[str]) -> None:
-        """Have these values outlive the machine's end."""
+        """Make these values durable, so that they survive a crash of the machine."""
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Delete every value that is not named."""
+        """Delete all other values."""
 
 
 @dataclass(frozen=True)
 class Shelved(Mapping[int, V]):
-    """Values by client. Those that were written longest ago leave the memory first.
+    """Values by client, partly in memory and partly in storage; the least recently written leave memory first.
 
     Args:
-        held: those in memory, in the order in which they were written.
-        files: names of the files of the others.
-        limit: bytes that may be held.
-        shelf: where the others go; None holds all.
-        size: bytes that are held.
+        held: the values in memory, in the order in which they were written.
+        files: names of the other values in ``shelf``.
+        limit: maximum number of bytes in memory.
+        shelf: storage for the other values; None keeps all in memory.
+        size: number of bytes in memory.
     """
 
     held: Mapping[int, V] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Shelved(Mapping[int, V]):
         if client in self.held:
             return self.held[client]
         name = self.files[client]
-        assert self.shelf is not None, "what is in files has a shelf"
+        assert self.shelf is not None, "values in files need a shelf"
         return self.shelf.get(name)
 
     def __contains__(self, client: object) -> bool:
@@ -117,20 +117,20 @@ class Shelved(Mapping[int, V]):
         return len(self.held) + len(self.files)
 
     def on(self, shelf: Storage[V], limit: float) -> Shelved[V]:
-        """The same values, with ``limit`` bytes of them in memory and the others on ``shelf``."""
+        """The same values, with at most ``limit`` bytes in memory and the others in ``shelf``."""
         size = sum(map(shelf.size, self.held.values()))
         return replace(self, shelf=shelf, limit=limit, size=size).updated({})
 
     def updated(self, values: Mapping[int, V], without: Collection[int] = ()) -> Shelved[V]:
-        """With ``values`` in the place of what their clients had, and nothing of the clients ``without``."""
-        gone = {*values, *without}
+        """A copy in which ``values`` replace their clients' values and the clients ``without`` have none."""
+        removed = {*values, *without}
         held = dict(self.held)
-        was = [held.pop(client) for client in gone if client in held]
-        files = {c: name for c, name in self.files.items() if c not in gone} if self.files else {}
+        previous = [held.pop(client) for client in removed if client in held]
+        files = {c: name for c, name in self.files.items() if c not in removed} if self.files else {}
         held.update(values)
         if self.shelf is None:
             return replace(self, held=held, files=files)
-        size = self.size + sum(map(self.shelf.size, values.values())) - sum(map(self.shelf.size, was))
+        size = self.size + sum(map(self.shelf.size, values.values())) - sum(map(self.shelf.size, previous))
         for client in list(held) if size > self.limit else ():
             value = held.pop(client)
             size -= self.shelf.size(value)
@@ -143,7 +143,7 @@ class Shelved(Mapping[int, V]):
 @stored("FederatedState")
 @dataclass(frozen=True)
 class FederatedState:
-    """Everything that a run is at the end of a round. A checkpoint is this value."""
+    """The complete state of a run at the end of a round; the content of a checkpoint."""
 
     round: int
     server: ServerState
@@ -151,15 +151,15 @@ class FederatedState:
     counters: Counters = field(default_factory=Counters)
 
     def client(self, client: int) -> ClientState:
-        """What this client keeps."""
+        """The client's state; an empty one if it keeps nothing."""
         return self.clients[client] if client in self.clients else ClientState()
 
     def keeping(self, states: Mapping[int, ClientState]) -> FederatedState:
-        """The state with these clients keeping what is given here."""
+        """A copy with these clients' states replaced."""
         kept = {client: state for client, state in states.items() if not state.empty}
         return replace(self, clients=self.clients.updated(kept, states.keys() - kept.keys()))
 
     def counted(self, **more: int) -> FederatedState:
-        """The state with the named counters increased."""
-        now = {name: getattr(self.counters, name) + by for name, by in more.items()}
-        return replace(self, counters=replace(self.counters, **now))
+        """A copy with the named counters increased."""
+        counts = {name: getattr(self.counters, name) + by for name, by in more.items()}
+        return replace(self, counters=replace(self.counters, **counts))

@@ -14,12 +14,12 @@ from flnl.core.messages import Broadcast
 from flnl.core.payload import Params, Payload
 
 LOGITS, FEATURES, FIRST, SECOND = "logits", "features", "first", "second"
-"""Names of a network's outputs: a single network has logits and features; a pair has both networks' logits as well."""
+"""Names of a network's outputs: a single network has logits and features; a pair also has each network's logits."""
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """How a batch was mixed with itself: ``share · row + (1 - share) · row[partner]``."""
+    """How the rows of a batch were mixed: ``share · row + (1 - share) · row[partner]``."""
 
     share: float
     partner: Tensor  # int64 [B]
@@ -33,26 +33,26 @@ class MiniBatch:
     labels: Tensor  # int64 [B], before mixing
     targets: Tensor  # int64 [B], or float [B, K] after mixing
     positions: Tensor  # int64 [B], positions of the samples on the client
-    weight: Tensor | None  # [B], of each row in the loss, after mixing; None for all ones
-    draws: Mapping[str, Any]  # what each term drew, by the term's name
-    number: int  # of the batch in its epoch, from 0
+    weight: Tensor | None  # [B], weight of each row in the loss, after mixing; None for all ones
+    draws: Mapping[str, Any]  # each loss term's random draw, by the term's name
+    number: int  # number of the batch in its epoch, from 0
     unmixed: Tensor  # [B, C, H, W], the inputs before mixing
-    mixing: Mixing | None  # how inputs and targets were mixed; None where they were not
+    mixing: Mixing | None  # how inputs and targets were mixed; None if they were not
 
 
 class ForwardPasses(Protocol):
-    """The forward passes that a step may take. ``inputs`` are [B, C, H, W]."""
+    """The forward passes available in a step. ``inputs`` are [B, C, H, W]."""
 
     def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
         """All outputs of the network being trained, by name."""
         ...
 
     def output(self, name: str, inputs: Tensor) -> Tensor:
-        """One output alone; of a pair, ``first`` and ``second`` run one network only."""
+        """One output; for a pair, ``first`` and ``second`` run only that network."""
         ...
 
     def frozen(self, name: str, inputs: Tensor) -> Tensor:
-        """As ``output``, without gradients; batch norm uses the batch and leaves its running statistics alone."""
+        """As ``output``, without gradients; batch norm uses the batch but does not update its running statistics."""
         ...
 
     def scored(self, inputs: Tensor) -> Tensor:
@@ -66,14 +66,14 @@ class ForwardPasses(Protocol):
 
 @dataclass
 class Step:
-    """One batch, the network and what the client was sent and keeps. Shared results are computed once."""
+    """One batch, the network, and what the client received and keeps. Shared results are computed once."""
 
     batch: MiniBatch
     passes: ForwardPasses
-    params: Params  # the live parameters being trained (no buffers)
+    params: Params  # the parameters being trained (not copies; no buffers)
     broadcast: Broadcast
     kept: Payload  # what the client keeps from earlier visits
-    computed: Mapping[str, Tensor] | None = None  # outputs on ``inputs``, where a pass was taken before
+    computed: Mapping[str, Tensor] | None = None  # outputs on ``inputs``, if already computed
 
     @property
     def inputs(self) -> Tensor:
@@ -102,7 +102,7 @@ class Step:
 
     @property
     def draws(self) -> Mapping[str, Any]:
-        """What each term drew for this batch, by the term's name."""
+        """Each loss term's random draw for this batch, by the term's name."""
         return self.batch.draws
 
     @property
@@ -117,7 +117,7 @@ class Step:
 
     @property
     def mixing(self) -> Mixing | None:
-        """How inputs and targets were mixed; None where they were not."""
+        """How inputs and targets were mixed; None if they were not."""
         return self.batch.mixing
 
     @cached_property
@@ -130,8 +130,8 @@ class Step:
 
         Args:
             name: ``logits`` or ``features``; ``first`` or ``second`` of a pair of networks.
-            inputs: [B', C, H, W]; None for the batch, which takes no further pass.
-            frozen: without gradients; batch norm uses the batch and leaves its running statistics alone.
+            inputs: [B', C, H, W]; None for the batch, whose outputs need no further pass.
+            frozen: without gradients; batch norm uses the batch but does not update its running statistics.
 
         Raises:
             LookupError: if the network has no such output.
@@ -151,7 +151,7 @@ class Step:
 
     @cached_property
     def unmixed_logits(self) -> Tensor:
-        """Logits [B, K] on ``unmixed`` without gradients; those of ``logits`` where nothing was mixed."""
+        """Logits [B, K] on ``unmixed`` without gradients; equal to ``logits`` if nothing was mixed."""
         return self.logits.detach() if self.mixing is None else self.passes.scored(self.unmixed)
 
     def received(self, inputs: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The names by which files know the classes of values that runs keep.
+"""Stored names: the names under which files store classes of values.
 
-A name is given once, at the class, and never changes; the class may be renamed and may move to another module. Files
-can bring back only classes that carry such a name.
+A class declares its stored name once, and the name never changes; the class may be renamed or moved to another module.
+Files can restore only classes with a stored name.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _UPGRADES: dict[type, Upgrade] = {}
 
 
 def stored(name: str, upgrade: Upgrade | None = None) -> Callable[[type[T]], type[T]]:
-    """Let files keep values of the decorated dataclass under ``name``.
+    """Class decorator: files store values of the dataclass under ``name``.
 
     Args:
         name: the stored name, which never changes.
-        upgrade: today's fields from those that a file has, which an earlier version may have written.
+        upgrade: converts the fields in a file, possibly of an earlier version, to the current fields.
 
     Raises:
-        TypeError: if another class has the name already.
+        TypeError: if another class already has this name.
     """
 
     def register(kind: type[T]) -> type[T]:
         earlier = _CLASSES.get(name)
         if earlier is not None and earlier.__qualname__ != kind.__qualname__:
-            raise TypeError(f"{kind.__qualname__} cannot be stored as {name}: {earlier.__qualname__} is")
+            raise TypeError(f"{kind.__qualname__} cannot be stored as {name}: {earlier.__qualname__} has this name")
         _CLASSES[name], _NAMES[kind] = kind, name
         if upgrade is not None:
             _UPGRADES[kind] = upgrade
@@ -44,7 +44,7 @@ def stored(name: str, upgrade: Upgrade | None = None) -> Callable[[type[T]], typ
 
 
 def name_of(kind: type) -> str:
-    """The name under which files keep values of ``kind``.
+    """The stored name of ``kind``.
 
     Raises:
         TypeError: if it has none.
@@ -55,11 +55,11 @@ def name_of(kind: type) -> str:
 
 
 def restore(name: str, fields: Fields) -> Any:
-    """The value that a file has under a stored name, from its fields.
+    """Restore a value from its stored name and fields.
 
     Raises:
-        ValueError: if no module that has been imported stores such a class.
-        TypeError: if the fields are not those of the class.
+        ValueError: if no imported module stores a class under this name.
+        TypeError: if the fields do not match the class.
     """
     kind = class_of(name)
     upgrade = _UPGRADES.get(kind)
@@ -67,10 +67,10 @@ def restore(name: str, fields: Fields) -> Any:
 
 
 def class_of(name: str) -> type:
-    """The dataclass that files know by ``name``, or by ``module:name`` as they did at first.
+    """The dataclass with the stored name ``name``; early files have ``module:name`` instead.
 
     Raises:
-        ValueError: if no module that has been imported stores such a class.
+        ValueError: if no imported module stores a class under this name.
     """
     kind = _CLASSES.get(name.rpartition(":")[2])
     if kind is None or not is_dataclass(kind):

@@ -1,7 +1,7 @@
-"""Randomness as a function of its purpose: every draw names what it is for, and no generator outlives its use.
+"""Random streams: every use of random numbers has its own stream, derived from the seed and a named purpose.
 
-``stream(seed, "client", round, client)`` is the same sequence in every process, in whatever order clients are
-simulated and whatever else was drawn before. Nothing here is checkpointed, because nothing here has a history.
+``stream(seed, "client", round, client)`` gives the same sequence in every process, whatever the order in which clients
+are simulated and whatever was drawn before. Streams have no state between uses, so checkpoints need not store any.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import torch
 
 
 def entropy(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
-    """The seed sequence of one purpose. The purpose enters by a fixed digest: ``hash()`` changes between processes.
+    """The seed sequence of one purpose, which enters by its SHA-256 digest (``hash()`` differs between processes).
 
     Raises:
         ValueError: if the seed or an index is negative.
@@ -21,9 +21,9 @@ def entropy(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
     if seed < 0 or any(index < 0 for index in indices):
         raise ValueError(f"seeds and indices are non-negative, got {(seed, *indices)}")
     digest = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
-    # The number of words each integer takes is fixed by splitting them: (1, 2**32) and (1, 0, 1) must differ.
-    words = [word for value in (seed, digest, *indices) for word in (value & 0xFFFFFFFF, value >> 32)]
-    return np.random.SeedSequence(words)
+    # Each integer becomes two halves, so that (1, 2**32) and (1, 0, 1) differ.
+    halves = [half for value in (seed, digest, *indices) for half in (value & 0xFFFFFFFF, value >> 32)]
+    return np.random.SeedSequence(halves)
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
@@ -45,7 +45,7 @@ def torch_seed(seed: int, purpose: str, *indices: int) -> int:
 
 @contextmanager
 def torch_seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """What torch draws inside, on the CPU and on ``device``, follows from ``seed``; outside nothing has happened."""
+    """Seed torch's generators of the CPU and of ``device`` inside the block; restore their states afterwards."""
     generators = [torch.default_generator]
     if device.type == "cuda":
         torch.cuda.init()

@@ -1,7 +1,7 @@
-"""What is printed: one line each, in which a name from a file can neither move the cursor nor start a line of its own.
+"""Safe terminal output: one line per message, with control characters from file names and the like escaped.
 
-File names, class names and values of a configuration may hold any character, those that a terminal obeys included.
-Whatever prints such a name prints it through here.
+File names, class names and configuration values may contain any character, including terminal control sequences. All
+code that prints such values uses this module.
 """
 
 from __future__ import annotations
@@ -16,56 +16,56 @@ from flnl.core.credentials import redacted
 if TYPE_CHECKING:
     from rich.text import Text
 
-_OBEYED = re.compile(
+_CONTROL = re.compile(
     "["
-    "\x00-\x1f\x7f-\x9f"  # control characters: escape sequences begin with one, and so does a new line
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # these turn the direction in which text is shown
-    "\u2028\u2029"  # separators of lines and paragraphs
-    "\ud800-\udfff"  # bytes of a file name that are no text; printing one fails
+    "\x00-\x1f\x7f-\x9f"  # control characters, including line breaks and the start of escape sequences
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # these change the direction of text
+    "\u2028\u2029"  # line and paragraph separators
+    "\ud800-\udfff"  # undecodable bytes of a file name; printing one raises an error
     "]"
 )
 
 
 def visible(text: object) -> str:
-    r"""``text`` with every character that a terminal would obey written as Python writes it.
+    r"""``text`` with every control character escaped as in Python's string literals.
 
     >>> print(visible("a\x1b[2Jb\n"))
     a\x1b[2Jb\n
     >>> print(visible("caf\udce9"))
     caf\xe9
     """
-    return _OBEYED.sub(_written, str(text))
+    return _CONTROL.sub(_escaped, str(text))
 
 
-def _written(match: re.Match[str]) -> str:
+def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
-    if 0xDC80 <= code <= 0xDCFF:  # how Python holds a byte of a file name that is no text
+    if 0xDC80 <= code <= 0xDCFF:  # Python's surrogate escape of an undecodable byte
         return f"\\x{code - 0xDC00:02x}"
     return match[0].encode("unicode_escape").decode()
 
 
 def print_line(text: object, *, to: TextIO | None = None) -> None:
-    """Print one line, visible and without credentials, at once: on the standard output, or on another stream."""
+    """Print one line, escaped and without credentials, to standard output or another stream, and flush it."""
     print(visible(redacted(str(text))), file=sys.stdout if to is None else to, flush=True)
 
 
 def cell(text: object, style: str = "") -> Text:
-    """``text`` for a table of rich, which would take ``[red]`` or ``:smile:`` in a string for its own."""
+    """``text`` for a rich table, which would interpret ``[red]`` or ``:smile:`` in a plain string."""
     from rich.text import Text
 
     return Text(visible(redacted(str(text))), style)
 
 
 class Lines(logging.Formatter):
-    """Log messages as visible lines; a traceback keeps its own lines."""
+    """Formats log messages as single escaped lines; tracebacks keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name is logging's)
-        """The line of a record."""
+        """Format a record's message."""
         return visible(redacted(super().formatMessage(record)))
 
 
 def log_to_stderr() -> None:
-    """Send warnings to the standard error, a line each; nothing changes where a handler is at work already."""
+    """Log warnings to standard error, one line each, unless a handler is already configured."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

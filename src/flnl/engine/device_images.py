@@ -1,4 +1,4 @@
-"""Stored images on the device that trains, moved there once and whole: a round copies indices, not pixels."""
+"""Keeps stored images on the training device: they are moved once, so a round copies indices instead of pixels."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 def _room(device: torch.device) -> int:
-    """Half of the memory that is free, in bytes; the rest is the training's."""
+    """Half of the device's free memory, in bytes; the rest is left for training."""
     return torch.cuda.mem_get_info(device)[0] // 2
 
 
 class Resident:
-    """What stands for images on one device: themselves on a CPU, and where they are too many or lie in files."""
+    """Maps images to a copy on one device; on a CPU, or if they are too large or in files, to themselves."""
 
     def __init__(self, device: torch.device, room: Callable[[torch.device], int] = _room) -> None:
         self._device, self._room = device, room
-        self._held: dict[int, tuple[Images, Images]] = {}  # both, so that no other images come to the same id
+        self._held: dict[int, tuple[Images, Images]] = {}  # keeps the original alive, so that its id stays unique
 
     def __call__(self, images: Images) -> Images:
-        """The images, or the same ones held on the device from the first call on."""
+        """The images on the device, moved at the first call; the images themselves where they cannot be moved."""
         if self._device.type == "cpu":
             return images
         if id(images) not in self._held:

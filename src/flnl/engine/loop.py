@@ -1,7 +1,6 @@
 """The federated loop: one round after another, state in and state out.
 
-A round is one aggregation. The loop holds nothing between rounds but the state it yields, so whoever stores that
-value can go on from it.
+A round is one aggregation. Between rounds the loop holds only the state it yields: a run resumes from a stored state.
 """
 
 import logging
@@ -11,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from flnl.config.schema import Training
-from flnl.core.execution import BLOCK, Block, ClientJob, Executor, as_list
+from flnl.core.execution import BLOCK, ClientJob, Executor, as_list
 from flnl.core.messages import (
     Broadcast,
     ClientResult,
@@ -23,11 +22,11 @@ from flnl.core.messages import (
     Opened,
 )
 from flnl.core.method import Method, Stage
-from flnl.core.model import Model
-from flnl.core.parts import Aggregator, Exchange, LabelCorrector, Sampling, ServerUpdate
+from flnl.core.parts import Exchange, Sampling, ServerUpdate
 from flnl.core.payload import Params, Payload, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.data.federation.build import Federation
+from flnl.engine.jobs import Correct, Keep, Reduce
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.sgd import LocalTraining
 
@@ -35,44 +34,44 @@ log = logging.getLogger(__name__)
 
 
 class NonFiniteError(Exception):
-    """Local training diverged and ``on_nonfinite=stop`` was asked for."""
+    """Local training diverged under ``on_nonfinite=stop``."""
 
 
 class Evaluate(Protocol):
-    """Scores models and corrections; the only part of a run that sees the truth."""
+    """Scores models and corrections; the only part of a run that sees the true labels."""
 
     def model(self, params: Params) -> Mapping[str, float]:
         """Scores of a global model."""
         ...
 
     def cohort(self, seen: Mapping[int, Observation]) -> Mapping[str, float]:
-        """What the clients' models of a round look like, by client."""
+        """Metrics of a round's client models; ``seen`` maps each client to its observation."""
         ...
 
     def correction(self, before: FederatedState, after: FederatedState, asked: Sequence[int]) -> Mapping[str, Any]:
-        """What a correction did, as far as the truth is known."""
+        """Metrics of a correction by the clients ``asked``, as far as the true labels are known."""
         ...
 
     def aid(self, kinds: Collection[type]) -> Payload:
-        """Aid of these kinds for a method, beyond its federation: the only way by which truth can reach it."""
+        """Aid of these kinds for a method: the only way in which it can obtain ground truth."""
         ...
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A run's settings of the loop itself."""
+    """Settings of the loop."""
 
     seed: int
     training: Training
-    eval_every: int | None  # participations; None for one cohort of the last stage
+    eval_every: int | None  # participations between evaluations; None for one cohort of the last stage
     on_nonfinite: Literal["drop", "stop"]
-    observe: bool = False  # whether clients' models are observed after their training
-    initial: Params | None = None  # the model that the run began with, for a stage that begins with it again
+    observe: bool = False  # record an observation of each client's trained model
+    initial: Params | None = None  # the run's initial model, for stages that restart from it
 
 
 @dataclass(frozen=True)
 class Federated:
-    """A federated run: everything that the loop works with, besides the state."""
+    """A federated run: everything the loop needs besides the state."""
 
     method: Method
     federation: Federation
@@ -81,50 +80,13 @@ class Federated:
     settings: Settings
 
 
-@dataclass(frozen=True)
-class Correct:
-    """The job of correcting labels."""
-
-    corrector: LabelCorrector
-    rule: str
-
-    def __call__(self, network: Model, task: ClientTask) -> Correction:
-        """Correct with the received model."""
-        network.load(task.broadcast.params)
-        return self.corrector.correct(network, task, self.rule)
-
-
-@dataclass(frozen=True)
-class Reduce:
-    """Turns the results of a few clients into the aggregator's value, where they ran."""
-
-    aggregator: Aggregator[Any]
-    received: Params
-    known: Payload
-    models_wanted: bool  # whether an exchange looks at them; if not, they do not travel
-
-    def __call__(self, results: list[ClientResult]) -> Block[Any, ClientResult]:
-        """The value of the clients whose models are finite, and every result, with its model where that is wanted."""
-        value = self.aggregator.block(self.received, [r for r in results if r.finite], self.known)
-        return Block(value, results if self.models_wanted else [replace(r, params=None) for r in results])
-
-
-@dataclass(frozen=True)
-class Keep:
-    """The reduction of results that are judged on the server before they are combined there."""
-
-    def __call__(self, results: list[ClientResult]) -> Block[None, ClientResult]:
-        """Every result with its model."""
-        return Block(None, results)
-
-
 def initial_state(params: Params) -> FederatedState:
     """The state before the first round."""
     return FederatedState(0, ServerState(params))
 
 
 def shown(method: Method, state: FederatedState, clients: int) -> Params:
-    """The model to evaluate and to hand out, as the server update of the last round's stage has it."""
+    """The model to evaluate and save, as the server update of the last round's stage defines it."""
     update = method.at(max(state.round - 1, 0), clients)[0].server
     kept = state.server.updates.get(_name_of(update))
     return state.server.params if kept is None else update.shown(state.server.params, kept)
@@ -142,7 +104,7 @@ def next_tasks(run: Federated, state: FederatedState, clients: Sequence[int]) ->
 
 
 def rounds(run: Federated, state: FederatedState) -> Iterator[RoundResult]:
-    """Rounds from ``state`` to the method's end.
+    """Run rounds from ``state`` to the method's end.
 
     Raises:
         NonFiniteError: if a client diverges under ``on_nonfinite=stop``.
@@ -156,13 +118,13 @@ def rounds(run: Federated, state: FederatedState) -> Iterator[RoundResult]:
 
 
 def _bytes_sent(tasks: Sequence[ClientTask]) -> int:
-    """Bytes that went down for these tasks: the model and what exchanges send."""
+    """Bytes sent to clients for these tasks: the model and the exchanges' messages."""
     return sum(size_in_bytes(t.broadcast.params) + size_in_bytes(t.broadcast.extras) for t in tasks)
 
 
 @dataclass(frozen=True)
 class _Server:
-    """The server's work in a round; stateless, the state passes through."""
+    """The server's side of a round; stateless: each step takes a state and returns the next."""
 
     run: Federated
     aid: Payload
@@ -211,7 +173,7 @@ class _Server:
     # ----------------------------------------------------------------------------------------------- a round's parts
 
     def _begin_stage(self, state: FederatedState, stage: Stage) -> FederatedState:
-        """Restart from the initial model if the stage does; ask all clients what exchanges want to know before it."""
+        """Restart from the initial model if the stage asks for it; run the exchanges' ``before_stage`` jobs."""
         if stage.restart:
             initial = self.run.settings.initial
             assert initial is not None, "the initial model is known"
@@ -229,7 +191,7 @@ class _Server:
         return state
 
     def _sample(self, state: FederatedState, stage: Stage, stage_round: int) -> tuple[FederatedState, list[int]]:
-        """The cohort; what the sampler asked of clients is counted as traffic."""
+        """Sample the cohort; count the traffic of the sampler's own queries."""
         traffic = {"bytes_down": 0, "bytes_up": 0}
 
         def ask(job: ClientJob[Any], clients: Sequence[int]) -> list[Any]:
@@ -255,9 +217,9 @@ class _Server:
     def _train(
         self, state: FederatedState, stage: Stage, tasks: Sequence[ClientTask]
     ) -> tuple[list[Any], list[ClientResult]]:
-        """Local training: the aggregator's values by block and every client's result, in order of client.
+        """Local training: the aggregator's values by block, and every client's result in order of client.
 
-        Results are reduced where the clients ran, unless an exchange judges them on the server first.
+        Workers aggregate their blocks, unless an exchange judges the results on the server first.
         """
         settings = self.run.settings
         job = LocalTraining(
@@ -274,17 +236,21 @@ class _Server:
         return [block.value for block in blocks], [result for block in blocks for result in block.results]
 
     def _finite(self, state: FederatedState, results: Sequence[ClientResult]) -> list[ClientResult]:
-        """The results to go on with, without those that diverged; the first occurrence is logged."""
+        """The results with finite parameters; logs the first occurrence of a diverged client.
+
+        Raises:
+            NonFiniteError: if a client diverged under ``on_nonfinite=stop``.
+        """
         diverged = [r.client for r in results if not r.finite]
         if diverged and self.run.settings.on_nonfinite == "stop":
             raise NonFiniteError(
-                f"round {state.round + 1}: client {', '.join(map(str, diverged))} came back with non-finite parameters "
+                f"round {state.round + 1}: client {', '.join(map(str, diverged))} returned non-finite parameters "
                 "(on_nonfinite=stop)"
             )
         if diverged and not state.counters.left_out:
             log.warning(
-                "round %d: client %d came back with non-finite parameters and is left out; such clients are counted, "
-                "and this is said once. A smaller train.lr may help",
+                "round %d: client %d returned non-finite parameters and is left out. Further cases are counted but not "
+                "logged. A smaller train.lr may help",
                 state.round + 1,
                 diverged[0],
             )
@@ -293,7 +259,7 @@ class _Server:
     def _judge(
         self, state: FederatedState, stage: Stage, gathered: Gathered, values: list[Any]
     ) -> tuple[FederatedState, list[Any]]:
-        """Let exchanges judge the results, and reduce them by what is then known; else ``values`` as they are."""
+        """Let exchanges judge the results, then aggregate them with the updated state; else return ``values``."""
         if not _judges(stage):
             return state, values
         if gathered.results:
@@ -307,7 +273,7 @@ class _Server:
     def _update(
         self, state: FederatedState, stage: Stage, combined: Combined | None, finite: Sequence[ClientResult]
     ) -> FederatedState:
-        """The server's step from the model that was sent to the next one; none where nobody was combined."""
+        """Apply the server update to the combined model; without a combined model, return ``state`` as it is."""
         if combined is None:
             return state
         received, updates = state.server.params, state.server.updates
@@ -332,7 +298,7 @@ class _Server:
     def _metrics(
         self, results: Sequence[ClientResult], finite: Sequence[ClientResult], combined: Combined | None
     ) -> dict[str, float]:
-        """What the round's line in ``metrics.jsonl`` says of training, aggregation and, if asked for, of models."""
+        """The round's metrics of training and aggregation and, if observed, of client models."""
         metrics = {
             "loss": sum(r.loss for r in finite) / len(finite) if finite else float("nan"),
             "left_out": float(len(results) - len(finite)),
@@ -349,7 +315,7 @@ class _Server:
         return metrics
 
     def _correct(self, state: FederatedState, stage: Stage) -> tuple[FederatedState, list[int]]:
-        """Have the chosen clients correct their labels with the new model; the state and those clients."""
+        """Let the chosen clients correct their labels with the new model; return the state and those clients."""
         assert stage.correct is not None, "the stage corrects"
         job = Correct(stage.correct.corrector, stage.correct.rule)
         asked = job.corrector.chosen(job.rule, self._known(state), self.clients)
@@ -368,7 +334,7 @@ class _Server:
     def _evaluate(
         self, before: FederatedState, state: FederatedState, *, last_of_stage: bool
     ) -> Mapping[str, float] | None:
-        """Scores of the global model where they are due: every so many participations and at a stage's end."""
+        """Scores of the global model if due: every ``eval_every`` participations and at a stage's end."""
         method, count = self.run.method, len(self.clients)
         every = self.run.settings.eval_every or method.stages[-1].sampler.size(count)
         due = state.counters.participations // every > before.counters.participations // every
@@ -377,7 +343,7 @@ class _Server:
     # ---------------------------------------------------------------------------------------------------- exchanges
 
     def task(self, state: FederatedState, client: int, stage: Stage, exchanges: Mapping[str, Exchange]) -> ClientTask:
-        """The task of ``client`` with the current model."""
+        """The task for ``client`` with the current model."""
         sent = [v for name, exchange in exchanges.items() for v in exchange.send(self._of(state, name), client)]
         broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent), self._lengths)
         samples = self.run.federation.samples(client)
@@ -385,7 +351,7 @@ class _Server:
 
     @cached_property
     def _lengths(self) -> tuple[int, ...]:
-        """Rounds of every stage."""
+        """Number of rounds of each stage."""
         return tuple(stage.length(len(self.clients)) for stage in self.run.method.stages)
 
     def _ask(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[Any]:
@@ -399,7 +365,7 @@ class _Server:
         return self.run.method.known(state, self.run.federation.num_clients)
 
     def _receive(self, state: FederatedState, reports: Mapping[int, Payload]) -> FederatedState:
-        """Every exchange takes in what some clients reported, also one that is silent in this stage."""
+        """Pass the clients' reports to every exchange, including those inactive in this stage."""
         seed, exchanges = self.run.settings.seed, self.run.method.exchange
         return self._exchanged(state, {n: e.receive(self._of(state, n), reports, seed) for n, e in exchanges.items()})
 
@@ -409,7 +375,7 @@ class _Server:
 
     @staticmethod
     def _exchanged(state: FederatedState, states: Mapping[str, Any]) -> FederatedState:
-        """The state with these states of exchanges; an exchange without any has no entry."""
+        """The state with these exchange states; an exchange without state has no entry."""
         kept = {name: value for name, value in states.items() if value is not None}
         if not kept:
             return state
@@ -417,5 +383,5 @@ class _Server:
 
 
 def _judges(stage: Stage) -> bool:
-    """Whether an exchange judges results before they are combined."""
+    """Whether an exchange judges results before aggregation."""
     return not all(inherits(exchange, Exchange, "judge") for exchange in stage.exchange.values())

@@ -1,7 +1,7 @@
-"""A trained model in one file with all that its use needs: ``model.pt`` in a run's folder.
+"""A trained model in one file with everything needed to use it: ``model.pt`` in a run's folder.
 
-The file holds dicts, lists, numbers, strings and tensors, and a digest of them that every load checks; it is loaded
-without trusting pickles. The model's class is looked up by its stored name among those that configuration files name.
+The file holds dicts, lists, numbers, strings and tensors, and a digest of them that every load checks. Loading does
+not execute pickled code. The model's class is looked up by its stored name among the classes of configuration files.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ log = logging.getLogger(__name__)
 
 NAME = "model.pt"
 DIGEST = "digest"
-"""Under this name the file holds the digest of all else that it holds."""
+"""Key of the digest of everything else in the file."""
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What ``model.pt`` holds, under these names."""
+    """Contents of ``model.pt``; the field names are its keys."""
 
-    weights: Params  # by the names of the module's state dict, buffers included; on the CPU
+    weights: Params  # the module's state dict, buffers included; on the CPU
     classes: list[str]  # [K], in the order of the outputs
-    model: Mapping[str, Any]  # the configuration's node, with the stored name of its class as ``_target_``
+    model: Mapping[str, Any]  # the configuration node, with the stored name of its class as ``_target_``
     shape: list[int]  # [C, H, W] of the inputs
     normalisation: Mapping[str, Any]  # the fields of ``Transform``
     stored: str  # type of the pixels before normalisation: uint8 for images, float32 for numbers of any range
     dataset: str
-    key: str  # of the run
-    round: int  # after which these weights were taken
+    key: str  # the run's key
+    round: int  # the weights are those after this round
     version: str = __version__  # of the package
-    networks: int = 1  # of the model's kind: two are a pair
+    networks: int = 1  # number of networks; 2 for a pair
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all.
@@ -63,16 +63,16 @@ class ModelFile:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """What was saved at ``path``, a file or the run's folder that has it.
+        """Load the model at ``path``: the file, or the folder of a run.
 
-        A file without a digest, as they were once written, is loaded with a warning.
+        A file of an early version, without a digest, is loaded with a warning.
 
         Raises:
-            UserError: if there is none, it is damaged, or it is no model of this package.
+            UserError: if the file is missing, damaged or not a model of this package.
         """
         file = path / NAME if path.is_dir() else path
         try:
-            with warnings.catch_warnings(action="ignore"):  # of torch, about what damage looks like to it
+            with warnings.catch_warnings(action="ignore"):  # torch warns about some forms of damage
                 held = torch.load(file, map_location="cpu", weights_only=True)
         except FileNotFoundError:
             raise UserError(
@@ -85,22 +85,24 @@ class ModelFile:
         if not isinstance(held, dict) or {"networks", *held} - {DIGEST} != names:
             raise UserError(f"{file} is no {NAME} of a run: it should hold {', '.join(sorted(names))}")
         if DIGEST not in held:
-            log.warning("%s was written before model files held a digest: damage to it would not be noticed", file)
+            log.warning("%s has no digest, because an early version wrote it: damage to it would go unnoticed", file)
         elif not _is_digest(held.pop(DIGEST), held):
             raise UserError(
-                f"{file} is damaged: what it holds does not have the digest that was written with it; take another "
-                "copy of the file, or make the run again"
+                f"{file} is damaged: its contents do not match the digest stored with them; use another copy of the "
+                "file, or repeat the run"
             )
         return cls(**held)
 
     def network(self, places: Sequence[Path] = ()) -> Network:
         """The network with its weights, on the CPU, in the precision of the run's parameters (bf16 runs keep 32 bits).
 
-        Weights that the run itself started from are not fetched again. ``places`` are folders with configuration files
-        in which its class may be named, besides those of the command.
+        Pretrained weights that the run started from are not downloaded again.
+
+        Args:
+            places: folders of further configuration files in which to look up the model's class.
 
         Raises:
-            UserError: if no configuration file names its class, or the weights do not fit it.
+            UserError: if no configuration file names the model's class, or the weights do not fit it.
         """
         node = registry.restored("model", self.model, NAME, places)
         double = any(tensor.dtype == torch.float64 for tensor in self.weights.values())
@@ -110,7 +112,7 @@ class ModelFile:
             module = networks(lambda: make((channels, height, width), len(self.classes)), self.networks)
             network = Network(module, self._transform(), len(self.classes), fabric_for("cpu", 64 if double else 32))
             network.module.load_state_dict(self.weights)
-        except Exception as error:  # what does not fit fails in many ways
+        except Exception as error:  # weights that do not fit fail in many ways
             reason = " ".join(str(error).split())[:200]
             name = registry.stored_name(node["_target_"])
             raise UserError(
@@ -124,14 +126,14 @@ class ModelFile:
 
 
 def _is_digest(written: object, held: Mapping[str, Any]) -> bool:
-    """Whether ``written`` is the digest of ``held``, which may be anything that a damaged file gives."""
+    """Whether ``written`` is the digest of ``held``; a damaged file may give anything for both."""
     try:
         return written == digest(held)
-    except Exception as error:  # what no file of ours holds has no digest
+    except Exception as error:  # values of unsupported types have no digest
         log.debug("%r", error)
         return False
 
 
 def describe(transform: Transform) -> dict[str, Any]:
-    """The fields of a transform, as a ``ModelFile`` keeps them."""
+    """The fields of a transform, as stored in a ``ModelFile``."""
     return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transform).items()}

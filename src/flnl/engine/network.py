@@ -1,7 +1,7 @@
-"""A module as a function of its parameters, on one device and in one precision.
+"""A torch module as a function of its parameters, on one device and in one precision.
 
-One ``Network`` a process: it owns the module, and whoever uses it loads parameters first. Scoring passes read stored
-images without augmentation unless asked otherwise, in eval mode and full precision: mixed precision is for training.
+Each process has one ``Network``, which owns the module; callers load parameters before they use it. Scoring passes run
+in eval mode and full precision, without augmentation by default: mixed precision is for training only.
 """
 
 import copy
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 PRECISIONS: dict[int | str, str] = {32: "32-true", "bf16": "bf16-mixed", 64: "64-true"}
 Layout = Literal["auto", "contiguous", "channels_last"]
 CHUNK_BYTES = 64 * 2**20
-"""Inputs prepared at once, at most (and never less than one batch)."""
+"""Upper limit for inputs prepared at once (but never less than one batch)."""
 
 
 def fabric_for(device: str, precision: int | str) -> Fabric:
-    """The one Fabric of a process.
+    """The process's Fabric.
 
     Raises:
-        UserError: if a GPU is asked for and there is none.
+        UserError: if ``device`` is cuda and there is no GPU.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError(
             "device=cuda, but torch finds no GPU here: use device=cpu, or device=auto to take what there is"
         )
     accelerator = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
-    if accelerator == "cuda":  # the same run twice gives the same bits, as it does on the CPU
+    if accelerator == "cuda":  # make runs reproducible to the bit, as they are on the CPU
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
@@ -58,10 +58,10 @@ def fabric_for(device: str, precision: int | str) -> Fabric:
 
 
 def laid_out(module: nn.Module, fabric: Fabric, layout: Layout) -> torch.memory_format:
-    """How inputs and weights of convolutions lie in memory; a setting of the run, since sums come in another order.
+    """Memory layout of convolutions' inputs and weights; it changes the order of sums, so it is a setting of the run.
 
-    Auto is channels last where there are convolutions, which then take about a tenth less time on a CPU; on a GPU in
-    bf16 alone, whose matrix units want it; and not in float64, for which there are no kernels that gain.
+    ``auto`` is channels last for networks with convolutions, which take about a tenth less time so on a CPU; on a GPU
+    only in bf16, whose matrix units need it; never in float64, which has no faster kernels for it.
     """
     convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
     gains = ("32-true", "bf16-mixed") if fabric.device.type == "cpu" else ("bf16-mixed",)
@@ -72,7 +72,7 @@ def laid_out(module: nn.Module, fabric: Fabric, layout: Layout) -> torch.memory_
 
 
 class Network(RunModel):
-    """The model, and how stored images become its inputs."""
+    """The model, and the transform from stored images to its inputs."""
 
     def __init__(
         self, module: nn.Module, transform: Transform, num_classes: int, fabric: Fabric, layout: Layout = "auto"
@@ -86,45 +86,45 @@ class Network(RunModel):
         self.module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
         self.has_batch_norm = has_batch_norm(module)
         self.here = Resident(fabric.device)
-        """Stored images as this network is to read them."""
+        """Maps stored images to those this network reads: moved to its device where they fit."""
         self._frozen: nn.Module | None = None
         self._frozen_of: Params | None = None
         self._received_by: ClientTask | None = None
-        self._received: dict[str, Tensor] = {}  # outputs of the model that this task brought, by name
+        self._received: dict[str, Tensor] = {}  # outputs of the model that this task received, by name
         full = fabric.strategy.precision.precision == "32-true"
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext if full else fabric.autocast
 
     @property
     def device(self) -> torch.device:
-        """Where the module lives."""
+        """The module's device."""
         return self.fabric.device
 
     @property
     def layout(self) -> Layout:
-        """How the weights lie, by name."""
+        """Name of the weights' memory layout."""
         return "channels_last" if self.memory_format == torch.channels_last else "contiguous"
 
     def load(self, params: Params) -> None:
         """Write ``params`` into the module, in place."""
         with torch.no_grad():
-            for name, own in self.module.state_dict(keep_vars=True).items():
-                own.copy_(params[name])
+            for name, tensor in self.module.state_dict(keep_vars=True).items():
+                tensor.copy_(params[name])
 
     def params(self) -> Params:
-        """A copy of what the module holds now, contiguous."""
+        """A contiguous copy of the module's current state dict."""
         held = self.module.state_dict().items()
         return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in held}
 
     def trainable(self) -> Params:
-        """The live parameters by name, without buffers and frozen ones."""
+        """The trainable parameters by name (not copies)."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     def passes(self, broadcast: Broadcast) -> ForwardPasses:
-        """The forward passes of a client's steps, which was sent ``broadcast``."""
+        """Forward passes for the steps of a client that received ``broadcast``."""
         return _Passes(self, self.frozen(broadcast))
 
     def scored(self, inputs: Tensor) -> Tensor:
-        """Outputs [B, K] of the loaded parameters in eval mode, without gradients and with no statistics touched."""
+        """Outputs [B, K] of the loaded parameters in eval mode, without gradients; leaves batch statistics alone."""
         mode = self.module.training
         self.module.eval()
         try:
@@ -135,9 +135,9 @@ class Network(RunModel):
         return logits
 
     def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
-        """The received model, in eval mode, beside the one being trained; made when it is first called.
+        """The received model in eval mode, separate from the one being trained; built at its first call.
 
-        There is one at a time: what this gave before is another model once the next has been called.
+        There is only one such model: calling a later result of this method changes the model of earlier results.
         """
 
         def forward(inputs: Tensor) -> Tensor:
@@ -147,15 +147,15 @@ class Network(RunModel):
         return forward
 
     def receive(self, broadcast: Broadcast) -> nn.Module:
-        """The module behind ``frozen``, in eval mode, with the received parameters in it: always in the same memory.
+        """The module behind ``frozen`` in eval mode, loaded with the received parameters; always the same memory.
 
-        They are read when they come, by the identity of ``broadcast.params``: nobody may write into those afterwards.
+        Parameters are loaded when the object ``broadcast.params`` changes: do not modify them in place.
         """
         if self._frozen is None:
             self._frozen = copy.deepcopy(self.module)
             for parameter in self._frozen.parameters():
-                parameter.requires_grad = False  # its method of this name is refused under vmap
-        if self._frozen_of is not broadcast.params:  # held here, so that no other object can take its identity
+                parameter.requires_grad = False  # vmap refuses the method requires_grad_()
+        if self._frozen_of is not broadcast.params:  # the reference keeps the object alive, so its identity is unique
             self._frozen.load_state_dict(broadcast.params)
             self._frozen_of = broadcast.params
         return self._frozen.eval()
@@ -163,46 +163,44 @@ class Network(RunModel):
     # ------------------------------------------------------------------------------------------------------- inputs
 
     def prepare(self, stored: Tensor, draws: Augmentation | None = None) -> Tensor:
-        """Stored images [b, C, H', W'] as inputs [b, C, H, W] on the device, laid out as the module's weights."""
+        """Turn stored images [b, C, H', W'] into inputs [b, C, H, W] on the device, in the weights' memory layout."""
         return self.inputs(stored, draws, self.memory_format)
 
     def inputs(
         self, stored: Tensor, draws: Augmentation | None, memory_format: torch.memory_format = torch.contiguous_format
     ) -> Tensor:
-        """As ``prepare``, in another layout."""
+        """As ``prepare``, in the given memory layout."""
         images = stored.to(self.device, non_blocking=True)
         return self.transform.normalize(self.transform.augment(images, draws), self.dtype, memory_format)
 
     def chunk(self, batch_size: int) -> int:
-        """How many samples to prepare at once: whole batches, ``CHUNK_BYTES`` at most."""
+        """Number of samples to prepare at once: whole batches, at most ``CHUNK_BYTES``."""
         channels = len(self.transform.mean)
         each = channels * self.transform.size[0] * self.transform.size[1] * (8 if self.dtype == torch.float64 else 4)
         return max(1, CHUNK_BYTES // (each * batch_size)) * batch_size
 
     def together(self, batch_size: int) -> int:
-        """How many batches to prepare at once."""
+        """Number of batches to prepare at once."""
         return self.chunk(batch_size) // batch_size
 
     # ------------------------------------------------------------------------------------------------------- scores
 
     def logits(self, samples: Samples, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
-        """Outputs of the loaded parameters on ``samples``, on the CPU, in the order of the samples.
-
-        Scores are taken in eval mode and without augmentation.
+        """Outputs of the loaded parameters on ``samples`` in eval mode; on the CPU, in the order of the samples.
 
         Args:
-            samples: n of them.
-            augment: a stream to draw an augmentation from.
+            samples: n samples.
+            augment: random stream for augmentation; None for no augmentation.
             output: the name of the output: ``logits`` [n, K], ``features`` [n, d], a pair's ``first``, ``second``.
         """
         return self._scores(samples.images, samples.index, partial(by_name.output, self.module, output), augment)
 
     def outputs(self, images: "Images", index: Tensor, *, output: str = LOGITS) -> Tensor:
-        """As ``logits``, of any images."""
+        """As ``logits``, for the images at ``index``."""
         return self._scores(images, index, partial(by_name.output, self.module, output), None)
 
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
-        """As ``logits``, of the model that ``task`` brought, whatever is loaded now; computed once a task."""
+        """As ``logits``, for the model that ``task`` received, whatever is loaded now; computed once per task."""
         if self._received_by is not task:
             self._received_by, self._received = task, {}
         if output not in self._received:
@@ -233,13 +231,13 @@ class Network(RunModel):
             yield self.prepare(stored, draws)
 
     def probabilities(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:
-        """Softmax of ``logits`` in float64 [n, K]: neighbours of a confident network differ far below 1e-7."""
+        """Softmax of ``logits`` in float64 [n, K]: probabilities of a confident network differ far below 1e-7."""
         return F.softmax(self.logits(samples, augment).double(), dim=1)
 
 
 @dataclass(frozen=True)
 class _Passes(ForwardPasses):
-    """Passes through the module of ``network`` as it is now, and through the received one."""
+    """Passes through the current module of ``network`` and through the received model."""
 
     network: Network
     received_module: Callable[[Tensor], Tensor]
@@ -267,7 +265,10 @@ SCORE_BATCH = 512
 
 
 def initial_params(module: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, Params]:
-    """A module whose initialisation draws from the run's own stream, and its parameters; global state untouched."""
+    """Build a module with weights drawn from the run's initialisation stream; return it and its parameters.
+
+    Torch's global random state is left unchanged.
+    """
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(torch_seed(seed, "initialisation"))
         built = module()

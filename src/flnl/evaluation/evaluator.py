@@ -265,7 +265,7 @@ class Evaluator:
             begun = {"as given": task.samples.given, **({"as held": held} if changed else {})}
             self.network.load(task.broadcast.params)
             row: dict[str, Any] = {}
-            for name, subset in rule.told(self.network, task).items():
+            for name, subset in rule.selections(self.network, task).items():
                 labels = held if subset is None or subset.labels is None else subset.labels
                 kept = torch.arange(len(held)) if subset is None else subset.positions
                 row[name] = confusion(true[kept].numpy(), labels[kept].numpy(), C)

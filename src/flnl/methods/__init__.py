@@ -1,1 +1,1 @@
-"""Methods whose parts send each other messages, a folder a paper. Configuration names them; nothing imports them."""
+"""Methods whose parts exchange messages, one folder per paper. Only the configuration refers to them."""

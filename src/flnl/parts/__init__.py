@@ -1,1 +1,1 @@
-"""Parts of one idea each that any method may use."""
+"""General parts that any method may use."""

@@ -1,4 +1,4 @@
-"""What happens to a batch before the loss: nothing, or mixup."""
+"""Batch rules: plain batches and mixup."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from flnl.core.step import Mixing
 
 @dataclass(frozen=True)
 class Plain(BatchRule):
-    """Batches as they are."""
+    """Leaves batches as they are."""
 
 
 @dataclass(frozen=True)
 class Mixup(BatchRule):
-    """One λ ~ Beta(α, α) a batch, and a permuted partner for each sample (Zhang et al. 2018; FedCorr, Sec. 3.2).
+    """Mixup: one λ ~ Beta(α, α) per batch, a permuted partner per sample (Zhang et al. 2018; FedCorr, Sec. 3.2).
 
-    The mixed target is ``λ y_i + (1-λ) y_j`` as soft labels. ``alpha=0`` or ``enabled=false`` mixes nothing, and
-    ``stages`` limits it to stages of these numbers, from 1; null means all.
+    The mixed target is the soft label ``λ y_i + (1-λ) y_j``. ``alpha=0`` or ``enabled=false`` mixes nothing. ``stages``
+    limits mixing to the stages with these numbers, from 1; null means all.
     """
 
     alpha: NonNegative
@@ -30,11 +30,11 @@ class Mixup(BatchRule):
     stages: list[PositiveCount] | None
 
     def limited_to(self) -> Sequence[int]:
-        """As ``stages`` says."""
+        """The stages that mix; empty for all."""
         return self.stages or ()
 
     def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
-        """λ and a permutation; None where nothing is mixed."""
+        """λ and a permutation; None if nothing is mixed."""
         if not self.enabled or self.alpha == 0 or (self.stages is not None and stage not in self.stages):
             return None
         return Mixing(float(rng.beta(self.alpha, self.alpha)), torch.from_numpy(rng.permutation(size)))
@@ -44,7 +44,7 @@ class Mixup(BatchRule):
         if draw is None:
             return inputs, labels
         share, partner = draw.share, draw.partner.to(inputs.device, non_blocking=True)
-        # one_hot would look at the labels' values
+        # not one_hot, which reads the labels' values
         soft = (labels[:, None] == torch.arange(num_classes, device=labels.device)).to(inputs.dtype)
         return torch.lerp(inputs[partner], inputs, share), torch.lerp(soft[partner], soft, share)
 

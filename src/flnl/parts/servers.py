@@ -1,4 +1,4 @@
-"""The server's step from the received model and the combined one to the next global model."""
+"""Server updates: compute the next global model from the current one and the combined one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class Replace(ServerUpdate):
 
 @dataclass(frozen=True)
 class Scaled(ServerUpdate):
-    """``θ_t + α_g (θ̄ − θ_t)`` with θ̄ the combined model (FedPeer, Algorithm 2); at α_g = 1 it is θ̄ to the bit.
+    """``θ_t + α_g (θ̄ − θ_t)`` with θ̄ the combined model (FedPeer, Algorithm 2); at α_g = 1 bit-identical to θ̄.
 
-    Running statistics and integers are those of the combined model.
+    Running statistics and integer buffers are those of the combined model.
     """
 
     rate: Positive
@@ -32,7 +32,7 @@ class Scaled(ServerUpdate):
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Any
     ) -> tuple[Params, Any]:
-        """The model that is sent next."""
+        """The next model."""
         if self.rate == 1:
             return combined, state
         moved = {n: params[n] + self.rate * (p - params[n]) if is_learned(n, p) else p for n, p in combined.items()}

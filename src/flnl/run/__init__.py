@@ -1,1 +1,1 @@
-"""One run, from its folder to its record."""
+"""Runs one experiment: folder, session, checkpoints, record, progress, signals, W&B."""

@@ -1,7 +1,7 @@
-"""The state on disk: written beside and renamed, with a checksum, loadable without trusting pickles.
+"""Checkpoints: written atomically, with a checksum, and loaded without executing pickled code.
 
-What is stored are dicts, lists, numbers and tensors; a dataclass is stored as its stored name and its fields, and
-comes back only if a class of that name was imported by the run that reads it.
+A checkpoint consists of dicts, lists, numbers and tensors. A dataclass is saved as its stored name and its fields, and
+can be restored only if the run has imported a class with this stored name.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ log = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 SUFFIXES = (".pt", ".sha256", ".files")
 NEWEST = "newest"
-"""The file in a folder of checkpoints that says which of them was saved last."""
+"""Name of the file, in a folder of checkpoints, that names the one saved last."""
 TYPE, FIELDS, PAYLOAD, TUPLE, SHELVED = "type of", "fields", "payload", "tuple", "shelved"
 
 
 def encode(value: Any) -> Any:
-    """``value`` as what ``torch.load(weights_only=True)`` accepts.
+    """Convert ``value`` to types that ``torch.load(weights_only=True)`` accepts.
 
     Raises:
-        TypeError: for a value that has no such form, or a dataclass without a stored name.
+        TypeError: if a value cannot be converted, or a dataclass has no stored name.
     """
     if isinstance(value, Tensor):
         return value.detach()
@@ -58,15 +58,15 @@ def encode(value: Any) -> Any:
     if isinstance(value, list):
         return [encode(v) for v in value]
     raise TypeError(
-        f"a checkpoint cannot hold a {type(value).__name__}: state is made of tensors, numbers and dataclasses"
+        f"a checkpoint cannot store a {type(value).__name__}: use tensors, numbers, text, containers or dataclasses"
     )
 
 
 def decode(value: Any) -> Any:
-    """The value that ``encode`` was given.
+    """Convert a value from ``encode`` back.
 
     Raises:
-        ValueError: for a stored name that no imported class has.
+        ValueError: if no imported class has the stored name.
     """
     if isinstance(value, list):
         return [decode(v) for v in value]
@@ -86,18 +86,18 @@ def decode(value: Any) -> Any:
 @stored("Checkpoint")
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state and what must be the same for it to go on."""
+    """A state, and what must match for a run to resume from it."""
 
     state: FederatedState
-    key: str
-    federation: str  # fingerprint
-    seconds: float  # of work so far
-    executor: Mapping[str, Any] = field(default_factory=dict)  # what computed it, as a record has it
-    lines: Mapping[str, Any] = field(default_factory=dict)  # checksums of what the run had written down, by file
+    key: str  # the run's key
+    federation: str  # fingerprint of the federation
+    seconds: float  # working time so far
+    executor: Mapping[str, Any] = field(default_factory=dict)  # record of the executor that computed the state
+    lines: Mapping[str, Any] = field(default_factory=dict)  # checksums of the lines written so far, by file
 
 
 def client_shelf(run: Path) -> Shelf[ClientState]:
-    """Where the run in the folder ``run`` puts what clients keep and memory does not hold."""
+    """Storage, in the folder ``run``, for the client states that do not fit into memory."""
 
     def to_bytes(state: ClientState) -> bytes:
         buffer = io.BytesIO()
@@ -105,16 +105,16 @@ def client_shelf(run: Path) -> Shelf[ClientState]:
         return buffer.getvalue()
 
     def from_bytes(data: bytes) -> ClientState:
-        found: ClientState = decode(torch.load(io.BytesIO(data), weights_only=True))
-        return found
+        state: ClientState = decode(torch.load(io.BytesIO(data), weights_only=True))
+        return state
 
     return Shelf(run / "clients", to_bytes, from_bytes, size_in_bytes)
 
 
 class _Hashed:
-    """A file that is written from its beginning to its end, and the checksum of what it was given.
+    """A sequentially written file that computes the checksum of the data on the way.
 
-    So a state is never in memory a second time, as bytes. An error waits for ``end``: torch would make another of it.
+    This avoids a second copy of the state in memory. Errors are raised by ``end``, since torch would replace them.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -122,7 +122,7 @@ class _Hashed:
         self._error: OSError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
-        """Take the next bytes."""
+        """Write the next bytes."""
         if self._error is None:
             try:
                 self._file.write(data)
@@ -132,10 +132,10 @@ class _Hashed:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is kept back here."""
+        """Do nothing: writes are not buffered here."""
 
     def end(self) -> bytes:
-        """The checksum, in letters.
+        """The checksum as hexadecimal digits.
 
         Raises:
             OSError: if a write failed.
@@ -150,7 +150,7 @@ def _name(rounds: int) -> str:
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
-    """Write the checkpoint of a round into ``folder`` and keep the newest ``keep``, with the files that they name."""
+    """Write a checkpoint into ``folder``; delete all but the newest ``keep`` and the client files that these need."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(checkpoint.state.round)
     clients = checkpoint.state.clients
@@ -162,7 +162,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
         hashed = _Hashed(file)
         torch.save(encode(checkpoint), hashed)  # type: ignore[arg-type]
         write_atomically(path.with_suffix(".sha256"), hashed.end())
-    write_atomically(folder / NEWEST, path.name.encode())  # before older ones go: it never names one that is not there
+    write_atomically(folder / NEWEST, path.name.encode())  # before deleting old ones: it always names an existing file
     for old in sorted(folder.glob("round_*.pt"))[:-keep]:
         for suffix in SUFFIXES:
             old.with_suffix(suffix).unlink(missing_ok=True)
@@ -172,79 +172,79 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
 
 
 def forget_after(folder: Path, rounds: int) -> None:
-    """Delete checkpoints of later rounds, which a run starting at ``rounds`` did not come through, and half files."""
+    """Delete unfinished files, and the checkpoints after round ``rounds``, from which the run now restarts."""
     if rounds and folder.exists():
         write_atomically(folder / NEWEST, _name(rounds).encode())
     else:
         (folder / NEWEST).unlink(missing_ok=True)
     for path in folder.glob("*"):
-        found = re.fullmatch(r"round_(\d{8})\.\w+", path.name)
-        if path.name.startswith(".round_") or (found and int(found.group(1)) > rounds):
+        match = re.fullmatch(r"round_(\d{8})\.\w+", path.name)
+        if path.name.startswith(".round_") or (match and int(match.group(1)) > rounds):
             path.unlink()
 
 
 class DamagedError(Exception):
-    """A checkpoint that is not what was written."""
+    """A checkpoint file is missing or differs from what was written."""
 
 
 def load(path: Path, device: torch.device = CPU) -> Checkpoint:
-    """One checkpoint; what was on a GPU comes back on ``device``, what was not stays off it.
+    """Load a checkpoint; tensors that were on a GPU are loaded onto ``device``, others onto the CPU.
 
     Raises:
-        DamagedError: if it is not what was written.
-        UserError: if it is, but another version of the package wrote it.
+        DamagedError: if the file is missing or its checksum does not match.
+        UserError: if the file is intact but this version cannot read it.
     """
     try:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         expected = path.with_suffix(".sha256").read_text().strip()
     except OSError as error:
         raise DamagedError(f"{error.strerror}: {error.filename}") from None
-    if found != expected:
+    if digest != expected:
         raise DamagedError("its checksum does not match")
     try:
         place = {f"cuda:{i}": str(device) for i in range(16)}
         checkpoint = decode(torch.load(path, weights_only=True, map_location=place))
     except Exception as error:
         raise UserError(
-            f"{path} is whole, but this version cannot read it ({error}): go on with the commit that its result.json "
-            "names, or start afresh in another folder"
+            f"{path} is intact, but this version cannot read it ({error}): use the commit named in its result.json, or "
+            "start a new run in another folder"
         ) from error
-    assert isinstance(checkpoint, Checkpoint), "nothing else is saved there"
+    assert isinstance(checkpoint, Checkpoint), "checkpoint files hold a Checkpoint"
     return checkpoint
 
 
 def newest(folder: Path, device: torch.device = CPU, recorded: int = 0) -> Checkpoint | None:
-    """The newest checkpoint that is whole; one that is damaged or gone is named in the log and the one before it taken.
+    """Load the newest intact checkpoint; damaged or missing ones are logged and skipped. None if none is left.
 
     Args:
-        folder: of the checkpoints.
-        device: where what was on a GPU is to be.
-        recorded: rounds of the newest checkpoint that the run's record knows of; 0 for none.
+        folder: the folder of checkpoints.
+        device: device for tensors that were on a GPU.
+        recorded: round of the newest checkpoint named in the run's record; 0 for none.
 
     Raises:
-        UserError: if it is whole and cannot be read.
+        UserError: if the checkpoint is intact but cannot be read.
     """
-    passed: list[str] = []
-    found = None
+    skipped: list[str] = []
+    checkpoint = None
     paths = sorted(folder.glob("round_*.pt"), reverse=True)
     last = _last_saved(folder, recorded)
     if last is not None and not any(path.name >= last for path in paths):
-        passed.append(f"{folder / last}, which was saved last, is missing")
+        skipped.append(f"{folder / last}, the last one saved, is missing")
     for path in paths:
         try:
-            found = load(path, device)
+            checkpoint = load(path, device)
             break
         except DamagedError as error:
-            passed.append(f"{path} is damaged ({error})")
-    then = "no checkpoint before it is left; starting again" if found is None else "taking the one before it"
-    for number, said in enumerate(passed, 1):
-        log.warning("%s; %s", said, then if number == len(passed) else "looking at the one before it")
-    return found
+            skipped.append(f"{path} is damaged ({error})")
+    action = "there is no earlier checkpoint; starting again" if checkpoint is None else "using the one before it"
+    for number, reason in enumerate(skipped, 1):
+        log.warning("%s; %s", reason, action if number == len(skipped) else "trying the one before it")
+    return checkpoint
 
 
 def _last_saved(folder: Path, recorded: int) -> str | None:
-    """The name of the newest checkpoint that was saved; None where none is known of."""
+    """The name of the last checkpoint saved, from the file ``newest`` and the run's record; None if neither has one."""
     try:
         named = (folder / NEWEST).read_text().strip()
     except (OSError, ValueError):

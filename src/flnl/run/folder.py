@@ -1,6 +1,6 @@
-"""The run's folder: which one it is, who may write there, and which earlier run it goes on from.
+"""Chooses and locks a run's folder, and finds the earlier run to resume.
 
-A folder holds one run. Whoever writes there holds its lock, which the system releases however the process ends.
+A folder holds one run. The process that writes to it holds its lock, which the system releases when the process ends.
 """
 
 from __future__ import annotations
@@ -22,43 +22,49 @@ from flnl.storage.records import RESULT, SWEEPS, read_record
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A locked folder and what an earlier process left in it."""
+    """A locked folder, and the record of an earlier process in it."""
 
     path: Path
     lock: FileLock
-    earlier: Mapping[str, Any] | None  # the record of the run that goes on here
+    earlier: Mapping[str, Any] | None  # the record of the run to resume; None for a new run
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the run in the folder has finished."""
         return self.earlier is not None and self.earlier.get("status") == "finished"
 
 
 def open_folder(
     *, output: str | None, output_root: str, resume: bool | str, key: str, plain: Mapping[str, Any], job: Path | None
 ) -> tuple[RunFolder, str]:
-    """The folder of this run, locked, and one line that says what was decided.
+    """Choose and lock the folder of this run; return it with a line that explains the choice ("" if none is needed).
 
-    ``job`` is the folder that a sweep has given to this job. ``resume`` is true for the newest unfinished run of this
-    ``key`` under ``output_root`` (or of earlier sweeps), or the folder of a run.
+    Args:
+        output: folder given by the user; None to choose one.
+        output_root: folder in which to create new run folders.
+        resume: True to resume the newest unfinished run with this ``key`` under ``output_root`` or of earlier sweeps;
+            or the folder of the run to resume.
+        key: the run's key.
+        plain: the resolved configuration.
+        job: folder that a sweep has assigned to this job; None outside sweeps.
 
     Raises:
         UserError: if the folder holds another run, is in use or cannot be written.
     """
     if isinstance(resume, str):
         if output is not None and _path(output).resolve() != _path(resume).resolve():
-            raise UserError(f"resume={resume} goes on in its own folder; leave output={output} out")
+            raise UserError(f"resume={resume} continues in that folder; remove output={output}")
         if read_record(_path(resume)) is None:
             raise UserError(f"resume={resume}: no run is recorded there ({RESULT} is missing or unreadable)")
         return _continue(_lock(_path(resume)), key, plain)
     if output is not None:
         return _named(_path(output), resume, key, plain)
     if resume:
-        found = _earlier(key, [_path(output_root), SWEEPS])
-        if found is not None:
-            return _continue(_lock(found), key, plain)
+        earlier = _earlier(key, [_path(output_root), SWEEPS])
+        if earlier is not None:
+            return _continue(_lock(earlier), key, plain)
     if job is not None and read_record(job) is not None:
-        return _continue(_lock(job), key, plain)  # the sweep was started again, or its scheduler has
+        return _continue(_lock(job), key, plain)  # the user or the scheduler has restarted the sweep
     fresh = job if job is not None else _unused(_path(output_root), key)
     line = f"no unfinished run of this configuration under {output_root}; starting afresh in {fresh}" if resume else ""
     return _lock(fresh), line
@@ -71,16 +77,16 @@ def _path(text: str) -> Path:
 def _named(path: Path, resume: bool, key: str, plain: Mapping[str, Any]) -> tuple[RunFolder, str]:
     folder = _lock(path)
     if folder.earlier is None:
-        left = [name for name in (RESULT, "checkpoints") if (path / name).exists()]
-        if left:
+        leftovers = [name for name in (RESULT, "checkpoints") if (path / name).exists()]
+        if leftovers:
             folder.lock.release()
-            raise UserError(f"output={path} has {left[-1]} but no readable {RESULT}; choose another folder")
+            raise UserError(f"output={path} has {leftovers[-1]} but no readable {RESULT}; choose another folder")
         return folder, f"output={path} holds no run yet; starting afresh" if resume else ""
     if not resume:
         folder.lock.release()
         raise UserError(
-            f"output={path} already holds a run ({folder.earlier.get('status')}): add resume=true to go on with it, "
-            "or choose another folder"
+            f"output={path} already holds a run ({folder.earlier.get('status')}): add resume=true to continue it, or "
+            "choose another folder"
         )
     return _continue(folder, key, plain)
 
@@ -104,14 +110,14 @@ def _short(value: Any) -> str:
 
 
 def _earlier(key: str, roots: list[Path]) -> Path | None:
-    """The newest unfinished run of this key, or else the newest finished one."""
-    found = [(path, record) for root in roots for path, record in _records(root) if recorded_key(record) == key]
-    found.sort(key=lambda item: (item[1].get("status") != "finished", *order.age(item[1]), str(item[0])))
-    return found[-1][0] if found else None
+    """The newest unfinished run with this key, or else the newest finished one; None if there is none."""
+    runs = [(path, record) for root in roots for path, record in _records(root) if recorded_key(record) == key]
+    runs.sort(key=lambda item: (item[1].get("status") != "finished", *order.age(item[1]), str(item[0])))
+    return runs[-1][0] if runs else None
 
 
 def next_in_order(output_root: str) -> int:
-    """The number of a run that begins now, above those of all runs among which ``resume=true`` would look for it."""
+    """The order number for a new run, above those of all runs that ``resume=true`` searches."""
 
     def highest(root: Path) -> int:
         return max((order.number(record) for _, record in _records(root)), default=0)
@@ -140,11 +146,15 @@ def _unused(root: Path, key: str) -> Path:
                 f"output_root={root}: {error.strerror or error}; choose a folder you can write to"
             ) from None
         return path
-    raise UserError(f"output_root={root} has no free name left for {stem}")
+    raise UserError(f"output_root={root} has no free folder name left for {stem}")
 
 
 def _lock(path: Path) -> RunFolder:
-    """Hold the folder, made where it is missing; what it records is read once it is held."""
+    """Create the folder if it is missing and lock it, then read its record.
+
+    Raises:
+        UserError: if another process holds the lock, or the folder cannot be written.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):

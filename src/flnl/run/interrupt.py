@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the loop to stop after the round in hand, a second one stops at once."""
+"""Ctrl-C and SIGTERM: the first signal stops the run after the current round, the second one stops it at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flnl.core.errors import Interrupted
 
 
 class Interruption:
-    """While entered, remembers the first signal and lets the second one through."""
+    """Context manager: records the first signal in ``number``; the second one raises ``Interrupted``."""
 
     def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)) -> None:
         self.number: int | None = None

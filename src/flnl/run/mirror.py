@@ -1,4 +1,4 @@
-"""The mirror of a run's metrics in W&B. It never asks, hangs or fails a run."""
+"""Mirrors a run's metrics to W&B. It never prompts, and never blocks or fails a run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from flnl.config.schema import Wandb
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 20.0
-"""How long W&B may take to send what is left once a run is over."""
+"""W&B's own time limit for sending the remaining data at the end of a run."""
 
 GRACE_SECONDS = 5.0
-"""W&B keeps that time itself; after so much more it is left alone if it does not."""
+"""Additional time after which the run stops waiting, in case W&B exceeds its own limit."""
 
-WORDS = {"online": "online", "run": "online", "offline": "offline", "dryrun": "offline", "disabled": "disabled"}
-"""What ``WANDB_MODE`` may say, as ``wandb.mode`` calls it."""
+MODES = {"online": "online", "run": "online", "offline": "offline", "dryrun": "offline", "disabled": "disabled"}
+"""Values of ``WANDB_MODE``, mapped to those of ``wandb.mode``."""
 
 PLACES = {"WANDB_CACHE_DIR": "cache", "WANDB_DATA_DIR": "data"}
-"""Where W&B would write below the user's home, and the folder beside its files that takes this instead."""
+"""Variables for folders that W&B would create in the user's home, and their replacements in the run's folder."""
 
 
 class Mirror:
-    """Metrics in W&B. It never asks, hangs or fails a run: what goes wrong is said in one line and left."""
+    """Metrics in W&B. It never prompts, and never blocks or fails a run: errors are logged in one line."""
 
     def __init__(self, run: Any, mode: str) -> None:
         self._run, self._mode = run, mode
@@ -41,7 +41,7 @@ class Mirror:
         """Start the mirror of the run in ``folder``; ``names`` are W&B's group, job type, name and tags."""
         mode: str = settings.mode
         if mode == "auto":
-            mode = WORDS.get(os.environ.get("WANDB_MODE", ""), "online" if _has_key() else "offline")
+            mode = MODES.get(os.environ.get("WANDB_MODE", ""), "online" if _has_key() else "offline")
         if mode == "disabled":
             return cls(None, mode)
         try:
@@ -49,9 +49,9 @@ class Mirror:
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
         if mode == "offline":
-            log.warning("W&B did not start (%s); the run's own record goes on", reason)
+            log.warning("W&B did not start (%s); the run continues without it", reason)
             return cls(None, mode)
-        log.warning("W&B cannot be reached (%s); its offline folder in %s takes the metrics", reason, folder)
+        log.warning("W&B cannot be reached (%s); metrics go to its offline folder in %s", reason, folder)
         return cls.open(replace(settings, mode="offline"), folder, key, config, **names)
 
     def log(self, row: Mapping[str, Any], step: int) -> None:
@@ -61,11 +61,11 @@ class Mirror:
         try:
             self._run.log(dict(row), step=step)
         except Exception as error:
-            log.warning("W&B stopped taking metrics (%s)", error)
+            log.warning("W&B failed to log metrics and is switched off (%s)", error)
             self._run = None
 
     def images(self, files: Sequence[Path], step: int) -> None:
-        """Send figures, each under its name."""
+        """Send figures, each under its file's name."""
         if self._run is None or not files:
             return
         try:
@@ -73,10 +73,10 @@ class Mirror:
 
             self._run.log({f"figures/{file.stem}": wandb.Image(str(file)) for file in files}, step=step)
         except Exception as error:
-            log.warning("W&B took no figures (%s)", error)
+            log.warning("W&B failed to log figures (%s)", error)
 
     def close(self, *, failed: bool, summary: Mapping[str, Any]) -> str | None:
-        """Finish; gives the folder of a run that is still to be synchronised."""
+        """Finish the mirror; return the folder of data that has yet to be synchronised, else None."""
         if self._run is None:
             return None
         try:
@@ -92,7 +92,7 @@ class Mirror:
 
 
 def _within(seconds: float, do: Callable[[], None]) -> bool:
-    """Whether ``do`` came to its end in ``seconds``; else it is left to itself. What it raises is raised here."""
+    """Run ``do`` in a thread and return whether it ended in time; otherwise it keeps running. Reraises its errors."""
     raised: list[Exception] = []
 
     def attempt() -> None:
@@ -112,13 +112,13 @@ def _within(seconds: float, do: Callable[[], None]) -> bool:
 def _start(
     settings: Wandb, folder: Path, key: str, config: Mapping[str, Any], mode: str, names: Mapping[str, Any]
 ) -> Any:
-    """A W&B run. Rows are flushed every second: its own default loses a short run to SIGTERM."""
+    """Start a W&B run that flushes rows every second: with W&B's default, SIGTERM loses the rows of short runs."""
     os.environ.setdefault("WANDB_SILENT", "true")
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it waits for its own network at the end of the process
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its upload would delay the end of the process
     for name, below in PLACES.items():
-        if os.environ.get(name, "") in ("", *_given):
+        if os.environ.get(name, "") in ("", *_assigned):
             os.environ[name] = str((folder / "wandb" / below).resolve())
-            _given.add(os.environ[name])
+            _assigned.add(os.environ[name])
     import wandb
 
     limit = {"finish_timeout": CLOSE_SECONDS, "finish_timeout_raises": True}
@@ -127,7 +127,7 @@ def _start(
         project=settings.project,
         dir=str(folder),
         mode=mode,  # type: ignore[arg-type]
-        id=f"{key[:12]}-{place[:8]}" if mode == "online" else None,  # offline, joining an earlier part is refused
+        id=f"{key[:12]}-{place[:8]}" if mode == "online" else None,  # W&B cannot resume a run by id while offline
         resume="allow" if mode == "online" else None,
         config=dict(config),
         reinit="finish_previous",
@@ -143,12 +143,12 @@ def _start(
     )
 
 
-_given: set[str] = set()
-"""Folders that an earlier run of this process chose: the next one chooses its own."""
+_assigned: set[str] = set()
+"""Folders assigned by earlier runs of this process, which a new run may replace."""
 
 
 def _has_key() -> bool:
-    """Whether W&B would find a key: in the environment, or in netrc for the host it talks to."""
+    """Whether W&B has an API key: in the environment, or in netrc for its host."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""From a configuration to a session: the run's folder is claimed, its checkpoint found, its parts built."""
+"""Opens a session from a configuration: claims the run's folder, loads its checkpoint, builds its parts."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 
 GIB = 2**30
 
-UPPER_BOUND = "upper bound, no method: it is given the truth about its clients' labels"
+UPPER_BOUND = "upper bound, not a method: it uses the ground truth of its clients' labels"
 
 OF_A_PROCESS = ("key", "rounds", "overrides", "commit", "versions", "threads", "memory_format", "device", "executor")
-"""What a record says of each process that had a part in a run."""
+"""Keys of the record that are stored for each process that worked on a run."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A run's folder, locked, and what was settled before it was: the method, the key, the configuration."""
+    """A run's locked folder, with its method, key and resolved configuration."""
 
     folder: RunFolder
     method: Method
@@ -53,19 +53,19 @@ class Claim:
     plain: Mapping[str, Any]
 
 
-def claim(cfg: DictConfig, words: Sequence[str], job: Path | None) -> Claim:
-    """Check that the method's parts fit and take the run's folder; costs no data.
+def claim(cfg: DictConfig, overrides: Sequence[str], job: Path | None) -> Claim:
+    """Check that the method's parts fit together, and lock the run's folder; reads no data.
 
     Raises:
-        UserError: for what the user can mend.
+        UserError: for errors that the user can fix.
     """
     plain = compose.resolved(cfg)
     key = identity.run_key(plain)
     method = assemble(compose.build(cfg.method), option_of)
-    _refuse_rounds(cfg, words, method)
+    _refuse_rounds(cfg, overrides, method)
     if not method.length(1):
         raise UserError(
-            f"method={method.name} has no round to run: give rounds, or the lengths of its stages, above zero"
+            f"method={method.name} has no round to run: set rounds, or the lengths of its stages, above zero"
         )
     folder, decision = open_folder(
         output=cfg.output, output_root=cfg.output_root, resume=cfg.resume, key=key, plain=plain, job=job
@@ -75,24 +75,24 @@ def claim(cfg: DictConfig, words: Sequence[str], job: Path | None) -> Claim:
     return Claim(folder, method, key, plain)
 
 
-def open_session(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
-    """Assemble a run and find the state that it starts from.
+def open_session(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Session:
+    """Assemble a run and its initial or resumed state. After an error, a new folder of the run is removed again.
 
     Raises:
-        UserError: for what the user can mend; a folder made for the run is taken away again.
+        UserError: for errors that the user can fix.
     """
     torch.set_num_threads(cfg.threads)
     threadpoolctl.threadpool_limits(cfg.threads)
     try:
-        return _assemble(cfg, words, claimed)
+        return _assemble(cfg, overrides, claimed)
     except BaseException:
         claimed.folder.lock.release()
         if claimed.folder.earlier is None:
-            _take_away(claimed.folder.path)
+            _remove_if_empty(claimed.folder.path)
         raise
 
 
-def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
+def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Session:
     folder, method, key = claimed.folder, claimed.method, claimed.key
     fabric = fabric_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
@@ -106,25 +106,25 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
         name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
     }
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
-    evaluator.aid(method.aid)  # what there is not is said now, not after rounds
-    found = None
+    evaluator.aid(method.aid)  # fail now, not after some rounds, if aid is unavailable
+    resumed = None
     if folder.earlier is not None:
         recorded = folder.earlier.get("checkpoint")
         last = recorded if isinstance(recorded, int) else 0
-        found = checkpoint.newest(folder.path / "checkpoints", network.device, last)
-    began = (found.executor if found is not None else {}) or (folder.earlier or {}).get("executor")
+        resumed = checkpoint.newest(folder.path / "checkpoints", network.device, last)
+    first_executor = (resumed.executor if resumed is not None else {}) or (folder.earlier or {}).get("executor")
     state, seconds = loop.initial_state(params), 0.0
     lines: Mapping[str, Any] = {}
-    if found is not None:
-        state, seconds, lines = _restored(found, federation, network, folder), found.seconds, found.lines
+    if resumed is not None:
+        state, seconds, lines = _restored(resumed, federation, network, folder), resumed.seconds, resumed.lines
     work = auto.Work.of(cfg, method, network, len(federation.with_data))
-    executor, chosen = auto.settled(cfg, work, network, began)
+    executor, chosen = auto.settled(cfg, work, network, first_executor)
     about = {
         "key": key,
         "key_format": identity.FORMAT,
         "identity": identity.identity(claimed.plain),
         "config": redacted_in(claimed.plain),
-        "overrides": redacted_in(list(words)),
+        "overrides": redacted_in(list(overrides)),
         "stages": [stage.describe() for stage in method.stages],
         "federation": federation.fingerprint,
         "classes": list(data.classes),
@@ -144,15 +144,16 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
     if folder.earlier is not None:
         about["started"] = folder.earlier.get("started", about["started"])
         about["earlier"] = [*folder.earlier.get("earlier", []), {k: folder.earlier.get(k) for k in OF_A_PROCESS}]
-        if found is not None:
-            _say_what_differs(folder.earlier, about)
+        if resumed is not None:
+            _print_differences(folder.earlier, about)
         progress.opening([f"going on after round {state.round}"])
-        if found is not None and not lines:
-            progress.opening(["note: its checkpoint has no checksums of what the run wrote down; that was not checked"])
+        if resumed is not None and not lines:
+            progress.opening(["note: the checkpoint has no checksums of the run's metrics; they were not checked"])
     shelf, limit = checkpoint.client_shelf(folder.path), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
-    progress.opening([f"note: files of {data.name} are known by path and size alone"] if federation.by_names else [])
+    by_names = f"note: files of {data.name} are identified by path and size only, not by their contents"
+    progress.opening([by_names] if federation.by_names else [])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
     progress.opening([f"note: the method is given the noise rate: {key}={rate:g}" for key, rate in noise_rates.items()])
     progress.stages(method)
@@ -164,32 +165,40 @@ def _assemble(cfg: DictConfig, words: Sequence[str], claimed: Claim) -> Session:
 
 
 def _restored(
-    found: checkpoint.Checkpoint, federation: Federation, network: Network, folder: RunFolder
+    resumed: checkpoint.Checkpoint, federation: Federation, network: Network, folder: RunFolder
 ) -> FederatedState:
+    """The checkpoint's state, with the model on the network's device.
+
+    Raises:
+        UserError: if the checkpoint belongs to another run or federation.
+    """
     assert folder.earlier is not None
-    same = found.federation in (federation.fingerprint, federation.names_fingerprint)
-    keys = {one.get("key") for one in (folder.earlier, *folder.earlier.get("earlier", ()))}  # a key has changed format
-    if found.key not in keys or not same:
+    same = resumed.federation in (federation.fingerprint, federation.names_fingerprint)
+    keys = {one.get("key") for one in (folder.earlier, *folder.earlier.get("earlier", ()))}  # keys may change format
+    if resumed.key not in keys or not same:
         earlier = folder.earlier.get("config", {}).get("dataset", {}).get("fingerprint")
         hint = (
             "; it was begun with dataset.fingerprint=contents" if federation.by_names and earlier == "contents" else ""
         )
         raise UserError(
-            f"{folder.path}: its checkpoint was made on another federation than the one drawn now; the data's files, "
-            f"numpy or the code that draws have changed since, so it cannot go on as the same run{hint}"
+            f"{folder.path}: its checkpoint belongs to another federation than the one drawn now: the data files, "
+            f"numpy or the code that draws it have changed since, so the run cannot be resumed{hint}"
         )
-    if found.federation == federation.names_fingerprint and not federation.by_names:
-        progress.opening(["note: its checkpoint knows files by path and size; what was in them then was not verified"])
-    params = {name: p.to(network.device) for name, p in found.state.server.params.items()}
-    return replace(found.state, server=replace(found.state.server, params=params))
+    if resumed.federation == federation.names_fingerprint and not federation.by_names:
+        progress.opening(
+            ["note: the checkpoint identifies data files by path and size; their contents were not verified"]
+        )
+    params = {name: p.to(network.device) for name, p in resumed.state.server.params.items()}
+    return replace(resumed.state, server=replace(resumed.state.server, params=params))
 
 
-def _say_what_differs(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+def _print_differences(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Print how this process differs from the one before, as far as it may change the results."""
     both = {k: (earlier.get(k), about[k]) for k in ("threads", "memory_format", "device")}
     both["executor"] = auto.shown(earlier.get("executor", {})), auto.shown(about["executor"])
     changed = [f"{k} {then} then, {now} now" for k, (then, now) in both.items() if then != now]
     if changed:
-        progress.opening([f"note: {', '.join(changed)}; the last bits of the numbers may differ from an unbroken run"])
+        progress.opening([f"note: {', '.join(changed)}; results may differ from an uninterrupted run in the last bits"])
 
 
 def _setting(cfg: DictConfig, federation: Federation) -> str:
@@ -200,9 +209,13 @@ def _setting(cfg: DictConfig, federation: Federation) -> str:
     )
 
 
-def _refuse_rounds(cfg: DictConfig, words: Sequence[str], method: Method) -> None:
-    """``rounds`` is for methods of one stage; with others it would be read by nobody."""
-    if len(method.stages) == 1 or not any(w.lstrip("+").split("=")[0] == "rounds" for w in words):
+def _refuse_rounds(cfg: DictConfig, overrides: Sequence[str], method: Method) -> None:
+    """Refuse an override of ``rounds`` for a method of several stages, which would ignore it.
+
+    Raises:
+        UserError: names the keys of the stages' lengths.
+    """
+    if len(method.stages) == 1 or not any(o.lstrip("+").split("=")[0] == "rounds" for o in overrides):
         return
     lengths = []
     for stage in method.stages:
@@ -214,11 +227,11 @@ def _refuse_rounds(cfg: DictConfig, words: Sequence[str], method: Method) -> Non
     )
 
 
-def _take_away(folder: Path) -> None:
-    """Remove a folder that holds nothing but its lock."""
+def _remove_if_empty(folder: Path) -> None:
+    """Remove a folder that contains nothing but its lock."""
     try:
         if {p.name for p in folder.iterdir()} <= {".lock"}:
             (folder / ".lock").unlink(missing_ok=True)
             folder.rmdir()
     except OSError:
-        log.debug("%s stays", folder)
+        log.debug("%s could not be removed", folder)

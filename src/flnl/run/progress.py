@@ -1,6 +1,6 @@
-"""What a person sees of a run: the parts at the start, a bar while it goes, a table at the end.
+"""Terminal output of a run: the parts at the start, a progress bar during the run, a table at the end.
 
-On a terminal the bar moves; elsewhere a line appears at the borders of stages and every half minute.
+Without a terminal, the bar becomes a line at the start and end of stages and every ``QUIET_SECONDS``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Bar:
 
     def __init__(self, total: int, done: int) -> None:
         self.console = Console(stderr=True)
-        self._lively = self.console.is_terminal
+        self._animated = self.console.is_terminal
         self._total, self._done = total, done
         self._accuracy: float | None = None
-        self._stage, self._said = "", time.monotonic()
+        self._stage, self._printed = "", time.monotonic()
         self._started = time.monotonic()
         columns = (
             TextColumn("[bold]{task.fields[stage]:<10}"),
@@ -44,7 +44,7 @@ class Bar:
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        self._bar = Progress(*columns, console=self.console, disable=not self._lively)
+        self._bar = Progress(*columns, console=self.console, disable=not self._animated)
         self._task = self._bar.add_task("rounds", total=total, completed=done, stage="", accuracy="")
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class Bar:
         self._bar.update(self._task, completed=result.state.round, stage=escape(visible(result.stage)), accuracy=shown)
         now = time.monotonic()
         border = result.stage != self._stage or result.state.round == self._total
-        if not self._lively and (border or now - self._said > QUIET_SECONDS):
+        if not self._animated and (border or now - self._printed > QUIET_SECONDS):
             pace = (now - self._started) / max(1, result.state.round - self._done)
             left = pace * (self._total - result.state.round)
             print_line(
@@ -70,31 +70,31 @@ class Bar:
                 f"about {left:.0f} s left",
                 to=sys.stderr,
             )
-            self._said = now
+            self._printed = now
         self._stage = result.stage
 
 
 def _console(*, stderr: bool) -> Console:
-    """Tables are as wide as the terminal, and whole where there is none."""
+    """A console as wide as the terminal; without a terminal, wide enough for whole tables."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=200)
 
 
 def opening(lines: Sequence[str]) -> None:
-    """What is about to run, before it does."""
+    """Print lines about the run before it starts."""
     for line in lines:
         print_line(line, to=sys.stderr)
 
 
 def stages(method: Method) -> None:
-    """The active parts of every stage, side by side."""
+    """Print a table of the active parts of all stages, side by side."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(cell(method.title), style="dim")
     for stage in method.stages:
         table.add_column(cell(stage.name), overflow="fold")
     parts = [stage.parts() for stage in method.stages]
-    for slot in dict.fromkeys(slot for found in parts for slot in found):
-        table.add_row(cell(slot), *(cell(found.get(slot, "")) for found in parts))
+    for slot in dict.fromkeys(slot for by_slot in parts for slot in by_slot):
+        table.add_row(cell(slot), *(cell(by_slot.get(slot, "")) for by_slot in parts))
     _console(stderr=True).print(table)
 
 
@@ -117,13 +117,13 @@ ROWS = (
     ("changed", "labels changed", ""),
     ("participations", "participations (local trainings)", ""),
     ("left_out", "local trainings left out as non-finite", "of participations"),
-    ("bytes", "bytes that travelled", "B"),
+    ("bytes", "bytes sent", "B"),
     ("wall_time_s", "wall time", "s"),
 )
 
 
 def closing(title: str, numbers: Mapping[str, Any]) -> None:
-    """The table at the end."""
+    """Print the table of results at the end of a run."""
     print_line(title)
     table = Table(show_header=False)
     table.add_column()
@@ -136,9 +136,9 @@ def closing(title: str, numbers: Mapping[str, Any]) -> None:
 
 
 def _share(count: float, numbers: Mapping[str, Any]) -> str:
-    """How many local trainings, and what share of all of them."""
-    made = float(numbers.get("participations") or 0)
-    return f"{count:,.0f}" + (f" ({100 * count / made:.2f} %)" if made else "")
+    """A number of local trainings, with its percentage of all local trainings."""
+    total = float(numbers.get("participations") or 0)
+    return f"{count:,.0f}" + (f" ({100 * count / total:.2f} %)" if total else "")
 
 
 def _shown(value: float, unit: str) -> str:

@@ -1,6 +1,6 @@
-"""The record of a run: lines a round and an evaluation, and the result.
+"""The record of a run: a line per round and per evaluation, and the result.
 
-The files in the run's folder are the record; everything else may be lost without loss.
+The files in the run's folder are the complete record; copies elsewhere, as in W&B, are not needed.
 """
 
 from __future__ import annotations
@@ -35,31 +35,35 @@ class Record:
         self.about = dict(about)
 
     def go_on_after(self, rounds: int, known: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Go on after the lines that a checkpoint at ``rounds`` knows by these checksums; gives the evaluations so far.
+        """Continue after the lines of the first ``rounds`` rounds; return their evaluations.
+
+        Args:
+            rounds: the checkpoint's round.
+            known: the checkpoint's checksums of these lines, by file.
 
         Raises:
-            UserError: if they are not what was written.
+            UserError: if the lines do not match the checksums.
         """
-        checksums = {name: Checksums.read(held) for name, held in known.items()}
+        checksums = {name: Checksums.read(checksum) for name, checksum in known.items()}
         try:
             self.corrections.go_on_after(rounds, checksums.get(lines.CORRECTIONS))
             rows = self.metrics.go_on_after(rounds, checksums.get(lines.METRICS))
         except DamagedLinesError as error:
-            raise UserError(f"{error}: put back a copy of the file, or start the run anew in another folder") from None
+            raise UserError(f"{error}: put back a copy of the file, or start a new run in another folder") from None
         return [row for row in rows if row["kind"] == "evaluation"]
 
     def cut(self) -> None:
-        """Take away the lines that were written after those gone on after."""
+        """Delete the lines after those that ``go_on_after`` kept."""
         self.corrections.cut()
         self.metrics.cut()
 
     @property
     def checksums(self) -> dict[str, Any]:
-        """Of the lines so far, as checkpoints and ``result.json`` hold them."""
+        """Checksums of the lines so far, as stored in checkpoints and ``result.json``."""
         return lines.described((self.metrics, self.corrections))
 
     def round(self, result: RoundResult, seconds: float) -> dict[str, Any]:
-        """Write the lines of a round; gives what a mirror should show of it."""
+        """Write the lines of a round; return the values for the mirror."""
         counters = result.state.counters
         row: dict[str, Any] = {
             "kind": "round",
@@ -85,19 +89,19 @@ class Record:
         return shown
 
     def sync(self) -> None:
-        """Put on the disk what has been written so far."""
+        """Flush all lines to disk."""
         self.metrics.sync()
         self.corrections.sync()
 
     def result(self, status: str, **more: Any) -> dict[str, Any]:
-        """Write ``result.json``."""
-        found = {"status": status, **self.about, **more, lines.CHECKSUMS: self.checksums}
-        write_atomically(self.folder / RESULT, (json.dumps(plain(found), indent=1, default=str) + "\n").encode())
-        return found
+        """Write ``result.json`` and return its content."""
+        record = {"status": status, **self.about, **more, lines.CHECKSUMS: self.checksums}
+        write_atomically(self.folder / RESULT, (json.dumps(plain(record), indent=1, default=str) + "\n").encode())
+        return record
 
 
 def environment() -> dict[str, Any]:
-    """Commit and versions, as far as they can be told."""
+    """Commit, versions and machine, as far as they are known."""
     names = (
         "torch",
         "torchvision",
@@ -120,18 +124,13 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """That of the checkout that runs; None for an installed package, around which another's repository may lie."""
+    """The commit of this package's checkout; None for an installed package, even inside some other repository."""
     if not (CONF.parent / ".git").exists():
         return None
 
-    def git(*words: str) -> str:
-        command = [
-            "git",
-            "--no-optional-locks",
-            "-C",
-            str(CONF.parent),
-            *words,
-        ]  # a killed run must leave no lock behind
+    def git(*arguments: str) -> str:
+        # --no-optional-locks: a killed run must leave no lock behind
+        command = ["git", "--no-optional-locks", "-C", str(CONF.parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:

@@ -1,4 +1,4 @@
-"""A run that is open: its parts, its state and its record, from the first round to the last."""
+"""A session: an open run's parts, state and record, from the first round to the last."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 60.0
 
 GROWS = ("rounds", *(f.name for f in fields(Counters)), "bytes", "wall_time_s")
-"""What a record has beside its metrics that grows with the run; W&B's summary shows it."""
+"""Keys of the record, besides its metrics, that grow with the run; W&B's summary shows them."""
 
 
 class Session:
@@ -66,10 +66,10 @@ class Session:
         self._record = Record(folder.path, about)
         self._earlier_seconds, self._started = seconds, time.monotonic()
         self._saved, self._saved_round = time.monotonic(), state.round
-        self._known_lines = lines  # their checksums at the checkpoint
+        self._known_lines = lines  # checksums of the lines at the checkpoint
         self._evaluations: list[Mapping[str, float]] = []
         self._mirror: mirror.Mirror | None = None
-        self.unsynchronised: str | None = None  # the offline folder of W&B, once it is closed
+        self.unsynchronised: str | None = None  # W&B's offline folder, after closing
 
     def __enter__(self) -> Self:
         try:
@@ -82,7 +82,7 @@ class Session:
         self._evaluations = list(self._record.go_on_after(self.state.round, self._known_lines))
         (self.folder.path / "error.log").unlink(missing_ok=True)
         checkpoint.forget_after(self.folder.path / "checkpoints", self.state.round)
-        self._record.result("interrupted", **self._grown())  # what a killed run must say; it knows of no line cut below
+        self._record.result("interrupted", **self._grown())  # the status if killed; must precede cutting the lines
         self._record.cut()
         wandb = schema.Wandb(**OmegaConf.to_container(self.cfg.wandb, resolve=True))  # type: ignore[arg-type]
         about = self._record.about
@@ -104,7 +104,7 @@ class Session:
         self.release()
 
     def release(self) -> None:
-        """End what works for the run, and let others have its folder."""
+        """Close the executor and release the folder's lock."""
         try:
             self.executor.close()
         finally:
@@ -113,23 +113,23 @@ class Session:
     # ------------------------------------------------------------------------------------------------------ running
 
     def federated(self) -> loop.Federated:
-        """What the loop works with, besides the state."""
+        """The loop's input, besides the state."""
         cfg = self.cfg
         training = Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
         settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial)
         return loop.Federated(self.method, self.federation, self.executor, self.evaluator, settings)
 
     def results(self) -> Iterator[RoundResult]:
-        """The rounds that are left; none where ``max_rounds`` has been reached before."""
+        """Run the remaining rounds; none if ``max_rounds`` has been reached already."""
         return iter(()) if self.enough else loop.rounds(self.federated(), self.state)
 
     @property
     def over(self) -> bool:
-        """Whether the method has come to its end."""
+        """Whether all rounds of the method are done."""
         return self.state.round >= self.rounds
 
     def demand_training(self) -> None:
-        """Refuse to call a run finished that has learned nothing.
+        """Check, at the end, that the run has trained at all.
 
         Raises:
             NonFiniteError: if every local training of the whole run was left out.
@@ -137,22 +137,22 @@ class Session:
         counters = self.state.counters
         if 0 < counters.participations == counters.left_out:
             raise NonFiniteError(
-                f"all {counters.left_out:,} local trainings came back with non-finite parameters and were left out, so "
-                f"the model has learned nothing: try a smaller train.lr (it is {self.cfg.train.lr:g}) in a new run, or "
+                f"all {counters.left_out:,} local trainings returned non-finite parameters and were left out, so the "
+                f"model has learned nothing: try a smaller train.lr (it is {self.cfg.train.lr:g}) in a new run, or "
                 "on_nonfinite=stop to end at the first of them"
             )
 
     @property
     def enough(self) -> bool:
-        """Whether to leave here: at the end, or at ``max_rounds``."""
+        """Whether to stop: all rounds are done, or ``max_rounds`` is reached."""
         return self.over or (self.cfg.max_rounds is not None and self.state.round >= self.cfg.max_rounds)
 
     def log(self, result: RoundResult) -> None:
-        """Write down a round."""
+        """Record a round."""
         self.state = result.state
         if result.evaluation is not None:
-            found = self.evaluator.estimates(result.state)
-            result = replace(result, evaluation={**result.evaluation, **found})
+            estimates = self.evaluator.estimates(result.state)
+            result = replace(result, evaluation={**result.evaluation, **estimates})
         shown = self._record.round(result, self.seconds)
         if result.evaluation is not None:
             self._evaluations.append(result.evaluation)
@@ -160,7 +160,7 @@ class Session:
             self._mirror.log(shown, result.state.round)
 
     def keep(self, *, now: bool) -> None:
-        """Save the state where that is due, or ``now``."""
+        """Save a checkpoint if one is due, or if ``now``."""
         state, every = self.state, self.cfg.checkpoint.every
         due = time.monotonic() - self._saved >= CHECKPOINT_SECONDS if every is None else state.round % every == 0
         if not (due or now) or state.round == self._saved_round:
@@ -176,7 +176,7 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """Seconds of work on this run, earlier processes included."""
+        """Working time of this run in seconds, including earlier processes."""
         return self._earlier_seconds + time.monotonic() - self._started
 
     def _grown(self) -> dict[str, Any]:
@@ -198,22 +198,22 @@ class Session:
     def close(self, status: str) -> dict[str, Any]:
         """Write the products, the result and the figures, and end the mirror.
 
-        Somebody waits for an interrupted run to leave: it writes its result alone.
+        An interrupted run writes only its result, to exit quickly.
         """
-        waited_for = status == "interrupted"
-        if self.cfg.products and not waited_for:
+        hurry = status == "interrupted"
+        if self.cfg.products and not hurry:
             self._products()
-        seen = {"clients": self.evaluator.clients(self.state), "selection": [] if waited_for else self._selection()}
-        record = self._record.result(status, **self._grown(), **{name: rows for name, rows in seen.items() if rows})
-        if self.cfg.figures and not waited_for:
+        tables = {"clients": self.evaluator.clients(self.state), "selection": [] if hurry else self._selection()}
+        record = self._record.result(status, **self._grown(), **{name: rows for name, rows in tables.items() if rows})
+        if self.cfg.figures and not hurry:
             self._draw()
         self._end_mirror(record, failed=False)
         return record
 
     def _selection(self) -> list[dict[str, Any]]:
-        """What the batch rule would make of the first clients' samples now; what fails costs a warning."""
+        """The batch rule's current selections on the first clients, for the record; an error is only logged."""
         rows: list[dict[str, Any]] = []
-        with forgiven(log, "what the clients select could not be recorded"):
+        with forgiven(log, "the clients' sample selections could not be recorded"):
             clients = self.federation.with_data
             rule = self.method.at(max(self.state.round - 1, 0), len(clients))[0].batch
             tasks = loop.next_tasks(self.federated(), self.state, clients[:FIRST_CLIENTS])
@@ -221,10 +221,10 @@ class Session:
         return rows
 
     def _products(self) -> None:
-        """Write ``model.pt`` and ``labels.csv``; what fails is said in one line and hides no run.
+        """Write ``model.pt`` and ``labels.csv``; other errors than a full disk are only logged.
 
         Raises:
-            DiskFullError: with no space for them the run is not finished: it can go on to its end later.
+            DiskFullError: if there is no space for them; the run can be resumed and finished later.
         """
         products: dict[str, Callable[[], ModelFile | LabelTable]] = {
             model_file.NAME: self._model_file,
@@ -236,7 +236,7 @@ class Session:
 
     @property
     def shown(self) -> FederatedState:
-        """The state with the model that was evaluated in the place of the one that would be sent next."""
+        """The state with the evaluated model in place of the model to send next."""
         params = loop.shown(self.method, self.state, len(self.federation.with_data))
         return replace(self.state, server=replace(self.state.server, params=params))
 
@@ -256,7 +256,7 @@ class Session:
         )
 
     def _draw(self) -> None:
-        """Draw the figures; what cannot be drawn costs a warning and nothing else.
+        """Draw the figures; other errors than a full disk are only logged.
 
         Raises:
             DiskFullError: if there is no space for them.
@@ -270,14 +270,14 @@ class Session:
             self._mirror.images(files, self.state.round)
 
     def fail(self, error: BaseException, trace: str) -> None:
-        """Write down what went wrong, where somebody will look."""
+        """Record an error in ``error.log`` and ``result.json``."""
         record: dict[str, Any] = {}
         try:
             write_atomically(self.folder.path / "error.log", redacted(trace).encode(errors="backslashreplace"))
             failure = redacted(f"{type(error).__name__}: {error}")
             record = self._record.result("failed", error=failure, **self._grown())
         except DiskFullError as second:
-            log.debug("%s, either", second)
+            log.debug("the failure could not be written (%s)", second)
         except Exception as second:
             log.warning("the failure could not be written to %s (%s)", self.folder.path, second)
         self._end_mirror(record, failed=True)

@@ -1,4 +1,4 @@
-"""One run from a composed configuration to its end, as an ordinary function for tests, notebooks and sweeps to call."""
+"""Runs one experiment from a composed configuration; a plain function for commands, sweeps, notebooks and tests."""
 
 from __future__ import annotations
 
@@ -28,55 +28,55 @@ from flnl.storage.records import RESULT
 log = logging.getLogger(__name__)
 
 Status = Literal["finished", "stopped", "interrupted"]
-"""How a run left off; stopped: at ``max_rounds``."""
+"""How a run ended; "stopped" means at ``max_rounds``."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run."""
+    """The outcome of a run."""
 
     status: Status
     folder: Path
-    record: Mapping[str, Any]  # its result.json
-    signal: int | None = None  # that interrupted it
+    record: Mapping[str, Any]  # content of its result.json
+    signal: int | None = None  # the signal that interrupted it
 
 
 def train(
     cfg: DictConfig,
-    words: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     job: Path | None = None,
     *,
     opened: Callable[[Session], object] = lambda run: None,
     stop: Interruption | None = None,
 ) -> Outcome:
-    """Run what ``cfg`` says, or go on with it.
+    """Run the experiment ``cfg``, or resume it.
 
     Args:
-        cfg: ``conf/config.yaml`` with overrides, composed.
-        words: the overrides as typed, to print the command that goes on with the run.
-        job: the folder that a sweep gives to this job; the sweep then says how to go on.
-        opened: told of the run before its first round.
-        stop: an interruption that is being listened for already.
+        cfg: the composed configuration: ``conf/config.yaml`` with overrides.
+        overrides: the overrides as typed, to print the command that resumes the run.
+        job: folder that a sweep assigns to this job; the sweep then prints how to resume.
+        opened: called with the session before its first round.
+        stop: an interruption that is already active; None to handle signals here.
 
     Raises:
-        UserError: for what the user can mend.
+        UserError: for errors that the user can fix.
         NonFiniteError: if every local training of the run diverged.
     """
     connect(cfg, words)
     check_config(cfg)
     check_machine(cfg)
     if job is None:  # one protocol may serve all methods of a sweep
-        check_read(cfg, words)
-    claimed = opening.claim(cfg, words, job)
+        check_read(cfg, overrides)
+    claimed = opening.claim(cfg, overrides, job)
     if claimed.folder.finished:
         assert claimed.folder.earlier is not None
         claimed.folder.lock.release()
         earlier = claimed.folder.earlier
-        if (wrong := lines.damage(claimed.folder.path, earlier)) is not None:
-            log.warning("%s; the numbers below are of %s, which was written with them", wrong, RESULT)
+        if (damage := lines.damage(claimed.folder.path, earlier)) is not None:
+            log.warning("%s; the numbers below are from %s, written before the damage", damage, RESULT)
         progress.closing(f"finished earlier: {claimed.folder.path}", {**earlier, **earlier.get("metrics", {})})
         return Outcome("finished", claimed.folder.path, earlier)
-    run = opening.open_session(cfg, words, claimed)
+    run = opening.open_session(cfg, overrides, claimed)
     with run, Interruption() if stop is None else nullcontext(stop) as stop:
         opened(run)
         try:
@@ -101,35 +101,35 @@ def train(
                 print_line(f"wandb sync {run.unsynchronised}", to=sys.stderr)
     progress.closing(f"{status}: {run.folder.path}", {**record, **record["metrics"]})
     if status != "finished" and job is None:
-        print_line(f"to go on: {command(_again(words, run.folder.path))}", to=sys.stderr)
+        print_line(f"to go on: {command(_again(overrides, run.folder.path))}", to=sys.stderr)
     return Outcome(status, run.folder.path, record, stop.number if status == "interrupted" else None)
 
 
-def _again(words: Sequence[str], folder: Path) -> list[str]:
-    """The words that resume: the same overrides, without what was only said of this start."""
-    kept = without(words, "resume", "output", "max_rounds")
+def _again(overrides: Sequence[str], folder: Path) -> list[str]:
+    """The overrides that resume the run: the same ones, except those that concern only this start."""
+    kept = without(overrides, "resume", "output", "max_rounds")
     path = str(folder)
-    if not re.fullmatch(r"[\w./-]+", path):  # Hydra's grammar would read commas and brackets
+    if not re.fullmatch(r"[\w./-]+", path):  # quote what Hydra's grammar would interpret, such as commas
         path = "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
     return [*kept, f"resume={path}"]
 
 
-def without(words: Sequence[str], *keys: str) -> list[str]:
-    """The words that do not set one of these keys.
+def without(overrides: Sequence[str], *keys: str) -> list[str]:
+    """The overrides that set none of these keys.
 
     >>> without(["seed=1", "+resume=true"], "resume")
     ['seed=1']
     """
-    return [w for w in words if w.split("=")[0].lstrip("+") not in keys]
+    return [override for override in overrides if override.split("=")[0].lstrip("+") not in keys]
 
 
-def command(words: Sequence[str]) -> str:
-    """The command line that starts a run with these words, as this process was started."""
+def command(arguments: Sequence[str]) -> str:
+    """The command line with these arguments that starts the same program as this process."""
     started = Path(sys.argv[0])
     if started.name == "flnl":
         on_path = shutil.which("flnl")
         return shlex.join(
-            ["flnl" if on_path and Path(on_path).resolve() == started.resolve() else str(started), *words]
+            ["flnl" if on_path and Path(on_path).resolve() == started.resolve() else str(started), *arguments]
         )
     python = "python" if shutil.which("python") == sys.executable else sys.executable
-    return shlex.join([python, "-m", "src.main" if started.parts[-2:] == ("src", "main.py") else "flnl", *words])
+    return shlex.join([python, "-m", "src.main" if started.parts[-2:] == ("src", "main.py") else "flnl", *arguments])

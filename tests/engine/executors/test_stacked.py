@@ -23,8 +23,8 @@ from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
+from flnl.engine.jobs import Reduce
 from flnl.engine.local.sgd import LocalTraining
-from flnl.engine.loop import Reduce
 from flnl.engine.network import Network
 from flnl.engine.stacked.eligibility import why_not
 from flnl.engine.stacked.schedule import runs

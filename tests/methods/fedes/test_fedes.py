@@ -228,7 +228,7 @@ def test_an_oracle_makes_a_run_an_upper_bound_that_says_so(tmp_path: Path, capsy
     words = [*BY_NAME["fedes_of_an_oracle"].words, "executor=sequential"]
     ran = run(words, tmp_path / "run")
     said = capsys.readouterr().err
-    assert "upper bound, no method" in said
+    assert "upper bound, not a method" in said
     assert "fedes (upper bound)" in said
     assert "truth" in ran.record["upper_bound"]
     assert read(ran.folder).title.startswith("fedes (upper bound) on digits")

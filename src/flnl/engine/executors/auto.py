@@ -1,7 +1,7 @@
-"""Which executor runs the clients, where nobody says: a rule on the configuration and the kind of device.
+"""Chooses the executor for ``executor=auto``: a rule on the configuration and the kind of device.
 
-No timing, no load: two runs with one configuration are computed in the same way, and a run that goes on keeps what it
-began with.
+The rule does not depend on timings or load: two runs with the same configuration use the same executor, and a resumed
+run keeps the one it started with.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from flnl.engine.stacked.eligibility import why_not
 from flnl.storage.records import RESULT
 
 STACKED_PARAMETERS = 100_000
-"""Up to so many parameters a step costs little beside its overhead. An MLP on digits has 4,810, LeNet-5 62,006."""
+"""Up to this many parameters, overhead dominates a step's cost. An MLP on digits has 4,810, LeNet-5 62,006."""
 STACKED_PRODUCTS = 2_500_000
-"""Multiply-adds of a forward pass on one batch, up to which the same holds. On batches of 10 the MLP has 0.05 million,
-the CNN on digits 0.8 and LeNet-5 6.5: stacked, ten clients of the first two take half the time and less, LeNet-5's a
-seventh more."""
+"""Multiply-adds of a forward pass on one batch up to which overhead dominates. With batches of 10, the MLP has 0.05
+million, the CNN on digits 0.8 and LeNet-5 6.5: stacking ten clients halves the time or better for the first two, and
+adds a seventh for LeNet-5."""
 STACKED_CLIENTS = 4
-"""Fewer clients in a cohort are not worth a stack."""
+"""Smallest cohort that is worth stacking."""
 
 
 @dataclass(frozen=True)
 class Auto(ExecutorChoice):
-    """What the rule chooses from: how each executor would be built."""
+    """The candidates: a factory for each executor."""
 
     sequential: Inner
     stacked: Inner
@@ -48,20 +48,20 @@ class Auto(ExecutorChoice):
 
 @dataclass(frozen=True)
 class Work:
-    """What the rule looks at."""
+    """Inputs of the rule."""
 
-    model: str  # its name
+    model: str  # name of the model's class
     parameters: int
     products: int  # multiply-adds of a forward pass on one batch
     cohorts: Mapping[str, int]  # clients in a cohort, by stage
-    device: str  # its kind
-    cores: int  # processes of as many threads as this one that fit the cores
-    shared: bool = False  # the cores are other jobs', too
-    unstackable: str | None = None  # why its clients cannot be stacked, where they cannot
+    device: str  # "cpu" or "cuda"
+    cores: int  # processes with this one's number of threads that fit the cores
+    shared: bool = False  # other jobs use the same cores
+    unstackable: str | None = None  # why clients cannot be stacked; None if they can
 
     @classmethod
     def of(cls, cfg: DictConfig, method: Method, network: Network, clients: int) -> Work:
-        """The work of a run of ``method`` on so many ``clients``."""
+        """The work of a run of ``method`` with this number of ``clients``."""
         return cls(
             model=registry.stored_name(str(cfg.model._target_)),
             parameters=sum(p.numel() for p in network.module.parameters()),
@@ -75,7 +75,7 @@ class Work:
 
 
 def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None:
-    """Why the clients of a method cannot be stacked in some stage; None where they can."""
+    """Why some stage of the method cannot stack clients; None if all stages can."""
     training = schema.Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
     for stage in method.stages:
         job = LocalTraining(training, stage.batch, stage.local, stage.gradient, stage.exchange)
@@ -85,7 +85,7 @@ def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None
 
 
 def _beside_others() -> bool:
-    """Whether this is a job of a sweep whose jobs run at once."""
+    """Whether this is a job of a sweep that runs several jobs at a time."""
     if not HydraConfig.initialized():
         return False
     chosen = HydraConfig.get()
@@ -104,7 +104,7 @@ def products(network: Network) -> int:
 
 
 def choose(work: Work) -> tuple[str, str]:
-    """The executor's name, and why it is chosen."""
+    """Return the name of the chosen executor, and the reason."""
     cohort = max(work.cohorts.values())
     if work.device != "cpu":
         if work.unstackable is None:
@@ -134,13 +134,13 @@ def _chains(cohorts: Mapping[str, int]) -> str:
 
 
 def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any) -> tuple[Executor, str]:
-    """The executor of a run, and a line that names it and says why.
+    """Build the executor of a run; return it with a line that names it and gives the reason.
 
     Args:
         cfg: the run's configuration.
-        work: what the rule looks at.
-        network: what the executor runs clients on.
-        earlier: what the run's record says of the executor it began with, where it goes on.
+        work: inputs of the rule.
+        network: the network to run clients on.
+        earlier: when resuming, the record of the executor that the run started with; else None.
     """
     plain: Any = OmegaConf.to_container(cfg.executor, resolve=True)
     if located(str(plain["_target_"])) is not Auto:
@@ -154,9 +154,9 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any) -> tupl
     return executor, f"executor: {shown(described(executor))}: {reason}"
 
 
-def shown(found: Mapping[str, Any] | str) -> str:
-    """An executor in a few words, as in ``processes, 2 workers``."""
-    record = _record(found)
+def shown(recorded: Mapping[str, Any] | str) -> str:
+    """A short description of an executor, such as ``processes, 2 workers``."""
+    record = _record(recorded)
     inner, workers = _record(record.get("inner", "sequential")).get("name"), record.get("workers")
     parts = [
         str(record.get("name")),
@@ -166,12 +166,12 @@ def shown(found: Mapping[str, Any] | str) -> str:
     return ", ".join(parts)
 
 
-def _record(found: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    """What a record says of an executor; at first it was the name alone."""
-    return found if isinstance(found, Mapping) else {"name": found}
+def _record(recorded: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    """A recorded executor as a mapping; early records hold only its name."""
+    return recorded if isinstance(recorded, Mapping) else {"name": recorded}
 
 
 def _node(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of what a record describes, with the stored name of its class."""
+    """The configuration of a recorded executor, with the stored name of its class."""
     settings = {k: _node(v) if isinstance(v, Mapping) else v for k, v in record.items() if k != "name"}
     return {**settings, "_partial_": True, **({"_target_": record["name"]} if "name" in record else {})}

@@ -1,4 +1,4 @@
-"""How a cohort is cut into pieces of work: whole blocks while there is plenty, single clients for an even end."""
+"""Splits a cohort into pieces of work: whole blocks at first, single clients at the end to balance the load."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from flnl.core.execution import BLOCK
 
 @dataclass(frozen=True)
 class Piece:
-    """What a worker is handed at once: ``positions`` of tasks, in order.
+    """A piece of work for one worker: ``positions`` of tasks, in order.
 
-    Whole blocks are reduced by the worker; the results of other pieces go to the parent, which reduces them in order.
+    The worker reduces whole blocks; for other pieces it returns results, and the parent reduces them in order.
     """
 
     positions: tuple[int, ...]
@@ -20,16 +20,15 @@ class Piece:
 
 
 def plan(sizes: Sequence[int], groups: Sequence[Sequence[int]], workers: int) -> list[Piece]:
-    """Pieces in the order of handing out, the largest first.
+    """Split tasks into pieces, in the order of dispatch, the largest first.
 
-    A block stays whole where the smaller ones together keep the other workers busy for as long as it takes; the rest
-    are handed out a group at a time. Which pieces there are moves no bit: a block is reduced in the order of its
-    tasks, where it runs or in the parent.
+    A block stays whole if the smaller blocks keep the other workers busy for as long as it takes; the others are split
+    into groups. The split does not affect results: a block is always reduced in the order of its tasks.
 
     Args:
-        sizes: samples of each task.
-        groups: positions that have to be run together, as ``Executor.groups`` gives them.
-        workers: how many there are.
+        sizes: number of samples of each task.
+        groups: positions that must run together, from ``Executor.groups``.
+        workers: number of workers.
     """
 
     def samples(positions: Sequence[int]) -> int:
@@ -46,14 +45,14 @@ def plan(sizes: Sequence[int], groups: Sequence[Sequence[int]], workers: int) ->
 
 
 def _unions(count: int, groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The smallest sets of positions that are both whole blocks and whole groups, each in order."""
-    owner = list(range(count))  # of each position, the first position of its set
+    """The smallest sets of positions that consist of whole blocks and of whole groups, each in order."""
+    owner = list(range(count))  # for each position, the first position of its set
 
     def join(positions: Sequence[int]) -> None:
         owners = {owner[i] for i in positions}
         first = min(owners)
-        for i, own in enumerate(owner):
-            if own in owners:
+        for i, start in enumerate(owner):
+            if start in owners:
                 owner[i] = first
 
     for first in range(0, count, BLOCK):
@@ -61,4 +60,4 @@ def _unions(count: int, groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]
     for group in groups:
         if len({owner[i] for i in group}) > 1:
             join(group)
-    return [tuple(i for i, own in enumerate(owner) if own == first) for first in sorted(set(owner))]
+    return [tuple(i for i, start in enumerate(owner) if start == first) for first in sorted(set(owner))]

@@ -1,4 +1,4 @@
-"""A call of ``Executor.map`` on many workers: hand out, take back, put in order, and run again what was lost."""
+"""``Executor.map`` on many workers: dispatches pieces, orders their results, and reruns the pieces of lost workers."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ V = TypeVar("V")
 Signature = dict[str, tuple[torch.Size, torch.dtype]]
 
 DEATHS = 3
-"""Workers that the same clients may cost before the run is given up."""
+"""The run fails after the same clients have killed this many workers."""
 
 
 class WorkerLostError(Exception):
-    """Workers keep dying of the same clients."""
+    """Workers keep dying while they run the same clients."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """In place of an answer: the worker is gone."""
+    """Stands for an answer: the worker died."""
 
-    who: str
-    how: str
+    who: str  # which worker
+    how: str  # how it ended
 
 
 class Crew(Protocol):
-    """Workers, numbered from 0, that have one piece of work in hand at most and start when they get their first."""
+    """Workers numbered from 0; each handles one piece of work at a time and starts when it gets its first."""
 
     workers: int
 
     def begin(self, params: Params, call: bytes) -> None:
-        """A call begins; what was handed out in the last one has come back."""
+        """Start a call of ``map``; no piece of an earlier call is outstanding."""
         ...
 
     def hand(self, worker: int, work: bytes) -> None:
-        """Give an idle worker something to do. One that was lost is replaced."""
+        """Give an idle worker a piece of work; replace the worker if it was lost."""
         ...
 
     def answers(self) -> list[tuple[int, bytes | Lost]]:
-        """What has come back, by worker; waits until something has."""
+        """Wait for at least one answer; return the answers that have arrived, with their workers."""
         ...
 
     def abandon(self) -> None:
-        """Give up what is in hand, and the workers that have it."""
+        """Drop all outstanding work and end the workers that have it."""
         ...
 
     def close(self) -> None:
@@ -77,10 +77,10 @@ def run(
     tasks: Sequence[ClientTask],
     reduce: Callable[[list[T]], Block[V, T]],
 ) -> Iterator[Block[V, T]]:
-    """The blocks of a call, in order.
+    """Run one call of ``map``; yield its blocks in order.
 
     Raises:
-        WorkerLostError: if the same clients have cost ``DEATHS`` workers.
+        WorkerLostError: if the same clients have killed ``DEATHS`` workers.
         Exception: what the job raised, with the worker's traceback as its cause.
     """
     waiting = plan([len(task.samples) for task in tasks], groups, crew.workers)
@@ -93,37 +93,41 @@ def run(
                 worker, piece = idle.pop(0), waiting.pop(0)
                 in_hand[worker] = piece
                 crew.hand(worker, encode(([tasks[i] for i in piece.positions], piece.whole), shared))
-            yield from order.ready()  # the workers go on meanwhile
+            yield from order.ready()  # workers continue meanwhile
             for worker, answer in crew.answers() if in_hand else ():
                 piece = in_hand.pop(worker)
                 idle.append(worker)
                 if isinstance(answer, Lost):
                     deaths[piece] += 1
-                    _say(answer, [tasks[i].client for i in piece.positions], deaths[piece])
+                    _report_loss(answer, [tasks[i].client for i in piece.positions], deaths[piece])
                     waiting.insert(0, piece)
                     continue
-                found = decode(answer, shared)
-                if isinstance(found, Failure):
-                    raise found.error from RaisedInWorkerError(found.trace)
-                order.take(piece, found)
+                results = decode(answer, shared)
+                if isinstance(results, Failure):
+                    raise results.error from RaisedInWorkerError(results.trace)
+                order.take(piece, results)
     finally:
         if in_hand:
             crew.abandon()
 
 
-def _say(lost: Lost, clients: Sequence[int], deaths: int) -> None:
-    """Say that a worker is gone, or that there is no point in another."""
-    whose = f"client {', '.join(map(str, clients))}"
+def _report_loss(lost: Lost, clients: Sequence[int], deaths: int) -> None:
+    """Log the loss of a worker.
+
+    Raises:
+        WorkerLostError: at the ``DEATHS``-th loss with the same clients.
+    """
+    running = f"client {', '.join(map(str, clients))}"
     if deaths == DEATHS:
         raise WorkerLostError(
-            f"{whose} cost {DEATHS} workers, the last of which {lost.how}; if memory ran out, fewer workers need less: "
+            f"{running} cost {DEATHS} workers; the last one {lost.how}. If memory ran out, use fewer workers: "
             "executor.workers"
         )
-    log.warning("%s %s while it ran %s; another takes its place and runs them again", lost.who, lost.how, whose)
+    log.warning("%s %s while it ran %s; a new worker replaces it and runs them again", lost.who, lost.how, running)
 
 
 class _Order:
-    """Blocks that have come back in any order, or in pieces, and go on in theirs."""
+    """Collects blocks and single results in any order, and releases blocks in the order of tasks."""
 
     def __init__(self, count: int, reduce: Callable[[list[Any]], Block[Any, Any]]) -> None:
         self._count, self._reduce = count, reduce
@@ -133,21 +137,21 @@ class _Order:
 
     @property
     def complete(self) -> bool:
-        """Whether all have gone on."""
+        """Whether all blocks have been released."""
         return self._next >= self._count
 
     def _positions(self) -> range:
         return range(self._next, min(self._next + BLOCK, self._count))
 
-    def take(self, piece: Piece, found: list[Any]) -> None:
-        """What a piece came to: its blocks where it was whole, else its results."""
+    def take(self, piece: Piece, outcome: list[Any]) -> None:
+        """Add the outcome of a piece: its blocks if it was whole, else its results."""
         if piece.whole:
-            self._blocks |= zip(piece.positions[::BLOCK], found, strict=True)
+            self._blocks |= zip(piece.positions[::BLOCK], outcome, strict=True)
         else:
-            self._results |= zip(piece.positions, found, strict=True)
+            self._results |= zip(piece.positions, outcome, strict=True)
 
     def ready(self) -> Iterator[Block[Any, Any]]:
-        """The blocks that are next and here."""
+        """Release the next blocks, up to the first that is incomplete."""
         while not self.complete:
             if (block := self._blocks.pop(self._next, None)) is None:
                 if not all(i in self._results for i in self._positions()):
@@ -159,10 +163,10 @@ class _Order:
 
 @dataclass(frozen=True)
 class Crewed(Executor):
-    """An executor that keeps a crew for the whole run.
+    """An executor that keeps a crew of workers for the whole run.
 
-    Workers start when there is first something to share out, and anew where tasks refer to other images than before.
-    What cannot be shared out, a single client or a single stack, runs in this process, on its own network.
+    Workers start at the first call with work for several of them, and restart when tasks refer to new images. A single
+    client or a single stack cannot be split and runs in this process, on this process's network.
     """
 
     network: Network
@@ -170,7 +174,7 @@ class Crewed(Executor):
     _here: Executor = field(init=False, repr=False, compare=False)
     _crews: list[tuple[Crew, list[Images], Signature]] = field(
         init=False, repr=False, compare=False, default_factory=list
-    )  # the crew, once there is one
+    )  # at most one
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_here", self.inner(self.network))
@@ -178,20 +182,20 @@ class Crewed(Executor):
     @property
     @abstractmethod
     def count(self) -> int:
-        """Workers at most."""
+        """Maximum number of workers."""
 
     @abstractmethod
     def open(self, images: Sequence[Images], params: Params) -> Crew:
-        """A crew that knows these images, for parameters like these."""
+        """Create a crew that shares these images, for parameters of these shapes and dtypes."""
 
     def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
-        """Those of the executor inside."""
+        """The groups of the inner executor."""
         return self._here.groups(job, tasks)
 
     def map(
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
     ) -> Iterator[Block[V, T]]:
-        """Blocks in order, each reduced where it ran or, where that is better shared out, here."""
+        """Blocks in order, each reduced in its worker or, if it was split between workers, here."""
         groups = self.groups(job, tasks)
         if self.count < 2 or len(groups) < 2:
             yield from self._here.map(job, tasks, reduce)
@@ -205,7 +209,7 @@ class Crewed(Executor):
         images = list({id(task.samples.images): task.samples.images for task in tasks}.values())
         signature = {name: (p.shape, p.dtype) for name, p in params.items()}
         for crew, known, like in self._crews:
-            new = [found for found in images if not any(found is old for old in known)]
+            new = [candidate for candidate in images if not any(candidate is old for old in known)]
             if not new and signature == like:
                 return crew, known
             images = [*known, *new]
@@ -214,7 +218,7 @@ class Crewed(Executor):
         return self._crews[0][:2]
 
     def settings(self) -> dict[str, Any]:
-        """As they were settled here."""
+        """The effective settings."""
         return {"workers": self.count, "inner": described(self._here)}
 
     def close(self) -> None:

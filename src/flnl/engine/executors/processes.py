@@ -1,8 +1,8 @@
 """Worker processes on this machine, which live as long as the run and share its images.
 
-A worker is forked where that is safe: it inherits network and images, and the system copies only pages that somebody
-writes. Elsewhere it starts afresh and finds the images in shared memory. Parameters lie in one place that all workers
-see and are written there once a call.
+Where forking is safe, workers are forked: they inherit network and images, and the system copies only modified pages.
+Elsewhere workers are spawned and map the images from shared memory. Parameters are written once per call to memory
+that all workers share.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Start = Literal["fork", "spawn"]
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: those it is bound to, or fewer where its container has a share of time only."""
+    """Cores that this process may use: its CPU affinity, or less if its container has a CPU quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -49,24 +49,24 @@ def usable_cores() -> int:
 
 
 def best_start() -> Start:
-    """Fork on Linux where this process has no threads of torch's own; a fork has none of them, and would wait for them.
+    """Fork on Linux if torch has no threads of its own here; a fork loses them and would wait for them forever.
 
-    Where there is a GPU, backward passes run in such threads, even on the CPU.
+    On a machine with a GPU, backward passes use such threads even on the CPU.
     """
     safe = sys.platform == "linux" and torch.get_num_threads() == 1 and not torch.cuda.is_available()
     return "fork" if safe else "spawn"
 
 
 def python_path() -> str:
-    """``PYTHONPATH`` with which another Python finds what this one does."""
+    """A ``PYTHONPATH`` that gives another Python process this one's import path."""
     return os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
 
 
 @dataclass(frozen=True)
 class Processes(Crewed):
-    """Clients in worker processes. ``inner`` is the executor that each of them has on its own network.
+    """Clients in worker processes. ``inner`` is the executor that each worker runs on its network.
 
-    ``workers=null`` takes as many as there are usable cores, each with as many threads as this process.
+    ``workers=null`` starts as many workers as the usable cores allow if each has this process's number of threads.
     """
 
     workers: PositiveCount | None
@@ -74,7 +74,7 @@ class Processes(Crewed):
 
     @property
     def count(self) -> int:
-        """Workers at most."""
+        """Maximum number of workers."""
         return self.workers or max(1, usable_cores() // torch.get_num_threads())
 
     @property
@@ -82,30 +82,30 @@ class Processes(Crewed):
         return best_start() if self.start == "auto" else self.start
 
     def open(self, images: Sequence[Images], params: Params) -> Crew:
-        """Workers that start when they get their first piece of work."""
+        """Create workers, each of which starts when it gets its first piece of work."""
         kind = Forked if self._start == "fork" else Spawned
         return kind(self.count, self.network, self.inner, images, params)
 
     def settings(self) -> dict[str, Any]:
-        """As they were settled here."""
+        """The effective settings."""
         return {**super().settings(), "start": self._start}
 
 
 @dataclass
 class Worker:
-    """A worker as its parent sees it."""
+    """The parent's handle of a worker."""
 
     pid: int
     connection: Connection
-    process: subprocess.Popen[bytes] | None = None  # of one that was started afresh
-    begun: bool = False  # the call in hand is known to it
+    process: subprocess.Popen[bytes] | None = None  # None for a forked worker
+    begun: bool = False  # it has received the current call
     busy: bool = False
 
     def end(self) -> int:
-        """End it if it has not, and give its exit code, negative for a signal."""
+        """Kill the worker if it still runs; return its exit code, negative for a signal."""
         self.connection.close()
         try:
-            os.kill(self.pid, signal.SIGKILL)  # to one that has ended, nothing
+            os.kill(self.pid, signal.SIGKILL)  # no effect on a worker that has ended
             if self.process is not None:
                 return self.process.wait()
             return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -114,7 +114,7 @@ class Worker:
 
 
 class Local(Crew):
-    """Processes at the other ends of connections."""
+    """Local worker processes, each at the other end of a connection."""
 
     def __init__(self, workers: int, network: Network, inner: Inner, images: Sequence[Images], params: Params) -> None:
         self.workers = workers
@@ -122,29 +122,29 @@ class Local(Crew):
         self._received: Place = place(pack({name: p.cpu() for name, p in params.items()})[0])
         self._params: Params = self._received.map().value()
         self._call = b""
-        self._at: dict[int, Worker] = {}  # those that run, by number
+        self._at: dict[int, Worker] = {}  # running workers by number
 
     @abstractmethod
     def start(self, theirs: Connection) -> tuple[int, subprocess.Popen[bytes] | None]:
-        """Start a process that serves this end of a connection."""
+        """Start a process that serves the connection ``theirs``."""
 
     def begin(self, params: Params, call: bytes) -> None:
-        """Write the parameters where the workers read them."""
+        """Write the parameters to the memory that the workers read."""
         for name, shared in self._params.items():
             shared.copy_(params[name])
         self._call = CALL + call
-        for found in self._at.values():
-            found.begun = False
+        for worker in self._at.values():
+            worker.begun = False
 
     def hand(self, worker: int, work: bytes) -> None:
-        """Send a piece of work. That a worker is gone shows when its answer is read."""
-        found = self._at.get(worker) or self._hire(worker)
-        found.busy = True
+        """Send a piece of work. A dead worker is noticed when its answer is read."""
+        handle = self._at.get(worker) or self._hire(worker)
+        handle.busy = True
         try:
-            if not found.begun:
-                found.connection.send_bytes(self._call)
-                found.begun = True
-            found.connection.send_bytes(WORK + work)
+            if not handle.begun:
+                handle.connection.send_bytes(self._call)
+                handle.begun = True
+            handle.connection.send_bytes(WORK + work)
         except (BrokenPipeError, ConnectionResetError):
             return
 
@@ -160,24 +160,24 @@ class Local(Crew):
         return self._at[number]
 
     def answers(self) -> list[tuple[int, bytes | Lost]]:
-        """What has come back."""
-        busy = {found.connection: number for number, found in self._at.items() if found.busy}
+        """The answers that have arrived; waits for at least one."""
+        busy = {worker.connection: number for number, worker in self._at.items() if worker.busy}
         return [(busy[ready], self._answer(busy[ready])) for ready in wait(list(busy)) if isinstance(ready, Connection)]
 
     def _answer(self, number: int) -> bytes | Lost:
-        found = self._at[number]
-        found.busy = False
+        worker = self._at[number]
+        worker.busy = False
         try:
-            return found.connection.recv_bytes()
+            return worker.connection.recv_bytes()
         except (EOFError, OSError):
             del self._at[number]
-            code = found.end()
-            how = f"was killed by signal {-code}" if code < 0 else f"left with status {code}"
-            return Lost(f"worker {number} (process {found.pid})", how)
+            code = worker.end()
+            how = f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
+            return Lost(f"worker {number} (process {worker.pid})", how)
 
     def abandon(self) -> None:
-        """End the workers that are at something."""
-        for number in [number for number, found in self._at.items() if found.busy]:
+        """End the busy workers."""
+        for number in [number for number, worker in self._at.items() if worker.busy]:
             self._at.pop(number).end()
 
     def close(self) -> None:
@@ -189,14 +189,14 @@ class Local(Crew):
 
 
 class Forked(Local):
-    """Copies of this process as it was when they were made."""
+    """Workers forked from this process."""
 
     def start(self, theirs: Connection) -> tuple[int, None]:
-        """Fork."""
+        """Fork a worker."""
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: nothing of theirs is used
+            warnings.simplefilter("ignore", DeprecationWarning)  # about forking with threads: the fork uses none
             pid = os.fork()
         if pid == 0:
             self._become_worker(theirs)
@@ -205,10 +205,10 @@ class Forked(Local):
     def _become_worker(self, theirs: Connection) -> NoReturn:
         code = 1
         try:
-            gc.freeze()  # what was the parent's is not collected here: that would close what is not ours
+            gc.freeze()  # do not collect the parent's objects here: that would close the parent's resources
             for entry in list(Path("/proc/self/fd").iterdir()):
                 if (descriptor := int(entry.name)) > 2 and descriptor != theirs.fileno():
-                    _close(descriptor)  # the run's lock among them, which would outlive the parent
+                    _close(descriptor)  # includes the run's lock, which would otherwise outlive the parent
             serve(theirs, Workbench(self._network, self._inner, self._images), self._params)
             code = 0
         except BaseException:
@@ -222,11 +222,11 @@ def _close(descriptor: int) -> None:
     try:
         os.close(descriptor)
     except OSError:
-        return  # that of the listing itself
+        return  # the descriptor of the directory listing itself
 
 
 class Spawned(Local):
-    """Processes started afresh, which share the images."""
+    """Workers started as new Python processes, which map the images from shared memory."""
 
     def __init__(self, workers: int, network: Network, inner: Inner, images: Sequence[Images], params: Params) -> None:
         super().__init__(workers, network, inner, images, params)
@@ -234,10 +234,10 @@ class Spawned(Local):
         packed, tensors = pack((recipe, list(images)))
         self._kit = place(packed)
         for tensor, shared in zip(tensors, pack(self._kit.map().value())[1], strict=True):
-            tensor.set_(shared.untyped_storage(), 0, shared.size(), shared.stride())  # the same values, in memory once
+            tensor.set_(shared.untyped_storage(), 0, shared.size(), shared.stride())  # the parent uses the shared copy
 
     def start(self, theirs: Connection) -> tuple[int, subprocess.Popen[bytes]]:
-        """Start a Python that imports what it needs."""
+        """Start a new Python process."""
         threads = str(torch.get_num_threads())
         environment = {**os.environ, "PYTHONPATH": python_path()}
         environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
@@ -250,11 +250,11 @@ class Spawned(Local):
         return process.pid, process
 
     def _hire(self, number: int) -> Worker:
-        found = super()._hire(number)
-        found.connection.send_bytes(pickle.dumps((self._kit, self._received)))
-        return found
+        worker = super()._hire(number)
+        worker.connection.send_bytes(pickle.dumps((self._kit, self._received)))
+        return worker
 
     def close(self) -> None:
-        """End all workers and let go of the memory."""
+        """End all workers and release the shared memory."""
         super().close()
         os.close(self._kit.descriptor)

@@ -1,7 +1,7 @@
-"""Workers as actors of Ray, on this machine or on a cluster.
+"""Workers as Ray actors, on this machine or on a cluster.
 
-Images go into Ray's object store once, parameters once a call; actors on one machine read them there. Workers that are
-asked for together are granted together or not at all, so that two runs on one cluster cannot wait for each other.
+Images are put into Ray's object store once, parameters once per call; actors on one machine share them. A placement
+group reserves all workers of a run together or none, so two runs on one cluster cannot deadlock.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from flnl.engine.executors.worker_context import Inner, Recipe, Workbench
 log = logging.getLogger(__name__)
 
 PATIENCE = 10.0
-"""Seconds after which a run that waits for others to leave the cluster says so."""
+"""Seconds to wait for workers on the cluster before logging that the run is waiting."""
 
 
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""At 0, Ray listens to this machine alone; for an address of 127.0.0.1 it would put the machine's own."""
+"""At 0, Ray listens on 127.0.0.1 only; otherwise it replaces 127.0.0.1 by the machine's address."""
 
 
 @dataclass(frozen=True)
 class Ray(Crewed):
-    """Clients on Ray's actors.
+    """Clients on Ray actors.
 
     ``address=null`` starts Ray on this machine and ends it with the run; ``auto`` or HOST:PORT joins a cluster.
-    ``num_cpus`` and ``num_gpus`` are what each worker asks for; parts of a GPU can be asked for. ``workers=null`` takes
-    as many as there is room for.
+    ``num_cpus`` and ``num_gpus`` are reserved for each worker; fractions of a GPU are allowed. ``workers=null`` starts
+    as many workers as fit.
     """
 
     workers: PositiveCount | None
@@ -58,40 +58,40 @@ class Ray(Crewed):
 
     @property
     def count(self) -> int:
-        """Workers at most."""
+        """Maximum number of workers."""
         return self._cluster[0].workers
 
     def open(self, images: Sequence[Images], params: Params) -> Crew:
-        """Actors, granted together."""
+        """Create the actors, reserved together."""
         recipe = Recipe.of(self.network)
         if self.num_gpus:
             recipe = replace(recipe, device="cuda")
         return Actors(self.count, recipe, self.inner, images, {"CPU": self.num_cpus, "GPU": self.num_gpus})
 
     def settings(self) -> dict[str, Any]:
-        """As they were settled here."""
+        """The effective settings."""
         asked = {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, "address": self.address}
         return {**super().settings(), **asked}
 
     def close(self) -> None:
-        """End the workers, and Ray itself where this run has started it."""
+        """End the workers, and Ray itself if this run started it."""
         super().close()
         self._cluster[0].leave()
 
 
 @dataclass
 class _Cluster:
-    """Ray, once this process has joined it."""
+    """The Ray cluster that this process has joined."""
 
     workers: int
-    started: bool  # by this run
+    started: bool  # this run started or joined it, and leaves it at the end
 
     @classmethod
     def of(cls, asked: Ray) -> _Cluster:
-        """Join or start Ray, and see that what is asked for can be had: Ray would wait for it for ever.
+        """Join or start Ray and check that the requested resources exist, since Ray would wait for them forever.
 
         Raises:
-            UserError: naming the key that asks too much.
+            UserError: names the key that asks for too much.
         """
         if asked.address is None:
             os.environ.setdefault(LOOPBACK, "0")  # read when Ray is imported
@@ -100,23 +100,23 @@ class _Cluster:
         if not joined:
             with _signals_kept():
                 _init(ray, asked)
-        found = cls(0, started=not joined)
+        cluster = cls(0, started=not joined)
         try:
-            found.workers = _granted(ray, asked)
+            cluster.workers = _granted(ray, asked)
         except BaseException:
-            found.leave()
+            cluster.leave()
             raise
-        return found
+        return cluster
 
     def leave(self) -> None:
-        """Leave the cluster, or end it, where this run has joined or started it."""
+        """Leave the cluster if this run joined it; shut it down if this run started it."""
         if self.started:
             self.started = False
             _ray().shutdown()
 
 
 def _ray() -> Any:
-    """The package, which is imported only where it is used.
+    """Import the optional package ``ray``.
 
     Raises:
         UserError: if it is not installed.
@@ -135,7 +135,7 @@ def _init(ray: Any, asked: Ray) -> None:
     if asked.address is None:
         ray.init(num_cpus=usable_cores(), _node_ip_address="127.0.0.1", runtime_env=paths, **quiet)
         if any(node["NodeManagerAddress"] != "127.0.0.1" for node in ray.nodes()):
-            log.warning("the Ray of this run listens to other machines, too")
+            log.warning("this run's Ray also accepts connections from other machines")
         return
     try:
         ray.init(address=asked.address, logging_level=logging.ERROR, log_to_driver=False)
@@ -146,7 +146,7 @@ def _init(ray: Any, asked: Ray) -> None:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray puts its own handlers in; a run finishes its round first."""
+    """Restore the signal handlers that Ray replaces: on a signal, a run finishes its round first."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -156,10 +156,10 @@ def _signals_kept() -> Iterator[None]:
 
 
 def _granted(ray: Any, asked: Ray) -> int:
-    """How many workers there will be.
+    """Number of workers that fit the cluster.
 
     Raises:
-        UserError: if there is no room for one, or for all that were asked for.
+        UserError: if not even one fits, or fewer than ``executor.workers``.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wants = {"num_cpus": ("CPU", asked.num_cpus), "num_gpus": ("GPU", asked.num_gpus)}
@@ -180,7 +180,7 @@ def _granted(ray: Any, asked: Ray) -> int:
 
 
 class Actor:
-    """What runs on Ray: a worker's bench, and the call that it is at."""
+    """The Ray actor: runs a workbench."""
 
     def __init__(self, recipe: bytes, header: bytes, *pieces: Any) -> None:
         made, inner = decode(recipe, Shared())
@@ -188,11 +188,11 @@ class Actor:
         self._bench = Workbench(made.network(), inner, images)
 
     def begin(self, header: bytes, call: bytes, *pieces: Any) -> None:
-        """A call begins."""
+        """Start a call of ``map``."""
         self._bench.begin(Packed(header, pieces).value(), call)
 
     def work(self, message: bytes) -> bytes:
-        """The answer to a piece of work."""
+        """Run a piece of work; return the encoded answer."""
         return self._bench.work(message)
 
 
@@ -210,7 +210,7 @@ class Actors(Crew):
         self._call: tuple[Any, ...] = ()
         self._at: dict[int, Any] = {}
         self._begun: set[int] = set()
-        self._busy: dict[Any, int] = {}  # by what its answer will be
+        self._busy: dict[Any, int] = {}  # worker by the reference of its pending answer
 
     def _reserve(self) -> Any:
         from ray.util.placement_group import placement_group
@@ -223,19 +223,19 @@ class Actors(Crew):
         return group
 
     def _put(self, packed: Packed) -> tuple[Any, ...]:
-        """The header, and the pieces in the object store."""
+        """Put the pieces into the object store; return the header and their references."""
         import numpy as np
 
         return packed.header, *(self._ray.put(np.frombuffer(piece, np.uint8)) for piece in packed.pieces)
 
     def begin(self, params: Params, call: bytes) -> None:
-        """Put the parameters where every machine fetches them once."""
+        """Put the parameters into the object store, from which every machine fetches them once."""
         header, *pieces = self._put(pack({name: p.cpu() for name, p in params.items()})[0])
         self._call = (header, call, *pieces)
         self._begun.clear()
 
     def hand(self, worker: int, work: bytes) -> None:
-        """Call an actor; its calls run in order."""
+        """Call the worker's actor; an actor's calls run in order."""
         if worker not in self._at:
             self._at[worker] = self._hire(worker)
         actor = self._at[worker]
@@ -252,7 +252,7 @@ class Actors(Crew):
         return self._ray.remote(**options)(Actor).remote(*self._kit)
 
     def answers(self) -> list[tuple[int, bytes | Lost]]:
-        """What has come back."""
+        """Wait for one answer and return it."""
         ready, _ = self._ray.wait(list(self._busy), num_returns=1)
         return [self._answer(ref) for ref in ready]
 
@@ -270,13 +270,13 @@ class Actors(Crew):
         self._ray.kill(self._at.pop(worker))
 
     def abandon(self) -> None:
-        """End the workers that are at something."""
+        """End the busy workers."""
         for worker in self._busy.values():
             self._end(worker)
         self._busy.clear()
 
     def close(self) -> None:
-        """End all workers, and give back what was granted."""
+        """End all workers and release the placement group."""
         from ray.util.placement_group import remove_placement_group
 
         self._busy.clear()

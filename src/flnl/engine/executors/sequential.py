@@ -1,4 +1,4 @@
-"""One client after another in this process: the way to debug on, and what the others must agree with."""
+"""Runs one client after another in this process: for debugging, and the reference for the other executors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Sequential(Executor):
-    """Runs tasks in their order on one network."""
+    """Runs tasks in order on one network."""
 
     network: Network
 

@@ -1,8 +1,8 @@
-"""How jobs, tasks and results travel between processes: pickled, with what both sides hold named instead of copied.
+"""Serialises jobs, tasks and results between processes; objects that both sides hold are sent by name.
 
-Tasks carry images and received parameters by reference, as if all clients shared one memory. Here those references are
-recognised by identity: images travel once, when a worker starts, and parameters once a call. A result that holds a
-received parameter itself, or a task's images, comes back as the object that was sent.
+Tasks refer to images and received parameters as if all clients shared one memory. The encoder recognises these objects
+by identity: images are sent once, when a worker starts, and parameters once per call. If a result contains such an
+object, the parent decodes it to the very object that it sent.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Shared:
-    """What this side and the other both hold: images, by number, and the parameters of a call, by name.
+    """Objects that both sides hold: images by number, and the parameters of a call by name.
 
-    Tensors that were on an accelerator there come to be on ``device`` here.
+    Other tensors that the sender has on an accelerator are decoded to ``device``.
     """
 
     images: Sequence[Images] = ()
@@ -39,14 +39,14 @@ class Shared:
 
     def names(self) -> dict[int, Name]:
         """The name of every shared object, by its identity."""
-        found: dict[int, Name] = {id(images): ("images", i) for i, images in enumerate(self.images)}
-        found |= {id(tensor): ("param", name) for name, tensor in self.params.items()}
+        names: dict[int, Name] = {id(images): ("images", i) for i, images in enumerate(self.images)}
+        names |= {id(tensor): ("param", name) for name, tensor in self.params.items()}
         if self.params:
-            found[id(self.params)] = ("params", None)
-        return found
+            names[id(self.params)] = ("params", None)
+        return names
 
     def find(self, name: Name) -> Any:
-        """The object of this name, or a tensor that came along with it."""
+        """The shared object of this name; for a tensor that ``name`` carries, the tensor on ``device``."""
         kind, value = name
         if kind == "images":
             return self.images[value]
@@ -56,32 +56,32 @@ class Shared:
 
 
 def encode(value: Any, shared: Shared) -> bytes:
-    """``value`` as bytes, without what is shared."""
+    """Serialise ``value``, with shared objects replaced by their names."""
     file = io.BytesIO()
     _Encoder(file, shared.names()).dump(value)
     return file.getvalue()
 
 
 def decode(data: Data, shared: Shared) -> Any:
-    """The value that ``encode`` was given, with this side's own in place of what is shared."""
+    """Deserialise a value from ``encode``, with names replaced by this side's shared objects."""
     return _Decoder(io.BytesIO(data), shared).load()
 
 
 class _Encoder(pickle.Pickler):
-    """Tensors as their bytes: what torch does for a file costs more than a small client's training step."""
+    """Pickles tensors as raw bytes: torch's own pickling costs more than a small client's training step."""
 
     def __init__(self, file: io.BytesIO, names: dict[int, Name]) -> None:
         super().__init__(file, protocol=5)
         self._names = names
 
     def persistent_id(self, obj: Any) -> Name | None:
-        """The name of what is shared; and what lies on an accelerator, as a copy that does not."""
+        """The name of a shared object; for an accelerator tensor, a marked copy on the CPU."""
         if type(obj) is Tensor and obj.device.type != "cpu" and id(obj) not in self._names:
             return "moved", obj.cpu()
         return self._names.get(id(obj))
 
     def reducer_override(self, obj: Any) -> Any:
-        """Dense tensors only; torch's own way for the rest, which keeps strides and gradients."""
+        """Raw bytes for dense tensors; torch's own pickling, which keeps strides and gradients, for the rest."""
         return (_copied, _parts(obj)) if _dense(obj) else NotImplemented
 
 
@@ -109,34 +109,34 @@ def _parts(tensor: Tensor) -> tuple[pickle.PickleBuffer, torch.dtype, torch.Size
 
 
 def _bytes(tensor: Tensor) -> Any:
-    """The bytes of a dense tensor, as an array over its memory; numpy knows fewer types than torch."""
+    """A byte array over a dense tensor's memory; as bytes, because numpy lacks some of torch's dtypes."""
     return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def _copied(data: Data, dtype: torch.dtype, shape: torch.Size) -> Tensor:
-    """A tensor with memory of its own, aligned as torch aligns it: some sums depend on that."""
+    """A tensor with a copy of ``data``, aligned by torch: the bits of some sums depend on alignment."""
     tensor = torch.empty(shape, dtype=dtype)
     _bytes(tensor)[:] = np.frombuffer(data, np.uint8)
     return tensor
 
 
-# ---------------------------------------------------------------------------------------------- what travels once
+# -------------------------------------------------------------------------------------------------- sent only once
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A value whose large pieces lie apart from it, in memory that may be shared: nothing is copied to read it."""
+    """A pickled value with its large buffers kept apart, possibly in shared memory; reading it copies no buffer."""
 
     header: bytes
     pieces: Sequence[Data]
 
     def value(self) -> Any:
-        """The value, its tensors and arrays over the pieces; they are to be read only."""
+        """The value; its tensors and arrays are views of the pieces and must not be modified."""
         return pickle.loads(self.header, buffers=self.pieces)
 
 
 def pack(value: Any) -> tuple[Packed, list[Tensor]]:
-    """``value`` and the tensors in it whose memory became pieces."""
+    """Pack ``value``; also return the tensors in it whose memory became pieces."""
     file, pieces = io.BytesIO(), list[pickle.PickleBuffer]()
     packer = _Packer(file, protocol=5, buffer_callback=pieces.append)
     packer.tensors = []
@@ -155,9 +155,9 @@ class _Packer(pickle.Pickler):
 
 
 def _placed(data: Data, dtype: torch.dtype, shape: torch.Size) -> Tensor:
-    """A tensor over memory that it does not own."""
+    """A tensor that is a view of ``data``."""
     if not memoryview(data).nbytes:
         return torch.empty(shape, dtype=dtype)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable")  # nobody writes
+        warnings.filterwarnings("ignore", message=".*not writable")  # packed values are read only
         return torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(shape)

@@ -1,4 +1,4 @@
-"""Many clients at once in this process, as one network; what cannot be stacked runs one by one."""
+"""Trains many clients at once in this process, as one network; jobs that cannot be stacked run client by client."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -28,9 +28,9 @@ V = TypeVar("V")
 
 GIB = 2**30
 MEMORY = {"cpu": 1.0, "cuda": 16.0}
-"""GiB that a stack may take on each kind of device, where nobody says."""
+"""Default memory limit of a stack in GiB, by kind of device."""
 POOLED = 0.25
-"""The share of the memory that a stack's images may take."""
+"""Fraction of this memory that a stack's images may take."""
 Few = Annotated[int, Interval(ge=1, lt=BLOCK)]
 Blocks = Annotated[int, Ge(BLOCK), MultipleOf(BLOCK)]
 
@@ -39,26 +39,24 @@ Blocks = Annotated[int, Ge(BLOCK), MultipleOf(BLOCK)]
 class Stacked(Executor):
     """Trains a cohort in stacks of clients, on one network; other jobs run one client after another.
 
-    How a cohort is cut depends on the cohort and the configuration alone.
+    The split into stacks depends only on the cohort and the configuration.
     """
 
     network: Network
-    stack: Few | Blocks  # clients at once, at most
-    memory: Positive | None  # GiB that a stack may take; None for what ``MEMORY`` says
-    graphs: Literal["auto"] | bool = (
-        "auto"  # whether steps are CUDA graphs; a record from before there were any is silent
-    )
-    _said: set[str] = field(default_factory=set, repr=False, compare=False)
+    stack: Few | Blocks  # maximum number of clients in a stack
+    memory: Positive | None  # GiB that a stack may take; None for the default in ``MEMORY``
+    graphs: Literal["auto"] | bool = "auto"  # record steps as CUDA graphs; early run records lack this field
+    _logged: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what the device cannot do.
+        """Check the settings against the device.
 
         Raises:
-            UserError: if graphs are asked for on a CPU.
+            UserError: if ``graphs`` is true on a CPU.
         """
         if self.graphs is True and self.network.device.type != "cuda":
             raise UserError(
-                "executor.graphs=true, but this run is on a CPU, and CUDA graphs are a GPU's: use executor.graphs=auto"
+                "executor.graphs=true, but this run is on a CPU and CUDA graphs need a GPU: use executor.graphs=auto"
             )
 
     def map(
@@ -70,12 +68,12 @@ class Stacked(Executor):
             yield reduce(block)
 
     def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
-        """The stacks; single clients where they run one by one."""
+        """The stacks; single clients if they run one by one."""
         at_once = (self._at_once(job, tasks) if isinstance(job, LocalTraining) else 0) or 1
         return [list(range(first, min(first + at_once, len(tasks)))) for first in range(0, len(tasks), at_once)]
 
     def settings(self) -> dict[str, Any]:
-        """How a cohort is cut, and how its steps are made."""
+        """The effective settings."""
         return {"stack": self.stack, "memory": self._memory, "graphs": self.graphs}
 
     @property
@@ -84,46 +82,46 @@ class Stacked(Executor):
 
     @cached_property
     def _graphs(self) -> Graphs:
-        """Those of this network, kept from round to round."""
+        """The CUDA graphs of this network, kept from round to round."""
         wanted = self.network.device.type == "cuda" and self.graphs is not False
-        return Graphs(CudaGraph if wanted else None, self._say_eager)
+        return Graphs(CudaGraph if wanted else None, self._log_eager)
 
     def _results(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> Iterator[T]:
-        """The result of each task, in order: a stack's at once, or one by one as they are asked for."""
+        """The result of each task, in order; computed a stack at a time, or lazily one by one."""
         asked: Any = job
         at_once = self._at_once(asked, tasks) if isinstance(asked, LocalTraining) else 0
         for first in range(0, len(tasks), at_once or 1):
             together = tasks[first : first + (at_once or 1)]
-            found = self._trained(asked, together) if at_once and len(together) >= self._fewest else None
-            yield from (job(self.network, task) for task in together) if found is None else cast("list[T]", found)
+            results = self._trained(asked, together) if at_once and len(together) >= self._fewest else None
+            yield from (job(self.network, task) for task in together) if results is None else cast("list[T]", results)
 
     @property
     def _fewest(self) -> int:
-        """Clients that make a stack: one is worth it where its steps become graphs."""
+        """Smallest stack: two clients, or one if its steps are recorded as graphs."""
         return 1 if self._graphs else 2
 
     def _at_once(self, job: LocalTraining, tasks: Sequence[ClientTask]) -> int:
-        """Clients to a stack; 0 where they run one by one."""
+        """Number of clients in a stack; 0 if they run one by one."""
         if len(tasks) < self._fewest:
             return 0
         reason = why_not(job, self.network)
         if reason is None:
             limit = int(self._memory * GIB * (1 - POOLED))
-            found = clients_in(job, self.network, self.stack, limit, graphs=bool(self._graphs))
-            if found:
-                return found
+            count = clients_in(job, self.network, self.stack, limit, graphs=bool(self._graphs))
+            if count:
+                return count
             few = 1 if self._graphs else min(self.stack, BLOCK)
             reason = f"{few} at once would take more than executor.memory={self._memory:g} GiB"
-        self._say(reason)
+        self._log_unstacked(reason)
         return 0
 
     def _trained(self, job: LocalTraining, tasks: Sequence[ClientTask]) -> list[ClientResult] | None:
-        """The clients' results; None where they turn out not to be stackable."""
+        """The clients' results; None if training shows that they cannot be stacked."""
         network = self.network
         try:
             fits = train(job, network, stacked(network).network, tasks, self._pooled(), self._graphs)
         except NotStackable as refusal:
-            self._say(str(refusal))
+            self._log_unstacked(str(refusal))
             return None
         results = []
         for task, fit in zip(tasks, fits, strict=True):
@@ -133,18 +131,18 @@ class Stacked(Executor):
         return results
 
     def _pooled(self) -> int:
-        """How many images a stack holds."""
+        """Maximum number of images that a stack holds."""
         transform, width = self.network.transform, self.network.dtype.itemsize
         each = len(transform.mean) * transform.size[0] * transform.size[1] * width
         return int(self._memory * GIB * POOLED / each)
 
-    def _say(self, reason: str) -> None:
-        self._once(f"clients run one by one, because {reason}")
+    def _log_unstacked(self, reason: str) -> None:
+        self._log_once(f"clients run one by one, because {reason}")
 
-    def _say_eager(self, reason: str) -> None:
-        self._once(f"some steps run without a CUDA graph, because {reason}")
+    def _log_eager(self, reason: str) -> None:
+        self._log_once(f"some steps run without a CUDA graph, because {reason}")
 
-    def _once(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.add(sentence)
-            log.warning("executor=stacked: %s; this is said once", sentence)
+    def _log_once(self, sentence: str) -> None:
+        if sentence not in self._logged:
+            self._logged.add(sentence)
+            log.warning("executor=stacked: %s (logged once)", sentence)

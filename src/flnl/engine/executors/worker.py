@@ -1,4 +1,4 @@
-"""A worker process: waits for work at its end of a connection, and is gone when the other end is."""
+"""A worker process: serves a connection, and exits when the other end closes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from flnl.engine.executors.shared_memory import Place
 from flnl.engine.executors.worker_context import Workbench
 
 CALL, WORK = b"c", b"w"
-"""The first byte of a message: a call begins, or a piece of its work."""
+"""First byte of a message: the start of a call, or a piece of its work."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(connection: Connection, bench: Workbench, params: Params) -> None:
-    """Work until the other end is closed. ``params`` lie where the parent writes those of each call.
+    """Serve until the other end closes. ``params`` are in shared memory, where the parent writes them for each call.
 
-    Signals to the whole group are for the parent, which finishes its round; a worker goes when the parent does.
+    The worker ignores signals: the parent handles them and finishes its round, and the worker ends with the parent.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -42,7 +42,7 @@ def serve(connection: Connection, bench: Workbench, params: Params) -> None:
 
 
 def _end_with(descriptor: int) -> None:
-    """End this process when the other end is closed, whatever it is at."""
+    """End this process as soon as the other end closes, even during work."""
     hung_up = select.poll()
     hung_up.register(descriptor, 0)
     hung_up.poll()
@@ -50,7 +50,7 @@ def _end_with(descriptor: int) -> None:
 
 
 def main() -> None:
-    """What a process runs that was started afresh. Its arguments: a connection."""
+    """Entry point of a spawned worker; its argument is the descriptor of its connection."""
     log_to_stderr()
     connection = Connection(int(sys.argv[1]))
     try:

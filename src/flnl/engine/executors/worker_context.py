@@ -1,6 +1,6 @@
-"""What a worker has before it: a network, an executor on it, the images, and what the call in hand shares.
+"""A worker's context: its network, the executor on it, the images, and the objects shared in the current call.
 
-Whoever runs the worker, a process on this machine or an actor of Ray, brings it messages and takes its answers.
+It is independent of the transport: a local process or a Ray actor passes it messages and returns its answers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Inner = Callable[[Network], Executor]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a process that has not inherited a network makes the same one."""
+    """Everything a new process needs to rebuild the network."""
 
     module: nn.Module
     transform: Transform
@@ -46,7 +46,7 @@ class Recipe:
         return cls(network.module, network.transform, network.num_classes, device, precision, threads, network.layout)
 
     def network(self) -> Network:
-        """The network, and this process's threads as the recipe says."""
+        """Build the network, and set this process's number of threads."""
         torch.set_num_threads(self.threads)
         threadpoolctl.threadpool_limits(self.threads)
         fabric = fabric_for(self.device, self.precision)
@@ -55,21 +55,21 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a job raised, and where."""
+    """An exception that a job raised, with its traceback."""
 
     error: Exception
     trace: str
 
 
 class RaisedInWorkerError(Exception):
-    """Where in a worker an error arose; the cause of that error here."""
+    """Carries a worker's traceback; the parent sets it as the cause of the worker's error."""
 
     def __str__(self) -> str:
         return f"in a worker:\n{self.args[0]}"
 
 
 class Workbench:
-    """One worker's place."""
+    """One worker's state, and the operations on it."""
 
     def __init__(self, network: Network, inner: Inner, images: Sequence[Images]) -> None:
         self.network, self.images = network, images
@@ -79,14 +79,14 @@ class Workbench:
         self._reduce: Any = None
 
     def begin(self, params: Params, call: bytes | memoryview) -> None:
-        """A call begins: its parameters, and the encoded job and reduction."""
-        # A mapping of its own: on the CPU every call's values lie in the memory of the last one's.
+        """Start a call with its parameters and its encoded job and reduction."""
+        # A new mapping per call, so that identity checks notice a new call: on the CPU its tensors share one memory.
         here = {name: p.to(self.network.device) for name, p in params.items()}
         self.shared = Shared(self.images, here, self.network.device)
         self._job, self._reduce = decode(call, self.shared)
 
     def work(self, message: bytes | memoryview) -> bytes:
-        """The encoded answer to an encoded piece of work, (tasks, whole): blocks, or single results, or a failure."""
+        """Run an encoded piece of work, (tasks, whole); return the encoded blocks, single results or failure."""
         try:
             tasks, whole = decode(message, self.shared)
             assert self._job is not None, "a call has begun"
@@ -101,8 +101,8 @@ class Workbench:
 def _failed(error: Exception) -> bytes:
     trace = traceback.format_exc()
     try:
-        told = pickle.dumps(Failure(error, trace))
-        pickle.loads(told)
-    except Exception:  # an error whose constructor wants other things than its message
-        told = pickle.dumps(Failure(RuntimeError(f"{type(error).__name__}: {error}"), trace))
-    return told
+        encoded = pickle.dumps(Failure(error, trace))
+        pickle.loads(encoded)
+    except Exception:  # errors whose constructor takes more than a message cannot be unpickled
+        encoded = pickle.dumps(Failure(RuntimeError(f"{type(error).__name__}: {error}"), trace))
+    return encoded

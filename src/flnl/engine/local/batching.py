@@ -1,7 +1,7 @@
-"""A client's training as data: how samples fall into batches, and what is random in each of them.
+"""A client's batches and the random draws for each of them.
 
-Every executor takes batches and draws from here, so that however a client is run it sees the same samples, crops,
-mixtures and draws of terms. Each purpose has its own stream: switching one off leaves the others as they were.
+All executors take batches and draws from here, so a client sees the same samples, crops, mixtures and draws of loss
+terms under each of them. Each purpose has its own random stream: switching one off does not change the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ from flnl.data.transforms import Augmentation, Transform
 
 
 def batch_sizes(count: int, batch_size: int, *, join_last_of_one: bool) -> list[int]:
-    """The sizes of the batches that ``count`` samples make; the last may be short.
+    """Sizes of the batches of ``count`` samples; the last may be short.
 
-    A last batch of a single sample has no statistics for batch norm, so with ``join_last_of_one`` it joins the batch
+    Batch norm has no statistics for a batch of one sample: ``join_last_of_one`` adds such a last sample to the batch
     before it.
 
     >>> batch_sizes(7, 3, join_last_of_one=True)
@@ -35,34 +35,34 @@ def batch_sizes(count: int, batch_size: int, *, join_last_of_one: bool) -> list[
 
 
 def chunks(sizes: Sequence[int], together: int) -> Iterator[Sequence[int]]:
-    """``sizes`` of batches in runs of ``together``, which are prepared at once."""
+    """Split the batch ``sizes`` into runs of ``together`` batches, each prepared at once."""
     for first in range(0, len(sizes), together):
         yield sizes[first : first + together]
 
 
 @dataclass(frozen=True)
 class Draws:
-    """One client's draws of one training, in their order; a stream is opened by the first who draws from it."""
+    """One client's random draws during one local training, in order; each stream is opened at its first draw."""
 
     task: ClientTask
     batch: BatchRule
     terms: Mapping[str, LossTerm]
 
     def order(self, chosen: Tensor | None) -> Tensor:
-        """The next epoch's positions int64 [n] in their order: those ``chosen``, or all samples."""
+        """The next epoch's shuffled positions, int64 [n]: of the ``chosen`` samples, or of all."""
         drawn = torch.from_numpy(self._order.permutation(len(self.task.samples if chosen is None else chosen)))
         return drawn if chosen is None else chosen[drawn]
 
     def crops(self, transform: Transform, count: int, stored: tuple[int, int]) -> Augmentation | None:
-        """How the next ``count`` images, stored at ``stored`` (H', W'), are cropped and flipped."""
+        """Crops and flips of the next ``count`` images, whose stored size is ``stored`` (H', W')."""
         return transform.draw(self._crops, count, stored) if transform.random(stored) else None
 
     def mixing(self, size: int) -> Any:
-        """What is random in how the next batch of ``size`` is mixed."""
+        """The batch rule's random draw for mixing the next batch of ``size`` samples."""
         return None if self._mixes_nothing else self.batch.draw(self._mixing, size, self.task.broadcast.stage)
 
     def of_terms(self, size: int) -> dict[str, Any]:
-        """What each term draws for the next batch of ``size``, by its name."""
+        """Each loss term's random draw for the next batch of ``size`` samples, by the term's name."""
         return {
             name: None if rng is None else term.draw(rng, size)
             for (name, term), rng in zip(self.terms.items(), self._terms, strict=True)
@@ -93,5 +93,5 @@ class Draws:
 
 
 def inherits(part: object, kind: type, method: str) -> bool:
-    """Whether ``part`` has a method of its kind as the kind has it, which says nothing."""
+    """Whether ``part`` inherits the protocol's default, which does nothing, for ``method``."""
     return getattr(type(part), method) is getattr(kind, method)

@@ -1,6 +1,6 @@
 """The client's model as a LightningModule: a training step and an optimiser, driven by the loop in ``sgd``.
 
-The step touches only its argument: no ``self.log``, no state, no branch on a tensor's value.
+The training step is a pure function of its argument: no ``self.log``, no state, no branch on a tensor's value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from flnl.engine.local.optimizer import Sgd
 
 
 def average(losses: Tensor, weight: Tensor | None) -> Tensor:
-    """The mean over the rows, which are the last dimension, by ``weight`` of the same shape; 0 where no row has any."""
+    """Weighted mean over the last dimension; ``weight`` has the same shape. 0 where all weights are 0."""
     if weight is None:
         return losses.mean(-1)
     return (weight * losses).sum(-1) / weight.sum(-1).clamp_min(1e-12)
@@ -26,31 +26,31 @@ def average(losses: Tensor, weight: Tensor | None) -> Tensor:
 
 @dataclass
 class Objective:
-    """The sum of named terms, and the state that each of them has on this client."""
+    """The sum of named loss terms, with each term's state on this client."""
 
     terms: Mapping[str, LossTerm]
     states: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, step: Step) -> Tensor:
-        """The loss of one batch, a scalar: per-sample terms averaged by ``step.weight``, scalars added.
+        """The loss of one batch, a scalar: per-sample terms are averaged by ``step.weight``, scalars added.
 
-        Where every term is per sample and no row weighs more than another, their sum [B], of which the loss is the
-        mean: whoever runs backward has that for less than a node of the graph.
+        If all terms are per sample and the batch has no weights: the rows [B], whose mean is the loss. Returning rows
+        saves a graph node; ``backward`` takes both forms.
         """
         rows = step.weight is None
-        found: list[Tensor] = []
+        losses: list[Tensor] = []
         for name, term in self.terms.items():
             loss, self.states[name] = term(step, self.states.get(name))
             rows = rows and loss.dim() == 1
-            found.append(loss)
-        assert found, "a method has at least one loss term"
+            losses.append(loss)
+        assert losses, "a method has at least one loss term"
         if not rows:
-            found = [average(loss, step.weight) if loss.dim() == 1 else loss for loss in found]
-        return found[0] if len(found) == 1 else sum(found[1:], found[0])
+            losses = [average(loss, step.weight) if loss.dim() == 1 else loss for loss in losses]
+        return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
 
 
 def backward(loss: Tensor) -> None:
-    """Gradients of ``loss``, or of the mean of its rows [B]."""
+    """Compute the gradients of ``loss``, or of the mean of its rows [B]."""
     if loss.dim() == 0:
         loss.backward()
     else:
@@ -58,7 +58,7 @@ def backward(loss: Tensor) -> None:
 
 
 def mean_over_steps(losses: Sequence[Tensor]) -> float:
-    """The mean over steps of their losses, each a scalar or rows [B] of which it is the mean; 0 without steps."""
+    """Mean loss over the steps; a step's loss is a scalar, or rows [B] to be averaged. 0 without steps."""
     values: dict[int, float] = {}
     for shape in {loss.shape for loss in losses}:
         steps = [step for step, loss in enumerate(losses) if loss.shape == shape]
@@ -68,7 +68,7 @@ def mean_over_steps(losses: Sequence[Tensor]) -> float:
 
 
 class ClientModule(L.LightningModule):
-    """Local training of one client, as Lightning names its pieces."""
+    """Local training of one client, under Lightning's method names."""
 
     def __init__(self, module: nn.Module, training: Training) -> None:
         super().__init__()
@@ -80,5 +80,5 @@ class ClientModule(L.LightningModule):
         return objective(step)
 
     def configure_optimizers(self) -> Sgd:
-        """SGD on what can be trained, new for every client and round: its momentum starts at zero."""
+        """SGD on the trainable parameters; new for every client and round, so momentum starts at zero."""
         return Sgd([p for p in self.module.parameters() if p.requires_grad], self.training_settings)

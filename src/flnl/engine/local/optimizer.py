@@ -1,4 +1,4 @@
-"""Stochastic gradient descent as torch has it, with nothing around its kernel."""
+"""Torch's fused SGD kernel without the overhead of ``torch.optim`` around it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,17 +10,17 @@ from flnl.config.schema import Training
 
 
 class Sgd(torch.optim.SGD):
-    """``torch.optim.SGD(fused=True)`` to the bit, for parameters of one device and type.
+    """Bit-identical to ``torch.optim.SGD(fused=True)``, for parameters of one device and dtype.
 
-    What torch does around the kernel at every step (hooks, a profiler's record, sorting parameters by device and type)
-    takes a third of a small network's whole step; here a step is the kernel's call. No closure, no gradient scaler.
-    Where a parameter's first gradient comes late, the other momenta go on; torch's fused form lets all start anew.
+    Torch's work around the kernel (hooks, profiler records, grouping parameters by device and dtype) takes a third of
+    a small network's step; here a step calls the kernel only. No closure, no gradient scaler. If a parameter gets its
+    first gradient late, the other momenta continue; torch's fused form restarts all of them.
     """
 
     def __init__(
         self, parameters: Iterable[Tensor], training: Training, momenta: Mapping[Tensor, Tensor] | None = None
     ) -> None:
-        """``momenta``: where to keep each parameter's momentum, zeros at first; by default new tensors."""
+        """Create the optimiser; ``momenta`` are the tensors to keep each parameter's momentum in (default: zeros)."""
         super().__init__(parameters, training.lr, training.momentum, weight_decay=training.weight_decay, fused=True)
         self._parameters: list[Tensor] = self.param_groups[0]["params"]
         self._momenta: list[Tensor] = []
@@ -35,12 +35,12 @@ class Sgd(torch.optim.SGD):
             "dampening": 0.0,
             "nesterov": False,
             "maximize": False,
-            "is_first_step": False,  # a momentum of zeros is what a first step makes
+            "is_first_step": False,  # starting from zero momentum gives the same first step
         }
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch returns a closure's loss
-        """Move every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         assert closure is None
         parameters, momenta = self._parameters, self._momenta
         gradients = [p.grad for p in parameters if p.grad is not None]
@@ -51,4 +51,4 @@ class Sgd(torch.optim.SGD):
         if gradients:
             torch._fused_sgd_(parameters, gradients, momenta, **self._settings)
 
-    step.hooked = True  # type: ignore[attr-defined]  # or torch would wrap it in a profiler's record
+    step.hooked = True  # type: ignore[attr-defined]  # keeps torch from wrapping it in a profiler record

@@ -1,6 +1,6 @@
-"""Local training of one client: epochs of mini-batch SGD over the sum of the method's terms.
+"""Local training of one client: epochs of mini-batch SGD on the sum of the method's loss terms.
 
-Which samples make a batch, augmentation, mixing and the terms' draws come from ``batching``, before they are used.
+``batching`` provides the batches and all random draws: augmentation, mixing and the terms' draws.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,18 +25,18 @@ from flnl.numerics.distance import squared_move
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The job that a cohort is given: train from the received parameters and report."""
+    """Job: train from the received parameters and report."""
 
     training: Training
     batch: BatchRule
     terms: Mapping[str, LossTerm]
     gradient: GradientTransform | None
     exchanges: Mapping[str, Exchange]
-    observed: bool = False  # whether the trained model is observed, for the record
+    observed: bool = False  # add an observation of the trained model to the result
 
     @property
     def reads_models(self) -> bool:
-        """Whether ``report`` looks at the trained model, so that the network has to hold it."""
+        """Whether ``report`` reads the trained model, so the network must hold it."""
         return (
             self.observed
             or bool(self.exchanges)
@@ -45,8 +45,8 @@ class LocalTraining:
         )
 
     def __call__(self, network: Model, task: ClientTask) -> ClientResult:
-        """Train on ``task`` and report; the network is left holding the client's parameters."""
-        assert isinstance(network, Network), "training needs all of the network, not only what parts may ask of it"
+        """Train on ``task`` and report; afterwards the network holds the client's parameters."""
+        assert isinstance(network, Network), "training needs a full Network, not only the Model protocol"
         network.load(task.broadcast.params)
         with torch_seeded(task.torch_seed("dropout"), network.device):
             states, loss, steps = self._train(network, task)
@@ -54,18 +54,18 @@ class LocalTraining:
         return self.report(network, task, Fit(params, states, loss, steps, all_finite(params), self.training.lr))
 
     def states(self, network: Network, task: ClientTask) -> dict[str, Any]:
-        """Each term's state on this client as its training begins."""
+        """Each loss term's state on this client at the start of training."""
         return {name: term.begin(network, task, task.state.terms.get(name)) for name, term in self.terms.items()}
 
     def report(self, network: Network, task: ClientTask, fit: Fit) -> ClientResult:
-        """What comes back from a client, whose parameters the network holds if ``reads_models``.
+        """The client's result; if ``reads_models``, the network must hold the client's parameters.
 
-        A fit that diverged changes nothing.
+        A fit that diverged changes no state and reports nothing.
         """
-        ran = (fit.loss, fit.steps, fit.finite)
+        outcome = (fit.loss, fit.steps, fit.finite)
         if not fit.finite:
-            return ClientResult(task.client, len(task.samples), fit.params, task.state, Payload(), *ran)
-        terms = dict(task.state.terms)  # those of other stages stay as they are
+            return ClientResult(task.client, len(task.samples), fit.params, task.state, Payload(), *outcome)
+        terms = dict(task.state.terms)  # states of other stages' terms are kept
         for name, term in self.terms.items():
             after = term.finish(network, task, fit, fit.states[name])
             if after is not None:
@@ -77,18 +77,18 @@ class LocalTraining:
         labels = self.batch.relabels(network, task)
         state = ClientState(task.state.labels if labels is None else labels, task.state.weight, terms, kept)
         return ClientResult(
-            task.client, len(task.samples), fit.params, state, sent, *ran, self._seen(network, task, fit.params)
+            task.client, len(task.samples), fit.params, state, sent, *outcome, self._observe(network, task, fit.params)
         )
 
-    def _seen(self, network: Network, task: ClientTask, params: Params) -> Observation | None:
-        """What is noted of ``params``, which the network holds, where they ran: no model travels for it."""
+    def _observe(self, network: Network, task: ClientTask, params: Params) -> Observation | None:
+        """Observe ``params``, which the network holds, on the worker, so that no model has to be sent."""
         if not self.observed:
             return None
         moved = squared_move(task.broadcast.params, params, network.trainable())
         return Observation(moved, network.logits(task.samples).argmax(1))
 
     def _train(self, network: Network, task: ClientTask) -> tuple[Mapping[str, Any], float, int]:
-        """Every step on the loaded network: the terms' states, the mean loss and the number of steps."""
+        """Run all steps on the loaded network; return the terms' states, the mean loss and the number of steps."""
         module = network.module
         client = ClientModule(module, self.training)
         optimizer = client.configure_optimizers()
@@ -99,7 +99,7 @@ class LocalTraining:
         scaled = self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
         module.train()
         for step in self._steps(network, task, trainable):
-            if network.has_batch_norm:  # a batch of one has no statistics; the running ones serve
+            if network.has_batch_norm:  # a batch of one has no statistics: use the running ones
                 statistics = len(step.inputs) > 1
                 if module.training != statistics:
                     module.train(statistics)
@@ -110,8 +110,8 @@ class LocalTraining:
             backward(loss)
             if self.gradient is not None:
                 with torch.no_grad():
-                    found = {name: p.grad for name, p in trainable.items() if p.grad is not None}
-                    for name, new in self.gradient(found, step).items():
+                    gradients = {name: p.grad for name, p in trainable.items() if p.grad is not None}
+                    for name, new in self.gradient(gradients, step).items():
                         trainable[name].grad = _as(trainable[name], new)
             before = [p.detach().clone() for p in live] if scaled else []
             optimizer.step()
@@ -122,15 +122,15 @@ class LocalTraining:
         return objective.states, mean_over_steps(losses), len(losses)
 
     def _rescale(self, trainable: Params, before: list[Tensor], step: Step) -> None:
-        """Put what the gradient transform makes of the optimiser's step in its place."""
+        """Replace the optimiser's update by the gradient transform's version of it."""
         assert self.gradient is not None
         with torch.no_grad():
-            was = dict(zip(trainable, before, strict=True))
-            for name, new in self.gradient.update(was, trainable, step).items():
+            previous = dict(zip(trainable, before, strict=True))
+            for name, new in self.gradient.update(previous, trainable, step).items():
                 trainable[name].copy_(new)
 
     def _steps(self, network: Network, task: ClientTask, trainable: Params) -> Iterator[Step]:
-        """Every batch of every epoch, inputs prepared a chunk of batches at a time."""
+        """All batches of all epochs; inputs are prepared for a chunk of batches at a time."""
         draws = Draws(task, self.batch, self.terms)
         samples = replace(task.samples, images=network.here(task.samples.images))
         stored, fixed = self._together(network, samples)
@@ -150,18 +150,18 @@ class LocalTraining:
             for chunk, where, inputs in zip(together, parts, prepared, strict=True):
                 there = where.to(network.device, non_blocking=True)
                 given = labels[there]
-                for batch, own, positions in zip(
+                for batch, batch_labels, positions in zip(
                     inputs.split(chunk), given.split(chunk), there.split(chunk), strict=True
                 ):
-                    draw = draws.mixing(len(own))
-                    mixed, targets = self.batch.mix(batch, own, network.num_classes, draw)
+                    draw = draws.mixing(len(batch_labels))
+                    mixed, targets = self.batch.mix(batch, batch_labels, network.num_classes, draw)
                     data = MiniBatch(
                         inputs=mixed,
-                        labels=own,
+                        labels=batch_labels,
                         targets=targets,
                         positions=positions,
                         weight=None if weight is None else self.batch.weigh(weight[positions], draw),
-                        draws=draws.of_terms(len(own)),
+                        draws=draws.of_terms(len(batch_labels)),
                         number=number,
                         unmixed=batch,
                         mixing=draw,
@@ -178,7 +178,7 @@ class LocalTraining:
         fixed: Tensor | None,
         draws: Draws,
     ) -> Iterator[Tensor]:
-        """Inputs of the samples at each of ``parts``, augmented where the data set is."""
+        """Inputs of the samples at each of ``parts``, augmented if the data set uses augmentation."""
         if fixed is not None:
             yield from (fixed[part.to(network.device, non_blocking=True)] for part in parts)
             return
@@ -188,7 +188,10 @@ class LocalTraining:
             yield network.prepare(images, draws.crops(network.transform, len(images), (height, width)))
 
     def _together(self, network: Network, samples: Samples) -> tuple[Tensor | None, Tensor | None]:
-        """The client's stored images, if they fit a chunk; and its inputs, if nothing about them is random."""
+        """The client's stored images, if they fit one chunk; and its inputs, if they need no augmentation.
+
+        Each is None otherwise.
+        """
         if len(samples) > network.chunk(1):
             return None, None
         stored = samples.read(augmented=True)
@@ -197,6 +200,6 @@ class LocalTraining:
 
 
 def _as(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient as the parameter lies in memory, which the optimiser's kernel walks through both."""
+    """The gradient in the parameter's memory layout, as the fused kernel needs it."""
     same = gradient.stride() == parameter.stride()
     return gradient if same else torch.empty_like(parameter).copy_(gradient)

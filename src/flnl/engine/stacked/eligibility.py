@@ -1,4 +1,4 @@
-"""What can be stacked, and how many clients at once."""
+"""Decides whether clients can be stacked, and how many at once."""
 
 from flnl.core.execution import BLOCK
 from flnl.core.parts import BatchRule, GradientTransform
@@ -10,9 +10,9 @@ from flnl.engine.stacked.network import stacked
 
 
 def why_not(job: LocalTraining, network: Network) -> str | None:
-    """Why these clients cannot be trained as one; None where they can, as far as can be told without running them.
+    """Why these clients cannot be trained as one network; None if they can, as far as is known without running them.
 
-    The network is compared with its stacked form at the first call.
+    The first call compares the network with its stacked form.
     """
     if not inherits(job.batch, BatchRule, "select"):
         return f"{type(job.batch).__name__} chooses samples by the client's own model"
@@ -26,12 +26,12 @@ def why_not(job: LocalTraining, network: Network) -> str | None:
 
 
 def clients_in(job: LocalTraining, network: Network, most: int, limit: int, *, graphs: bool = False) -> int:
-    """How many clients to train at once in ``limit`` bytes, at most ``most``: 0 if too few fit.
+    """Number of clients to train at once in ``limit`` bytes, at most ``most``; 0 if too few fit.
 
-    They are whole blocks, unless ``most`` is less than one, or a few are worth a stack because steps are ``graphs``.
-    A client takes its model four times (weights, gradients, momentum, result), seven times with a graph (weights and
-    momentum of the graph's own, the received model), and what one batch leaves for the backward pass. The rule knows no
-    load and no machine, so that a run is cut alike wherever it goes on.
+    The number is a multiple of ``BLOCK``, unless ``most`` is smaller, or ``graphs`` make small stacks worthwhile. Each
+    client needs its model four times (weights, gradients, momentum, result), seven times with graphs (also the graph's
+    weights and momentum, and the received model), plus the activations of one batch. The rule ignores load and machine,
+    so a resumed run is split in the same way anywhere.
     """
     parameters = sum(t.numel() * t.element_size() for t in network.params().values())
     activations = job.training.batch_size * stacked(network).activations

@@ -1,10 +1,10 @@
-"""The one error of this package."""
+"""The exception of this package."""
 
 
-class NotStackable(Exception):  # noqa: N818 (it is no mistake of anybody's: such clients are run one by one)
-    """These clients cannot be trained as one; the message is the reason, as a run says it."""
+class NotStackable(Exception):  # noqa: N818 (not an error: such clients run one by one)
+    """These clients cannot be trained as one network; the message is the reason that the run logs."""
 
 
 def line(error: Exception) -> str:
-    """An error on one line, its kind first."""
+    """An error on one line, starting with its class."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

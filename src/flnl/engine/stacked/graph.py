@@ -1,10 +1,10 @@
-"""Steps recorded once and replayed: on a GPU a step is hundreds of launches, each of which costs the host more than the
-device, and a CUDA graph is one.
+"""Records a training step as a CUDA graph once and replays it.
 
-A graph computes on tensors of its own, since it knows addresses, not values: what its clients hold is copied in before
-its steps and back after them, each batch before each step. What is no tensor is part of the recording. So a graph
-serves as long as all of that is equal, and which of a round's and a batch's numbers matter is seen by watching who asks
-for them (``flnl.engine.stacked.tracing``).
+On a GPU a step is hundreds of kernel launches, each of which costs the host more time than the device; a CUDA graph is
+a single launch. A graph refers to memory addresses, so it computes on its own tensors: the clients' tensors are copied
+in before its steps and back afterwards, and each batch before each step. Non-tensor values are constants of the
+recording: a graph can be reused only while they are equal. ``flnl.engine.stacked.tracing`` detects whether a step
+reads the numbers of the round and of the batch.
 """
 
 from __future__ import annotations
@@ -25,57 +25,57 @@ from flnl.engine.stacked.step import Stepper, View
 from flnl.engine.stacked.tracing import NUMBER, RECEIVED, ROUND, Waits
 
 LEAST = 4
-"""Fewer consecutive steps than this are not worth copying what clients hold into a graph and back."""
+"""Fewer consecutive steps than this are not worth copying the clients' tensors into a graph and back."""
 WARM = 3
-"""Steps that run as they are before one is recorded: libraries set themselves up in them, and the last is watched."""
+"""Eager steps before the recording: libraries initialise during them, and the last one is traced."""
 MOST = 8
-"""Graphs that are kept; each holds its clients' models, gradients and momenta, and what a step leaves in between."""
+"""Maximum number of graphs kept; each holds its clients' models, gradients, momenta and intermediate values."""
 
 
 class Capture(Protocol):
-    """Records what one call does to tensors, and does it again."""
+    """Records the tensor operations of one call and replays them."""
 
     def warm(self, step: Callable[[], Tensor]) -> Tensor:
-        """Run ``step`` as it must be run before it is recorded."""
+        """Run ``step`` eagerly, as a warm-up before the recording."""
         ...
 
     def capture(self, step: Callable[[], Tensor]) -> Tensor:
-        """Record ``step`` and change nothing; the tensor in which its result will be."""
+        """Record ``step`` without running it; return the tensor that replays write the result to."""
         ...
 
     def replay(self) -> None:
-        """Do again what was recorded, on the same tensors."""
+        """Run the recorded operations, on the same tensors."""
         ...
 
 
 class CudaGraph:
-    """``torch.cuda.CUDAGraph`` in a memory pool of its own, recorded on a stream of its own."""
+    """``torch.cuda.CUDAGraph`` with a separate memory pool, recorded on a side stream."""
 
     def __init__(self) -> None:
         self._graph, self._stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
 
     def warm(self, step: Callable[[], Tensor]) -> Tensor:
-        """On the side stream, where torch wants it."""
+        """Run on the side stream, as torch requires for warm-up."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            found = step()
+            loss = step()
         torch.cuda.current_stream().wait_stream(self._stream)
-        found.record_stream(torch.cuda.current_stream())
-        return found
+        loss.record_stream(torch.cuda.current_stream())
+        return loss
 
     def capture(self, step: Callable[[], Tensor]) -> Tensor:
-        """Kernels are recorded and not run. Other threads may go on with the device meanwhile."""
+        """Record the kernels without running them. Other threads may use the device meanwhile."""
         with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
             return step()
 
     def replay(self) -> None:
-        """On the current stream."""
+        """Replay on the current stream."""
         self._graph.replay()
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What a recording takes for granted besides the forms of what it is given."""
+    """Values that a recording assumes to be constant, besides the structure of its inputs."""
 
     terms: Any
     gradient: Any
@@ -86,7 +86,7 @@ class Constants:
 
     @classmethod
     def of(cls, stepper: Stepper) -> Constants:
-        """Those of a step."""
+        """The constants of a step."""
         job, sent = stepper.job, stepper.objective.tasks[0].broadcast
         rowwise = tuple(stepper.objective.rowwise)
         return cls(job.terms, job.gradient, job.training, rowwise, sent.stage, sent.lengths)
@@ -94,32 +94,32 @@ class Constants:
 
 @dataclass(frozen=True)
 class Given:
-    """What terms and transforms may see of some clients besides their batches, each as one value for all of them."""
+    """What loss terms and gradient transforms see of some clients besides batches, joined over the clients."""
 
     received: Joined
     kept: Joined
-    held: Joined | None  # states of terms; None where no term has any
+    held: Joined | None  # states of terms; None if no term has a state
 
     @classmethod
     def of(cls, objective: Objective, members: tuple[int, ...]) -> Given | None:
-        """What the members' steps see; None where they see rows alone."""
+        """What the members' steps see; None if all terms are rowwise."""
         if not objective.sees_steps:
             return None
         held = objective.held(members) if objective.others else None
         return cls(objective.received(members), objective.kept(members), held)
 
     def serves(self, other: Given | None) -> bool:
-        """Whether ``other`` differs in the numbers of tensors alone, the round aside, for which there is a watch."""
+        """Whether ``other`` differs only in tensor values and in the round, whose use is traced separately."""
         return other is not None and alike(self._timeless(), other._timeless())
 
     def take(self, other: Given) -> None:
-        """Copy the numbers of ``other``."""
-        for own, its in ((self.received, other.received), (self.kept, other.kept), (self.held, other.held)):
-            if own is not None and its is not None:
-                _copy(own.held(), its.held())
+        """Copy the tensor values of ``other`` into these tensors."""
+        for target, source in ((self.received, other.received), (self.kept, other.kept), (self.held, other.held)):
+            if target is not None and source is not None:
+                _copy(target.held(), source.held())
 
     def copied(self) -> Given:
-        """The same values in tensors of their own."""
+        """A copy with cloned tensors."""
         held = None if self.held is None else self.held.each(torch.clone)
         return Given(self.received.each(torch.clone), self.kept.each(torch.clone), held)
 
@@ -128,7 +128,7 @@ class Given:
 
 
 class Graph:
-    """The step of so many clients on batches of one size: run as it is at first, then recorded, then replayed."""
+    """The step for a fixed number of clients and batch size: run eagerly at first, then recorded, then replayed."""
 
     def __init__(self, capture: Capture, stepper: Stepper, view: View) -> None:
         self.constants = Constants.of(stepper)
@@ -136,7 +136,7 @@ class Graph:
         self._round = stepper.objective.tasks[0].broadcast.round
         self._asked: set[str] = set()
         self._capture, self._steps, self._recorded = capture, 0, False
-        self._view = View.of(stepper.many, stepper.job.training, view.members, _own(view.kept), _own(view.momenta))
+        self._view = View.of(stepper.many, stepper.job.training, view.members, _clone(view.kept), _clone(view.momenta))
         given = Given.of(stepper.objective, view.members)
         self._given = None if given is None else given.copied()
         self._batch: Batch | None = None
@@ -146,7 +146,7 @@ class Graph:
     # ---------------------------------------------------------------------------------------------- from and to clients
 
     def serves(self, stepper: Stepper, members: tuple[int, ...]) -> bool:
-        """Whether what is or will be recorded holds for these clients in this round."""
+        """Whether the recording is valid for these clients in this round."""
         if Constants.of(stepper) != self.constants:
             return False
         if ROUND in self._asked and stepper.objective.tasks[0].broadcast.round != self._round:
@@ -155,7 +155,7 @@ class Graph:
         return given is None if self._given is None else self._given.serves(given)
 
     def take(self, stepper: Stepper, view: View) -> None:
-        """Step for the clients of ``view`` from now on."""
+        """Copy the clients of ``view`` in: the following steps train them."""
         _copy(self._view.everything(), view.everything())
         objective, given = replace(stepper.objective, asked=self._asked), Given.of(stepper.objective, view.members)
         if given is not None and self._given is not None:
@@ -167,17 +167,17 @@ class Graph:
         self._now = replace(stepper, objective=objective)
 
     def give(self, stepper: Stepper, view: View) -> None:
-        """Give the clients of ``view`` what they hold after the steps."""
+        """Copy the results of the steps back to the clients of ``view``."""
         _copy(view.everything(), self._view.everything())
         if self._given is not None and self._given.held is not None:
             held = self._stepper.objective.held(view.members)
             stepper.objective.hold(view.members, held.each(torch.clone))
-        self._now = None  # nobody's data is kept alive
+        self._now = None  # do not keep the clients' data alive
 
     # --------------------------------------------------------------------------------------------------------- steps
 
     def __call__(self, _: View, batch: Batch) -> Tensor:
-        """One step of the clients taken in; the losses before it, as ``Stepper`` gives them."""
+        """Run one step of the current clients; return the losses before it, as ``Stepper`` does."""
         if self.refusal is not None or not self._holds(batch):
             return self._step(batch)
         assert self._batch is not None
@@ -190,7 +190,7 @@ class Graph:
         return self._loss.clone()
 
     def _holds(self, batch: Batch) -> bool:
-        """Copy the batch to where a recording finds it; False, and nothing is copied, if it is of another form."""
+        """Copy the batch into the recording's tensors; return False, without copying, if its structure differs."""
         if self._batch is None:
             self._batch = batch.each(torch.clone)
         elif not alike(replace(batch, number=0), replace(self._batch, number=0)):
@@ -210,13 +210,13 @@ class Graph:
         return loss
 
     def _record(self, batch: Batch) -> bool:
-        """Whether the step could be recorded. If not, nothing has moved."""
+        """Record the step; return whether that worked. If not, no tensor has changed."""
         self._without_gradients()
         try:
             self._loss = self._capture.capture(lambda: self._step(batch))
         except NotStackable:
             raise
-        except Exception as error:  # whatever a library does in a step
+        except Exception as error:  # any library may fail during a recording
             self._refuse(line(error))
             self._without_gradients()
             if self._given is not None and self._given.held is not None:
@@ -225,7 +225,7 @@ class Graph:
         return self._recorded
 
     def _step(self, batch: Batch) -> Tensor:
-        """One step, after which what terms hold is where it was."""
+        """One step; afterwards the terms' states are copied back to the tensors they were in before."""
         stepper = self._stepper
         loss = stepper(self._view, batch)
         if self._given is not None and self._given.held is not None:
@@ -234,12 +234,12 @@ class Graph:
                 _copy(self._given.held.held(), after.held())
                 stepper.objective.hold(self._view.members, self._given.held)
             else:
-                self._refuse("what a term keeps changes its form")
+                self._refuse("a term's state changes its structure")
         return loss
 
     @property
     def _stepper(self) -> Stepper:
-        assert self._now is not None, "clients have been taken in"
+        assert self._now is not None, "take() has been called"
         return self._now
 
     def _without_gradients(self) -> None:
@@ -251,11 +251,14 @@ class Graph:
 
 
 class Graphs:
-    """The graphs of one network, one for each number of clients and size of batches; none without ``capture``."""
+    """The graphs of one network, one for each number of clients and batch size; none without ``capture``.
+
+    ``say`` is called with the reason whenever steps cannot be recorded.
+    """
 
     def __init__(self, capture: Callable[[], Capture] | None, say: Callable[[str], object]) -> None:
         self._capture, self._say = capture, say
-        self._graphs: dict[tuple[int, int], Graph] = {}  # the one that was used last is the last
+        self._graphs: dict[tuple[int, int], Graph] = {}  # in order of last use
         self._refused: dict[tuple[int, int], tuple[Constants, str]] = {}
         self._used: set[tuple[int, int]] = set()
 
@@ -264,16 +267,16 @@ class Graphs:
 
     @property
     def kept(self) -> list[Graph]:
-        """Those that wait for more steps, the one that was used last at the end."""
+        """The graphs that can be reused, in order of last use."""
         return list(self._graphs.values())
 
     def begin(self) -> None:
-        """Another stack trains: the graphs of the last one may make room."""
+        """Start training a new stack: graphs of the previous stack may be evicted."""
         self._used.clear()
 
     @contextmanager
     def of(self, stepper: Stepper, view: View, steps: int, size: int) -> Iterator[Callable[[View, Batch], Tensor]]:
-        """How ``view``'s next steps on batches of ``size`` are made."""
+        """The function that runs ``view``'s next ``steps`` on batches of ``size``: a graph, or ``stepper`` itself."""
         key = len(view.members), size
         graph = self._graph(key, stepper, view, steps)
         if graph is None:
@@ -295,33 +298,33 @@ class Graphs:
         if self._capture is None:
             return None
         if steps < LEAST:
-            self._say(f"less than {LEAST} of their kind follow each other (last batches, clients of unlike size)")
+            self._say(f"fewer than {LEAST} equal steps follow each other (last batches, clients of different size)")
             return None
         if key in self._refused and self._refused[key][0] == Constants.of(stepper):
             return None
-        found = self._graphs.pop(key, None)
-        if found is None or not found.serves(stepper, view.members):
+        graph = self._graphs.pop(key, None)
+        if graph is None or not graph.serves(stepper, view.members):
             if len(self._graphs) >= MOST:
                 oldest = next(iter(self._graphs))
                 if oldest in self._used:
-                    self._say(f"there are more than {MOST} numbers of clients to a step")
+                    self._say(f"a stack needs more than {MOST} graphs")
                     return None
                 del self._graphs[oldest]
-            found = Graph(self._capture(), stepper, view)
-        self._graphs[key] = found
+            graph = Graph(self._capture(), stepper, view)
+        self._graphs[key] = graph
         self._used.add(key)
-        return found
+        return graph
 
 
 EAGER = Graphs(None, lambda _: None)
-"""Steps are not recorded."""
+"""Records nothing: all steps run eagerly."""
 
 
-def _own(tensors: Params) -> Params:
+def _clone(tensors: Params) -> Params:
     return {name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
 
 def _copy(into: list[Tensor], values: list[Tensor]) -> None:
     with torch.no_grad():
-        for own, value in zip(into, values, strict=True):
-            own.copy_(value, non_blocking=True)
+        for target, value in zip(into, values, strict=True):
+            target.copy_(value, non_blocking=True)

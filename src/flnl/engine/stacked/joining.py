@@ -1,6 +1,6 @@
-"""Values of several clients as one: equal parts stay as they are, others become tensors with the clients first.
+"""Joins the values of several clients into one: equal parts are kept once, others become tensors with a client axis.
 
-So parts that were written for one client (states, draws, what was received) can be given to ``torch.func.vmap``.
+This lets ``torch.func.vmap`` run parts that are written for one client on their states, draws and received values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ Path = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Hole:
-    """Where a tensor belongs in a form, and where it came from."""
+    """Placeholder of a tensor in a form: the tensor's index, and its path in the value."""
 
     index: int
     path: Path
@@ -28,12 +28,12 @@ class Hole:
 
 @dataclass(frozen=True)
 class Joined:
-    """Values of some clients as a form with holes, and the tensors [K, ...] that fill them."""
+    """Joined values of K clients: a form with holes, and the tensors [K, ...] that fill them."""
 
     form: Any
     tensors: tuple[Tensor, ...]
     numbers: frozenset[Path] = frozenset()  # tensors that stand for numbers
-    padded: frozenset[Path] = frozenset()  # tensors with a row a sample, as many as the largest client has
+    padded: frozenset[Path] = frozenset()  # tensors with a row per sample, padded to the largest client
 
     def next(self, form: Any, tensors: Sequence[Tensor]) -> "Joined":
         """The same clients' values after a step."""
@@ -44,11 +44,11 @@ class Joined:
         return mapped(self, of)  # type: ignore[no-any-return]
 
     def held(self) -> list[Tensor]:
-        """Every tensor, those that are one for all included, in an order that is the same for all alike."""
+        """Every tensor, also those shared by all clients, in an order that depends only on the structure."""
         return flattened(self)[1]
 
     def of(self, k: int, count: int) -> Any:
-        """Client ``k``'s value, which has ``count`` samples; its tensors are its own."""
+        """The value of client ``k``, which has ``count`` samples; its tensors are copies."""
 
         def fill(hole: Hole) -> Any:
             tensor = self.tensors[hole.index][k]
@@ -60,12 +60,12 @@ class Joined:
 
 
 def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts: Sequence[int]) -> Joined:
-    """Values of clients with ``counts`` samples as one, on ``device``; numbers that differ become tensors of ``dtype``.
+    """Join values of clients with ``counts`` samples on ``device``; numbers that differ become tensors of ``dtype``.
 
-    Of a client that is alone every float does, since it may differ from step to step.
+    For a single client every float becomes a tensor, since it may change from step to step.
 
     Raises:
-        NotStackable: if they differ in anything but numbers and tensors.
+        NotStackable: if the values differ in anything but numbers and tensors.
     """
     tensors: list[Tensor] = []
     numbers: set[Path] = set()
@@ -125,31 +125,31 @@ def mapped(value: Any, of: Callable[[Tensor], Tensor]) -> Any:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two values differ in the numbers of their tensors alone."""
-    found = True
+    """Whether two values differ only in the values of their tensors."""
+    same = True
 
     def compare(_: Path, leaves: Sequence[Any]) -> Any:
-        nonlocal found
+        nonlocal same
         first, second = leaves
         if isinstance(first, Tensor) and isinstance(second, Tensor):
-            found = found and (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
+            same = same and (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
         else:
-            found = found and type(first) is type(second) and _equal(first, second)
+            same = same and type(first) is type(second) and _equal(first, second)
         return first
 
     _walk([one, other], compare, ())
-    return found
+    return same
 
 
 def _equal(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # arrays, and whatever else has no answer
+    except Exception:  # arrays and other objects without a single truth value
         return False
 
 
 def _walk(values: Sequence[Any], leaf: Callable[[Path, Sequence[Any]], Any], path: Path) -> Any:
-    """``leaf`` of every place at which the values hold something that is no container; one object for all stays."""
+    """Rebuild the values' containers with ``leaf(path, leaves)`` in place of each leaf; keep objects that all share."""
     first = values[0]
     if len(values) > 1 and all(value is first for value in values):
         return first
@@ -161,8 +161,8 @@ def _walk(values: Sequence[Any], leaf: Callable[[Path, Sequence[Any]], Any], pat
             return leaf(path, values)
         return Payload(*(_walk([p.one(kind) for p in values], leaf, (*path, kind.__name__)) for kind in kinds))
     if is_dataclass(first) and not isinstance(first, type | Hole):
-        found = {f.name: _walk([getattr(v, f.name) for v in values], leaf, (*path, f.name)) for f in fields(first)}
-        return replace(first, **found)
+        walked = {f.name: _walk([getattr(v, f.name) for v in values], leaf, (*path, f.name)) for f in fields(first)}
+        return replace(first, **walked)
     if isinstance(first, Mapping):
         if any(value.keys() != first.keys() for value in values):
             return leaf(path, values)

@@ -1,8 +1,8 @@
-"""Layers that compute for K clients at once, each client with weights of its own.
+"""Layers that compute for K clients at once, with separate weights for each client.
 
-The features of all clients lie side by side: images are [B, K·C, H, W] and vectors [B, K·F], client by client. After a
-linear layer vectors are [K, B, F], the form in which matrix products of K clients come. So whatever acts on each
-channel alone (ReLU, pooling, flattening, the sum of two branches) needs no other form, and K is read off the tensors.
+The clients' features are concatenated along channels: images are [B, K·C, H, W] and vectors [B, K·F], client by client.
+After a linear layer vectors are [K, B, F], the result of K batched matrix products. Layers that act on each channel
+separately (ReLU, pooling, flattening, sums of branches) need no stacked form. K is inferred from the tensors.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,27 +17,27 @@ from flnl.engine.stacked.errors import NotStackable
 
 @dataclass(frozen=True)
 class Form:
-    """How one tensor of K clients is kept, and how a layer takes it. ``leaf`` and ``client`` are views."""
+    """Memory layouts of one tensor of K clients, and conversions between them. ``leaf`` and ``client`` return views."""
 
-    store: Callable[[Tensor], Tensor]  # [K, *shape] to what is kept, [K, ...]
-    leaf: Callable[[Tensor], Tensor]  # what is kept to what the layer computes with
-    client: Callable[[Tensor, int], Tensor]  # (that, K) to [K, *shape]
+    store: Callable[[Tensor], Tensor]  # [K, *shape] to the stored layout, [K, ...]
+    leaf: Callable[[Tensor], Tensor]  # stored layout to the layer's layout
+    client: Callable[[Tensor, int], Tensor]  # (layer's layout, K) to [K, *shape]
 
 
 SIDE_BY_SIDE = Form(
     lambda t: t, lambda t: t.flatten(0, 1), lambda t, clients: t.view(clients, t.shape[0] // clients, *t.shape[1:])
 )
-"""[K·C, ...]: weights of convolutions, everything of batch norm."""
+"""[K·C, ...]: weights of convolutions, all tensors of batch norm except the counter."""
 MATRICES = Form(lambda t: t.transpose(1, 2), lambda t: t, lambda t, _: t.transpose(1, 2))
-"""[K, in, out]: weights of linear layers; gradients come in this order."""
+"""[K, in, out]: weights of linear layers; their gradients have this layout."""
 ROWS = Form(lambda t: t, lambda t: t.unsqueeze(1), lambda t, _: t.squeeze(1))
 """[K, 1, out]: biases of linear layers."""
 NUMBERS = Form(lambda t: t, lambda t: t, lambda t, _: t)
-"""[K]: one number a client."""
+"""[K]: one number per client."""
 
 
 class Layer(nn.Module):
-    """A layer whose tensors are set from outside: plain attributes, None where the layer has no such tensor."""
+    """A layer whose tensors are plain attributes set from outside; None for tensors that the layer lacks."""
 
     forms: Mapping[str, Form]
 
@@ -58,14 +58,14 @@ class Linear(Layer):
         super().__init__({"weight": MATRICES, "bias": ROWS})
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """One matrix product a client."""
+        """One matrix product per client."""
         if inputs.dim() == 2:
             inputs = inputs.view(len(inputs), len(self.weight), -1).transpose(0, 1)
         return inputs.bmm(self.weight) if self.bias is None else torch.baddbmm(self.bias, inputs, self.weight)
 
 
 class Conv2d(Layer):
-    """[B, K·C, H, W] to [B, K·out, H', W']: one convolution with a group a client."""
+    """[B, K·C, H, W] to [B, K·out, H', W']: a grouped convolution with (at least) one group per client."""
 
     weight: Tensor
     bias: Tensor | None
@@ -78,7 +78,7 @@ class Conv2d(Layer):
         self.stride, self.padding, self.dilation = layer.stride, layer.padding, layer.dilation
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """One convolution."""
+        """One grouped convolution for all clients."""
         groups = len(self.weight) // self.outputs * self.groups
         return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding, self.dilation, groups)
 
@@ -100,7 +100,7 @@ class BatchNorm(Layer):
         self.momentum, self.eps, self.vectors = layer.momentum, layer.eps, isinstance(layer, nn.BatchNorm1d)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Each client's channels by the statistics of its own batch."""
+        """Normalise each client's channels by the statistics of that client's batch."""
         if self.vectors and inputs.dim() == 3:
             inputs = inputs.transpose(0, 1).flatten(1)
         if self.training and self.num_batches_tracked is not None:
@@ -123,4 +123,4 @@ KNOWN: Mapping[type[nn.Module], Callable[..., Layer]] = {
     nn.BatchNorm1d: BatchNorm,
     nn.BatchNorm2d: BatchNorm,
 }
-"""What has a stacked form, by its exact type: a subclass may compute something else."""
+"""Stacked form of each layer, by exact type: a subclass may compute something else."""

@@ -1,4 +1,4 @@
-"""A network that computes for K clients at once: a copy of the module with stacked layers in place of its own."""
+"""A network that computes for K clients at once: a copy of the module with its layers replaced by stacked ones."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -16,12 +16,12 @@ from flnl.engine.stacked.layers import KNOWN, Form, Layer
 from flnl.models import outputs as by_name
 
 SAMPLES, CLIENTS = 3, 2
-"""Of the comparison with the plain network; unlike each other, so that no dimension is taken for another."""
+"""Sizes for the comparison with the plain network; different, so that mixed-up dimensions are noticed."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor of the plain module's state dict goes."""
+    """The place in the stacked network of one tensor of the plain module's state dict."""
 
     layer: Layer
     attribute: str
@@ -29,10 +29,10 @@ class Slot:
 
 
 class StackedNetwork:
-    """The stacked form of a module. It holds no parameters: tensors in the layers' form are bound before it runs."""
+    """The stacked form of a module. It owns no parameters: tensors in the layers' layout are bound before it runs."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Replace the layers.
+        """Copy the module and replace its layers.
 
         Raises:
             NotStackable: if a layer has no stacked form.
@@ -45,8 +45,8 @@ class StackedNetwork:
         for path, layer in module.named_modules():
             if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
                 raise NotStackable("the network has dropout")
-            own = {name for name, t in (*layer._parameters.items(), *layer._buffers.items()) if t is not None}
-            if not own:
+            tensors = {name for name, t in (*layer._parameters.items(), *layer._buffers.items()) if t is not None}
+            if not tensors:
                 continue
             if type(layer) not in KNOWN:
                 raise NotStackable(f"the network's layer {path or 'itself'} is a {type(layer).__name__}")
@@ -56,14 +56,14 @@ class StackedNetwork:
             else:
                 parent, _, name = path.rpartition(".")
                 setattr(self.module.get_submodule(parent), name, stacked)
-            for name in own:
+            for name in tensors:
                 self.slots[f"{path}.{name}" if path else name] = Slot(stacked, name, stacked.forms[name])
         self.names = list(module.state_dict())
         self.trainable = [name for name, p in module.named_parameters() if p.requires_grad]
         self._bound: Mapping[str, Tensor] | None = None
 
     def store(self, params: Sequence[Params]) -> dict[str, Tensor]:
-        """Received parameters and buffers of all clients as they are kept, [K, ...] each, by name."""
+        """Stack the received parameters and buffers of all clients: stored layout, [K, ...] each, by name."""
         kept = {}
         for name, slot in self.slots.items():
             first = params[0][name]
@@ -73,7 +73,7 @@ class StackedNetwork:
         return kept
 
     def bind(self, tensors: Mapping[str, Tensor]) -> None:
-        """Compute with these from now on: by name, in the layers' form."""
+        """Use these tensors, by name and in the layers' layout, from now on."""
         if tensors is self._bound:
             return
         self._bound = tensors
@@ -82,21 +82,21 @@ class StackedNetwork:
             setattr(slot.layer, slot.attribute, tensor)
 
     def release(self) -> None:
-        """Hold no tensors any more."""
+        """Drop all tensors."""
         self._bound = None
         for slot in self.slots.values():
             setattr(slot.layer, slot.attribute, None)
 
     def kept(self, name: str, tensor: Tensor) -> Tensor:
-        """As it is kept, of a tensor [K, *shape] as the plain module has it."""
+        """Convert a tensor [K, *shape], in the plain module's layout, to the stored layout."""
         return self.slots[name].form.store(tensor).contiguous()
 
     def leaf(self, name: str, kept: Tensor) -> Tensor:
-        """The layers' form of a tensor that is kept so."""
+        """Convert a tensor from the stored layout to the layer's layout (a view)."""
         return self.slots[name].form.leaf(kept)
 
     def client(self, name: str, leaf: Tensor, clients: int) -> Tensor:
-        """As the plain module has it, [K, *shape], of a tensor in the layers' form."""
+        """Convert a tensor from the layer's layout to the plain module's, [K, *shape]."""
         return self.slots[name].form.client(leaf, clients)
 
     def outputs(self, inputs: Tensor, clients: int) -> dict[str, Tensor]:
@@ -107,36 +107,36 @@ class StackedNetwork:
 
 @dataclass(frozen=True)
 class Stackable:
-    """A stacked network that was found to agree with the plain one."""
+    """A stacked network whose outputs agree with those of the plain one."""
 
     network: StackedNetwork
-    activations: int  # bytes that one sample of one client leaves for the backward pass
+    activations: int  # bytes saved for the backward pass per sample of one client
 
 
 _known: WeakKeyDictionary[Network, Stackable | str] = WeakKeyDictionary()
 
 
 def stacked(network: Network) -> Stackable:
-    """The stacked form of ``network``, made and compared at the first call.
+    """The stacked form of ``network``, built and compared with it at the first call.
 
     Raises:
-        NotStackable: if it has none, or if the two do not agree.
+        NotStackable: if it has none, or if its outputs differ from those of ``network``.
     """
     if network not in _known:
         try:
             _known[network] = _compared(network)
         except NotStackable as refusal:
             _known[network] = str(refusal)
-    found = _known[network]
-    if isinstance(found, str):
-        raise NotStackable(found)
-    return found
+    result = _known[network]
+    if isinstance(result, str):
+        raise NotStackable(result)
+    return result
 
 
 def _compared(network: Network) -> Stackable:
-    """Run both on random inputs of two clients in float64, as in training and as in evaluation.
+    """Run both networks on random inputs of two clients in float64, in training and in evaluation mode.
 
-    What the layers' types cannot tell is seen here: a forward pass that mixes channels or counts samples.
+    This detects what layer types do not show: a forward pass that mixes channels or depends on the number of samples.
     """
     module, many = network.module, StackedNetwork(network.module)
     draw = torch.Generator().manual_seed(0)
@@ -154,7 +154,7 @@ def _compared(network: Network) -> Stackable:
             for training in (True, False):
                 module.train(training)
                 many.module.train(training)
-                kept = many.store(params)  # copies: either pass moves running statistics of its own
+                kept = many.store(params)  # copies, because both passes update running statistics
                 together = _stacked_outputs(many, kept, inputs)
                 alone = [by_name.outputs_with(module, p, x) for p, x in zip(params, inputs, strict=True)]
                 same = all(
@@ -174,7 +174,7 @@ def _compared(network: Network) -> Stackable:
 
 
 def _stacked_outputs(many: StackedNetwork, kept: Params, inputs: Tensor) -> dict[str, Tensor]:
-    """Outputs [K, B, ...] by name; any failure on the way is a reason not to stack."""
+    """Outputs [K, B, ...] by name; any failure means that the network cannot be stacked."""
     many.bind({name: many.leaf(name, t) for name, t in kept.items()})
     try:
         return many.outputs(inputs.transpose(0, 1).flatten(1, 2), CLIENTS)
@@ -187,12 +187,12 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def _saved(module: nn.Module, params: Params, inputs: Tensor) -> int:
-    """How many floats, beside the parameters, a forward pass leaves for the backward pass."""
-    found = {t.untyped_storage().data_ptr(): 0 for t in params.values()}
+    """Number of floats that a forward pass saves for the backward pass, without the parameters."""
+    sizes = {t.untyped_storage().data_ptr(): 0 for t in params.values()}  # by storage
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        found.setdefault(storage.data_ptr(), storage.nbytes() // inputs.element_size())
+        sizes.setdefault(storage.data_ptr(), storage.nbytes() // inputs.element_size())
         return tensor
 
     for name, parameter in module.named_parameters():
@@ -200,4 +200,4 @@ def _saved(module: nn.Module, params: Params, inputs: Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         logits = functional_call(module, params, (inputs,))
     del logits
-    return sum(found.values())
+    return sum(sizes.values())

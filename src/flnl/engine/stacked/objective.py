@@ -1,7 +1,7 @@
 """The sum of loss terms for K clients at once.
 
-Terms whose losses depend on their row alone are evaluated once, on the rows of all clients. The others are run by
-``torch.func.vmap``: each sees one client's step, as it would alone.
+Rowwise terms, whose loss of a sample depends on that sample only, are evaluated once on the samples of all clients. The
+other terms run under ``torch.func.vmap``, in which each call sees one client's step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,30 +30,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's data, clients first."""
+    """The data of one step of K clients."""
 
-    inputs: Tensor  # [B, K·C, H, W], as the network takes them
+    inputs: Tensor  # [B, K·C, H, W], as the stacked network takes them
     labels: Tensor  # int64 [K, B], before mixing
     targets: Tensor  # int64 [K, B], or float [K, B, classes]
     positions: Tensor  # int64 [K, B]
     weight: Tensor | None  # [K, B]
-    draws: Joined | None  # of each client's terms, by name; None where no term draws
+    draws: Joined | None  # the terms' random draws by name; None if no term draws
     number: int
-    unmixed: Tensor | None  # [K, B, C, H, W]; None where nothing was mixed
-    mixing: Joined | None  # how each client's batch was mixed; None where it was not, or nobody asks
+    unmixed: Tensor | None  # [K, B, C, H, W]; None if nothing was mixed
+    mixing: Joined | None  # the mixing draw of each client's batch; None if nothing was mixed or no part reads it
 
     def each(self, of: Callable[[Tensor], Tensor]) -> Self:
         """The same batch with ``of(tensor)`` in the place of each tensor."""
         return mapped(self, of)  # type: ignore[no-any-return]
 
     def held(self) -> list[Tensor]:
-        """Every tensor, in an order that is the same for all batches of one form."""
+        """Every tensor, in an order that depends only on the batch's structure."""
         return flattened(self)[1]
 
 
 @dataclass
 class Objective:
-    """The terms, and the state that each has on each client; clients are numbered by rank."""
+    """The loss terms, and each term's state on each client; clients are numbered by rank."""
 
     network: Network
     many: StackedNetwork
@@ -61,7 +61,7 @@ class Objective:
     gradient: GradientTransform | None
     tasks: Sequence[ClientTask]
     states: list[dict[str, Any]]
-    asked: set[str] | None = None  # where what steps ask for is to be noted, see ``flnl.engine.stacked.tracing``
+    asked: set[str] | None = None  # collects what steps read, see ``flnl.engine.stacked.tracing``; None: no tracing
     _held: tuple[tuple[int, ...], Joined] | None = None
     _received: dict[tuple[int, ...], Joined] = field(default_factory=dict)
     _kept: dict[tuple[int, ...], Joined] = field(default_factory=dict)
@@ -74,20 +74,20 @@ class Objective:
 
     @property
     def sees_steps(self) -> bool:
-        """Whether anything asks for more than rows."""
+        """Whether any part needs a whole step, not only rows."""
         return bool(self.others) or self.gradient is not None
 
     def join(self, values: Sequence[Any], members: tuple[int, ...]) -> Joined:
-        """One value of each of the members as one."""
+        """Join one value of each member."""
         return join(values, self.network.dtype, self.network.device, [self.counts[k] for k in members])
 
     def _by_row(self, name: str, term: LossTerm) -> bool:
-        return term.rowwise and inherits(term, LossTerm, "draw") and all(own[name] is None for own in self.states)
+        return term.rowwise and inherits(term, LossTerm, "draw") and all(terms[name] is None for terms in self.states)
 
     def loss(self, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch) -> Tensor:
-        """Each client's loss [K], from ``outputs`` [K, B, ...] by name and ``tensors`` in the layers' form.
+        """Each client's loss [K], from ``outputs`` [K, B, ...] by name and ``tensors`` in the layers' layout.
 
-        Rows [K, B] of which it is the mean, where every term is by row and no row weighs more than another.
+        If all terms are rowwise and the batch has no weights: rows [K, B], whose mean over B is the loss.
         """
         rows = self._of_rows(outputs[LOGITS], batch) if self.rowwise else None
         if rows is not None and not self.others and batch.weight is None:
@@ -102,21 +102,21 @@ class Objective:
     def transformed(
         self, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch, gradients: Params
     ) -> Params:
-        """What the transform makes of ``gradients`` [K, *shape]."""
+        """Apply the gradient transform to ``gradients`` [K, *shape]."""
         transform = self.gradient
         assert transform is not None
         step = _Stepped(self, members, tensors, outputs, batch)
         names: list[str] = []
 
         def one(*given: Tensor) -> tuple[Tensor, ...]:
-            own = dict(zip(gradients, given, strict=False))
-            new = transform(own, step.of(given[len(gradients) :], self.terms)[0])
+            of_client = dict(zip(gradients, given, strict=False))
+            new = transform(of_client, step.of(given[len(gradients) :], self.terms)[0])
             names[:] = new
             return tuple(new.values())
 
         with torch.no_grad():
-            found = _vmapped(one, type(transform).__name__)(*gradients.values(), *step.given)
-        return dict(zip(names, found, strict=True))
+            transformed = _vmapped(one, type(transform).__name__)(*gradients.values(), *step.given)
+        return dict(zip(names, transformed, strict=True))
 
     def finished(self) -> list[dict[str, Any]]:
         """The states after the last step, by rank."""
@@ -142,10 +142,10 @@ class Objective:
         rows = self.step(data, NO_PASSES, {}, sent, Payload(), {LOGITS: logits.flatten(0, 1)})
         total: Tensor | None = None
         for name, term in self.rowwise.items():
-            found, _ = term(rows, None)
-            if found.shape != (clients * size,):
-                raise NotStackable(f"term {name} says that it is rowwise and gives no loss a row")
-            total = found if total is None else total + found
+            losses, _ = term(rows, None)
+            if losses.shape != (clients * size,):
+                raise NotStackable(f"term {name} declares itself rowwise but does not return one loss per row")
+            total = losses if total is None else total + losses
         assert total is not None
         return total.view(clients, size)
 
@@ -157,14 +157,14 @@ class Objective:
         forms: list[Any] = []
 
         def one(*given: Tensor) -> tuple[Tensor, ...]:
-            own, rest = step.of(given, self.others)
+            client_step, rest = step.of(given, self.others)
             states = dict(filled(held.form, lambda hole: rest[hole.index]))
             total: Tensor | None = None
             for name, term in self.others.items():
-                found, states[name] = term(own, states[name])
-                if found.dim() == 1:
-                    found = average(found, own.weight)
-                total = found if total is None else total + found
+                loss, states[name] = term(client_step, states[name])
+                if loss.dim() == 1:
+                    loss = average(loss, client_step.weight)
+                total = loss if total is None else total + loss
             assert total is not None
             form, after = flattened(states)
             forms[:] = [form]
@@ -175,14 +175,14 @@ class Objective:
         return total
 
     def held(self, members: tuple[int, ...]) -> Joined:
-        """The members' states as one; kept so until other clients step."""
+        """The members' joined states; cached until other clients step."""
         if self._held is None or self._held[0] != members:
             self._release()
             self._held = members, self.join([{n: self.states[k][n] for n in self.others} for k in members], members)
         return self._held[1]
 
     def hold(self, members: tuple[int, ...], states: Joined) -> None:
-        """The members' states are these now."""
+        """Set the members' joined states."""
         if self._held is not None and self._held[0] != members:
             self._release()
         self._held = members, states
@@ -195,30 +195,30 @@ class Objective:
             self._held = None
 
     def kept(self, members: tuple[int, ...]) -> Joined:
-        """What the members keep from earlier visits as one; what cannot be one refuses whoever asks for it."""
+        """What the members keep from earlier visits, joined; if it cannot be joined, reading it raises NotStackable."""
         if members not in self._kept:
-            own = [self.tasks[k].state.extras for k in members]
+            extras = [self.tasks[k].state.extras for k in members]
             try:
-                found = self.join(own, members).each(self._here)
+                joined = self.join(extras, members).each(self._here)
             except NotStackable as refusal:
-                found = Joined(Unlike(str(refusal)), ())
-            self._kept[members] = found
+                joined = Joined(Unlike(str(refusal)), ())
+            self._kept[members] = joined
         return self._kept[members]
 
     def received(self, members: tuple[int, ...]) -> Joined:
-        """What the members were sent as one; a model that all were sent stays one."""
+        """The members' joined broadcasts; a model that all received is kept once."""
         if members not in self._received:
-            found = self.join([self.tasks[k].broadcast for k in members], members)
-            self._received[members] = found.each(self._here)
+            joined = self.join([self.tasks[k].broadcast for k in members], members)
+            self._received[members] = joined.each(self._here)
         return self._received[members]
 
     def _here(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.network.device, non_blocking=True)
 
     def given(self, members: tuple[int, ...], received: Joined, kept: Joined, held: Joined | None) -> "Objective":
-        """The same for the members, which were sent, keep and hold what is given here."""
-        own = None if held is None else (members, held)
-        return replace(self, _held=own, _received={members: received}, _kept={members: kept})
+        """A copy with these received, kept and held values for the members."""
+        members_held = None if held is None else (members, held)
+        return replace(self, _held=members_held, _received={members: received}, _kept={members: kept})
 
     def step(
         self,
@@ -229,7 +229,7 @@ class Objective:
         kept: Payload,
         outputs: Mapping[str, Tensor],
     ) -> Step:
-        """The step of these values, watched if anybody wants to know what it asks for."""
+        """Build the step; if ``asked`` is set, as one that records what is read from it."""
         if self.asked is None:
             return Step(data, passes, params, broadcast, kept, outputs)
         watched = WatchedStep(data, passes, params, WatchedBroadcast.of(broadcast, self.asked), kept, outputs)
@@ -238,7 +238,7 @@ class Objective:
 
 
 class _Stepped:
-    """One step's tensors in a row, for ``vmap`` to cut, and how a client's ``Step`` is made of its cut."""
+    """Flattens one step's tensors for ``vmap``, and rebuilds a client's ``Step`` from its slices."""
 
     def __init__(
         self, objective: Objective, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch
@@ -262,7 +262,7 @@ class _Stepped:
         self.given = [*named.values(), *data, *(tensor for tensors in more for tensor in tensors)]
 
     def of(self, given: Sequence[Tensor], terms: Mapping[str, LossTerm]) -> tuple[Step, Sequence[Tensor]]:
-        """One client's step, and the tensors that were given behind its own."""
+        """One client's step, and the remaining tensors of ``given``."""
         left = list(given)
 
         def take(count: int) -> list[Tensor]:
@@ -303,7 +303,7 @@ class _Stepped:
 
 @dataclass(frozen=True)
 class _Passes(ForwardPasses):
-    """Further passes of one client's network, whose parameters and buffers are ``tensors``."""
+    """Additional forward passes of one client's network with the parameters and buffers ``tensors``."""
 
     network: Network
     tensors: Params
@@ -342,22 +342,22 @@ class _Passes(ForwardPasses):
 
 
 def _vmapped(one: Callable[..., tuple[Tensor, ...]], who: str) -> Callable[..., tuple[Tensor, ...]]:
-    """``one`` for all clients; what cannot be written so is a reason to run them one by one."""
+    """``vmap(one)``; every failure becomes ``NotStackable``, so that the clients run one by one."""
 
-    def all_of_them(*given: Tensor) -> tuple[Tensor, ...]:
+    def all_clients(*given: Tensor) -> tuple[Tensor, ...]:
         try:
-            found: tuple[Tensor, ...] = vmap(one)(*given)
+            results: tuple[Tensor, ...] = vmap(one)(*given)
         except NotStackable as refusal:
             raise NotStackable(f"{who} cannot be run for many clients at once: {refusal}") from refusal
-        except Exception as error:  # parts are anybody's
+        except Exception as error:  # user-defined parts may raise anything
             raise NotStackable(f"{who} cannot be run for many clients at once ({line(error)})") from error
-        return found
+        return results
 
-    return all_of_them
+    return all_clients
 
 
 class Unlike(Payload):
-    """What clients keep, where it cannot be one value."""
+    """Stands for clients' kept values that cannot be joined; reading it raises ``NotStackable``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -370,16 +370,16 @@ class Unlike(Payload):
         return hash(self._reason)
 
     def get(self, kind: type[T]) -> T | None:
-        """Refused."""
+        """Raise ``NotStackable``."""
         raise NotStackable(self._reason)
 
     def one(self, kind: type[T]) -> T:
-        """Refused."""
+        """Raise ``NotStackable``."""
         raise NotStackable(self._reason)
 
 
 class _NoPasses(ForwardPasses):
-    """What a rowwise term has in the place of a network."""
+    """The forward passes of a rowwise term, which must not run the network: each raises ``NotStackable``."""
 
     def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
         return self._refuse()

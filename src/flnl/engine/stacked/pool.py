@@ -1,4 +1,4 @@
-"""The images of a stack's clients, read once where they fit."""
+"""The images of a stack's clients, read once if they fit into memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -13,13 +13,13 @@ from flnl.engine.stacked.errors import NotStackable
 
 
 class Pool:
-    """Images by row, the clients' samples one after another; as inputs already, if nothing about them is random."""
+    """Images by row, the clients' samples one after another; stored as inputs if they need no augmentation."""
 
     def __init__(self, network: Network, tasks: Sequence[ClientTask], most: int) -> None:
-        """Read the images, if they are ``most`` at most.
+        """Read the images if there are at most ``most``.
 
         Raises:
-            NotStackable: if they are more and not in one store.
+            NotStackable: if there are more, and not all clients share one ``Images``.
         """
         self._network, self._store = network, tasks[0].samples.images
         self.stored = self._store.augmented_size
@@ -30,19 +30,19 @@ class Pool:
             images = torch.cat(list(self._read(tasks)))
             self._images = images if self.random else network.inputs(images, None)
         elif any(task.samples.images is not self._store for task in tasks):
-            raise NotStackable("the clients' images are too many to be held and not in one store")
+            raise NotStackable("the clients' images are too many to be held in memory and come from several stores")
 
     def _read(self, tasks: Sequence[ClientTask]) -> Iterator[Tensor]:
-        """Every client's stored images, those of one store while the ones before are taken."""
-        for _, own in groupby((task.samples for task in tasks), lambda samples: id(samples.images)):
-            samples = list(own)
+        """Every client's stored images; clients that share a store are read ahead."""
+        for _, group in groupby((task.samples for task in tasks), lambda samples: id(samples.images)):
+            samples = list(group)
             images = self._network.here(samples[0].images)
             yield from images.read_each([each.index for each in samples], augmented=True)
 
     def inputs(self, rows: Sequence[Tensor], draws: Iterable[Augmentation | None]) -> Iterator[Tensor]:
-        """Inputs [b, C, H, W] of the samples at each of ``rows`` [b], cropped and flipped by its draws.
+        """Inputs [b, C, H, W] of the samples at each of ``rows`` [b], augmented by the matching draw.
 
-        Images in files are decoded ahead, as ``Images.read_each`` has it, while inputs before them are used.
+        Images in files are decoded ahead (``Images.read_each``), while earlier inputs are in use.
         """
         if self._images is None:
             stored = self._network.here(self._store).read_each([self._index[part] for part in rows], augmented=True)
@@ -50,5 +50,5 @@ class Pool:
                 yield self._network.inputs(images, crops)
             return
         for part, crops in zip(rows, draws, strict=True):
-            found = self._images.index_select(0, part.to(self._images.device, non_blocking=True))
-            yield self._network.inputs(found, crops) if self.random else found
+            images = self._images.index_select(0, part.to(self._images.device, non_blocking=True))
+            yield self._network.inputs(images, crops) if self.random else images

@@ -1,4 +1,4 @@
-"""One step of some clients: one forward, one backward and one optimiser step, on tensors that are given."""
+"""One training step of several clients: one forward pass, one backward pass and one optimiser step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,33 +18,33 @@ from flnl.engine.stacked.objective import Batch, Objective
 
 @dataclass(frozen=True)
 class View:
-    """Some clients' parameters, buffers and momenta, in the layers' form, and an optimiser on them."""
+    """Parameters, buffers and momenta of some clients, and an optimiser on them."""
 
     members: tuple[int, ...]  # clients, by rank
-    kept: Params  # parameters and buffers as they are kept, [K, ...]
-    momenta: Params  # as they are kept; none without momentum
-    tensors: Params  # views of ``kept`` in the layers' form
-    live: Params  # those of ``tensors`` that are trained
+    kept: Params  # parameters and buffers in the stored layout, [K, ...]
+    momenta: Params  # in the stored layout; empty without momentum
+    tensors: Params  # views of ``kept`` in the layers' layout
+    live: Params  # the trainable ones of ``tensors``
     optimizer: Sgd
 
     @classmethod
     def of(
         cls, many: StackedNetwork, training: Training, members: tuple[int, ...], kept: Params, momenta: Params
     ) -> Self:
-        """The view of what is kept of ``members``: a step moves ``kept`` and ``momenta`` in place."""
+        """Create the view of ``members``: a step updates ``kept`` and ``momenta`` in place."""
         tensors = {name: many.leaf(name, t).detach() for name, t in kept.items()}
         live = {name: tensors[name].requires_grad_() for name in many.trainable}
-        own = {live[name]: many.leaf(name, momentum) for name, momentum in momenta.items()}
-        return cls(members, kept, momenta, tensors, live, Sgd(live.values(), training, own))
+        leaves = {live[name]: many.leaf(name, momentum) for name, momentum in momenta.items()}
+        return cls(members, kept, momenta, tensors, live, Sgd(live.values(), training, leaves))
 
     def everything(self) -> list[Tensor]:
-        """What a step moves, in an order that is the same for all views of as many clients."""
+        """All tensors that a step updates, in an order that is the same for views of equally many clients."""
         return [*self.kept.values(), *self.momenta.values()]
 
 
 @dataclass(frozen=True)
 class Stepper:
-    """What a step computes with, besides the members' tensors and the batch."""
+    """Runs steps; holds everything they need besides the members' tensors and the batch."""
 
     job: LocalTraining
     network: Network
@@ -52,7 +52,7 @@ class Stepper:
     objective: Objective
 
     def __call__(self, view: View, batch: Batch) -> Tensor:
-        """Move the members' tensors; the losses before it, [K] or [K, B], as the objective gives them."""
+        """Update the members' tensors; return the losses before the step, [K] or rows [K, B]."""
         self.many.bind(view.tensors)
         for parameter in view.live.values():
             parameter.grad = None
@@ -67,13 +67,13 @@ class Stepper:
 
     def _transform(self, view: View, outputs: Params, batch: Batch) -> None:
         clients = len(view.members)
-        found = {n: self.many.client(n, p.grad, clients) for n, p in view.live.items() if p.grad is not None}
+        gradients = {n: self.many.client(n, p.grad, clients) for n, p in view.live.items() if p.grad is not None}
         tensors = {name: t.detach() for name, t in view.tensors.items()}
-        for name, new in self.objective.transformed(view.members, tensors, outputs, batch, found).items():
+        for name, new in self.objective.transformed(view.members, tensors, outputs, batch, gradients).items():
             view.live[name].grad = self.many.leaf(name, self.many.kept(name, new))
 
 
 def summed(losses: Sequence[Tensor]) -> Tensor:
-    """Each client's losses over some steps, summed, float64 [K]; of rows [K, B] the mean counts."""
+    """Sum each client's losses over steps, float64 [K]; rows [K, B] are averaged over B first."""
     together = torch.stack(list(losses))
     return (together if together.dim() == 2 else together.mean(2)).double().sum(0)

@@ -1,4 +1,4 @@
-"""What a step asks for besides tensors, and what it does that a recorded step could not do again."""
+"""Traces which non-tensor values a step reads, and which of its operations a CUDA graph cannot record."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ NUMBER, ROUND, RECEIVED = "number", "round", "received"
 
 
 class WatchedStep(Step):
-    """A step that notes in ``asked`` who asks for the batch's number or runs the received model."""
+    """A step that records in ``asked`` whether its batch number is read or the received model is run."""
 
     asked: set[str]
 
@@ -25,16 +25,16 @@ class WatchedStep(Step):
 
 
 class WatchedBroadcast(Broadcast):
-    """What was sent; it notes in ``asked`` who asks for the round."""
+    """A broadcast that records in ``asked`` whether its round is read."""
 
     asked: set[str]
 
     @classmethod
     def of(cls, broadcast: Broadcast, asked: set[str]) -> Broadcast:
-        """The same values, watched."""
-        made = object.__new__(cls)
-        made.__dict__.update(vars(broadcast), asked=asked)
-        return made
+        """A watched copy of ``broadcast``."""
+        watched = object.__new__(cls)
+        watched.__dict__.update(vars(broadcast), asked=asked)
+        return watched
 
     def __getattribute__(self, name: str) -> Any:
         if name == ROUND:
@@ -43,23 +43,23 @@ class WatchedBroadcast(Broadcast):
 
 
 class Waits(TorchDispatchMode):
-    """Tells ``found`` of every operation that makes the host wait for the device, or reads the host's memory.
+    """Calls ``report`` for every operation that makes the host wait for the device, or reads the host's memory.
 
-    What it tells of is done all the same.
+    The operation itself runs as usual.
     """
 
-    def __init__(self, found: Callable[[str], object]) -> None:
+    def __init__(self, report: Callable[[str], object]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._found = found
+        self._report = report
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         reason = _waiting(func, args)
-        found = func(*args, **(kwargs or {}))
-        if reason is None and _crosses(args, found):
+        result = func(*args, **(kwargs or {}))
+        if reason is None and _crosses(args, result):
             reason = "copies between the host and the device"
         if reason is not None:
-            self._found(f"{reason} ({func.name().removeprefix('aten::')})")
-        return found
+            self._report(f"{reason} ({func.name().removeprefix('aten::')})")
+        return result
 
 
 VALUES = ("_local_scalar_dense", "item", "equal", "is_nonzero")
@@ -69,16 +69,16 @@ SHAPES = ("nonzero", "masked_select", "unique", "_unique", "_unique2", "unique_d
 def _waiting(func: Any, args: Any) -> str | None:
     name = func.name().removeprefix("aten::").partition(".")[0]
     if name in VALUES:
-        return "looks at a tensor's value"
+        return "reads a tensor's value"
     if name in SHAPES:
         return "has a shape that depends on values"
     by_mask = name in ("index", "index_put", "index_put_", "_unsafe_index") and any(
         isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
     )
-    return "takes elements by a mask" if by_mask else None
+    return "selects elements by a mask" if by_mask else None
 
 
-def _crosses(args: Any, found: Any) -> bool:
-    """Whether a tensor of another kind of device went in than came out; a number that stands in a tensor may."""
+def _crosses(args: Any, result: Any) -> bool:
+    """Whether an argument is on another kind of device than the result; scalar tensors do not count."""
     given = {t.device.type for t in args if isinstance(t, Tensor) and t.dim() > 0}
-    return isinstance(found, Tensor) and found.dim() > 0 and bool(given - {found.device.type})
+    return isinstance(result, Tensor) and result.dim() > 0 and bool(given - {result.device.type})

@@ -33,18 +33,18 @@ def train(
     pooled: int,
     graphs: Graphs = EAGER,
 ) -> list[Fit]:
-    """What each client's training comes to, in the order of ``tasks``.
+    """Train the clients; return each one's fit in the order of ``tasks``.
 
     Args:
-        job: what each of them does.
-        network: the plain network, on whose device they are trained.
+        job: the training job of every client.
+        network: the plain network, on whose device the clients are trained.
         many: its stacked form.
         tasks: one for each client.
-        pooled: how many images are held at most.
-        graphs: where steps are recorded, to be replayed in this stack and in later ones.
+        pooled: maximum number of images to hold in memory.
+        graphs: recorded steps, reused in this stack and in later ones.
 
     Raises:
-        NotStackable: if something in the job or its data cannot be run for many clients at once.
+        NotStackable: if the job or its data cannot be run for many clients at once.
     """
     size = job.training.batch_size
     sizes = [batch_sizes(len(t.samples), size, join_last_of_one=network.has_batch_norm) for t in tasks]
@@ -62,17 +62,17 @@ def train(
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch's draws, the clients' samples one after another."""
+    """One epoch's samples in order, concatenated over clients, and their draws."""
 
-    positions: Tensor  # int64 [n], on the client
-    rows: Tensor  # int64 [n], in the pool
+    positions: Tensor  # int64 [n], positions in each client's samples
+    rows: Tensor  # int64 [n], rows in the pool
     labels: Tensor  # int64 [n]
     weight: Tensor | None  # [n]
     crops: Augmentation | None
 
 
 class _Stack:
-    """The clients of one stack by rank, and everything that changes while they train."""
+    """The clients of one stack by rank, and all state of their training."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _Stack:
     def _weighted(self) -> bool:
         having = {task.state.weight is not None for task in self.tasks}
         if len(having) > 1:
-            raise NotStackable("some clients weigh their samples and others do not")
+            raise NotStackable("only some of the clients have sample weights")
         return having.pop()
 
     def _weights(self) -> Tensor:
@@ -117,7 +117,7 @@ class _Stack:
     # ----------------------------------------------------------------------------------------------------- training
 
     def train(self) -> None:
-        """Every step of every epoch."""
+        """Run all steps of all epochs."""
         size = self.job.training.batch_size
         pieces = [
             (run, run.where(self.starts).split(max(1, self.network.chunk(1) // (len(run.members) * run.size))))
@@ -131,7 +131,7 @@ class _Stack:
                 self._run(run, parts, epoch, inputs)
 
     def _epoch(self) -> Epoch:
-        """Draw the next epoch, each client from its own streams."""
+        """Draw the next epoch from each client's random streams."""
         device = self.network.device
         positions = torch.cat([draws.order(None) for draws in self.draws])
         rows = positions + self.offsets
@@ -145,22 +145,23 @@ class _Stack:
         )
 
     def _crops(self) -> Augmentation:
-        """Crops and flips in the order of the epoch, drawn in the portions in which one client alone draws them."""
+        """Crops and flips in the order of the epoch, drawn in the same chunks as when a client trains alone."""
         together = self.network.together(self.job.training.batch_size)
         drawn = [
             draws.crops(self.network.transform, sum(chunk), self.pool.stored)
-            for draws, own in zip(self.draws, self.sizes, strict=True)
-            for chunk in chunks(own, together)
+            for draws, sizes in zip(self.draws, self.sizes, strict=True)
+            for chunk in chunks(sizes, together)
         ]
-        found = [crops for crops in drawn if crops is not None]
-        return Augmentation(torch.cat([c.offset for c in found]), torch.cat([c.flip for c in found]))
+        augmented = [crops for crops in drawn if crops is not None]
+        return Augmentation(torch.cat([c.offset for c in augmented]), torch.cat([c.flip for c in augmented]))
 
     def _run(self, run: Run, parts: Sequence[Tensor], epoch: Epoch, inputs: Iterator[Tensor]) -> None:
         """Train the members of ``run`` on the next of ``inputs``.
 
-        Each of ``parts``, int64 [steps, K, B], are the places of samples in ``epoch`` whose inputs come together.
+        Each of ``parts``, int64 [steps, K, B], holds the positions in ``epoch`` of the samples of one item of
+        ``inputs``.
         """
-        if self.network.has_batch_norm:  # a batch of one has no statistics; the running ones serve
+        if self.network.has_batch_norm:  # a batch of one has no statistics: use the running ones
             self._mode(run.size > 1)
         view, index = self._view(run.members)
         number = run.number
@@ -183,7 +184,10 @@ class _Stack:
     # ------------------------------------------------------------------------------------------------------- batches
 
     def _batches(self, run: Run, where: Tensor, prepared: Tensor, epoch: Epoch, number: int) -> Iterator[Batch]:
-        """The steps at ``where``, whose inputs are ``prepared``: [steps, B, K, ...], or [steps, K, B, ...] to mix."""
+        """Batches of the samples at ``where`` [steps, K, B].
+
+        ``prepared`` are their inputs, [steps, B, K, ...], or [steps, K, B, ...] if the batch rule mixes them.
+        """
         steps, size = len(where), run.size
         there = where.to(epoch.positions.device, non_blocking=True)
         labels, positions = epoch.labels[there], epoch.positions[there]
@@ -217,20 +221,20 @@ class _Stack:
             )
 
     def _inputs(self, parts: Sequence[Tensor], epoch: Epoch) -> Iterator[Tensor]:
-        """Inputs of the samples at each of ``parts``, as ``_batches`` takes them."""
+        """Inputs of the samples at each of ``parts``, in the shape that ``_batches`` expects."""
         places = parts if self.rule_mixes else [part.transpose(1, 2) for part in parts]
         flat = [part.reshape(-1) for part in places]
         crops = (
             None if epoch.crops is None else Augmentation(epoch.crops.offset[part], epoch.crops.flip[part])
             for part in flat
         )
-        found = self.pool.inputs([epoch.rows[part] for part in flat], crops)
-        return (inputs.unflatten(0, part.shape) for inputs, part in zip(found, places, strict=True))
+        flat_inputs = self.pool.inputs([epoch.rows[part] for part in flat], crops)
+        return (inputs.unflatten(0, part.shape) for inputs, part in zip(flat_inputs, places, strict=True))
 
     def _mixed(
         self, drawn: Sequence[Any], inputs: Tensor, labels: Tensor, weight: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Mixed inputs, targets and weights, all [steps, K, B, ...]: every batch of the chunk at once."""
+        """Mix all batches of a chunk at once; return inputs, targets and weights, each [steps, K, B, ...]."""
         rule, network = self.job.batch, self.network
         steps, clients, size = labels.shape
         joined = join(drawn, network.dtype, network.device, [size] * len(drawn))
@@ -242,20 +246,20 @@ class _Stack:
             return mixed if weight is None else (*mixed, rule.weigh(given[2], draw))
 
         try:
-            found = vmap(one)(*data, *joined.tensors)
-        except Exception as error:  # parts are anybody's
+            results = vmap(one)(*data, *joined.tensors)
+        except Exception as error:  # user-defined parts may raise anything
             raise NotStackable(
                 f"{type(rule).__name__} cannot be run for many batches at once ({line(error)})"
             ) from error
-        cut = [t.unflatten(0, (steps, clients)) for t in found]
+        cut = [t.unflatten(0, (steps, clients)) for t in results]
         return cut[0], cut[1], None if weight is None else cut[2]
 
     # --------------------------------------------------------------------------------------------------------- views
 
     def _view(self, members: tuple[int, ...]) -> tuple[View, Tensor | None]:
-        """The members' part: the tensors themselves where they follow each other by rank, else copies.
+        """The members' slice of the stack: a view if their ranks are consecutive, else a copy.
 
-        Copies come with their clients' ranks, int64 [K], to which ``_back`` returns them.
+        With a copy comes the index of the members' ranks, int64 [K]; ``_back`` writes the copy back to them.
         """
         if members in self.views:
             return self.views[members], self.ranks[members]
@@ -277,22 +281,22 @@ class _Stack:
         return view, index
 
     def _back(self, view: View, index: Tensor) -> None:
-        for own, moved in ((self.kept, view.kept), (self.momenta, view.momenta)):
-            for name, tensor in own.items():
-                tensor.index_copy_(0, index, moved[name])
+        for stack, updated in ((self.kept, view.kept), (self.momenta, view.momenta)):
+            for name, tensor in stack.items():
+                tensor.index_copy_(0, index, updated[name])
 
     # ------------------------------------------------------------------------------------------------------- results
 
     def fits(self) -> list[Fit]:
-        """What each client's training came to, by rank."""
+        """Each client's fit, by rank."""
         clients = len(self.tasks)
         params = {n: self.many.client(n, self.many.leaf(n, self.kept[n]), clients) for n in self.many.names}
         whole = [torch.isfinite(t.flatten(1)).all(1) for t in params.values() if t.is_floating_point()]
         finite, losses = torch.stack(whole).all(0).tolist(), self.losses.tolist()
         epochs, states = self.job.training.epochs, self.objective.finished()
-        found = []
-        for k, own in enumerate(self.sizes):
-            steps = epochs * len(own)
-            mine = {name: t[k].clone(memory_format=torch.contiguous_format) for name, t in params.items()}
-            found.append(Fit(mine, states[k], losses[k] / max(steps, 1), steps, finite[k], self.job.training.lr))
-        return found
+        fits = []
+        for k, sizes in enumerate(self.sizes):
+            steps = epochs * len(sizes)
+            trained = {name: t[k].clone(memory_format=torch.contiguous_format) for name, t in params.items()}
+            fits.append(Fit(trained, states[k], losses[k] / max(steps, 1), steps, finite[k], self.job.training.lr))
+        return fits

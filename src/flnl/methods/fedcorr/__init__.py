@@ -1,1 +1,1 @@
-"""FedCorr (Xu et al. 2022): noisy clients by LID, wrong labels by loss, corrected in stages."""
+"""FedCorr (Xu et al. 2022): detects noisy clients by LID and wrong labels by loss, and corrects labels in stages."""

@@ -1,4 +1,4 @@
-"""FedCorr's label correction: estimate how noisy the client is, then let the model overrule the labels it doubts."""
+"""FedCorr's label correction: estimate the client's noise level, then replace suspected labels by predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from flnl.numerics.mixture import two_gaussians
 @stored("Suspects")
 @dataclass(frozen=True)
 class Suspects:
-    """Kept on the client: which samples it takes for wrongly labelled, bool [n], and the model's confidence [n]."""
+    """Kept on the client: the samples it considers wrongly labelled, bool [n], and the model's confidence [n]."""
 
     mask: Tensor
     confidence: Tensor
@@ -32,15 +32,15 @@ class Suspects:
 class FedCorr(LabelCorrector):
     """Two rules, for the ends of FedCorr's first two stages (Sec. 3.2, 3.3; Eq. 6).
 
-    ``top_losses``: a client that the server calls noisy splits its stored losses with a two-component mixture; the
-    component of the larger mean is D_k^n and μ̂_k = |D_k^n| / n_k. Of D_k^n, the ⌊π |D_k^n|⌋ samples of largest loss
-    take the received model's prediction where its probability is at least θ.
+    ``top_losses``: each client that the server considers noisy fits a two-component mixture to its stored losses; the
+    component with the larger mean is D_k^n, and μ̂_k = |D_k^n| / n_k. The ⌊π |D_k^n|⌋ samples of D_k^n with the largest
+    losses get the received model's prediction as their label if its probability is at least θ.
 
-    ``all_confident``: every sample of a client with μ̂_k > κ does, whatever its loss.
+    ``all_confident``: all samples of clients with μ̂_k > κ get the prediction if its probability is at least θ.
 
-    The text's π and θ hold where Algorithm 1 has neither. ``relabel=false`` estimates without correcting;
-    ``rank_loss=global`` ranks by the received model's loss; ``relabel_set=lid_noisy`` asks the clients on the noisy
-    side of the last split in place of those above κ; ``strict_theta`` demands more than θ, as the released code does.
+    π and θ follow the text; Algorithm 1 has neither. ``relabel=false`` estimates without correcting;
+    ``rank_loss=global`` ranks by the received model's loss; ``relabel_set=lid_noisy`` selects the clients on the noisy
+    side of the last split instead of those above κ; ``strict_theta`` requires more than θ, as the released code does.
     """
 
     reads: ClassVar[tuple[type, ...]] = (NoiseDirective, SampleLosses, NoiseLevels)
@@ -56,7 +56,7 @@ class FedCorr(LabelCorrector):
     inference_augment: bool
 
     def chosen(self, rule: str, known: Payload, clients: Sequence[int]) -> list[int]:
-        """Noisy clients after a pass; at the end of fine-tuning those outside its cohort."""
+        """After a pass the noisy clients; at the end of fine-tuning those above κ, or as ``relabel_set`` says."""
         levels = known.one(NoiseLevels)
         if rule == "all_confident" and not self.relabel:
             return []
@@ -65,7 +65,7 @@ class FedCorr(LabelCorrector):
         return [client for client in clients if bool(ask[client])]
 
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
-        """Labels after correction, the samples under suspicion, and μ̂_k."""
+        """The corrected labels; keeps the suspected samples, and reports μ̂_k after ``top_losses``."""
         labels = task.labels
         logits = network.logits(task.samples, task.stream("relabel augmentation") if self.inference_augment else None)
         confidence, prediction = torch.softmax(logits.double(), dim=1).max(dim=1)
@@ -87,14 +87,14 @@ class FedCorr(LabelCorrector):
         return Correction(task.client, corrected, task.state.weight, Payload(Suspects(suspects, confidence)), reports)
 
     def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        """The suspects of clients that the server calls noisy; the others have none, whatever they kept before."""
+        """Suspected samples of the clients that the server considers noisy; none of others, whatever they kept."""
         noisy = known.one(NoiseLevels).noisy
         suspects = ((client, kept.extras.get(Suspects)) for client, kept in clients.items())
         return tuple(SuspectedSamples(c, s.mask & noisy[c]) for c, s in suspects if s is not None)
 
 
 def _largest(losses: Tensor, among: Tensor, count: int) -> Tensor:
-    """Mask [n] of the ``count`` largest losses among those marked; ties go to the earlier sample."""
+    """Mask [n] of the ``count`` largest losses in the mask ``among``; of ties the earlier sample comes first."""
     order = torch.sort(torch.where(among, losses, -torch.inf), descending=True, stable=True).indices
     chosen = torch.zeros_like(among)
     chosen[order[:count]] = True

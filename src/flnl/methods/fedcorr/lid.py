@@ -1,4 +1,4 @@
-"""Local intrinsic dimensionality (LID) of predictions, by which FedCorr tells noisy clients."""
+"""Local intrinsic dimensionality (LID) of predictions, by which FedCorr detects noisy clients."""
 
 import torch
 from torch import Tensor
@@ -8,11 +8,11 @@ def lid(points: Tensor, k: int, *, guard: bool = True) -> Tensor:
     """Local intrinsic dimensionality of each of ``points`` [n, d] among the others, float64 [n].
 
     The maximum-likelihood estimate ``-((1/k) Σ_{i≤k} log(r_i / r_k))^-1`` over the distances r_1 ≤ … ≤ r_k to the k
-    nearest other points (Amsaleg et al. 2015; FedCorr, Eq. 2). With fewer than k other points, all of them serve.
+    nearest other points (Amsaleg et al. 2015; FedCorr, Eq. 2). With fewer than k other points, all of them are used.
 
-    With ``guard``: 0 where r_k = 0; distances of zero count as 1e-12 (or r_k, if that is less); NaN where all k are
-    equal up to rounding, since the estimate diverges there. Without it, what the authors' program computes: float32
-    points, 1e-6 added to r_k and to the sum, and k in the numerator whatever the number of points.
+    With ``guard``: 0 if r_k = 0; distances of zero count as 1e-12 (or r_k, if that is less); NaN if all k distances are
+    equal up to rounding, since the estimate diverges there. Without it, the computation of the authors' program:
+    float32 points, 1e-6 added to r_k and to the sum, and k in the numerator for any number of points.
 
     >>> lid(torch.tensor([[0.0], [1.0], [2.0]]), k=2)[0].item()  # 2 / ln 2
     2.8853900817779268
@@ -42,7 +42,7 @@ def lid(points: Tensor, k: int, *, guard: bool = True) -> Tensor:
 
 
 def lid_score(points: Tensor, k: int, *, guard: bool = True) -> float:
-    """Mean LID of a client's predictions [n, K]; samples with no estimate are left out, and 0 where none has one."""
+    """Mean LID of a client's predictions [n, K] over the samples with a finite estimate; 0 if there is none."""
     values = lid(points, k, guard=guard)
     values = values[torch.isfinite(values)]
     return float(values.mean()) if len(values) else 0.0

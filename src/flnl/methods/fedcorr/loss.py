@@ -16,8 +16,8 @@ from flnl.numerics.distance import distance, squared_distance
 class AdaptiveProximal(LossTerm):
     """``β μ̂_k ‖w − w_t‖²`` with μ̂_k the client's estimated noise level (FedCorr, Eq. 5).
 
-    ``form="norm"`` is the released code's: the plain norm, and nothing on the first batch of an epoch. The two
-    gradients agree where ``‖w − w_t‖ = 0.5``. The squared form is stable while ``2 lr β μ̂ < 1`` or so.
+    ``form="norm"`` is that of the released code: the plain norm, and zero on the first batch of an epoch. The gradients
+    of both forms agree at ``‖w − w_t‖ = 0.5``. The squared form is stable up to about ``2 lr β μ̂ < 1``.
     """
 
     reads: ClassVar[tuple[type, ...]] = (NoiseDirective,)

@@ -1,4 +1,4 @@
-"""FedCorr's sampler of the clients that count as clean."""
+"""FedCorr's sampler of clean clients."""
 
 import logging
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CleanOnly(ClientSampler):
-    """A uniform draw among the clients whose estimated noise level is at most κ (FedCorr, Sec. 3.3).
+    """Draws uniformly among the clients whose estimated noise level is at most κ (FedCorr, Sec. 3.3).
 
-    Where no client is that clean, the cohort is the ``⌊γN⌋`` cleanest.
+    If there is none, the cohort is the ``max(⌊γN⌋, 1)`` cleanest clients.
     """
 
     reads: ClassVar[tuple[type, ...]] = (NoiseLevels,)
@@ -34,7 +34,7 @@ class CleanOnly(ClientSampler):
         if clean:
             return draw_clients(sampling, clean, count)
         if sampling.stage_round == 0:
-            log.warning("no client has a noise level up to kappa=%s; the %d cleanest take part", self.kappa, count)
+            log.warning("no client has a noise level up to kappa=%s; using the %d cleanest", self.kappa, count)
         everyone = torch.tensor(sampling.clients)
         order = np.argsort(level[everyone].numpy(), kind="stable")
         return [int(everyone[i]) for i in order[:count]]

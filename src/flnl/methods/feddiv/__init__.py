@@ -1,1 +1,1 @@
-"""FedDiv (Li et al. 2024): a federated filter of noisy labels, and batches reselected by consistency."""
+"""FedDiv (Li et al. 2024): a federated filter for noisy labels, and reselection of samples by consistency."""

@@ -1,4 +1,4 @@
-"""FedDiv's batch rule: what an epoch trains on is what the filter and two models agree on; then mixup."""
+"""FedDiv's batch rule: each epoch trains, with mixup, on the samples on which the filter and two models agree."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,13 +20,13 @@ from flnl.parts.batches import Mixup
 
 @dataclass(frozen=True)
 class Reselection(Mixup):
-    """Filter, relabel, and keep what is predicted consistently, anew every epoch (FedDiv, Eqs. 6 to 11).
+    """Filters and relabels samples, and keeps consistently predicted ones, in every epoch (FedDiv, Eqs. 6 to 11).
 
-    The filter and ŷ are of the received model, whose logits are computed once a visit; ỹ is of the model being
-    trained, with the client's bias taken out. Labels are those of the epoch, or with ``persist`` the
-    client's from then on. A noisy client that keeps no more than ``at_least`` samples trains on nothing in that epoch
-    (as the withdrawn code, where it is one batch). A client that was sent no filter uses all its samples.
-    ``flnl.methods.feddiv.consistency.Selection`` has the rest.
+    The filter and ŷ use the received model, whose logits are computed once per visit; ỹ is the debiased prediction of
+    the model being trained. New labels hold for the epoch, or, with ``persist``, from then on. A noisy client that
+    keeps no more than ``at_least`` samples trains on none in that epoch (the withdrawn code uses one batch as the
+    limit). A client that received no filter uses all its samples. ``flnl.methods.feddiv.consistency.Selection``
+    documents the other settings.
     """
 
     reads: ClassVar[tuple[type, ...]] = (Filter, ClassBias)
@@ -48,7 +48,7 @@ class Reselection(Mixup):
     inference_augment: bool
 
     def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
-        """The kept samples and their labels; None where the client counts as clean."""
+        """The selected samples and their labels; None if the client counts as clean."""
         by = task.broadcast.extras.get(Filter)
         if by is None or len(task.samples) == 0:
             return None
@@ -56,21 +56,21 @@ class Reselection(Mixup):
         losses = filter_losses(logits, labels, loss=self.loss, norm=self.norm)
         clean = torch.from_numpy(clean_flags(losses, by, threshold=self.threshold, guard=self.guard))
         bias = task.state.extras.get(ClassBias) or ClassBias(no_bias(network.num_classes), 0)
-        found = self._choice(
+        selected = self._choice(
             clean, labels, torch.softmax(logits.double(), dim=1), self._local(network, task, epoch, bias), bias.visits
         )
-        if not found.noisy:
+        if not selected.noisy:
             return None
-        kept = found.keep.nonzero()[:, 0]
-        return Selection(kept if len(kept) > self.at_least else kept[:0], found.labels)
+        kept = selected.keep.nonzero()[:, 0]
+        return Selection(kept if len(kept) > self.at_least else kept[:0], selected.labels)
 
-    def told(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
-        """After filter and relabelling, and after re-selection (FedDiv, Fig. 7): at the beginning of a visit."""
+    def selections(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
+        """Selections at the start of a visit: after filtering and relabelling, after reselection (FedDiv, Fig. 7)."""
         steps = {"filtered and relabelled": "off", "re-selected": self.pcs}
         return {name: replace(self, pcs=pcs, at_least=0).select(network, task, 0) for name, pcs in steps.items()}
 
     def relabels(self, network: Model, task: ClientTask) -> Tensor | None:
-        """Under ``persist`` the labels that the received model gave to doubted samples of a noisy client."""
+        """Under ``persist``, a noisy client's labels with relabelled samples; else None."""
         selected = self.select(network, task, 0) if self.persist else None
         return None if selected is None else selected.labels
 
@@ -88,7 +88,7 @@ class Reselection(Mixup):
         )
 
     def _local(self, network: Model, task: ClientTask, epoch: int, bias: ClassBias) -> Tensor | None:
-        """ỹ int64 [n]; None where there is none."""
+        """ỹ int64 [n]; None if it is not used or not known yet."""
         if self.pcs == "off":
             return None
         if self.pcs == "cached":

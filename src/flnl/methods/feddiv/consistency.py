@@ -1,6 +1,6 @@
-"""FedDiv's choice of training samples: relabel what the filter doubts, keep what two models agree on.
+"""FedDiv's selection of training samples: relabel noisy samples, keep those on which two models agree.
 
-The local model's labels come from logits from which its bias towards the client's dominant classes is taken out.
+The local model's predictions are debiased: its bias towards the client's dominant classes is removed from the logits.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 from flnl.core.ranges import Count, NonNegative, Share
 
 SMALLEST = 1e-12
-"""A class that a client never predicts counts as predicted so often."""
+"""Lower bound of a class's mean predicted probability."""
 
 
 def debiased(logits: Tensor, bias: Tensor, xi: NonNegative = 0.5) -> Tensor:
@@ -21,7 +21,7 @@ def debiased(logits: Tensor, bias: Tensor, xi: NonNegative = 0.5) -> Tensor:
 
 
 def no_bias(num_classes: int) -> Tensor:
-    """p̂ [K] of a client that has not been visited: uniform, float64."""
+    """Initial p̂ [K] of a client: uniform, float64."""
     return torch.full((num_classes,), 1 / num_classes, dtype=torch.float64)
 
 
@@ -34,10 +34,10 @@ def next_bias(
     xi: NonNegative = 0.5,
     confidence: Share = 0.85,
 ) -> Tensor:
-    """``p̂ ← m p̂ + (1-m) mean_x p(x)`` [K], over logits [n, K] of the trained local model (FedDiv, Eq. 12).
+    """``p̂ ← m p̂ + (1-m) mean_x p(x)`` [K], from logits [n, K] of the trained local model (FedDiv, Eq. 12).
 
-    ``samples=confident``, the withdrawn code's, takes only those whose de-biased probability is above ``confidence``;
-    with none of them p̂ stays.
+    ``samples=confident``, as in the withdrawn code, averages only the samples whose largest debiased probability is
+    above ``confidence``; if there is none, p̂ stays as it is.
     """
     predictions = torch.softmax(logits.to(bias.dtype), dim=1)
     among = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
@@ -50,27 +50,28 @@ def next_bias(
 
 @dataclass(frozen=True)
 class Selected:
-    """What a client trains on."""
+    """The samples that a client trains on, and their labels."""
 
     keep: Tensor  # bool [n]
-    labels: Tensor  # int64 [n], relabelled where a sample was; as given elsewhere
-    noise_level: float  # δ̂_k, the share of samples that the filter takes for noisy
-    noisy: bool  # whether that makes the client a noisy one
+    labels: Tensor  # int64 [n], predictions for relabelled samples, given labels for the others
+    noise_level: float  # δ̂_k, the share of samples that the filter flags as noisy
+    noisy: bool  # whether the client counts as noisy
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which samples a client trains on, and with which labels (FedDiv, Eqs. 8, 10, 11).
+    """Selects the samples that a client trains on, and their labels (FedDiv, Eqs. 8, 10, 11).
 
-    With ``δ̂ = |noisy| / n`` below ``delta`` all samples are used as given. Otherwise a noisy sample whose largest
-    probability under the global model is ``≥ zeta`` takes its prediction ŷ, the other noisy ones are left out, and
-    of clean and relabelled ones those stay where the de-biased local prediction ỹ agrees with ŷ.
+    If ``δ̂ = |noisy| / n`` is below ``delta``, all samples are used with their given labels. Otherwise noisy samples
+    whose largest probability under the global model is ``≥ zeta`` are relabelled with its prediction ŷ, other noisy
+    samples are dropped, and of the clean and relabelled samples those stay for which the debiased local prediction ỹ
+    equals ŷ.
 
-    ``strict_delta``: a client is noisy at more than ``delta`` only, as the text has it; Eq. 11 has at least.
-    ``relabel_min_delta``: relabelled samples are used from this δ̂ on; the withdrawn code has more than 0.2.
-    ``pcs=cached`` is the withdrawn code's: ỹ is of the end of the client's last visit, and agreement is asked for only
-    from its visit number ``pcs_start`` on (from 0; there 5). ``clean_agrees`` asks of a clean sample that its given
-    label be ŷ, too; Eq. 10 does not.
+    ``strict_delta``: a client is noisy if δ̂ > ``delta``, as in the text; Eq. 11 has δ̂ ≥ ``delta``.
+    ``relabel_min_delta``: relabelled samples are used if δ̂ is at least this; the withdrawn code requires δ̂ > 0.2.
+    ``pcs=cached``, as in the withdrawn code: ỹ is computed at the end of the client's previous visit, and agreement is
+    required only from visit number ``pcs_start`` (from 0) on; the withdrawn code has 5. ``clean_agrees`` also requires
+    the given label of clean samples to equal ŷ; Eq. 10 does not.
     """
 
     delta: Share = 0.1
@@ -85,14 +86,14 @@ class Selection:
     def __call__(
         self, clean: Tensor, given: Tensor, probabilities: Tensor, local: Tensor | None, visit: int = 0
     ) -> Selected:
-        """The samples of one client.
+        """Select among the samples of one client.
 
         Args:
             clean: the filter's flags, bool [n].
-            given: the labels that the client holds, int64 [n].
-            probabilities: the global model's [n, K].
-            local: ỹ, int64 [n]; None where there is none yet, and then no agreement is asked for.
-            visit: how often the client has been trained before.
+            given: the client's current labels, int64 [n].
+            probabilities: predictions of the global model [n, K].
+            local: ỹ, int64 [n]; None if there is none yet: then no agreement is required.
+            visit: number of earlier visits of the client.
         """
         level = float((~clean).double().mean()) if len(clean) else 0.0
         noisy = level > self.delta if self.strict_delta else level >= self.delta

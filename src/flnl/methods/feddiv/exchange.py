@@ -1,6 +1,6 @@
-"""FedDiv's exchange: a client's filter of six numbers up, the federated filter down.
+"""FedDiv's exchange: clients send their local filter (six numbers), the server sends the federated filter.
 
-A filter is fitted to losses under the local model and used on losses under the global one (FedDiv, Steps 2, 4 and 6).
+A filter is fitted to losses under the local model and applied to losses under the global one (FedDiv, Steps 2, 4, 6).
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ from flnl.methods.feddiv.noise_filter import (
 
 @dataclass(frozen=True)
 class LocalFilter:
-    """Sent up after training: the client's filter, and n_k, which the server has from FedAvg anyway."""
+    """Sent to the server after training: the client's filter, and n_k, which the server knows from FedAvg anyway."""
 
     filter: Filter
     count: int
@@ -47,7 +47,7 @@ class LocalFilter:
 @stored("ClassBias")
 @dataclass(frozen=True)
 class ClassBias:
-    """Kept on the client: p̂, float64 [K] (Eq. 12), and how often the client has trained beside the filter."""
+    """Kept on the client: p̂, float64 [K] (Eq. 12), and the number of visits since the filter has been in use."""
 
     mean: Tensor
     visits: int
@@ -56,7 +56,7 @@ class ClassBias:
 @stored("LastPredictions")
 @dataclass(frozen=True)
 class LastPredictions:
-    """Kept on the client under ``pcs=cached``: ỹ, int64 [n], the de-biased local labels after its last training."""
+    """Kept on the client under ``pcs=cached``: ỹ, int64 [n], the debiased local predictions after its last training."""
 
     labels: Tensor
 
@@ -64,43 +64,43 @@ class LastPredictions:
 @stored("FilterFlags")
 @dataclass(frozen=True)
 class FilterFlags:
-    """Kept on the client: what the filter made of its samples at its last visit, clean bool [n] and p(clean) [n]."""
+    """Kept on the client: the filter's output for its samples at its last visit."""
 
-    clean: Tensor
-    probability: Tensor  # float64
-    labels: Tensor | None  # int64 [n], those that it judged; None where they were as given
+    clean: Tensor  # bool [n]
+    probability: Tensor  # float64 [n], p(clean)
+    labels: Tensor | None  # int64 [n], the labels that were judged; None for the given labels
 
 
 @stored("FilterState")
 @dataclass(frozen=True)
 class FilterState:
-    """The server's record: the last filter of every client that has sent one, with its n_k."""
+    """The server's state: the last filter of every client that has sent one, with its n_k."""
 
     cached: Mapping[int, Filter] = field(default_factory=dict)
     counts: Mapping[int, int] = field(default_factory=dict)
-    reported: tuple[int, ...] = ()  # clients whose filters came last, all at once
-    start: Filter | None = None  # for those of whom nothing is known, under ``init=blobs``
-    shared: Filter | None = None  # that all are sent alike, made when filters came; none where each is sent its own
+    reported: tuple[int, ...] = ()  # clients of the last reports
+    start: Filter | None = None  # initial filter under ``init=blobs``, for clients without a better one
+    shared: Filter | None = None  # filter sent to all clients, updated with each report; None under ``reach=local``
 
 
 @dataclass(frozen=True)
 class FirstFit:
-    """The job of a first filter: EM from the best cut of the losses under the received model, which seeds nothing."""
+    """Job: fit a client's first filter by EM, starting from the best cut of its losses; uses no random numbers."""
 
     loss: LossKind
     norm: LossNorm
     inference_augment: bool
 
     def __call__(self, network: Model, task: ClientTask) -> Opened:
-        """The filter; nothing from a client whose losses are all alike."""
+        """Report the filter; nothing if the client's losses are all equal."""
         network.load(task.broadcast.params)
         logits = network.logits(task.samples, task.stream("filter augmentation") if self.inference_augment else None)
-        found = first_fit(filter_losses(logits, task.labels, loss=self.loss, norm=self.norm))
-        return Opened(task.client, Payload() if found is None else Payload(LocalFilter(found, len(task.samples))))
+        fitted = first_fit(filter_losses(logits, task.labels, loss=self.loss, norm=self.norm))
+        return Opened(task.client, Payload() if fitted is None else Payload(LocalFilter(fitted, len(task.samples))))
 
 
 def received_logits(network: Model, task: ClientTask, *, augmented: bool) -> Tensor:
-    """The received model's logits [n, K] on the client's samples, computed once a visit."""
+    """The received model's logits [n, K] on the client's samples, computed once per visit."""
     return network.received(task, task.stream("filter augmentation") if augmented else None)
 
 
@@ -108,12 +108,13 @@ def received_logits(network: Model, task: ClientTask, *, augmented: bool) -> Ten
 class NoiseFilter(Exchange):
     """Local filters cached on the server and averaged over clients (FedDiv, Eqs. 2 to 5, 12; Algorithm 2).
 
-    ``init=after_warmup``: before the stage every client fits once under the global model, which gives W(0) and a full
-    cache. ``init=blobs`` is the withdrawn code's: W(0) knows of no client and only those that have trained count.
-    ``reach`` is what a client receives: the mean over all clients, over those of the last round (``degraded``), or its
-    own filter (``local``). A client without any filter sends none until it can fit one.
+    ``init=after_warmup``: before the stage, every client fits a filter under the global model, which fills the cache
+    and gives W(0). ``init=blobs``, as in the withdrawn code: W(0) is independent of the clients, and only clients that
+    have trained enter the mean. ``reach`` selects the filter that a client receives: the mean over all clients, the
+    mean over those of the last round (``degraded``), or the client's filter (``local``). A client whose losses allow no
+    fit and that has received no filter sends none.
 
-    ``threshold`` and ``guard`` are those of the batch rule: they say which samples were flagged, for the record.
+    ``threshold`` and ``guard`` equal those of the batch rule; here they define the flagged samples in the record.
     """
 
     sends: ClassVar[tuple[type, ...]] = (Filter,)
@@ -133,26 +134,26 @@ class NoiseFilter(Exchange):
     inference_augment: bool
 
     def init(self, clients: int) -> FilterState:
-        """No filter is known."""
+        """No filters yet."""
         return FilterState()
 
     def before_stage(self, stage: int) -> ClientJob[Opened] | None:
-        """Every client's first filter."""
+        """The job that fits every client's first filter."""
         if self.init_from == "blobs":
             return None
         return FirstFit(self.loss, self.norm, self.inference_augment)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """The filter under the model just trained, from the received one on; what stays is p̂ and the flags."""
+        """Report the filter fitted under the trained model, starting from the received one; keep p̂ and the flags."""
         received, labels = task.broadcast.extras.get(Filter), task.labels
         logits = network.logits(task.samples, task.stream("bias augmentation") if self.inference_augment else None)
         losses = filter_losses(logits, labels, loss=self.loss, norm=self.norm)
-        found = first_fit(losses) if received is None else noise_filter.fit(losses, received, sort=self.sort)
-        up = Payload() if found is None else Payload(LocalFilter(found, len(labels)))
+        fitted = first_fit(losses) if received is None else noise_filter.fit(losses, received, sort=self.sort)
+        up = Payload() if fitted is None else Payload(LocalFilter(fitted, len(labels)))
 
-        was = task.state.extras.get(ClassBias) or ClassBias(no_bias(network.num_classes), 0)
-        mean = next_bias(was.mean, logits, self.m, samples=self.bias_samples, xi=self.xi)
-        keep = Payload(ClassBias(mean, was.visits + 1))
+        before = task.state.extras.get(ClassBias) or ClassBias(no_bias(network.num_classes), 0)
+        mean = next_bias(before.mean, logits, self.m, samples=self.bias_samples, xi=self.xi)
+        keep = Payload(ClassBias(mean, before.visits + 1))
         if self.pcs == "cached":
             keep = keep.including(LastPredictions(debiased(logits.double(), mean, self.xi).argmax(1)))
         if received is not None:
@@ -167,28 +168,28 @@ class NoiseFilter(Exchange):
         return FilterFlags(torch.from_numpy(clean), probability, task.state.labels)
 
     def receive(self, state: FilterState, reports: Mapping[int, Payload], seed: int) -> FilterState:
-        """Filters that came replace those that were cached (Eq. 4)."""
-        found = {c: r.one(LocalFilter) for c, r in reports.items() if r.get(LocalFilter) is not None}
+        """Replace cached filters by reported ones (Eq. 4)."""
+        filters = {c: r.one(LocalFilter) for c, r in reports.items() if r.get(LocalFilter) is not None}
         start = state.start
         if start is None and self.init_from == "blobs":
             start = blobs(stream(seed, "filter blobs"))
-        if not found:
+        if not filters:
             return replace(state, start=start)
-        cached = {**state.cached, **{c: f.filter for c, f in found.items()}}
-        counts = {**state.counts, **{c: f.count for c, f in found.items()}}
-        reported = tuple(sorted(found))
+        cached = {**state.cached, **{c: f.filter for c, f in filters.items()}}
+        counts = {**state.counts, **{c: f.count for c, f in filters.items()}}
+        reported = tuple(sorted(filters))
         shared = None
         if self.reach != "local":
             shared = filter_of(reported[0], cached, counts, reported, reach=self.reach, variance=self.variance)
         return FilterState(cached, counts, reported, start, shared)
 
     def send(self, state: FilterState, client: int) -> tuple[Any, ...]:
-        """The filter that this client is to use; nothing while there is none."""
-        found = state.cached.get(client) if self.reach == "local" else state.shared
-        found = found or state.start
-        return () if found is None else (found,)
+        """The filter for this client; nothing if there is none yet."""
+        current = state.cached.get(client) if self.reach == "local" else state.shared
+        current = current or state.start
+        return () if current is None else (current,)
 
     def findings(self, state: FilterState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        """The flags of each client at its last visit, scored by the probability that a label is wrong."""
+        """Each client's flagged samples at its last visit, scored by the probability that the label is wrong."""
         flags = ((client, kept.extras.get(FilterFlags)) for client, kept in clients.items())
         return tuple(SuspectedSamples(c, ~f.clean, 1 - f.probability, f.labels) for c, f in flags if f is not None)

@@ -1,4 +1,4 @@
-"""What a client's mean prediction should look like."""
+"""FedDiv's prior on a client's mean prediction."""
 
 import math
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from flnl.core.step import Step
 def divergence_from_uniform(logits: Tensor, weight: Tensor | None = None) -> Tensor:
     """``KL(u ‖ p̄) = -log K - (1/K) Σ_c log p̄_c``, a scalar: u is uniform, p̄ the mean prediction of a batch.
 
-    Logits are [B, K]. ``weight`` [B] says how much each row counts in the mean; None for all alike. FedDiv, Eq. 14;
-    Tanaka et al. 2018.
+    Logits are [B, K]; ``weight`` [B] is each row's weight in the mean, None for equal weights. FedDiv, Eq. 14; Tanaka
+    et al. 2018.
     """
     logs = F.log_softmax(logits, dim=1)
     share = torch.full_like(logs[:, 0], 1 / len(logs)) if weight is None else weight / weight.sum()

@@ -1,6 +1,6 @@
-"""FedDiv's noise filter: two Gaussians over a client's losses, fitted where the losses are, averaged on the server.
+"""FedDiv's noise filter: a mixture of two Gaussians over losses, fitted on the clients, averaged on the server.
 
-Six numbers a client travel, no loss and no label. The clean component is the one of the smaller mean.
+Clients send only the six parameters, no losses or labels. The component with the smaller mean is the clean one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ VarianceRule = Literal["linear", "squared_share", "moment_matching"]
 Reach = Literal["federated", "degraded", "local"]
 
 EMPTY = 1e-9
-"""A component that holds no more of a client's samples than this is empty; and the least share that it is given."""
+"""A component with at most this mass counts as empty; also the lower bound of a component's share."""
 
 
 @stored("Filter")
@@ -42,7 +42,7 @@ class Filter:
         return int(self.mean[1] < self.mean[0])
 
     def ordered(self) -> "Filter":
-        """The same mixture, its clean component first."""
+        """The same mixture with the clean component first."""
         if self.clean == 0:
             return self
         return Filter(self.mean[::-1], self.variance[::-1], self.share[::-1])
@@ -52,19 +52,19 @@ class Filter:
 
 
 def filter_losses(logits: Tensor, labels: Tensor, *, loss: LossKind = "ce", norm: LossNorm = "minmax") -> Array:
-    """What a filter is fitted to and applied to: losses float64 [n], from logits [n, K] and labels [n] (Eq. 2).
+    """The losses that filters are fitted and applied to: float64 [n], from logits [n, K] and labels [n] (Eq. 2).
 
-    ``loss=ce_of_softmax`` takes the softmax twice, as the withdrawn code does.
+    ``loss=ce_of_softmax`` applies the softmax twice, as the withdrawn code does.
     """
     return normalised(sample_losses(logits, labels, of_softmax=loss == "ce_of_softmax").numpy(), norm)
 
 
 def normalised(losses: Array, norm: LossNorm = "minmax") -> Array:
-    """``(ℓ - min ℓ) / (max ℓ - min ℓ)`` over the client's losses [n], or the losses as they are.
+    """``(ℓ - min ℓ) / (max ℓ - min ℓ)`` over the client's losses [n]; with ``norm="none"`` the losses as they are.
 
-    The scaling reconciles losses under two models: a filter is fitted under the local one and used under the global
-    one. The paper is silent on it, the withdrawn code has it. It stretches a perfectly clean client as well. Losses
-    that are all equal become 0. Values that are not finite count as the largest finite one.
+    The scaling makes losses under two models comparable: a filter is fitted under the local model and applied under the
+    global one. The withdrawn code does this, the paper does not mention it. The losses of a perfectly clean client are
+    scaled to [0, 1] too. Equal losses become 0. Non-finite values count as the largest finite one.
 
     >>> normalised(np.array([1.0, 2.0, 5.0])).tolist()
     [0.0, 0.25, 1.0]
@@ -84,7 +84,7 @@ def _finite(losses: Array) -> Array:
 
 
 def _alike(values: Array) -> bool:
-    """Whether there is nothing to tell two components by."""
+    """Whether the values are too similar to fit two components."""
     return len(values) < 2 or bool(np.ptp(values) <= 1e-9 * max(1e-9, float(np.abs(values).max())))
 
 
@@ -94,40 +94,40 @@ def _alike(values: Array) -> bool:
 def fit(
     losses: Array, start: Filter, *, sort: bool = True, tolerance: Positive = 1e-7, iterations: int = 1000
 ) -> Filter:
-    """The local filter: EM on ``losses`` [n] from ``start``, until it stands still (FedDiv, Algorithm 2).
+    """Fit the local filter: EM on ``losses`` [n] from ``start`` until convergence (FedDiv, Algorithm 2).
 
-    It stands still where the mean log-likelihood grows by less than ``tolerance`` in a step. Fewer than two losses, or
-    losses all alike, say nothing of two components: ``start`` is kept. ``sort`` puts the clean component first; the
-    withdrawn code does not, and the server then averages one client's clean with another's noisy component.
+    EM stops when the mean log-likelihood grows by less than ``tolerance`` in a step. With fewer than two losses, or
+    equal ones, ``start`` is returned. ``sort`` puts the clean component first; the withdrawn code does not, so its
+    server may average one client's clean component with another's noisy one.
     """
     values = _finite(losses)
-    found = start
+    fitted = start
     if not _alike(values):
         before = -np.inf
         for _ in range(iterations):
-            likelihood = float(np.logaddexp(*_log_densities(found, values)).mean())
+            likelihood = float(np.logaddexp(*_log_densities(fitted, values)).mean())
             if likelihood - before < tolerance:
                 break
             before = likelihood
-            found = em_step(values, found)
-    return found.ordered() if sort else found
+            fitted = em_step(values, fitted)
+    return fitted.ordered() if sort else fitted
 
 
 def first_fit(losses: Array) -> Filter | None:
-    """A filter from ``losses`` [n] alone: EM from the best cut of the sorted losses in two, so nothing is random.
+    """Fit a filter to ``losses`` [n] without a start: EM from the best cut of the sorted losses; deterministic.
 
-    None where there is no filter to be had: fewer than two losses, or losses all alike.
+    None if no filter can be fitted: fewer than two losses, or equal ones.
     """
-    found = two_gaussians(_finite(losses))
-    if not found.split:
+    mixture = two_gaussians(_finite(losses))
+    if not mixture.split:
         return None
-    return fit(losses, Filter(found.means, found.variances, _shares(np.array(found.weights))))
+    return fit(losses, Filter(mixture.means, mixture.variances, _shares(np.array(mixture.weights))))
 
 
 def em_step(losses: Array, now: Filter) -> Filter:
     """One step of EM on finite ``losses`` [n] (FedDiv, Algorithm 2, lines 3 to 6).
 
-    A variance is at least 1e-6 of that of all losses. A component that no loss belongs to stays where it is.
+    A variance is at least 1e-6 of that of all losses. An empty component keeps its mean and variance.
     """
     x = np.asarray(losses, np.float64)
     belongs = _posteriors(now, x)
@@ -140,25 +140,25 @@ def em_step(losses: Array, now: Filter) -> Filter:
 
 
 def blobs(rng: np.random.Generator) -> Filter:
-    """A filter that knows of no client, with which the withdrawn code begins: fitted to two random clusters.
+    """The withdrawn code's initial filter, independent of the clients: fitted to two random clusters.
 
-    Hundred values around two centres of U(-10, 10), with unit variance.
+    The clusters have 50 values each, with unit variance, around centres drawn from U(-10, 10).
     """
     centres = rng.uniform(-10, 10, 2)
-    found = first_fit(rng.normal(centres.repeat(50), 1.0))
-    assert found is not None, "normal draws are not all alike"
-    return found
+    fitted = first_fit(rng.normal(centres.repeat(50), 1.0))
+    assert fitted is not None, "normal draws are not all equal"
+    return fitted
 
 
 def _log_densities(of: Filter, x: Array) -> Array:
-    """log(π_g N(x; μ_g, σ²_g)), [2, n]."""
+    """``log(π_g N(x; μ_g, σ²_g))`` [2, n]."""
     mean, variance, share = (np.array(v)[:, None] for v in (of.mean, of.variance, of.share))
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(share) - 0.5 * (np.log(2 * np.pi * variance) + (x - mean) ** 2 / variance))
 
 
 def _posteriors(of: Filter, x: Array) -> Array:
-    """Eq. 3, [2, n]."""
+    """Posterior probability of each component, [2, n] (Eq. 3)."""
     first, second = _log_densities(of, x)
     return np.stack([expit(first - second), expit(second - first)])
 
@@ -176,19 +176,19 @@ def _shares(mass: Array) -> tuple[float, float]:
 
 
 def posterior_of_clean(losses: Array, by: Filter) -> Array:
-    """``p("clean" | x, y)`` of each loss [n], by Bayes' rule (FedDiv, Eq. 6); 0 of a loss that is not finite.
+    """``p("clean" | x, y)`` for each loss [n], by Bayes' rule (FedDiv, Eq. 6); 0 for non-finite losses.
 
-    It is not monotone where the variances differ: far below the clean mean the wider component wins.
+    It is not monotone if the variances differ: far below the clean mean, the wider component is the likelier one.
     """
     values = np.asarray(losses, np.float64)
-    found = _posteriors(by, np.where(np.isfinite(values), values, 0.0))[by.clean]
-    return np.where(np.isfinite(values), found, 0.0)
+    posterior = _posteriors(by, np.where(np.isfinite(values), values, 0.0))[by.clean]
+    return np.where(np.isfinite(values), posterior, 0.0)
 
 
 def clean_flags(losses: Array, by: Filter, *, threshold: Share = 0.5, guard: bool = True) -> Mask:
-    """Which samples are taken for clean, bool [n]: those with ``p("clean") ≥ threshold`` (FedDiv, Eq. 7).
+    """The samples that count as clean, bool [n]: those with ``p("clean") ≥ threshold`` (FedDiv, Eq. 7).
 
-    ``guard``: a loss below the clean mean is clean, whatever the wider component makes of it.
+    With ``guard``, losses below the clean mean always count as clean.
     """
     flags = posterior_of_clean(losses, by) >= threshold
     return flags | (np.asarray(losses) < by.mean[by.clean]) if guard else flags
@@ -198,18 +198,18 @@ def clean_flags(losses: Array, by: Filter, *, threshold: Share = 0.5, guard: boo
 
 
 def aggregate(filters: Sequence[Filter], counts: Sequence[float], *, variance: VarianceRule = "linear") -> Filter:
-    """The federated filter from those of clients with ``counts`` n_k samples (FedDiv, Eq. 5).
+    """Average the filters of clients with ``counts`` n_k samples into the federated filter (FedDiv, Eq. 5).
 
-    With w_k = n_k / Σ n_j, by component: ``linear`` is ``Σ w_k (μ_k, σ²_k, π_k)``, the paper's. ``squared_share``
-    takes ``Σ w_k² σ²_k``, as the withdrawn code does: variances shrink with the number of clients, down to a hard
-    threshold. ``moment_matching`` gives each component the moments of what it pools: weights w_k π_k, and the spread
-    of the means counts.
+    With w_k = n_k / Σ n_j, by component: ``linear``, as in the paper, is ``Σ w_k (μ_k, σ²_k, π_k)``. ``squared_share``,
+    as in the withdrawn code, takes ``Σ w_k² σ²_k`` for the variance: variances shrink with the number of clients,
+    towards a hard threshold. ``moment_matching`` gives each component the moments of the pooled components, with
+    weights w_k π_k and including the spread of the means.
 
     Raises:
-        ValueError: if there is no filter, or nobody has samples.
+        ValueError: if there are no filters, or no samples.
     """
     if len(filters) == 0 or not sum(counts) > 0:
-        raise ValueError("a federated filter needs one client with samples at least")
+        raise ValueError("a federated filter needs at least one client with samples")
     weight = np.array(counts, np.float64)[:, None] / sum(counts)
     mean, var, share = (np.array(part) for part in zip(*((f.mean, f.variance, f.share) for f in filters), strict=True))
     pooled = (weight * share).sum(0)
@@ -232,9 +232,9 @@ def filter_of(
     reach: Reach = "federated",
     variance: VarianceRule = "linear",
 ) -> Filter:
-    """The filter that ``client`` uses, out of those that the server has ``cached``.
+    """The filter for ``client``, from the filters ``cached`` on the server.
 
-    ``federated`` averages all of them; ``degraded`` only those ``reported`` in this round; ``local`` is its own.
+    ``federated`` averages all of them; ``degraded`` only those ``reported`` in this round; ``local`` is the client's.
     """
     if reach == "local":
         return cached[client]

@@ -1,1 +1,1 @@
-"""FedDyn (Acar et al. 2021): clients' objectives and the server's model are corrected by all that was learned."""
+"""FedDyn (Acar et al. 2021): a dynamic regulariser on clients, and a matching correction of the server's model."""

@@ -1,4 +1,4 @@
-"""FedDyn's dynamic regulariser: each client's objective is corrected by all that it has learned before."""
+"""FedDyn's dynamic regulariser: corrects each client's objective by the sum of its earlier updates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,31 +17,31 @@ from flnl.numerics.distance import squared_distance
 
 
 class ServerPart:
-    """What FedDyn's server step is, so that the term can ask for it."""
+    """Marker base class of FedDyn's server update, by which the loss term checks that it is present."""
 
 
 @dataclass(frozen=True)
 class FedDyn(LossTerm):
     """``α_k ⟨w − θ_t, h_k⟩ + (α_k/2) ‖w − θ_t‖²`` with θ_t the received model (Acar et al. 2021, Algorithm 1).
 
-    ``h_k ← h_k + (θ_k − θ_t)`` after each visit, from zero, so that ``−α_k h_k`` is the gradient of the client's own
-    loss where it stopped. Parameters only. The server's part is ``method/server=feddyn``.
+    ``h_k ← h_k + (θ_k − θ_t)`` after each visit, from zero, so that ``−α_k h_k`` is the gradient of the client's loss
+    at the point where its training stopped. Parameters only. Use it with ``method/server=feddyn``.
 
-    α_k is α, or ``α · mean_samples / n_k`` where ``mean_samples`` says how many samples a client holds on average:
-    then the fixed point is the optimum of the loss weighted by samples, as the authors' program has it.
+    α_k is α, or ``α · mean_samples / n_k`` if ``mean_samples``, the mean number of samples per client, is set: then the
+    fixed point is the optimum of the sample-weighted loss, as in the authors' program.
 
-    State: ``h``, by name, on the CPU between visits; ``alpha``, a scalar.
+    State: ``h``, by parameter name, on the CPU between visits; ``alpha``, a scalar.
     """
 
     alpha: NonNegative
     mean_samples: Positive | None
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
-        """The server's part: without it clients are pulled to where no fixed point is."""
+        """The server update: without it, the clients' objectives have no common fixed point."""
         return () if any(isinstance(part, ServerPart) for part in stage) else ("method/server=feddyn",)
 
     def begin(self, network: Model, task: ClientTask, state: dict[str, Any] | None) -> dict[str, Any]:
-        """At the first visit zeros, and this client's α_k."""
+        """At the first visit, ``h`` = 0 and the client's α_k."""
         if state is not None:
             return state
         learned = {
@@ -53,7 +53,7 @@ class FedDyn(LossTerm):
         return {"h": learned, "alpha": next(iter(learned.values())).new_tensor(self.alpha * share)}
 
     def __call__(self, step: Step, state: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """The regulariser, a scalar; h comes to where the parameters are."""
+        """The regulariser, a scalar; the returned ``h`` is on the parameters' device."""
         received = step.broadcast.params
         h = {name: state["h"][name].to(p) for name, p in step.params.items()}
         alpha = state["alpha"].to(next(iter(h.values())))
@@ -62,7 +62,7 @@ class FedDyn(LossTerm):
         return loss, {"h": {**state["h"], **h}, "alpha": alpha}
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: dict[str, Any]) -> dict[str, Any]:
-        """``h_k + (θ_k − θ_t)``."""
+        """The state with ``h_k + (θ_k − θ_t)``."""
         received = task.broadcast.params
         h = {name: h.cpu() + (fit.params[name] - received[name]).cpu() for name, h in state["h"].items()}
         return {"h": h, "alpha": state["alpha"].cpu()}

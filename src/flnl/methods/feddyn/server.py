@@ -1,4 +1,4 @@
-"""FedDyn's server step: the combined model moved by what all clients have learned in all their visits."""
+"""FedDyn's server update: the combined model plus the mean of all clients' accumulated updates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,32 +16,32 @@ UNIFORM = ("method/aggregator=uniform_mean",)
 
 @dataclass(frozen=True)
 class FedDyn(ServerPart, ServerUpdate):
-    """The combined model moved by what all clients have learned in all their visits (FedDyn, Acar et al. 2021).
+    """The combined model plus the mean of all clients' accumulated updates (FedDyn, Acar et al. 2021).
 
-    ``θ_{t+1} = θ̄ + H`` with ``H ← H + (|S|/N) (θ̄ − θ_t)`` and θ̄ the combined model: where that is the plain mean of
-    the cohort S, H is the mean over all N clients of the ``h_k`` that the loss term ``feddyn`` keeps. Running
-    statistics and integers are those of the combined model, never moved. The state is H, by name.
+    ``θ_{t+1} = θ̄ + H`` with ``H ← H + (|S|/N) (θ̄ − θ_t)`` and θ̄ the combined model: if θ̄ is the unweighted mean of the
+    cohort S, then H is the mean over all N clients of the ``h_k`` kept by the loss term ``feddyn``. Running statistics
+    and integer buffers are those of the combined model. The state is H, by parameter name.
 
-    ``evaluate=server`` judges the model that is sent next, which the paper returns; ``cohort`` the combined one, as the
-    authors' program does.
+    ``evaluate=server`` evaluates the model that is sent next, which the paper returns; ``cohort`` evaluates the
+    combined model, as the authors' program does.
     """
 
     evaluate: Literal["server", "cohort"]
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
-        """The term whose ``h_k`` H is the mean of, and a mean in which every client counts the same."""
+        """The loss term that keeps ``h_k``, and an unweighted mean as aggregator."""
         term = any(isinstance(part, FedDynTerm) for part in stage)
         by_samples = any(getattr(part, "weights", "uniform") != "uniform" for part in stage)
         return (() if term else ("method/local=[...,feddyn]",)) + (UNIFORM if by_samples else ())
 
     def init(self, params: Params) -> Params:
-        """Zeros."""
+        """H = 0."""
         return {name: torch.zeros_like(p) for name, p in params.items() if is_learned(name, p)}
 
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Params
     ) -> tuple[Params, Params]:
-        """The model that is sent next, and H."""
+        """The next model, and H."""
         share = len(cohort) / clients
         moved = {name: h.to(params[name]) + share * (combined[name] - params[name]) for name, h in state.items()}
         return {name: p + moved[name] if name in moved else p for name, p in combined.items()}, moved

@@ -1,1 +1,1 @@
-"""FedES: clients by their estimated quality, and updates decayed where they are critical."""
+"""FedES: estimates clients' label quality, selects and weights clients by it, and decays updates of noisy clients."""

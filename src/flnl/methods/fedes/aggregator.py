@@ -15,18 +15,18 @@ from flnl.numerics.averaging import WeightedSum, divided, summed
 class QualityMean(Aggregator[WeightedSum]):
     """``Σ_k n_k ρ_k θ_k / Σ_k n_k ρ_k`` with ρ_k the client's estimated data quality (FedES, Eq. 18).
 
-    ``weights=samples`` leaves ρ out, the ablation. Where nobody in the cohort has any quality the model stays.
+    ``weights=samples`` omits ρ, as an ablation. If all clients of the cohort have quality 0, the model stays as it is.
     """
 
     reads: ClassVar[tuple[type, ...]] = (ClientQualities,)
     weights: Literal["quality", "samples"]
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
-        """Sums over a few clients."""
+        """Weighted sums over a few clients."""
         rho = known.one(ClientQualities).value
-        used = [float(rho[r.client]) if self.weights == "quality" else 1.0 for r in results]
-        return summed(params, results, [r.num_samples * own for r, own in zip(results, used, strict=True)])
+        factors = [float(rho[r.client]) if self.weights == "quality" else 1.0 for r in results]
+        return summed(params, results, [r.num_samples * factor for r, factor in zip(results, factors, strict=True)])
 
     def combine(self, params: Params, values: Iterable[WeightedSum], known: Payload) -> Combined:
-        """The mean; ``params`` itself where nobody contributed."""
+        """The mean; ``params`` itself if the total weight is 0."""
         return Combined(divided(params, values))

@@ -1,8 +1,8 @@
-"""How much each parameter matters to a client, and how far apart two such distributions are (FedES).
+"""Criticality of parameters, and the distance between two distributions of it (FedES).
 
-The criticality of a parameter is ``g = |(w' - w) w|``, w' after local training of the received w. It takes nothing
-from clients but their models. A network's g may have tens of millions of entries: they come tensor by tensor, in the
-model's own precision, and sums are taken in float64.
+The criticality of a parameter is ``g = |(w' - w) w|``, where w is the received value and w' the value after local
+training. It needs only the clients' models. g may have tens of millions of entries: it is computed tensor by tensor, in
+the model's precision, and summed in float64.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ SUBSET = 100_000
 
 
 def in_scope(tensor: Tensor, scope: Scope = "dims_2_4") -> bool:
-    """Whether a parameter is compared and ranked: weights of linear and convolution layers, or every float tensor.
+    """Whether a tensor is compared and ranked: linear and convolution weights, or (``all``) all float tensors.
 
-    Batch norm's parameters and biases have one dimension. Under ``all`` its running statistics count too; leave them
-    out of what is given.
+    Biases and batch norm's parameters have one dimension. ``all`` includes batch norm's running statistics: leave them
+    out of the arguments.
     """
     return tensor.is_floating_point() and (scope == "all" or tensor.dim() in (2, 4))
 
@@ -36,10 +36,10 @@ def in_scope(tensor: Tensor, scope: Scope = "dims_2_4") -> bool:
 def criticalities(
     received: Params, trained: Params, *, scope: Scope = "dims_2_4", steps: Positive = 1
 ) -> Iterator[tuple[str, Tensor]]:
-    """``g = |(w' - w) w|`` of each tensor in scope, by name and in the order of ``received`` (FedES, Eqs. 7 and 8).
+    """``g = |(w' - w) w|`` for each tensor in scope, by name and in the order of ``received`` (FedES, Eqs. 7 and 8).
 
-    With the clients' models this is g_n; with their mean, weighted by samples, it is g_s. Dividing by ``steps``, the
-    number of local steps, makes clients with unlike numbers of samples comparable; the paper does not.
+    With a client's model this is g_n; with the sample-weighted mean of the models it is g_s. Dividing by ``steps``, the
+    number of local steps, makes clients with different numbers of samples comparable; the paper does not divide.
     """
     for name, before in received.items():
         if in_scope(before, scope):
@@ -62,7 +62,7 @@ def flattened(received: Params, trained: Params, *, scope: Scope = "dims_2_4", s
 
 
 def shared_subset(size: int, rng: np.random.Generator, count: PositiveCount = SUBSET) -> Tensor:
-    """Positions int64 [min(count, size)] of m = ``size`` entries, drawn once and shared by all clients and the server.
+    """Positions, int64 [min(count, size)], drawn from ``size`` entries once and shared by all clients and the server.
 
     In ascending order, without repetition.
     """
@@ -72,17 +72,17 @@ def shared_subset(size: int, rng: np.random.Generator, count: PositiveCount = SU
 def profile(
     values: Tensor, *, how: Distance = "exact", subset: Tensor | None = None, quantiles: PositiveCount = QUANTILES
 ) -> Tensor:
-    """What of the distribution of ``values`` [m] is compared, in ascending order.
+    """The part of ``values`` [m] to compare, in ascending order.
 
-    ``exact``: all of them. ``quantiles``: those at levels (i + 1/2) / Q. ``subset``: those at the positions given.
-    Two profiles of one kind are of one length.
+    ``exact``: all of them. ``quantiles``: the quantiles at levels (i + 1/2) / Q. ``subset``: those at the positions
+    ``subset``. Profiles of the same kind have the same length.
 
     Raises:
-        ValueError: if ``subset`` is asked for and not given.
+        ValueError: if ``how`` is ``subset`` and ``subset`` is missing.
     """
     if how == "subset":
         if subset is None:
-            raise ValueError("how=subset needs the positions that all share: give subset")
+            raise ValueError("how=subset needs the shared positions: give subset")
         values = values[subset]
     ordered = values.sort().values
     if how != "quantiles":
@@ -92,12 +92,12 @@ def profile(
 
 
 def emd(first: Tensor, second: Tensor) -> float:
-    """Earth mover's distance of two profiles of one length, sorted as ``profile`` leaves them.
+    """Earth mover's distance between two sorted profiles of the same length, as returned by ``profile``.
 
-    On a line the best plan moves the i-th smallest to the i-th smallest: the mean of ``|a_(i) - b_(i)|``.
+    In one dimension the optimal plan moves the i-th smallest to the i-th smallest: the mean of ``|a_(i) - b_(i)|``.
 
     Raises:
-        ValueError: if the lengths differ, or are 0; ``emd_weighted`` compares unlike samples.
+        ValueError: if the lengths differ or are 0; ``emd_weighted`` compares samples of different lengths.
     """
     if len(first) != len(second) or len(first) == 0:
         raise ValueError(f"profiles of {len(first)} and {len(second)} values cannot be matched one to one")
@@ -111,17 +111,17 @@ def emd(first: Tensor, second: Tensor) -> float:
 def emd_weighted(
     first: Tensor, second: Tensor, first_mass: Tensor | None = None, second_mass: Tensor | None = None
 ) -> float:
-    """Earth mover's distance of values [m] and [k] in any order, with masses; None for equal ones.
+    """Earth mover's distance between values [m] and [k] in any order, with masses; None for equal masses.
 
-    The masses of each side are made to sum to 1.
+    The masses of each side are normalised to sum to 1.
 
     Raises:
-        ValueError: if a side has no value, no mass, negative mass or a value that is not finite.
+        ValueError: if a side has no values, no mass, negative mass or non-finite values.
     """
-    import ot  # takes seconds, and few runs need it
+    import ot  # the import takes seconds, and few runs need it
 
     (x, p), (y, q) = _side(first, first_mass), _side(second, second_mass)
-    # By default POT squares the distance, and in float32 its sums lose a tenth at ten million values.
+    # POT squares the distance by default; in float32, its sums lose a tenth at ten million values.
     return float(ot.emd2_1d(x, y, p, q, metric="euclidean"))
 
 
@@ -129,5 +129,5 @@ def _side(values: Tensor, mass: Tensor | None) -> tuple[NDArray[np.float64], NDA
     x = values.double().numpy()
     p = np.ones(len(x)) if mass is None else mass.double().numpy()
     if len(x) == 0 or not np.isfinite(x).all() or (p < 0).any() or not p.sum() > 0:
-        raise ValueError("both sides need finite values, and masses that are not negative and not all 0")
+        raise ValueError("both sides need finite values, and masses that are non-negative and not all 0")
     return x, p / p.sum()

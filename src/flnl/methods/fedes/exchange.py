@@ -1,7 +1,7 @@
-"""FedES's first stage: from how a client's parameters moved to how good its labels are.
+"""FedES's first stage: estimates the quality of clients' labels from the changes of their parameters.
 
-Nothing more travels up: the server compares the models that it receives anyway. For a round in which it does so, it
-holds the models of all clients of that round.
+Clients send nothing additional (except under ``indicator=confidence``): the server compares the models it receives
+anyway. In a round in which it does so, it holds the models of all clients of that round in memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,14 +38,14 @@ from flnl.numerics.scaling import quality
 
 @dataclass(frozen=True)
 class ClientQuality:
-    """Sent down once it is known: ρ_n."""
+    """Sent to the client once it is known: ρ_n."""
 
     value: float
 
 
 @dataclass(frozen=True)
 class UnsureShare:
-    """Sent up for ``indicator=confidence``: the share of samples that the trained model is unsure of."""
+    """Sent to the server under ``indicator=confidence``: the share of samples that the trained model is unsure of."""
 
     value: float
 
@@ -53,7 +53,7 @@ class UnsureShare:
 @stored("CriticalityRanks")
 @dataclass(frozen=True)
 class CriticalityRanks:
-    """Kept on the client: the place of each entry among all of them, most critical first; int32, by parameter name."""
+    """Kept on the client: the rank of each entry among all, most critical first; int32, by parameter name."""
 
     place: Mapping[str, Tensor]
 
@@ -68,13 +68,13 @@ class ClientQualities:
 @stored("QualityState")
 @dataclass(frozen=True)
 class QualityState:
-    """The server's record, all [N]: ρ, what it was made of, and whom it was made for."""
+    """The server's state: the estimated quality and its basis."""
 
-    rho: Tensor  # float64
-    indicator: Tensor  # float64, d_n or what stands in its place; NaN of those without a model
-    assessed: Tensor  # bool
-    steps: Tensor  # float64, local steps in the round of comparison; NaN of those without a model
-    record: Relevance | Drops | None = None  # of indicators on clean samples, round by round
+    rho: Tensor  # float64 [N]
+    indicator: Tensor  # float64 [N], d_n or another indicator; NaN for clients without a model
+    assessed: Tensor  # bool [N], clients whose quality was estimated
+    steps: Tensor  # float64 [N], local steps in the round of comparison; NaN for clients without a model
+    record: Relevance | Drops | None = None  # record of the indicators that use clean samples
 
     @property
     def known(self) -> bool:
@@ -86,18 +86,18 @@ class QualityState:
 class Quality(Exchange):
     """Data quality ρ_n of each client, from the last round of stage ``stage`` (FedES, Eqs. 7 to 11).
 
-    With g the criticalities of a client and g_s those of the combined model, ``indicator`` is d_n: ``emd_sign`` is
-    ``sgn(μ_n - μ_s) EMD(g_n, g_s)``, ``emd`` the distance, ``mean`` the mean of g_n; ``confidence`` is the released
-    program's, from shares of unsure predictions under the client's trained model. ρ is d scaled to [0, 1] over the
-    clients, at least ``floor``. A client that has no model in that round gets the mean ρ of the others, and no ranks.
+    g_n are the criticalities of a client, g_s those of the combined model. ``indicator`` defines d_n: ``emd_sign`` is
+    ``sgn(μ_n - μ_s) EMD(g_n, g_s)``, ``emd`` the distance, ``mean`` the mean of g_n; ``confidence``, as in the released
+    program, uses the shares of unsure predictions of the clients' trained models. ρ is d scaled to [0, 1] over the
+    clients, and at least ``floor``. A client without a model in that round gets the mean ρ of the others, and no ranks.
 
-    Two indicators of other methods (Table 4) are gathered over all rounds of the stage, from scores on clean samples
-    that the server holds: ``sfedavg_phi`` has S-FedAvg's odds of selection, ``fair_qhat`` FAIR's q̂, in the place of d.
-    ``oracle`` is given the truth: ρ is the share of right labels, unscaled, and the run an upper bound.
+    Two indicators of other methods (Table 4) are computed over all rounds of the stage, from scores on clean samples
+    that the server holds: ``sfedavg_phi`` uses S-FedAvg's selection probabilities, ``fair_qhat`` FAIR's q̂, in place of
+    d. ``oracle`` uses the true labels: ρ is the share of right labels, unscaled, and the run is an upper bound.
 
-    ``emd`` says how g is compared: all entries sorted, 10 000 quantiles, or 100 000 entries drawn once. Under
-    ``norm=per_step`` g is divided by the client's local steps τ_n, and g_s by ``Σ n τ_n / Σ n``: clients that move
-    alike a step are at distance 0 of the server, whatever their steps and sizes.
+    ``emd`` selects the entries of g to compare: all, 10 000 quantiles, or 100 000 entries drawn once. With
+    ``norm=per_step``, g_n is divided by the client's local steps τ_n, and g_s by ``Σ n τ_n / Σ n``: then clients with
+    equal changes per step have distance 0 to the server, whatever their numbers of steps and samples.
     """
 
     sends: ClassVar[tuple[type, ...]] = (ClientQuality,)
@@ -115,18 +115,18 @@ class Quality(Exchange):
 
     @property
     def available_from(self) -> int:
-        """The stage after the one in whose last round clients are compared."""
+        """The stage after ``stage``, in whose last round the clients are compared."""
         return self.stage + 1
 
     def init(self, clients: int) -> QualityState:
-        """Nothing is known, and all are good."""
+        """All clients have quality 1 until they are compared."""
         nan, none = torch.full((clients,), torch.nan, dtype=torch.float64), torch.zeros(clients, dtype=torch.bool)
         record = RECORDS[self.indicator](clients) if self.indicator in RECORDS else None
         return QualityState(torch.ones(clients, dtype=torch.float64), nan, none, nan, record)
 
     @property
     def aid(self) -> tuple[type, ...]:
-        """The truth for the oracle, clean samples for the indicators that score models."""
+        """Ground truth for ``oracle``, clean samples for the indicators that score models."""
         if self.indicator == "oracle":
             return (Oracle,)
         return (Benchmark,) if self.indicator in RECORDS else ()
@@ -135,13 +135,13 @@ class Quality(Exchange):
         return broadcast.stage == self.stage and broadcast.last_of_stage
 
     def wants_models(self, broadcast: Broadcast) -> bool:
-        """In the last round of the stage; in all of them where models are scored; never for confidence."""
+        """In the last round of the stage; in all its rounds if models are scored; never for ``confidence``."""
         if self.indicator in RECORDS:
             return broadcast.stage == self.stage
         return self.indicator != "confidence" and self._now(broadcast)
 
     def after_round(self, state: QualityState, gathered: Gathered) -> QualityState:
-        """Score the clients' models; in the last round estimate the quality of their labels."""
+        """Score the clients' models; in the last round of the stage, estimate their label quality."""
         if gathered.combined is None or not self.wants_models(gathered.broadcast):
             return state
         if state.record is not None:
@@ -151,9 +151,9 @@ class Quality(Exchange):
         clients = [r.client for r in gathered.results]
         steps = torch.full_like(state.steps, torch.nan)
         steps[clients] = torch.tensor([r.steps for r in gathered.results], dtype=torch.float64)
-        return self._scaled(replace(state, steps=steps), self._found(state, gathered, clients))
+        return self._scaled(replace(state, steps=steps), self._indicators(state, gathered, clients))
 
-    def _found(self, state: QualityState, gathered: Gathered, clients: Sequence[int]) -> Mapping[int, float]:
+    def _indicators(self, state: QualityState, gathered: Gathered, clients: Sequence[int]) -> Mapping[int, float]:
         if self.indicator == "oracle":
             true = gathered.aid.one(Oracle).quality
             return {client: true[client] for client in clients}
@@ -163,31 +163,32 @@ class Quality(Exchange):
         return {client: float(worth[client]) for client in clients}
 
     def _distances(self, gathered: Gathered) -> dict[int, float]:
-        """How far each client is from the combined model; one at a time is flattened."""
+        """Each client's distance from the combined model; flattens one client's model at a time to save memory."""
         received, results = gathered.broadcast.params, gathered.results
         taken = {r.client: max(r.steps, 1) if self.norm == "per_step" else 1 for r in results}
         mean = sum(r.num_samples * taken[r.client] for r in results) / sum(r.num_samples for r in results)
-        assert gathered.combined is not None, "somebody was combined"
+        assert gathered.combined is not None, "there is a combined model"
         of_server = self._of(received, gathered.combined.params, mean)
         subset = shared_subset(len(of_server), stream(0, "criticality subset")) if self.emd == "subset" else None
         whole, middle = profile(of_server, how=self.emd, subset=subset), sign_statistic(of_server, self.sign)
-        found = {}
+        distances = {}
         for r in results:
-            assert r.params is not None, "the exchange wanted the models"
+            assert r.params is not None, "the exchange has requested the models"
             g = self._of(received, r.params, taken[r.client])
             if self.indicator == "mean":
-                found[r.client] = sign_statistic(g)
+                distances[r.client] = sign_statistic(g)
                 continue
             distance = emd(profile(g, how=self.emd, subset=subset), whole)
-            signs = self.indicator == "emd_sign"
-            found[r.client] = signed(distance, sign_statistic(g, self.sign), middle, self.sign) if signs else distance
-        return found
+            if self.indicator == "emd_sign":
+                distance = signed(distance, sign_statistic(g, self.sign), middle, self.sign)
+            distances[r.client] = distance
+        return distances
 
     def _of(self, received: Params, trained: Params, steps: float) -> Tensor:
         return flattened(received, trained, scope=self.scope, steps=steps).cpu()
 
-    def _scaled(self, state: QualityState, found: Mapping[int, float]) -> QualityState:
-        clients, d = list(found), np.array(list(found.values()))
+    def _scaled(self, state: QualityState, indicators: Mapping[int, float]) -> QualityState:
+        clients, d = list(indicators), np.array(list(indicators.values()))
         rho = np.maximum(self._rho(d), self.floor)
         value = torch.full_like(state.rho, float(rho.mean()))
         value[clients] = torch.from_numpy(rho)
@@ -203,7 +204,7 @@ class Quality(Exchange):
         return d if self.indicator == "oracle" else quality(d)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """In that round: the ranks that stay, and the share of unsure samples where that is the indicator."""
+        """In the round of comparison: keep the ranks; under ``confidence`` report the share of unsure samples."""
         if not self._now(task.broadcast):
             return Payload(), Payload()
         place = ranks(dict(criticalities(task.broadcast.params, fit.params, scope=self.scope)))
@@ -213,20 +214,20 @@ class Quality(Exchange):
         return up, Payload(CriticalityRanks(place))
 
     def receive(self, state: QualityState, reports: Mapping[int, Payload], seed: int) -> QualityState:
-        """Shares of unsure samples, where they came."""
+        """Estimate quality from the reported shares of unsure samples, if there are any."""
         shares = {c: r.one(UnsureShare).value for c, r in reports.items() if r.get(UnsureShare) is not None}
         return self._scaled(state, shares) if shares else state
 
     def send(self, state: QualityState, client: int) -> tuple[Any, ...]:
-        """ρ of this client."""
+        """ρ of this client, once it is known."""
         return (ClientQuality(float(state.rho[client])),) if state.known else ()
 
     def known(self, state: QualityState) -> tuple[Any, ...]:
-        """ρ of everybody."""
+        """ρ of all clients."""
         return (ClientQualities(state.rho),)
 
     def findings(self, state: QualityState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        """ρ once it is known, what it was made from, and how many clients are below the server (next to none)."""
+        """ρ with its basis, once known, and the number of clients with a negative sign (usually close to 0)."""
         if not state.known:
             return ()
         estimate = EstimatedQuality(state.rho, {"indicator": state.indicator, "steps": state.steps})

@@ -1,4 +1,4 @@
-"""FedES's gradient transform: a client of low quality moves only its most critical parameters, and those less."""
+"""FedES's gradient transform: low-quality clients update only their most critical parameters, by smaller steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from flnl.methods.fedes.selective_decay import MaskTarget, decayed_gradients, de
 
 @dataclass(frozen=True)
 class SelectiveDecay(GradientTransform):
-    """``w ← w - lr ρ (M ∘ v)``: M is 1 at the ρ m most critical entries (FedES, Eqs. 12 to 16).
+    """``w ← w - lr ρ (M ∘ v)``: M is 1 at the ρ m most critical of m entries (FedES, Eqs. 12 to 16).
 
-    ``target=update``: v is the optimiser's step, momentum and weight decay included, so that masked entries rest;
-    biases and batch norm are not ranked but slowed by ρ. ``grad`` is the released program's: gradients alone.
-    ``mask=static`` ranks by the criticality of the first stage, ``per_step`` by ``|∇ w|`` of the batch. A client that
-    was sent no quality, or ``enabled=false``, trains as usual; one that kept no ranks has nothing masked.
+    ``target=update``: v is the optimiser's step, including momentum and weight decay, so masked entries do not change;
+    biases and batch norm are not masked, only scaled by ρ. ``grad``, as in the released program, changes the gradients
+    only. ``mask=static`` ranks by the criticality of the first stage, ``per_step`` by ``|∇ w|`` of the batch. A client
+    that received no quality, or any client under ``enabled=false``, trains as usual; without ranks nothing is masked.
     """
 
     reads: ClassVar[tuple[type, ...]] = (ClientQuality, CriticalityRanks)
@@ -30,14 +30,14 @@ class SelectiveDecay(GradientTransform):
     enabled: bool
 
     def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
-        """Gradients as they are, or ``ρ M ∘ ∇``."""
+        """``ρ M ∘ ∇`` under ``target=grad``, else the gradients as they are."""
         rho = self._rho(step)
         if rho is None or self.target == "update":
             return gradients
         return decayed_gradients(gradients, self._masks(step, gradients, step.params, rho), rho)
 
     def update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
-        """``w + ρ M ∘ (w⁺ - w)``, or w⁺."""
+        """``w + ρ M ∘ (w⁺ - w)`` under ``target=update``, else w⁺."""
         rho = self._rho(step)
         if rho is None or self.target == "grad":
             return after
@@ -45,8 +45,8 @@ class SelectiveDecay(GradientTransform):
         return decayed_update(before, after, self._masks(step, gradients, before, rho), rho)
 
     def _rho(self, step: Step) -> float | None:
-        found = step.broadcast.extras.get(ClientQuality)
-        return None if found is None or not self.enabled else found.value
+        quality = step.broadcast.extras.get(ClientQuality)
+        return None if quality is None or not self.enabled else quality.value
 
     def _masks(
         self, step: Step, gradients: Mapping[str, Tensor], params: Mapping[str, Tensor], rho: float

@@ -12,20 +12,20 @@ from flnl.parts.samplers.uniform import cohort_size, draw_clients
 
 @dataclass(frozen=True)
 class OfQuality(ClientSampler):
-    """A uniform draw among the clients whose estimated quality is at least ``threshold`` (FedES, Table 5, CS)."""
+    """Draws uniformly among the clients whose estimated quality is at least ``threshold`` (FedES, Table 5, CS)."""
 
     reads: ClassVar[tuple[type, ...]] = (ClientQualities,)
     fraction: PositiveShare
     threshold: Share
 
     def __call__(self, sampling: Sampling) -> list[int]:
-        """At most ``max(⌊γN⌋, 1)`` of them; the best clients of all where there is none."""
+        """At most ``max(⌊γN⌋, 1)`` of them; if there is none, of the clients with the highest quality."""
         rho = sampling.known.one(ClientQualities).value[list(sampling.clients)].numpy()
         good = [
             client for client, enough in zip(sampling.clients, of_quality(rho, self.threshold), strict=True) if enough
         ]
         if not good:
-            good = [client for client, own in zip(sampling.clients, rho, strict=True) if own == rho.max()]
+            good = [client for client, quality in zip(sampling.clients, rho, strict=True) if quality == rho.max()]
         return draw_clients(sampling, good, self.size(len(sampling.clients)))
 
     def size(self, clients: int) -> int:

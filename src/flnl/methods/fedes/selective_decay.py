@@ -1,7 +1,7 @@
-"""FedES's selective gradient decay: a client of low quality moves few of its parameters, and moves them little.
+"""FedES's selective gradient decay: low-quality clients update few of their parameters, by small steps.
 
-The weights of linear and convolution layers are ranked by criticality, all tensors together. What is not ranked
-(biases, batch norm) is not masked, but slowed down like the rest.
+The weights of linear and convolution layers are ranked by criticality, across all tensors. Other parameters (biases,
+batch norm) are not masked, but their updates are scaled like the others.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ MaskTarget = Literal["update", "grad"]
 
 
 def critical_count(size: int, rho: Share) -> int:
-    """``m_c = ⌊ρ m⌋``, forgiving binary fractions (FedES, Eq. 14).
+    """``m_c = ⌊ρ m⌋``, with a tolerance for rounding in ρ m (FedES, Eq. 14).
 
     >>> critical_count(100, 0.29)
     29
@@ -28,16 +28,16 @@ def critical_count(size: int, rho: Share) -> int:
 def static_masks(criticality: Mapping[str, Tensor], rho: float | Tensor) -> dict[str, Tensor]:
     """Masks by name: True at the ⌊ρ m⌋ most critical of all m entries (FedES, Eqs. 12 to 15).
 
-    Of entries that tie at the threshold the earlier ones are taken, by tensor and then by position, so that the
-    number is exact. ρ = 0 masks everything.
+    Of entries that tie at the threshold, the earlier ones by tensor and position are taken, so the number is exact.
+    ρ = 0 gives False everywhere.
     """
     return _largest(criticality, rho, least=0)
 
 
 def ranks(criticality: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The place of each entry among all, from 0, the most critical: int32, by name and in the tensors' shapes.
+    """The rank of each entry among all, from 0 for the most critical: int32, by name and in the tensors' shapes.
 
-    Of ties the earlier entry comes first. What ``static_masks`` would sort for is then a comparison, for any ρ.
+    Of ties the earlier entry comes first. With ranks, ``ranked_masks`` needs no sorting for any ρ.
     """
     if not criticality:
         return {}
@@ -49,7 +49,7 @@ def ranks(criticality: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def ranked_masks(place: Mapping[str, Tensor], rho: Share) -> dict[str, Tensor]:
-    """``static_masks`` from ``ranks``."""
+    """The masks of ``static_masks``, from the result of ``ranks``."""
     count = critical_count(sum(p.numel() for p in place.values()), rho)
     return {name: p < count for name, p in place.items()}
 
@@ -57,12 +57,12 @@ def ranked_masks(place: Mapping[str, Tensor], rho: Share) -> dict[str, Tensor]:
 def step_masks(
     gradients: Mapping[str, Tensor], params: Mapping[str, Tensor], rho: float | Tensor, *, scope: Scope = "dims_2_4"
 ) -> dict[str, Tensor]:
-    """Masks of one step, by name of the tensors in scope: ranked by ``|∇ w|`` of the batch, one entry at least.
+    """Masks for one step, by name of the tensors in scope: ranked by ``|∇ w|`` of the batch, with at least one entry.
 
-    What the released program recomputes at every step; the paper ranks once, by the criticality of its first stage.
+    The released program recomputes masks at every step; the paper ranks once, by the criticality of the first stage.
     """
-    found = {name: (g * params[name]).abs() for name, g in gradients.items() if in_scope(params[name], scope)}
-    return _largest(found, rho, least=1)
+    criticality = {name: (g * params[name]).abs() for name, g in gradients.items() if in_scope(params[name], scope)}
+    return _largest(criticality, rho, least=1)
 
 
 def _largest(values: Mapping[str, Tensor], rho: float | Tensor, least: int) -> dict[str, Tensor]:
@@ -70,7 +70,7 @@ def _largest(values: Mapping[str, Tensor], rho: float | Tensor, least: int) -> d
         return {}
     flat = torch.cat([v.flatten() for v in values.values()])
     size = len(flat)
-    if isinstance(rho, Tensor):  # one of several clients that run stacked
+    if isinstance(rho, Tensor):  # stacked clients
         count: int | Tensor = (rho.double() * size + 1e-9).floor().clamp_min(least)
     else:
         count = max(critical_count(size, rho), least)
@@ -84,9 +84,9 @@ def _largest(values: Mapping[str, Tensor], rho: float | Tensor, least: int) -> d
 def decayed_gradients(
     gradients: Mapping[str, Tensor], masks: Mapping[str, Tensor], rho: float | Tensor
 ) -> dict[str, Tensor]:
-    """``mask_target=grad``, the released program's: ``ρ M ∘ ∇`` of what is ranked, the plain gradient of the rest.
+    """``target=grad``, as in the released program: ``ρ M ∘ ∇`` for ranked tensors, the plain gradient for others.
 
-    Momentum and weight decay then still move entries that are masked.
+    Momentum and weight decay still change masked entries.
     """
     return {name: rho * (masks[name] * g) if name in masks else g for name, g in gradients.items()}
 
@@ -94,10 +94,10 @@ def decayed_gradients(
 def decayed_update(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], masks: Mapping[str, Tensor], rho: float | Tensor
 ) -> dict[str, Tensor]:
-    """``mask_target=update``: ``w + ρ M ∘ (w⁺ - w)``, w⁺ being where the optimiser's step led (FedES, Eq. 16).
+    """``target=update``: ``w + ρ M ∘ (w⁺ - w)``, with w⁺ the parameters after the optimiser's step (FedES, Eq. 16).
 
-    That is ``w - lr ρ (M ∘ v)`` with v after momentum and weight decay, so that a masked entry rests. With ρ = 1 and
-    nothing masked it is w⁺ to the bit. Parameters only, no buffers.
+    This equals ``w - lr ρ (M ∘ v)`` with v including momentum and weight decay, so masked entries do not change. With
+    ρ = 1 and nothing masked, the result is bit-identical to w⁺. Parameters only, no buffers.
     """
     moves = {name: masks[name].to(w.dtype) if name in masks else torch.ones_like(w) for name, w in before.items()}
     return {name: torch.lerp(w, after[name], moves[name] * rho) for name, w in before.items()}

@@ -1,1 +1,1 @@
-"""FedPeer: peer losses against a label distribution that clients share in private."""
+"""FedPeer: peer losses with a label distribution that clients share with label differential privacy."""

@@ -1,7 +1,7 @@
-"""FedPeer's exchange: how often each label occurs, told once and privately; their recovered distribution down.
+"""FedPeer's exchange: clients send randomised label counts once, the server sends the recovered distribution.
 
-A client randomises its labels before the first stage that needs them and never again: every further draw would cost
-another ε.
+A client randomises its labels only once, before the first stage that needs them: each further draw would cost another
+ε.
 """
 
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ from flnl.numerics.scaling import label_shares
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Sent up once: how often each class occurs among a client's labels, randomised or as they are."""
+    """Sent to the server once: the count of each class among a client's labels, randomised or not."""
 
     values: Tensor  # int64 [K]
 
 
 @dataclass(frozen=True)
 class LabelDistribution:
-    """Sent down: the distribution q of all clients' labels as the server knows it."""
+    """Sent to clients: the server's estimate q of the distribution of all clients' labels."""
 
     shares: Tensor  # float64 [K]
 
@@ -48,7 +48,7 @@ class LabelDistribution:
 @stored("OwnDistribution")
 @dataclass(frozen=True)
 class OwnDistribution:
-    """Kept on a client that asks nobody: the distribution q that it draws from."""
+    """Kept on the client under ``local`` and ``uniform``: the distribution q of its peer labels."""
 
     shares: Tensor  # float64 [K]
 
@@ -59,29 +59,29 @@ class LabelsKnown:
     """Known on the server once labels have been shared."""
 
     shares: Tensor  # float64 [K], q
-    epsilon: float  # spent by the client that spent most
-    least: float  # smallest entry before the projection; negative where noise outweighs a rare class
+    epsilon: float  # the largest ε that any client has spent
+    least: float  # smallest entry before the projection; negative if the privacy noise outweighs a rare class
 
 
 @stored("SharedLabels")
 @dataclass(frozen=True)
 class SharedLabels:
-    """The server's record."""
+    """The server's state."""
 
-    counts: Tensor | None = None  # int64 [K], of all clients' labels as they came up
+    counts: Tensor | None = None  # int64 [K], sum of all reported counts
     known: LabelsKnown | None = None
     spent: PrivacySpent = field(default_factory=PrivacySpent)
 
 
 @dataclass(frozen=True)
 class ShareLabels:
-    """The job of telling, once, how often each label occurs."""
+    """Job: share a client's label counts, once."""
 
     kind: PeerDistribution
     epsilon: Epsilon
 
     def __call__(self, network: Model, task: ClientTask) -> Opened:
-        """Counts that travel, or a distribution of the client's own that does not."""
+        """Report label counts; under ``local`` and ``uniform`` keep a distribution on the client instead."""
         labels, classes = task.labels.numpy(), network.num_classes
         if self.kind == "global_dp":
             labels = RandomisedResponse(self.epsilon, classes).randomised(labels, task.stream("label privacy"))
@@ -89,17 +89,17 @@ class ShareLabels:
             counts = torch.from_numpy(np.bincount(labels, minlength=classes))
             return Opened(task.client, Payload(LabelCounts(counts)))
         shares = label_shares(labels, classes)
-        own = peer_distribution(self.kind, recovered=shares, given=shares, local=shares)
-        return Opened(task.client, Payload(), Payload(OwnDistribution(torch.from_numpy(own))))
+        distribution = peer_distribution(self.kind, recovered=shares, given=shares, local=shares)
+        return Opened(task.client, Payload(), Payload(OwnDistribution(torch.from_numpy(distribution))))
 
 
 @dataclass(frozen=True)
 class LabelSharing(Exchange):
     """Label communication (FedPeer, Sec. 4.1 and Algorithm 1), before the first round of stage ``stage``.
 
-    ``peer_dist`` says what peer labels are drawn from: ``global_dp``, what the server recovers from randomised labels;
-    ``global_true``, the shares of all given labels, sent as they are and so without privacy; ``local``, the shares of
-    the client's own given labels, and ``uniform``, all classes alike, for both of which nothing is sent.
+    ``peer_dist`` is the distribution of peer labels: ``global_dp``, recovered by the server from randomised labels;
+    ``global_true``, the shares of all given labels, sent without privacy; ``local``, the shares of the client's given
+    labels; ``uniform``, equal shares. For the last two nothing is sent.
     """
 
     sends: ClassVar[tuple[type, ...]] = (LabelDistribution,)
@@ -111,20 +111,20 @@ class LabelSharing(Exchange):
     stage: PositiveCount
 
     def init(self, clients: int) -> SharedLabels:
-        """Nothing is known."""
+        """No labels have been shared."""
         return SharedLabels()
 
     def before_stage(self, stage: int) -> ClientJob[Opened] | None:
-        """Labels are shared before one stage."""
+        """The job of sharing labels, before stage ``self.stage`` only."""
         return ShareLabels(self.peer_dist, self.epsilon) if stage == self.stage else None
 
     def receive(self, state: SharedLabels, reports: Mapping[int, Payload], seed: int) -> SharedLabels:
-        """Counts are added up, the privacy that they cost is accounted, and q is recovered anew."""
+        """Add the counts up, account for the ε they cost, and recover q from the sum."""
         counts, spent = state.counts, state.spent
         for client, report in reports.items():
-            if (found := report.get(LabelCounts)) is None:
+            if (reported := report.get(LabelCounts)) is None:
                 continue
-            counts = found.values if counts is None else counts + found.values
+            counts = reported.values if counts is None else counts + reported.values
             if self.peer_dist == "global_dp":
                 spent = spent.released(client, self.epsilon)
         if counts is None or counts is state.counts:
@@ -141,10 +141,10 @@ class LabelSharing(Exchange):
         return () if state.known is None else (LabelDistribution(state.known.shares),)
 
     def known(self, state: SharedLabels) -> tuple[Any, ...]:
-        """q, and what it cost."""
+        """q, and the ε it cost, once known."""
         return () if state.known is None else (state.known,)
 
     def findings(self, state: SharedLabels, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        """The distribution q once it is known, and the privacy that it cost."""
+        """The distribution q and the ε it cost, once known."""
         known = state.known
         return () if known is None else (LabelShares(known.shares, known.least, known.epsilon),)

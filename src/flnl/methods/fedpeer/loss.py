@@ -1,7 +1,7 @@
-"""Peer losses: a label is fitted only so far as it says more than a label drawn from the distribution of all.
+"""Peer losses: the loss of a label minus the loss of a peer label drawn from the distribution of all labels.
 
 With cross-entropy and β = 1 the log-sum-exp cancels: the loss is z_peer - z_label, linear in the logits and unbounded
-below. With a floor under the subtracted probability the gradient dies away beyond a gap of ``-log(floor)`` between the
+below. With a floor under the subtracted probability, the gradient vanishes beyond a gap of ``-log(floor)`` between the
 logits, 11.5 for 1e-5.
 """
 
@@ -23,7 +23,7 @@ FloorTerms = Literal["subtracted", "both"]
 
 
 def peer_labels(distribution: Tensor, uniforms: Tensor) -> Tensor:
-    """Labels int64 [B] from ``distribution`` [K] by its inverse: the first class whose cumulative share is above u.
+    """Labels int64 [B] drawn from ``distribution`` [K]: the first class whose cumulative share is above u.
 
     ``uniforms`` [B] are in [0, 1). A class of share 0 is never drawn.
     """
@@ -42,8 +42,8 @@ def peer_loss(
 ) -> Tensor:
     """``ℓ(f(x), ỹ) - β ℓ(f(x), y')`` [B], with ℓ the cross-entropy (FedPeer, Eq. 4; β as in its proofs).
 
-    Logits are [B, K], labels ỹ and peer labels y' int64 [B]; ỹ may be soft, [B, K]. ``prob_floor`` takes
-    -log(p + floor) in place of -log p, in the subtracted term or in ``both``; 0 is the paper's loss.
+    Logits are [B, K], labels ỹ and peer labels y' int64 [B]; ỹ may be soft, [B, K]. ``prob_floor`` replaces -log p by
+    -log(p + floor), in the subtracted term or in ``both``; 0 gives the paper's loss.
     """
     fitted = _cross_entropy(logits, labels, prob_floor if floor_terms == "both" else 0.0)
     return fitted - beta * _losses(logits, prob_floor).gather(1, peers[:, None])[:, 0]
@@ -68,19 +68,19 @@ def cores_loss(
 
 def _cross_entropy(logits: Tensor, labels: Tensor, floor: float) -> Tensor:
     if floor == 0:
-        return F.cross_entropy(logits, labels, reduction="none")  # to the bit what FedAvg takes
+        return F.cross_entropy(logits, labels, reduction="none")  # bit-identical to FedAvg's loss
     losses = _losses(logits, floor)
     return losses.gather(1, labels[:, None])[:, 0] if labels.dim() == 1 else (losses * labels).sum(1)
 
 
 def _losses(logits: Tensor, floor: float) -> Tensor:
-    """-log(p + floor) [B, K]."""
+    """``-log(p + floor)`` [B, K]."""
     logs = F.log_softmax(logits, dim=1)
     return -logs if floor == 0 else -torch.logaddexp(logs, torch.full_like(logs, math.log(floor)))
 
 
 def ramped(beta: NonNegative, step: Count, *, start: Count = 10, length: PositiveCount = 30) -> float:
-    """β as it rises: 0 before ``start``, linear over ``length`` steps from 0 to β, and β after them (CORES).
+    """The ramp of β: 0 before ``start``, linear from 0 to β over ``length`` steps, then β (CORES).
 
     >>> [round(ramped(2.0, epoch), 3) for epoch in (0, 10, 11, 39, 99)]
     [0.0, 0.0, 0.069, 2.0, 2.0]
@@ -92,11 +92,11 @@ def ramped(beta: NonNegative, step: Count, *, start: Count = 10, length: Positiv
 
 @dataclass(frozen=True)
 class Peer(LossTerm):
-    """``ℓ(f(x), ỹ) - β ℓ(f(x), y')`` a sample, the whole objective of FedPeer (Eq. 4, Algorithm 2).
+    """``ℓ(f(x), ỹ) - β ℓ(f(x), y')`` per sample, the whole objective of FedPeer (Eq. 4, Algorithm 2).
 
     ``peer=sample`` draws y' from the distribution q of labels for every sample and step; ``cores`` takes the
-    expectation over q (Eq. 5). β = 0 is cross-entropy. ``ramp`` has β rise over rounds as CORES has it rise over
-    epochs: 0 for ``ramp_start`` rounds of stage ``first_stage`` and later ones, then linear over ``ramp_length``.
+    expectation over q (Eq. 5). β = 0 is cross-entropy. ``ramp`` increases β over rounds as CORES does over epochs: 0
+    for the first ``ramp_start`` rounds from stage ``first_stage`` on, then linear over ``ramp_length`` rounds.
     """
 
     reads: ClassVar[tuple[type, ...]] = (LabelDistribution,)
@@ -111,7 +111,7 @@ class Peer(LossTerm):
     first_stage: PositiveCount
 
     def draw(self, rng: np.random.Generator, size: int) -> Any:
-        """A number in [0, 1) a sample, [B]; None where nothing is drawn."""
+        """Uniform numbers in [0, 1), [B]; None unless ``peer=sample``."""
         return torch.from_numpy(rng.random(size)) if self.peer == "sample" else None
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
@@ -119,8 +119,8 @@ class Peer(LossTerm):
         beta = self._beta(step.broadcast.since(self.first_stage))
         if beta == 0:
             return F.cross_entropy(step.logits, step.targets, reduction="none"), state
-        own = step.kept.get(OwnDistribution)
-        q = (step.broadcast.extras.one(LabelDistribution) if own is None else own).shares.to(
+        kept = step.kept.get(OwnDistribution)
+        q = (step.broadcast.extras.one(LabelDistribution) if kept is None else kept).shares.to(
             step.logits.device, non_blocking=True
         )
         floor, terms = self.prob_floor, self.floor_terms

@@ -1,7 +1,7 @@
-"""FedPeer's communication of labels: each client randomises its labels once, the server recovers their distribution.
+"""FedPeer's label privacy: each client randomises its labels once, the server recovers their distribution.
 
-A label stays with probability a and becomes each other class with probability b, so that no output tells two labels
-apart by more than a factor ``e^ε`` (label differential privacy).
+A label stays with probability a and becomes each other class with probability b, so the probabilities of an output
+under any two labels differ by at most a factor ``e^ε`` (label differential privacy).
 """
 
 import math
@@ -25,7 +25,7 @@ PeerDistribution = Literal["global_dp", "global_true", "local", "uniform"]
 
 
 Epsilon = Annotated[float, Ge(np.finfo(np.float64).eps)]
-"""ε of label privacy. Below, ``e^ε`` is 1 in float64: a label would stay as often as it became any other class."""
+"""ε of label privacy. Below the limit, ``e^ε`` rounds to 1 in float64: a = b, and outputs carry no information."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class RandomisedResponse:
 
     @property
     def gap(self) -> float:
-        """A - b, without the digits that the difference of the two loses where ε is small."""
+        """``a - b``, computed without cancellation for small ε."""
         return -math.expm1(-self.epsilon) * self.keep
 
     def matrix(self) -> Array:
-        """T [K, K]: rows are what a label is, columns what it becomes. Rows sum to 1, and T is symmetric."""
+        """T [K, K], from the true label (row) to the randomised one (column). Rows sum to 1; T is symmetric."""
         return np.full((self.num_classes,) * 2, self.other) + self.gap * np.eye(self.num_classes)
 
     def inverse(self) -> Array:
-        """T⁻¹ [K, K], in closed form: ``(I - b 11') / (a - b)``."""
+        """T⁻¹ [K, K] in closed form: ``(I - b 11') / (a - b)``."""
         ones = np.ones((self.num_classes,) * 2)
         return (np.eye(self.num_classes) - self.other * ones) / self.gap
 
     def randomised(self, labels: Labels, rng: np.random.Generator) -> Labels:
-        """Labels [n] drawn from the rows of T. Once a client: each further draw costs another ε."""
+        """Labels [n] drawn from the rows of T. Call it once per client: each further draw costs another ε."""
         changed = bernoulli(len(labels), 1 - self.keep, rng)
         return redraw(labels, changed, np.arange(self.num_classes), rng, include_true=False)
 
@@ -75,25 +75,26 @@ class RandomisedResponse:
         return self._above(shares) / self.gap
 
     def _above(self, shares: Array) -> Array:
-        """``p̌ - b`` [K]. With b as ``1/K - (e^ε - 1) / (K (e^ε + K - 1))``, a small ε is all in the second term.
+        """``p̌ - b`` [K], accurate for small ε.
 
-        Beside it counts what shares that were rounded lack of a sum of 1.
+        There b is written as ``1/K - (e^ε - 1) / (K (e^ε + K - 1))``, so that ε appears in the second term only. Next
+        to that term the rounding of the shares matters, so they are first normalised to sum to 1 exactly.
         """
-        found = np.asarray(shares, np.float64)
+        observed = np.asarray(shares, np.float64)
         if self.epsilon >= 1:
-            return found - self.other
+            return observed - self.other
         K, grown = self.num_classes, math.expm1(self.epsilon)
         below = Fraction(grown / (K * (grown + K)))
-        exact = [Fraction(p) for p in found.tolist()]
+        exact = [Fraction(p) for p in observed.tolist()]
         total = sum(exact)
         return np.array([float(p / total - Fraction(1, K) + below) for p in exact])
 
     def distribution(self, shares: Array, projection: Projection = "simplex") -> Array:
-        """A distribution q [K] of the labels, from the shares p̌ [K] of the randomised ones; the paper has none.
+        """The distribution q [K] of the labels, from the shares p̌ [K] of the randomised ones.
 
-        ``simplex``: the distribution nearest to the recovered vector. ``clip_renorm``: its negative entries are set to
-        0, the others divided by their sum. ``mle``: the q under which the randomised labels are likeliest. The three
-        agree where nothing is negative.
+        The recovered vector may have negative entries, for which the paper has no remedy. ``simplex``: the distribution
+        nearest to it. ``clip_renorm``: negative entries are set to 0, the others are divided by their sum. ``mle``: the
+        q that maximises the likelihood of the randomised labels. All three agree if no entry is negative.
         """
         if projection == "mle":
             return self._likeliest(np.asarray(shares, np.float64))
@@ -105,7 +106,8 @@ class RandomisedResponse:
     def _likeliest(self, shares: Array) -> Array:
         """argmax_q Σ_j p̌_j log(b + (a-b) q_j): ``q_j = max(0, p̌_j / λ - c)`` with c = b / (a-b) and λ for Σ q = 1.
 
-        Were the m largest positive, of sum S, that is ``(p̌_j + c (m p̌_j - S)) / S``, in which no large c cancels.
+        If the m largest entries, with sum S, are the positive ones, ``q_j = (p̌_j + c (m p̌_j - S)) / S``; this form
+        avoids cancellation for large c.
         """
         c = self.other / self.gap
         ordered = np.sort(shares)[::-1]
@@ -118,7 +120,7 @@ class RandomisedResponse:
     def chance_of_negative(self, share: float, count: int) -> float:
         """Probability that a class of true ``share`` is recovered as negative from ``count`` randomised labels.
 
-        By the normal approximation to its count.
+        Uses the normal approximation of its count.
         """
         rise = self.gap * share
         seen = self.other + rise
@@ -126,17 +128,16 @@ class RandomisedResponse:
 
 
 def nearest_distribution(values: Array) -> Array:
-    """The Euclidean projection of ``values`` [K] onto the simplex: ``max(0, v - τ)`` with τ for a sum of 1.
+    """The Euclidean projection of ``values`` [K] onto the simplex: ``max(0, v - τ)``, with τ such that the sum is 1.
 
-    A number that is added to all values changes nothing, so the largest is taken as 0: others that are huge lose no
-    digits of those that count.
+    Adding a constant to all values does not change the result, so the largest value is shifted to 0 for accuracy.
 
     >>> nearest_distribution(np.array([1.2, 0.4, -0.6])).round(12).tolist()
     [0.9, 0.1, 0.0]
     """
     values = values - np.max(values)
     ordered = np.sort(values)[::-1]
-    shift = (np.cumsum(ordered) - 1) / np.arange(1, len(ordered) + 1)  # τ, were so many of the largest positive
+    shift = (np.cumsum(ordered) - 1) / np.arange(1, len(ordered) + 1)  # τ if the m largest are positive, m = 1, 2, ...
     last = np.flatnonzero(ordered > shift)[-1]
     return np.asarray(np.maximum(0.0, values - shift[last]))
 
@@ -144,8 +145,8 @@ def nearest_distribution(values: Array) -> Array:
 def peer_distribution(kind: PeerDistribution, *, recovered: Array, given: Array, local: Array) -> Array:
     """The distribution q [K] that a client draws peer labels from.
 
-    ``global_dp``: what the server recovered. ``global_true``: the shares of all given labels, without privacy.
-    ``local``: those of the client's own given labels. ``uniform``: all classes alike.
+    ``global_dp``: recovered by the server. ``global_true``: the shares of all given labels, without privacy.
+    ``local``: the shares of the client's given labels. ``uniform``: equal shares.
     """
     return {
         "global_dp": recovered,
@@ -158,12 +159,12 @@ def peer_distribution(kind: PeerDistribution, *, recovered: Array, given: Array,
 @stored("PrivacySpent")
 @dataclass(frozen=True)
 class PrivacySpent:
-    """ε spent by client. Releases of the same labels add up, whence they are randomised once."""
+    """ε spent by each client. It accumulates over releases, so labels are randomised only once."""
 
     epsilon: Mapping[int, float] = field(default_factory=dict)
 
     def of(self, client: int) -> float:
-        """What a client has spent; 0 before its first release."""
+        """ε spent by a client; 0 before its first release."""
         return self.epsilon.get(client, 0.0)
 
     def released(self, client: int, epsilon: float) -> "PrivacySpent":
@@ -172,5 +173,5 @@ class PrivacySpent:
 
     @property
     def most(self) -> float:
-        """What the client that spent most has spent."""
+        """The largest ε that any client has spent."""
         return max(self.epsilon.values(), default=0.0)

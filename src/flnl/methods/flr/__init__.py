@@ -1,1 +1,1 @@
-"""FLR: a regulariser towards pseudo labels from the server's and the client's predictions."""
+"""FLR: a regulariser towards pseudo labels from the predictions of the server's and the client's models."""

@@ -1,4 +1,4 @@
-"""FLR's regulariser as a term: the pseudo labels of ``pseudo_label``, kept a sample from visit to visit."""
+"""FLR's regulariser as a loss term; it keeps each sample's running averages between visits."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,20 +30,20 @@ from flnl.methods.flr.pseudo_label import (
 
 @dataclass(frozen=True)
 class FLR(LossTerm):
-    """``λ log(1 - ⟨p, t⟩)`` a sample, with ``t = α s + (1 - α) m`` (FLR, Eq. 1 and Algorithm 1). Without labels.
+    """``λ log(1 - ⟨p, t⟩)`` per sample, with ``t = α s + (1 - α) m`` (FLR, Eq. 1 and Algorithm 1). It uses no labels.
 
     s [n, K] is the running average of the received model's predictions, m [n, K] that of the model being trained; both
-    are taken on the same augmented view and stay on the client, with ``seen`` [n], whether a sample has been averaged
-    at all. What α = 0 or α = 1 leaves unused is not kept.
+    use the same augmented view. They stay on the client, with ``seen`` bool [n], whether a sample has been averaged
+    yet. An average that α = 0 or α = 1 leaves unused is not kept.
 
-    r counts the rounds from the first of stage ``first_stage`` on, and ``R`` is their number where it is null. In a
-    round without regulariser (λ = 0, ``pseudo_label=vanilla``, the warm-up on cross-entropy, an earlier stage) the
-    term is exactly zero and nothing is averaged.
+    r counts the rounds from the start of stage ``first_stage``; ``R=null`` means the number of these rounds. In a round
+    without regulariser (λ = 0, ``pseudo_label=vanilla``, the warm-up with cross-entropy, an earlier stage) the term is
+    exactly zero and the averages do not change.
 
-    Where the batch is mixed, averages are of predictions on the unmixed inputs, in eval mode, and the mixed pseudo
-    label ``λ_M t_a + (1 - λ_M) t_b`` is held against the prediction on the mixed input.
+    With mixed batches, the averages use predictions on the unmixed inputs, in eval mode, and the prediction on the
+    mixed input is compared with the mixed pseudo label ``λ_M t_a + (1 - λ_M) t_b``.
 
-    ``server_pred=once`` moves s once a round, on a sample's first view; ``batch`` with every batch that has it.
+    ``server_pred=once`` updates s once per round, on a sample's first view; ``batch`` with every batch.
     """
 
     lam: NonNegative
@@ -63,19 +63,19 @@ class FLR(LossTerm):
     inner_max: Share
 
     def __post_init__(self) -> None:
-        """Refuse two names for α at once.
+        """Check that the pseudo label is not set twice.
 
         Raises:
-            UserError: if a special case and a row of Table 1 are both asked for.
+            UserError: if both ``special`` and a row of Table 1 (``pseudo_label``) are set.
         """
         if self.special is not None and self.pseudo_label != "mixture":
             raise UserError(
-                f"special={self.special} and pseudo_label={self.pseudo_label} both say what the pseudo label is: "
-                "set one of them"
+                f"special={self.special} and pseudo_label={self.pseudo_label} both define the pseudo label: set only "
+                "one of them"
             )
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
-        """At the first visit averages of nothing yet; None where there is nothing to average."""
+        """Empty averages at the first visit; None if there is nothing to average."""
         schedule = self._schedule(1)
         if schedule is None or state is not None:
             return state
@@ -92,7 +92,7 @@ class FLR(LossTerm):
         return state
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The regulariser [B], and the averages with this batch taken in."""
+        """The regulariser [B], and the averages updated with this batch."""
         now = self._at(step.broadcast)
         if now is None:
             return step.logits.new_zeros(()), state
@@ -123,7 +123,7 @@ class FLR(LossTerm):
         return self.lam * loss, after
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
-        """The averages; None, so that nothing new is kept, after a round without regulariser."""
+        """The averages; None after a round without regulariser, which leaves the stored ones as they are."""
         return None if self._at(task.broadcast) is None else state
 
     def _averaged(self, kept: Tensor, logits: Tensor, past: float, first: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class FLR(LossTerm):
         return running_average(kept, prediction, past, first, init=self.init_average)
 
     def _schedule(self, rounds: int) -> Schedule | None:
-        """The schedule over so many rounds; None where there is no regulariser."""
+        """The schedule for this number of rounds; None if there is no regulariser."""
         if self.lam == 0:
             return None
         whole = Schedule(
@@ -140,7 +140,7 @@ class FLR(LossTerm):
         return whole.labelled_by(self.pseudo_label) if self.special is None else whole.as_special(self.special)
 
     def _at(self, broadcast: Broadcast) -> Mixing | None:
-        """The coefficients of this round; None where the regulariser does not act."""
+        """The coefficients of this round; None if the regulariser is not active in it."""
         schedule = self._schedule(max(1, sum(broadcast.lengths[self.first_stage - 1 :])))
         round = broadcast.since(self.first_stage)
         if schedule is None or round < 0:

@@ -1,7 +1,7 @@
-"""FLR: a pseudo label of each sample, mixed from what the server and the client have predicted of it over time.
+"""FLR's pseudo labels: a mixture of the running averages of the server's and the client's predictions.
 
-A client keeps two running averages of predictions a sample, s of the received model and m of its own; nothing more
-travels. The regulariser pulls predictions towards the mixture before a wrong label is memorised.
+A client keeps two running averages of predictions per sample, s of the received model and m of its own; it sends
+nothing additional. The regulariser pulls predictions towards the mixture before wrong labels are memorised.
 """
 
 from dataclasses import dataclass, replace
@@ -27,21 +27,21 @@ INNER_MAX = 0.9999
 class Mixing:
     """The coefficients of one round."""
 
-    alpha: Share  # of the server's average in the pseudo label
-    beta: Share  # of the past in the server's average
-    gamma: Share  # of the past in the client's average
-    regularised: bool  # whether the regulariser acts
+    alpha: Share  # share of the server's average in the pseudo label
+    beta: Share  # share of the past in the server's average
+    gamma: Share  # share of the past in the client's average
+    regularised: bool  # whether the regulariser is active
 
 
 @dataclass(frozen=True)
 class Schedule:
     """``α(r) = α r/R``; ``β(r) = β`` from r = R/2 on, 0 before; ``γ(r) = γ`` from r = R_w on, 0 before (FLR, Sec. 4.3).
 
-    r counts the rounds in [0, R), those of the warm-up included. ``alpha_schedule=constant`` keeps α.
+    r counts the rounds in [0, R), including the warm-up. ``alpha_schedule=constant`` keeps α constant.
 
-    ``warmup`` is what the first R_w rounds are: ``ce`` has no regulariser (Algorithm 1); ``server_reg`` takes the
-    received model's prediction as the pseudo label, as a remark on the experiments has it; ``scheduled`` leaves it to
-    the formulas, by which γ is 0.
+    ``warmup`` defines the first R_w rounds: ``ce`` has no regulariser (Algorithm 1); ``server_reg`` uses the received
+    model's prediction as the pseudo label, as a remark on the experiments says; ``scheduled`` applies the formulas, in
+    which γ is 0.
     """
 
     alpha: Share
@@ -53,7 +53,7 @@ class Schedule:
     warmup: Warmup = "ce"
 
     def at(self, round: int) -> Mixing:
-        """The coefficients of a round (from 0); past the end they stay."""
+        """The coefficients of a round (from 0); after R rounds they stay constant."""
         warm = round < self.R_w
         alpha = self.alpha if self.alpha_schedule == "constant" else self.alpha * min(round / self.R, 1.0)
         return Mixing(
@@ -74,7 +74,7 @@ class Schedule:
         return self.alpha < 1 or self.alpha_schedule == "linear"
 
     def labelled_by(self, kind: PseudoLabel) -> "Schedule | None":
-        """The rows of Table 1: the client's average alone, the server's alone, the mixture; ``vanilla`` has none."""
+        """The rows of Table 1: only the client's average, only the server's, the mixture; None for ``vanilla``."""
         alone = replace(self, alpha_schedule="constant")
         return {
             "vanilla": None,
@@ -84,7 +84,7 @@ class Schedule:
         }[kind]
 
     def as_special(self, case: Special) -> "Schedule":
-        """FLR's special cases: ELR is α = 0, SLR α = 1, ER α = γ = 0, whose pseudo label is the prediction."""
+        """FLR's special cases: ELR is α = 0; SLR is α = 1; ER is α = γ = 0, the prediction as its own pseudo label."""
         return replace(
             self,
             alpha=1.0 if case == "slr" else 0.0,
@@ -96,9 +96,9 @@ class Schedule:
 def running_average(
     kept: Tensor, prediction: Tensor, past: float | Tensor, first: Tensor, *, init: Init = "prediction"
 ) -> Tensor:
-    """``v ← past · v + (1 - past) · p`` of each row [B, K]; where ``first`` [B], v = p (FLR, Eq. 1). No gradient.
+    """``v ← past · v + (1 - past) · p`` per row [B, K]; rows in ``first`` [B] start at p (FLR, Eq. 1). No gradient.
 
-    ``init=zero`` begins with v = 0, as ELR's own code does: rows then sum to less than 1 at first.
+    ``init=zero`` starts at v = 0, as in ELR's code: rows then sum to less than 1 at first.
     """
     prediction = prediction.detach()
     kept = torch.where(first[:, None], prediction if init == "prediction" else torch.zeros_like(prediction), kept)
@@ -113,7 +113,7 @@ def mixture(server: Tensor, client: Tensor, alpha: float | Tensor) -> Tensor:
 def mixed_pair(target: Tensor, partner: Tensor, share: float | Tensor) -> Tensor:
     """FLR+: the pseudo label of a mixed input, ``λ t_a + (1 - λ) t_b`` [B, K], as ELR+ mixes it.
 
-    It is held against the prediction on the mixed input; the averages are of predictions on the unmixed ones.
+    It is compared with the prediction on the mixed input; the averages use predictions on the unmixed inputs.
     """
     share = torch.as_tensor(share, dtype=target.dtype, device=target.device)
     share = share[:, None] if share.dim() == 1 else share
@@ -123,9 +123,10 @@ def mixed_pair(target: Tensor, partner: Tensor, share: float | Tensor) -> Tensor
 def regulariser(logits: Tensor, target: Tensor, *, inner_max: Share = INNER_MAX, clamp: Clamp = "inner") -> Tensor:
     """``log(1 - ⟨p, t⟩)`` [B], with p the softmax of logits [B, K] and no gradient through t [B, K] (FLR, Eq. 1).
 
-    Its gradient by the logits is ``p_c (⟨p, t⟩ - t_c) / (1 - ⟨p, t⟩)``, Eq. 2; the second line of Eq. 5 has the wrong
-    sign. t is on the simplex, as averages of predictions are. ``clamp=inner`` bounds ⟨p, t⟩ by ``inner_max`` and is
-    flat beyond; ``probabilities`` bounds each p_c from both sides instead, as ELR's code does.
+    Its gradient with respect to the logits is ``p_c (⟨p, t⟩ - t_c) / (1 - ⟨p, t⟩)`` (Eq. 2; the second line of Eq. 5
+    has the wrong sign). t is on the simplex, as an average of predictions. ``clamp=inner`` bounds ⟨p, t⟩ by
+    ``inner_max``, with gradient 0 beyond; ``probabilities`` bounds each p_c from both sides instead, as ELR's code
+    does.
     """
     p, t = torch.softmax(logits, dim=1), target.detach()
     if clamp == "probabilities":

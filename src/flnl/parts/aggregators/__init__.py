@@ -1,1 +1,1 @@
-"""Aggregators: one model from those of a cohort."""
+"""Aggregators: combine a cohort's models into one."""

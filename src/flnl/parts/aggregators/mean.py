@@ -14,15 +14,15 @@ from flnl.numerics.averaging import WeightedSum, divided, summed
 class Mean(Aggregator[WeightedSum]):
     """``Σ_k w_k θ_k / Σ_k w_k`` over the cohort, with w_k = n_k (FedAvg) or 1 (``weights=uniform``).
 
-    Batch norm's running statistics are averaged as parameters are; integer buffers take the maximum.
+    Batch norm's running statistics are averaged like parameters; integer buffers take the maximum.
     """
 
     weights: Literal["samples", "uniform"]
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
-        """Sums over a few clients."""
+        """Weighted sums over a few clients."""
         return summed(params, results, [float(r.num_samples) if self.weights == "samples" else 1.0 for r in results])
 
     def combine(self, params: Params, values: Iterable[WeightedSum], known: Payload) -> Combined:
-        """The mean; ``params`` itself where nobody contributed."""
+        """The mean; ``params`` itself if there are no contributions."""
         return Combined(divided(params, values))

@@ -14,7 +14,7 @@ from flnl.core.payload import Params, Payload
 
 @dataclass(frozen=True)
 class Models:
-    """A block's contribution: its clients' models as they are, one below the other."""
+    """A block's contribution: its clients' models, stacked."""
 
     weights: list[int]
     stacked: Params  # by name, [clients, ...]
@@ -22,11 +22,11 @@ class Models:
 
 @dataclass(frozen=True)
 class Median(Aggregator[Models]):
-    """The median of every coordinate by itself (Yin et al. 2018).
+    """The coordinate-wise median (Yin et al. 2018).
 
-    With the values y_1 ≤ … ≤ y_m of m clients it is the middle one, or the mean of the two middle ones where m is
-    even. ``weights=samples`` counts client k n_k times. Batch norm's running statistics are treated as parameters
-    are; integer buffers take the maximum. All m models are in memory at once.
+    Of the values y_1 ≤ … ≤ y_m of m clients it takes the middle one, or the mean of the two middle ones if m is even.
+    ``weights=samples`` counts client k n_k times. Batch norm's running statistics are treated like parameters; integer
+    buffers take the maximum. All m models are in memory at once.
     """
 
     weights: Literal["uniform", "samples"]
@@ -35,11 +35,11 @@ class Median(Aggregator[Models]):
         """The models of a few clients."""
         weights = [r.num_samples if self.weights == "samples" else 1 for r in results]
         models = [r.params for r in results if r.params is not None]
-        assert len(models) == len(results), "models are combined where the clients ran"
+        assert len(models) == len(results), "results still have their models here"
         return Models(weights, {name: torch.stack([m[name] for m in models]) for name in params} if models else {})
 
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
-        """The median; ``params`` itself where nobody contributed."""
+        """The median; ``params`` itself if there are no contributions."""
         blocks = [v for v in values if v.weights]
         if not blocks:
             return Combined(params)
@@ -56,11 +56,11 @@ class Median(Aggregator[Models]):
 
 
 COLUMNS = 2**20
-"""Coordinates that are sorted at once, so that what a sort needs stays small beside the models."""
+"""Number of coordinates to sort at once, which keeps the sort's memory small compared with the models."""
 
 
 def median(values: Tensor, weights: Tensor) -> Tensor:
-    """Medians [d] of ``values`` [m, d], row i counting ``weights[i]`` times, int64 [m].
+    """Medians [d] of ``values`` [m, d]; row i counts ``weights[i]`` times, int64 [m].
 
     >>> median(torch.tensor([[1.0], [2.0], [4.0], [100.0]]), torch.tensor([1, 1, 1, 1]))
     tensor([3.])
@@ -70,7 +70,7 @@ def median(values: Tensor, weights: Tensor) -> Tensor:
     reached, below, above = (torch.zeros_like(place[0]) for _ in range(3))
     for row in place:
         reached += 2 * weights[row]
-        below += reached < weights.sum()  # so many rows until half of the weight is reached,
-        above += reached <= weights.sum()  # and so many until it is passed
+        below += reached < weights.sum()  # number of rows before half of the weight is reached
+        above += reached <= weights.sum()  # number of rows before it is exceeded
     middle = ordered.gather(0, below[None]).double() + ordered.gather(0, above[None]).double()
     return (middle[0] / 2).to(values.dtype)

@@ -1,4 +1,4 @@
-"""Cross-entropy, the term of the data."""
+"""Cross-entropy."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,9 +12,9 @@ from flnl.core.step import Step
 
 @dataclass(frozen=True)
 class CrossEntropy(LossTerm):
-    """``-Σ_j y_j log p_j`` a sample, with p the softmax of the logits.
+    """``-Σ_j y_j log p_j`` per sample, with p the softmax of the logits.
 
-    Targets are labels, or rows that sum to 1 where the batch was mixed: for mixup's soft labels this is
+    Targets are labels, or rows that sum to 1 if the batch was mixed: for mixup's soft labels the loss is
     ``λ CE(p, a) + (1-λ) CE(p, b)``.
     """
 

@@ -1,4 +1,4 @@
-"""Entropy minimisation: a network is to be sure of what it says."""
+"""Entropy minimisation: rewards confident predictions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,10 @@ from flnl.core.step import Step
 
 @dataclass(frozen=True)
 class EntropyMinimization(LossTerm):
-    """``λ H(p)`` a sample, ``H(p) = −Σ_c p_c log p_c`` (Grandvalet and Bengio 2004; FLR, App. E.6: λ = 4).
+    """``λ H(p)`` per sample, ``H(p) = −Σ_c p_c log p_c`` (Grandvalet and Bengio 2004; FLR, App. E.6: λ = 4).
 
-    It needs a term of labels beside it. In rounds before ``start`` it is zero: with a large λ from a random start all
-    predictions may become one class.
+    Use it together with a term that learns from labels. Before round ``start`` it is zero: with a large λ and a random
+    initial model, all predictions may collapse to one class.
     """
 
     weight: NonNegative

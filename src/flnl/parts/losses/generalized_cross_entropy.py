@@ -17,12 +17,12 @@ from flnl.parts.losses.targets import expected
 
 @dataclass(frozen=True)
 class GeneralizedCrossEntropy(LossTerm):
-    """``L_q(p_y) = (1 − p_y^q) / q`` a sample (Zhang and Sabuncu 2018, Eq. 6).
+    """``L_q(p_y) = (1 − p_y^q) / q`` per sample (Zhang and Sabuncu 2018, Eq. 6).
 
-    It tends to cross-entropy as q falls to 0, and at q = 1 it is 1 − p_y. Truncated, it is ``L_q(p_y)`` where
-    ``p_y > κ`` and the constant ``L_q(κ)`` elsewhere, so that what the network does not believe is not learned from; p
-    is that of the batch in hand. Rounds before ``start`` have κ = 0, the plain form: at first every p_y may be below κ.
-    After mixing it is ``λ L(p_a) + (1−λ) L(p_b)``.
+    It tends to cross-entropy for q → 0 and is 1 − p_y for q = 1. The truncated form (κ > 0) is ``L_q(p_y)`` if
+    ``p_y > κ`` and the constant ``L_q(κ)`` otherwise, so labels that the network finds implausible give no gradient; p
+    are the current batch's predictions. Before round ``start`` κ is 0, since at first every p_y may be below κ. After
+    mixing, the loss is ``λ L(p_a) + (1−λ) L(p_b)``.
     """
 
     fits_labels: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class GeneralizedCrossEntropy(LossTerm):
     start: Count
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        """The loss [B]; finite however small p_y is, and so is its gradient."""
+        """The loss [B]; it and its gradient are finite for any p_y."""
         logs = F.log_softmax(step.logits, 1)
         losses = -torch.expm1(self.q * logs) / self.q
         if self.kappa > 0 and step.broadcast.round >= self.start:

@@ -1,4 +1,4 @@
-"""Label smoothing, and its opposite."""
+"""Label smoothing, also with a negative rate."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -14,10 +14,10 @@ from flnl.core.step import Step
 
 @dataclass(frozen=True)
 class LabelSmoothing(LossTerm):
-    """``(1−r) CE + r mean_c(−log p_c)`` a sample: the share r of each target is spread over all C classes.
+    """``(1−r) CE + r mean_c(−log p_c)`` per sample: the share r of each target is spread over all C classes.
 
-    r > 0 is label smoothing (FLR, App. E.6: 0.1), r < 0 negative label smoothing (Wei et al. 2022; FLR: −0.05), which
-    has no lower bound. Rounds before ``start`` have r = 0.
+    r > 0 is label smoothing (FLR, App. E.6: 0.1); r < 0 is negative label smoothing (Wei et al. 2022; FLR: −0.05),
+    whose loss is unbounded below. Before round ``start`` r is 0.
     """
 
     fits_labels: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Proximal terms: they hold the client's parameters near those it received."""
+"""The proximal term, which keeps the client's parameters close to the received ones."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -15,10 +15,10 @@ from flnl.parts.losses.targets import expected
 
 @dataclass(frozen=True)
 class SymmetricCrossEntropy(LossTerm):
-    """``α CE + β RCE`` a sample (Wang et al. 2019): RCE is cross-entropy with label and prediction exchanged.
+    """``α CE + β RCE`` per sample (Wang et al. 2019); RCE is the cross-entropy with label and prediction exchanged.
 
-    ``RCE = −Σ_c p_c log y_c = −A (1 − p_y)``, A standing for log 0. The authors' program clamps labels at 1e-4, so
-    A = ln 1e-4. After mixing it is ``λ RCE_a + (1−λ) RCE_b``.
+    ``RCE = −Σ_c p_c log y_c = −A (1 − p_y)``, where A (``log_zero``) replaces log 0. The authors' program clamps labels
+    at 1e-4, so A = ln 1e-4. After mixing, RCE is ``λ RCE_a + (1−λ) RCE_b``.
     """
 
     fits_labels: ClassVar[bool] = True

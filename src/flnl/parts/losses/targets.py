@@ -1,12 +1,12 @@
-"""Losses of a label, extended to what a batch is trained towards: labels, or rows of shares after mixing."""
+"""Extends per-label losses to training targets: labels, or soft labels after mixing."""
 
 from torch import Tensor
 
 
 def expected(losses: Tensor, targets: Tensor) -> Tensor:
-    """``Σ_j t_j ℓ_j`` [B], from the loss of every label [B, K] and targets int64 [B] or float [B, K].
+    """``Σ_j t_j ℓ_j`` [B], from the loss for each label [B, K] and targets, int64 [B] or float [B, K].
 
-    For mixup's targets this is ``λ ℓ_a + (1−λ) ℓ_b``, which mixup makes of any loss, linear in its label or not.
+    For mixup's targets this is ``λ ℓ_a + (1−λ) ℓ_b``, mixup's definition for any loss.
 
     >>> import torch
     >>> losses = torch.tensor([[1.0, 5.0]])

@@ -1,4 +1,4 @@
-"""Temperature scaling while training."""
+"""Temperature scaling during training."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -15,8 +15,7 @@ from flnl.core.step import Step
 class TemperatureScaling(LossTerm):
     """The cross-entropy of ``softmax(z / τ)`` (Guo et al. 2017; FLR, App. E.6: τ = 4).
 
-    ``form=multiply`` reads the sharpening temperature as a factor, ``softmax(τ z)``. Predictions are those of
-    ``softmax(z)`` in either case.
+    ``form=multiply`` uses the temperature as a factor, ``softmax(τ z)``. Predictions use ``softmax(z)`` in both cases.
     """
 
     fits_labels: ClassVar[bool] = True

@@ -1,1 +1,1 @@
-"""Samplers of clients."""
+"""Client samplers."""

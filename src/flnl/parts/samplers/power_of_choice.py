@@ -1,4 +1,4 @@
-"""Power-of-choice: of some candidates those with the largest loss (Cho et al. 2020)."""
+"""Power-of-choice: samples the candidates with the largest losses (Cho et al. 2020)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,15 +17,15 @@ from flnl.parts.samplers.uniform import cohort_size, draw_clients
 
 @dataclass(frozen=True)
 class MeanLoss(ClientJob[float]):
-    """The job of a candidate: the mean cross-entropy of the received model on its labels, as they are held now.
+    """Job: the mean cross-entropy of the received model on the client's samples with their current labels.
 
-    ``batch`` draws that many of its samples, without replacement; null takes all.
+    ``batch`` is the number of samples to draw, without replacement; null uses all.
     """
 
     batch: PositiveCount | None
 
     def __call__(self, network: Model, task: ClientTask) -> float:
-        """One number, in eval mode and without augmentation."""
+        """The mean loss, in eval mode and without augmentation."""
         network.load(task.broadcast.params)
         samples, labels = task.samples, task.labels
         if self.batch is not None and self.batch < len(samples):
@@ -37,13 +37,12 @@ class MeanLoss(ClientJob[float]):
 
 @dataclass(frozen=True)
 class PowerOfChoice(ClientSampler):
-    """Of d candidates those whose loss under the global model is largest (Cho et al. 2020).
+    """Of d candidates, samples those with the largest loss under the global model (Cho et al. 2020).
 
-    Candidates are drawn without replacement, with probabilities proportional to n_k (``draw=samples``) or equal ones
-    (``uniform``). Each is sent the model and answers with its mean loss on all its samples, or on one batch of
-    ``batch`` of them (the paper's cpow-d). Ties are broken at random. ``first_round=uniform`` asks nobody before the
-    first round of all and draws the cohort uniformly. A cohort is never larger than the candidates: d counts as at
-    least the cohort and at most all.
+    Candidates are drawn without replacement, with probabilities proportional to n_k (``draw=samples``) or equal
+    (``uniform``). Each receives the model and returns its mean loss on all its samples, or on ``batch`` of them (the
+    paper's cpow-d). Ties are broken at random. ``first_round=uniform`` draws the cohort of the run's first round
+    uniformly, without candidates. d is raised to the size of the cohort, and limited to the number of clients.
     """
 
     fraction: PositiveShare
@@ -53,7 +52,7 @@ class PowerOfChoice(ClientSampler):
     first_round: Literal["losses", "uniform"]
 
     def __call__(self, sampling: Sampling) -> list[int]:
-        """``max(⌊γN⌋, 1)`` clients, that of the largest loss first."""
+        """``max(⌊γN⌋, 1)`` clients, in order of decreasing loss."""
         count = self.size(len(sampling.clients))
         if self.first_round == "uniform" and sampling.round == 0:
             return draw_clients(sampling, sampling.clients, count)
@@ -64,7 +63,7 @@ class PowerOfChoice(ClientSampler):
         return [candidates[i] for i in order[:count]]
 
     def candidates(self, sampling: Sampling, count: int) -> list[int]:
-        """At most ``count`` clients, in order of their number."""
+        """Draw at most ``count`` clients, in order of their number."""
         sizes = np.array([sampling.num_samples[client] for client in sampling.clients], float)
         share = sizes / sizes.sum() if self.draw == "samples" else None
         rng = sampling.stream("candidates")

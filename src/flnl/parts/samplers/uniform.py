@@ -1,4 +1,4 @@
-"""Samplers that draw clients uniformly, or visit each of them once."""
+"""Samplers that draw clients uniformly, or visit each client once per pass."""
 
 import logging
 import math
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def cohort_size(fraction: float, clients: int) -> int:
-    """``max(⌊γN⌋, 1)``; the product is nudged, since 0.29 · 100 is 28.999… in binary.
+    """``max(⌊γN⌋, 1)``, with a tolerance for rounding: in binary, 0.29 · 100 is 28.999….
 
     >>> cohort_size(0.29, 100)
     29
@@ -24,14 +24,14 @@ def cohort_size(fraction: float, clients: int) -> int:
 
 
 def draw_clients(sampling: Sampling, candidates: Sequence[int], count: int) -> list[int]:
-    """At most ``count`` of ``candidates``, uniformly and without replacement."""
+    """Draw at most ``count`` of ``candidates``, uniformly and without replacement."""
     chosen = sampling.stream("cohort").choice(len(candidates), min(count, len(candidates)), replace=False)
     return [candidates[i] for i in chosen]
 
 
 @dataclass(frozen=True)
 class Uniform(ClientSampler):
-    """A fresh uniform draw without replacement each round (McMahan et al. 2017)."""
+    """Draws clients uniformly and without replacement, anew in each round (McMahan et al. 2017)."""
 
     fraction: PositiveShare
 
@@ -46,11 +46,11 @@ class Uniform(ClientSampler):
 
 @dataclass(frozen=True)
 class OnePass(ClientSampler):
-    """Every client once a pass, in a fresh random order cut into groups of ``fraction`` of them.
+    """Visits every client once per pass, in a new random order, in groups of a ``fraction`` of the clients.
 
-    FedCorr's fraction scheduling (Sec. 3.2): with groups of one, the model is handed from client to client.
-    ``fraction=null`` means 1/N. ``start=parallel_average`` has all clients of a pass start from the same model, one
-    of the readings of Algorithm 1.
+    This is FedCorr's fraction scheduling (Sec. 3.2): with groups of one, the model passes from client to client.
+    ``fraction=null`` means 1/N. With ``start=parallel_average``, all clients of a pass start from the same model, one
+    of the interpretations of Algorithm 1.
     """
 
     fraction: PositiveShare | None
@@ -59,21 +59,21 @@ class OnePass(ClientSampler):
     def __post_init__(self) -> None:
         if self.start == "parallel_average" and self.fraction is not None:
             raise UserError(
-                f"method.gamma1={self.fraction} cuts a pass into groups, and method.stage1=parallel_average takes it "
-                "whole: leave one of them out"
+                f"method.gamma1={self.fraction} divides a pass into groups, but method.stage1=parallel_average trains "
+                "all clients at once: remove one of them"
             )
 
     def __call__(self, sampling: Sampling) -> list[int]:
-        """The next group of this pass."""
+        """The next group of the current pass."""
         count, size = len(sampling.clients), self.size(len(sampling.clients))
         groups = math.ceil(count / size)
         group = sampling.stage_round % groups
-        first = sampling.round - group  # the global round in which this pass began, so that stages do not repeat orders
+        first = sampling.round - group  # global round of the start of this pass; orders differ between stages
         order = stream(sampling.seed, "pass", first).permutation(count)
         return [sampling.clients[i] for i in order[group * size : (group + 1) * size]]
 
     def size(self, clients: int) -> int:
-        """Clients in a group."""
+        """Number of clients in a group."""
         if self.start == "parallel_average":
             return clients
         return 1 if self.fraction is None else cohort_size(self.fraction, clients)

@@ -1,0 +1,47 @@
+"""The label-correction job, and the reductions that the round applies to clients' results."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flnl.core.execution import Block
+from flnl.core.messages import ClientResult, ClientTask, Correction
+from flnl.core.model import Model
+from flnl.core.parts import Aggregator, LabelCorrector
+from flnl.core.payload import Params, Payload
+
+
+@dataclass(frozen=True)
+class Correct:
+    """Job: a client corrects its labels."""
+
+    corrector: LabelCorrector
+    rule: str
+
+    def __call__(self, network: Model, task: ClientTask) -> Correction:
+        """Run the corrector on the received model."""
+        network.load(task.broadcast.params)
+        return self.corrector.correct(network, task, self.rule)
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Reduction: the worker aggregates the results of a block of clients."""
+
+    aggregator: Aggregator[Any]
+    received: Params
+    known: Payload
+    models_wanted: bool  # an exchange reads the clients' models; otherwise they are not sent back
+
+    def __call__(self, results: list[ClientResult]) -> Block[Any, ClientResult]:
+        """Aggregate the clients with finite models; return every result, with its model only if wanted."""
+        value = self.aggregator.block(self.received, [r for r in results if r.finite], self.known)
+        return Block(value, results if self.models_wanted else [replace(r, params=None) for r in results])
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Reduction: keep results as they are, for exchanges that judge them on the server before aggregation."""
+
+    def __call__(self, results: list[ClientResult]) -> Block[None, ClientResult]:
+        """Return every result with its model."""
+        return Block(None, results)
