@@ -51,7 +51,7 @@ def check_config(cfg: DictConfig) -> None:
 
 def _refuse(cfg: DictConfig, faults: Sequence[Fault]) -> None:
     if faults:
-        raise UserError("; ".join(dict.fromkeys(f"{source(cfg, key)}{said}" for key, said in faults)))
+        raise UserError("; ".join(dict.fromkeys(f"{source(cfg, key)}{reason}" for key, reason in faults)))
 
 
 def faults_of(values: Mapping[str, Any]) -> str:
@@ -67,16 +67,16 @@ RELAYS = ("protocol", "rounds", "fraction")
 """Keys that are there for others to take their values from."""
 
 
-def check_read(cfg: DictConfig, words: Sequence[str]) -> None:
-    """Refuse values of the protocol among ``words`` that nothing in the configuration takes.
+def check_read(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse values of the protocol among ``overrides`` that nothing in the configuration takes.
 
     Raises:
         UserError: naming the first.
     """
-    for word in words:
-        key = word.lstrip("+").split("=")[0]
+    for override in overrides:
+        key = override.lstrip("+").split("=")[0]
         if key.startswith("protocol.") and key != "protocol.name" and not _is_read(cfg, key):
-            raise UserError(f"{word}: nothing in a run of method={cfg.method.name} takes {key}; leave it out")
+            raise UserError(f"{override}: nothing in a run of method={cfg.method.name} takes {key}; leave it out")
 
 
 def _is_read(cfg: DictConfig, key: str) -> bool:
@@ -266,10 +266,10 @@ def located(name: Any) -> type | None:
     """The class of that name; None where there is none that can be imported."""
     module, _, leaf = str(name).rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), leaf, None)
+        target = getattr(importlib.import_module(module), leaf, None)
     except Exception:  # what a module does while it is imported can fail in any way
         return None
-    return found if isinstance(found, type) else None
+    return target if isinstance(target, type) else None
 
 
 # ---------------------------------------------------------------------------------------------------------- method
@@ -410,8 +410,8 @@ def _wrong(key: str, value: Any, hint: Any) -> Iterator[Fault]:
     try:
         _adapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
-        said = (re.sub(r"^\w+ should", "must", str(e["msg"]).removeprefix("Value error, ")) for e in error.errors())
-        wanted = " or ".join(dict.fromkeys(said))
+        messages = (re.sub(r"^\w+ should", "must", str(e["msg"]).removeprefix("Value error, ")) for e in error.errors())
+        wanted = " or ".join(dict.fromkeys(messages))
         place = ".".join(str(part) for part in error.errors()[0]["loc"] if isinstance(part, int))
         yield key, f"{f'[{place}]' if place else ''}={_value(value)}: {wanted}"
 

@@ -1,4 +1,4 @@
-"""From words to a configuration, from a configuration to plain values and to objects."""
+"""From overrides to a configuration, from a configuration to plain values and to objects."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
                 raise cause from None
             cause = cause.__cause__ or cause.__context__
         key = getattr(error, "full_key", None) or "configuration"
-        if found := re.search(r"Interpolation key '(.+?)' not found", str(error)):
-            missing = "${" + found[1] + "}"
+        if match := re.search(r"Interpolation key '(.+?)' not found", str(error)):
+            missing = "${" + match[1] + "}"
             takers = (taker for taker, text in texts(cfg) if missing in text)
-            raise UserError(f"{next(takers, key)} takes {found[1]}, which {_owners(found[1])}") from None
+            raise UserError(f"{next(takers, key)} takes {match[1]}, which {_owners(match[1])}") from None
         raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
     if isinstance(plain.get("method"), dict):
         plain["method"].pop(DECLARATIONS, None)
@@ -45,8 +45,8 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
 
 def options(group: str) -> list[str]:
     """What can be chosen in ``group``; the parts of methods lie in folders below them and are no methods."""
-    found = (str(p.relative_to(CONF / group).with_suffix("")) for p in (CONF / group).rglob("*.yaml"))
-    return sorted(o for o in found if group != "method" or "/" not in o)
+    names = (str(p.relative_to(CONF / group).with_suffix("")) for p in (CONF / group).rglob("*.yaml"))
+    return sorted(o for o in names if group != "method" or "/" not in o)
 
 
 def _owners(key: str) -> str:

@@ -26,13 +26,13 @@ NESTED = ("method", "hydra")
 
 def groups() -> dict[str, list[Path]]:
     """The files of every group, by the group's name; a method's parts are groups of their own, by slot."""
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for file in sorted(CONF.rglob("*.yaml")):
         parts = file.relative_to(CONF).parts[:-1]
         if parts and parts[0] not in NO_GROUPS:
-            found.setdefault("/".join(parts if parts[0] in NESTED else parts[:1]), []).append(file)
-    tops = [*FIRST, *sorted({name.split("/")[0] for name in found} - set(FIRST))]
-    return {name: found[name] for name in sorted(found, key=lambda name: (tops.index(name.split("/")[0]), name))}
+            files.setdefault("/".join(parts if parts[0] in NESTED else parts[:1]), []).append(file)
+    tops = [*FIRST, *sorted({name.split("/")[0] for name in files} - set(FIRST))]
+    return {name: files[name] for name in sorted(files, key=lambda name: (tops.index(name.split("/")[0]), name))}
 
 
 def described(file: Path) -> str:

@@ -143,15 +143,15 @@ def _canonical(node: Any, schema: type | None = None, *, imports: bool = True) -
         schema = located(str(target)) if imports else None
     fields = field_types(schema) if schema is not None and is_dataclass(schema) else {}
     name = stored_name if imports else recorded_name
-    found = {} if target is None else {"_target_": name(str(target))}
+    values = {} if target is None else {"_target_": name(str(target))}
     for key, value in node.items():
         if key in ("_target_", "_partial_"):
             continue
         hint = fields.get(key)
         canonical = _canonical(value, hint if isinstance(hint, type) else None, imports=imports)
         if not any(_text(canonical) == _text(_one_form(neutral.value)) for neutral in _neutrals(hint)):
-            found[str(key)] = canonical
-    return found
+            values[str(key)] = canonical
+    return values
 
 
 def _neutrals(hint: Any) -> Iterator[Neutral]:

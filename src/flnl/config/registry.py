@@ -54,14 +54,14 @@ def named(node: Any, name: Callable[[str], str] = stored_name) -> Any:
 
 def folders() -> list[Path]:
     """The folders with configuration files of the command that is running: ``conf/`` and its search path."""
-    found = [resolvers.CONF]
+    places = [resolvers.CONF]
     if HydraConfig.initialized():
         for source in HydraConfig.get().runtime.config_sources:
             if source.schema == "file":
-                found.append(Path(source.path))
+                places.append(Path(source.path))
             elif source.schema == "pkg" and not source.path.startswith("hydra."):
-                found += [Path(place) for place in importlib.import_module(source.path).__path__]
-    return list(dict.fromkeys(path.resolve() for path in found if path.is_dir()))
+                places += [Path(place) for place in importlib.import_module(source.path).__path__]
+    return list(dict.fromkeys(path.resolve() for path in places if path.is_dir()))
 
 
 def targets(group: str, places: Sequence[Path] = ()) -> dict[str, str]:
@@ -70,12 +70,12 @@ def targets(group: str, places: Sequence[Path] = ()) -> dict[str, str]:
     Raises:
         UserError: if two classes of the group would have one name.
     """
-    found: dict[str, str] = {}
+    classes: dict[str, str] = {}
     for file in (file for place in (*folders(), *places) for file in sorted((place / group).rglob("*.yaml"))):
         for path in _paths(OmegaConf.to_container(OmegaConf.load(file))):
-            if found.setdefault(stored_name(path), path) != path:
-                raise UserError(f"{file}: {path} and {found[stored_name(path)]} would both be stored as one name")
-    return found
+            if classes.setdefault(stored_name(path), path) != path:
+                raise UserError(f"{file}: {path} and {classes[stored_name(path)]} would both be stored as one name")
+    return classes
 
 
 def _paths(node: Any) -> Iterator[str]:
@@ -103,12 +103,12 @@ def restored(group: str, node: Any, source: str, places: Sequence[Path] = ()) ->
             holds what only a command line may say.
     """
     known = targets(group, places)
-    found = _withheld(_restored(node, known, f"{source}: {group}"))
-    if not isinstance(found, dict) or "_target_" not in found:
+    restored_node = _withheld(_restored(node, known, f"{source}: {group}"))
+    if not isinstance(restored_node, dict) or "_target_" not in restored_node:
         raise UserError(f"{source}: {group} names no class")
-    if faults := faults_of({group: found}):
+    if faults := faults_of({group: restored_node}):
         raise UserError(f"{source}: {faults}")
-    return found
+    return restored_node
 
 
 def _restored(node: Any, known: Mapping[str, str], where: str, depth: int = 0) -> Any:
@@ -120,28 +120,28 @@ def _restored(node: Any, known: Mapping[str, str], where: str, depth: int = 0) -
         return [_restored(value, known, where, depth + 1) for value in node]
     if not isinstance(node, Mapping):
         return node
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in node.items():
         if key == "_target_":
-            found[key] = _path(str(value), known, where)
+            values[key] = _path(str(value), known, where)
         elif str(key).startswith("_") and not (key == "_partial_" and isinstance(value, bool)):
             raise UserError(f"{where} has {key}, which only the command line may say")
         else:
-            found[key] = _restored(value, known, f"{where}.{key}", depth + 1)
-    return found
+            values[key] = _restored(value, known, f"{where}.{key}", depth + 1)
+    return values
 
 
 def _withheld(node: Any) -> Any:
     """A node without what only a command line may set."""
     if not isinstance(node, dict):
         return [_withheld(value) for value in node] if isinstance(node, list) else node
-    found = {key: _withheld(value) for key, value in node.items()}
-    kind = located(found["_target_"]) if "_target_" in found else None
+    values = {key: _withheld(value) for key, value in node.items()}
+    kind = located(values["_target_"]) if "_target_" in values else None
     for key, hint in field_types(kind).items() if kind is not None and is_dataclass(kind) else ():
         withheld = [one.value for one in get_args(hint)[1:] if isinstance(one, FromFiles)]
-        if withheld and key in found:
-            found[key] = withheld[0]
-    return found
+        if withheld and key in values:
+            values[key] = withheld[0]
+    return values
 
 
 def _path(text: str, known: Mapping[str, str], where: str) -> str:

@@ -47,11 +47,11 @@ def _first_stage(term: str, *, _root_: DictConfig) -> int:
 
 def _section(node: DictConfig, name: Any) -> DictConfig:
     """What is in a section that a person may have put something else in the place of."""
-    found = node.get(name)
-    if not isinstance(found, DictConfig):
+    section = node.get(name)
+    if not isinstance(section, DictConfig):
         key = node._get_full_key(name)
-        raise UserError(f"{key}={'null' if found is None else found}: must be a section, with a key each")
-    return found
+        raise UserError(f"{key}={'null' if section is None else section}: must be a section, with a key each")
+    return section
 
 
 ALIKE = ("IIDUniform", "IIDClass", "QuantitySkew")

@@ -43,7 +43,7 @@ def declared(cfg: DictConfig) -> dict[str, str]:
         raise UserError(
             f"method.{DECLARATIONS} must have a line for each short key, as in mu: ${{method.local.fedprox.mu}}"
         )
-    found: dict[str, str] = {}
+    targets: dict[str, str] = {}
     for name in map(str, section._content):
         key = f"method.{DECLARATIONS}.{name}"
         written = text_at(cfg, key)
@@ -52,13 +52,13 @@ def declared(cfg: DictConfig) -> dict[str, str]:
             raise UserError(
                 f"{key}={node_at(cfg, key)}: must refer to a value of a part, as in mu: ${{method.local.fedprox.mu}}"
             )
-        if twice := [other for other, known in found.items() if known == target[1]]:
+        if twice := [other for other, known in targets.items() if known == target[1]]:
             raise UserError(f"{key}: {target[1]} has the short key {twice[0]} already; leave one out")
-        found[name] = target[1]
-    return found
+        targets[name] = target[1]
+    return targets
 
 
-def connect(cfg: DictConfig, words: Sequence[str] = ()) -> None:
+def connect(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     """Let every part whose short key was set take its value from there.
 
     A short key of a part that was not chosen is taken out. What the command line says of a part's own key stands
@@ -66,13 +66,13 @@ def connect(cfg: DictConfig, words: Sequence[str] = ()) -> None:
 
     Args:
         cfg: the composed configuration, which is changed.
-        words: the overrides as typed.
+        overrides: the overrides as typed.
 
     Raises:
-        UserError: if a word sets a short key whose part was not chosen, or words set a short key and the part's own key
-            to different values.
+        UserError: if an override sets a short key whose part was not chosen, or if a short key and the part's own key are
+            overridden with different values.
     """
-    typed = dict(_set_by(words))
+    typed = dict(_set_by(overrides))
     for name, target in declared(cfg).items():
         key, reference = f"method.{name}", f"${{{target}}}"
         if node_at(cfg, target) is None:
@@ -116,18 +116,18 @@ def _not_chosen(cfg: DictConfig, target: str) -> str:
     return f"it stands for {target}, which this choice of method/{slot} does not have; choose another"
 
 
-def _set_by(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The keys of the method that words set, each with its word; a section given as a whole sets the keys inside it."""
-    for word in words:
-        key, _, value = word.lstrip("+").partition("=")
+def _set_by(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The keys of the method that are set, each with its override; a whole section sets every key inside it."""
+    for override in overrides:
+        key, _, value = override.lstrip("+").partition("=")
         if key.startswith("method."):
-            yield key, word
+            yield key, override
             if value.strip().startswith("{"):
                 try:
-                    section = OverridesParser.create().parse_override(word).value()
+                    section = OverridesParser.create().parse_override(override).value()
                 except HydraException:
                     continue
-                yield from ((inner, word) for inner in _keys(section, key))
+                yield from ((inner, override) for inner in _keys(section, key))
 
 
 def _keys(section: Any, key: str) -> Iterator[str]:

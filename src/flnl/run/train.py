@@ -62,7 +62,7 @@ def train(
         UserError: for errors that the user can fix.
         NonFiniteError: if every local training of the run diverged.
     """
-    connect(cfg, words)
+    connect(cfg, overrides)
     check_config(cfg)
     check_machine(cfg)
     if job is None:  # one protocol may serve all methods of a sweep
