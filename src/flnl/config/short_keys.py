@@ -69,8 +69,8 @@ def connect(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
         overrides: the overrides as typed.
 
     Raises:
-        UserError: if an override sets a short key whose part was not chosen, or if a short key and the part's own key are
-            overridden with different values.
+        UserError: if an override sets a short key whose part was not chosen, or if overrides set a short key and the
+            part's own key to different values.
     """
     typed = dict(_set_by(overrides))
     for name, target in declared(cfg).items():
