@@ -101,8 +101,7 @@ class PeerNetworks(LossTerm):
         ranks = [loss.detach().argsort(stable=True).argsort(stable=True) for loss in losses]
         easy = [(rank < (len(rank) + 1) // 2).to(losses[0].dtype) for rank in ranks]
         total = (losses[0] * easy[1]).mean() + (losses[1] * easy[0]).mean()
-        (noise,) = (value for name, value in step.draws.items() if name == "peers")
-        noisy = step.inputs + 0.1 * noise.to(step.inputs)
+        noisy = step.inputs + 0.1 * step.draw.to(step.inputs)
         opinion = step.output(SECOND, noisy, frozen=True).softmax(1)
         first = step.output(FIRST, noisy) if self.again else step.output(FIRST)
         return total + (first.softmax(1) - opinion).square().mean(), state

@@ -74,6 +74,7 @@ class Step:
     broadcast: Broadcast
     kept: Payload  # what the client keeps from earlier visits
     computed: Mapping[str, Tensor] | None = None  # outputs on ``inputs``, if already computed
+    term: str = ""  # name of the loss term that is called with this step now
 
     @property
     def inputs(self) -> Tensor:
@@ -104,6 +105,11 @@ class Step:
     def draws(self) -> Mapping[str, Any]:
         """Each loss term's random draw for this batch, by the term's name."""
         return self.batch.draws
+
+    @property
+    def draw(self) -> Any:
+        """What the term that is called now drew for this batch."""
+        return self.batch.draws[self.term]
 
     @property
     def number(self) -> int:

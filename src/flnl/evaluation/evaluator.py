@@ -30,6 +30,7 @@ from flnl.core.method import Method
 from flnl.core.parts import BatchRule
 from flnl.core.payload import Params, Payload
 from flnl.core.state import FederatedState
+from flnl.core.step import FIRST, SECOND
 from flnl.data.federation.build import Federation
 from flnl.engine.network import Network
 from flnl.evaluation import estimates
@@ -73,11 +74,14 @@ class Evaluator:
     def model(self, params: Params) -> dict[str, float]:
         """Accuracy in [0, 1] and loss on the test set, and on the (noisy) validation set if there is one.
 
-        With ``memorization``, also the shares of predictions on correctly and on wrongly labelled training samples.
+        For a pair of networks, also the accuracy of each. With ``memorization``, also the shares of predictions on
+        correctly and on wrongly labelled training samples.
         """
         data = self.federation.dataset
         accuracy, loss = self._tested(params, self.federation.tested)
         metrics = {"accuracy": accuracy, "test_loss": loss}
+        if self.method.networks > 1:
+            metrics |= self._each_network(self.federation.tested)
         if len(self.federation.validation):
             held_out = torch.as_tensor(self.federation.validation)
             labels = torch.as_tensor(self.federation.given)[held_out]
@@ -93,6 +97,15 @@ class Evaluator:
         data = self.federation.dataset
         outputs = self.network.outputs(data.test, torch.from_numpy(index))
         return accuracy_and_loss(outputs, torch.from_numpy(data.test_labels[index]))
+
+    def _each_network(self, index: Indices) -> dict[str, float]:
+        """Accuracy of each network of the loaded pair on the test samples at ``index``."""
+        data = self.federation.dataset
+        labels = torch.from_numpy(data.test_labels[index])
+        outputs = {
+            name: self.network.outputs(data.test, torch.from_numpy(index), output=name) for name in (FIRST, SECOND)
+        }
+        return {f"accuracy_{name}": accuracy_and_loss(logits, labels)[0] for name, logits in outputs.items()}
 
     def aid(self, kinds: Collection[type]) -> Payload:
         """The aids of these ``kinds`` for a method: the only way in which ground truth can reach it.

@@ -338,7 +338,7 @@ class Smooth(LossTerm):
         return torch.from_numpy(rng.normal(size=(size, 1, 1, 1))), rng.random()
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        noise, share = step.draws["smooth"]
+        noise, share = step.draw
         other = step.output("logits", step.inputs + 0.1 * noise.to(step.inputs.dtype))
         return share * (other - step.logits.detach()).square().mean() + 0.1 * step.number * step.logits.mean(), state
 

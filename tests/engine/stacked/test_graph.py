@@ -169,7 +169,7 @@ class Draws(LossTerm):
         return torch.from_numpy(rng.normal(size=(size, 1))).float(), rng.random()
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        noise, share = step.draws["draws"]
+        noise, share = step.draw
         return share * (step.logits * noise).mean(1), state
 
 

@@ -40,6 +40,7 @@ class Objective:
         rows = step.weight is None
         losses: list[Tensor] = []
         for name, term in self.terms.items():
+            step.term = name
             loss, self.states[name] = term(step, self.states.get(name))
             rows = rows and loss.dim() == 1
             losses.append(loss)

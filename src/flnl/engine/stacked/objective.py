@@ -142,6 +142,7 @@ class Objective:
         rows = self.step(data, NO_PASSES, {}, sent, Payload(), {LOGITS: logits.flatten(0, 1)})
         total: Tensor | None = None
         for name, term in self.rowwise.items():
+            rows.term = name
             losses, _ = term(rows, None)
             if losses.shape != (clients * size,):
                 raise NotStackable(f"term {name} declares itself rowwise but does not return one loss per row")
@@ -161,6 +162,7 @@ class Objective:
             states = dict(filled(held.form, lambda hole: rest[hole.index]))
             total: Tensor | None = None
             for name, term in self.others.items():
+                client_step.term = name
                 loss, states[name] = term(client_step, states[name])
                 if loss.dim() == 1:
                     loss = average(loss, client_step.weight)

@@ -125,7 +125,7 @@ class Peer(LossTerm):
         )
         floor, terms = self.prob_floor, self.floor_terms
         if self.peer == "sample":
-            peers = peer_labels(q, step.draws["fedpeer"].to(q.device, non_blocking=True))
+            peers = peer_labels(q, step.draw.to(q.device, non_blocking=True))
             return peer_loss(step.logits, step.targets, peers, beta=beta, prob_floor=floor, floor_terms=terms), state
         return cores_loss(step.logits, step.targets, q, beta=beta, prob_floor=floor, floor_terms=terms), state
 
