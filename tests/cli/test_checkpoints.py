@@ -259,8 +259,8 @@ def test_where_only_names_were_known_it_goes_on_and_says_what_was_not_verified(
     assert begun.record["config"]["dataset"]["fingerprint"] == "names"
     ran = run(pictures, tmp_path / "run", "resume=true")
     said = capsys.readouterr().err
-    assert said.count("what was in them then was not verified") == 1
-    assert "by path and size alone" not in said
+    assert said.count("their contents were not verified") == 1
+    assert "by path and size only" not in said
     assert ran.record["key"] == begun.record["key"]
     assert ran.record["federation"] != begun.record["federation"]
     assert ran.lines == run(pictures, tmp_path / "unbroken").lines
