@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": ("flnl.compare.__main__", "RUN_DIR_OR_PATTERN ...", "finished runs side by side"),
     "figures": ("flnl.figures.__main__", "RUN_DIR ...", "the figures of runs, drawn again from their records"),
     "tables": ("flnl.tables.__main__", "list|plan|run|render ...", "the papers' tables, ours beside theirs"),
+    "tune": ("flnl.tune.__main__", "KEY=V1,V2 ... [--each KEY]", "choose hyperparameters on held-out seeds or samples"),
     "predict": ("flnl.predict", "RUN_DIR IMAGE_OR_FOLDER ...", "classify images with the model of a run"),
 }
 """The module whose ``main`` each command is, what it takes, and what it does."""
