@@ -95,7 +95,7 @@ def test_the_file_holds_everything(tmp_path: Path) -> None:
 
 def test_a_search_tells_scores_and_asks_again_in_the_same_order() -> None:
     pytest.importorskip("optuna")
-    space = Space.of(["lr=tag(log,interval(0.0001,1))", "batch=interval(1,8)", "kind=a,b"])
+    space = Space.of(["lr=tag(log,interval(0.0001,1))", "batch=int(interval(1,8))", "kind=a,b"])
     asked: list[Values] = []
 
     def evaluate(combinations: Sequence[Values]) -> list[Trial]:
