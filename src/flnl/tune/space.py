@@ -31,7 +31,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Interval:
-    """An axis of all numbers from ``low`` to ``high``, whole ones for ``int(interval(...))``; ``log`` searches logarithms."""
+    """An axis of all numbers from ``low`` to ``high``: whole numbers if both are; ``log`` searches logarithms."""
 
     key: str
     low: float
