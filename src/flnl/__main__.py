@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": ("flnl.compare.__main__", "RUN_DIR_OR_PATTERN ...", "finished runs side by side"),
     "figures": ("flnl.figures.__main__", "RUN_DIR ...", "redraw the figures of runs from their records"),
     "tables": ("flnl.tables.__main__", "list|plan|run|render ...", "the papers' tables, our numbers beside theirs"),
+    "tune": ("flnl.tune.__main__", "KEY=V1,V2 ... [--each KEY]", "choose hyperparameters on held-out seeds or samples"),
     "predict": ("flnl.predict", "RUN_DIR IMAGE_OR_FOLDER ...", "classify images with the model of a run"),
 }
 """Each command's module with its ``main``, its arguments, and what it does."""

@@ -1,0 +1,233 @@
+"""Choose hyperparameters on seeds, or on samples, that are kept out of the results.
+
+    flnl tune KEY=VALUE ... KEY=VALUE,VALUE ... [--each KEY] [--seeds 101,102,103] [--measure last] [--out FILE]
+
+Keys with several values are the axes of a grid. With ``--trials N`` Optuna searches them, and intervals too.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from hydra.errors import HydraException
+from rich.console import Console
+from rich.table import Table as Grid
+
+from flnl.cli import explain, guard
+from flnl.cli.parser import Parser
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.config.identity import run_key
+from flnl.core.errors import UserError
+from flnl.core.terminal import print_line
+from flnl.storage.records import SWEEPS
+from flnl.sweep.listed import ListedRun, ListedSweep, changes_no_key, launch
+from flnl.tune.scores import MEASURES, VALIDATION, score
+from flnl.tune.search import grid, optuna_search
+from flnl.tune.space import Space, Values, words_of
+from flnl.tune.study import Study, Trial, Tuned
+
+ROOT = SWEEPS / "tune"
+FILE = Path("tuned.json")
+SEEDS = (101, 102, 103)
+QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
+"""Said before the command's words: none of it makes a run another one, and tuning needs none of it."""
+
+
+class TuneSweep(ListedSweep):
+    """The account of the runs that tuning needs."""
+
+    command = ("flnl", "tune")
+
+
+def parser() -> Parser:
+    """The command's options."""
+    options = Parser(
+        prog="flnl tune",
+        description="Choose hyperparameters on seeds, or on samples, that are kept out of the results.",
+        epilog="Runs lie in multirun/tune by their keys; the same command goes on where it was stopped. After -- come "
+        "words on how runs are launched: hydra.launcher.n_jobs=4, executor=stacked, device=cpu.",
+        allow_abbrev=False,
+    )
+    options.add_argument(
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="+",
+        help="overrides of a run; those with several values are chosen from: train.lr=0.003,0.01,0.03,0.1",
+    )
+    options.add_argument(
+        "--each",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="choose anew for each value of this key: --each method",
+    )
+    options.add_argument(
+        "--seeds", metavar="N,N", type=_seeds, default=SEEDS, help="seeds to average over, by default 101,102,103"
+    )
+    options.add_argument(
+        "--measure",
+        metavar="NAME",
+        choices=MEASURES,
+        default="last",
+        help="; ".join(f"{name}: {text}" for name, text in MEASURES.items()) + ". By default last",
+    )
+    options.add_argument(
+        "--share", metavar="X", type=_share, default=0.1, help="share of samples held out for --measure validation, 0.1"
+    )
+    options.add_argument(
+        "--trials", metavar="N", type=_count, help="search with Optuna (extra hpo), so many combinations"
+    )
+    options.add_argument(
+        "--out", metavar="FILE", type=Path, default=FILE, help=f"all scores and the choice, by default {FILE}"
+    )
+    return options
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    seeds = text.split(",")
+    if not all(seed.isdecimal() and len(seed) < 10 for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise ArgumentTypeError(f"{text} is no list of different seeds such as 101,102,103")
+    return tuple(map(int, seeds))
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and 0 < int(text) <= 10_000):
+        raise ArgumentTypeError(f"{text} is no number from 1 to 10000")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ArgumentTypeError(f"{text} is no share between 0 and 1")
+    return share
+
+
+def tune(words: Sequence[str]) -> None:
+    """Try what the command's words span, write the file and show the choice.
+
+    Raises:
+        UserError: for what the user can mend, and if nothing could be chosen.
+    """
+    before = list(words[: words.index("--")] if "--" in words else words)
+    launching = list(words[len(before) + 1 :])
+    options = parser().parse_args(before)
+    for word in launching:
+        if not word.lstrip("+~").startswith("hydra") and not changes_no_key(word):
+            raise UserError(f"{word} would make other runs: say it before --")
+    space = Space.of(_with_share(options.overrides, options.measure, options.share))
+    if any(axis.key == "seed" for axis in space.axes) or any(word.startswith("seed=") for word in space.fixed):
+        raise UserError("seeds are given as --seeds 101,102,103")
+    runs = Runs(options.seeds, options.measure, launching)
+    parts = space.split(options.each)
+    if options.trials is None:  # every run of every study in one sweep
+        runs.launch([(part.fixed, values) for _, part in parts for values in part.grid()])
+    studies = [Study(each, part.fixed, _tried(part, runs, options.trials)) for each, part in parts]
+    tuned = Tuned(["flnl", "tune", *words], options.measure, options.seeds, studies)
+    tuned.save(options.out)
+    show(tuned)
+    print_line(str(options.out))
+    if any(study.chosen is None for study in studies):
+        raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
+
+
+def _with_share(overrides: Sequence[str], measure: str, share: float) -> list[str]:
+    held_out = [word for word in overrides if word.startswith("eval.validation=")]
+    return [*overrides, f"eval.validation={share}"] if measure == VALIDATION and not held_out else list(overrides)
+
+
+def _tried(space: Space, runs: Runs, trials: int | None) -> list[Trial]:
+    evaluate = partial(runs.trials, space.fixed)
+    return grid(space, evaluate) if trials is None else optuna_search(space, evaluate, trials)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of combinations under every seed, and their scores. A run that has finished is not run again."""
+
+    seeds: Sequence[int]
+    measure: str
+    launching: Sequence[str]  # how runs are launched
+    root: Path = ROOT
+
+    def trials(self, fixed: Sequence[str], combinations: Sequence[Values]) -> list[Trial]:
+        """Each combination's trial.
+
+        Raises:
+            UserError: if a combination makes no run.
+        """
+        self.launch([(fixed, values) for values in combinations])
+        return [self._trial(fixed, values) for values in combinations]
+
+    def launch(self, combinations: Sequence[tuple[Sequence[str], Values]]) -> None:
+        """Run what has not finished, in one sweep. Each combination comes with the overrides that it shares.
+
+        Raises:
+            UserError: if a combination makes no run.
+        """
+        listed = [self._run(fixed, values, seed) for fixed, values in combinations for seed in self.seeds]
+        missing = {run.folder: run for run in listed if score(self.root / run.folder, self.measure) is None}
+        launch(list(missing.values()), self.root, self.launching, TuneSweep)
+
+    def _trial(self, fixed: Sequence[str], values: Values) -> Trial:
+        folders = {seed: self.root / self._run(fixed, values, seed).folder for seed in self.seeds}
+        scores = {seed: score(folder, self.measure) for seed, folder in folders.items()}
+        return Trial(values, scores, {seed: str(folder) for seed, folder in folders.items()})
+
+    def _run(self, fixed: Sequence[str], values: Values, seed: int) -> ListedRun:
+        overrides = (*fixed, *words_of(values), f"seed={seed}")
+        return ListedRun(" ".join(overrides), _key(overrides)[:16], [*QUIET, *overrides])
+
+
+@cache
+def _key(overrides: tuple[str, ...]) -> str:
+    try:
+        composed = compose.load(overrides)
+        check_config(composed)
+    except HydraException as error:
+        raise UserError(explain.explain(error, overrides)) from None
+    return run_key(compose.resolved(composed))
+
+
+def show(tuned: Tuned) -> None:
+    """Print every combination's score, and the command with the chosen values."""
+    console = Console()
+    for study in tuned.studies:
+        title = " ".join([*words_of(study.each)]) or " ".join(study.fixed)
+        grid = Grid(title=title, title_justify="left")
+        for key in study.trials[0].values:
+            grid.add_column(key)
+        for seed in tuned.seeds:
+            grid.add_column(f"seed {seed}", justify="right")
+        grid.add_column("mean", justify="right")
+        grid.add_column("")
+        for trial in study.trials:
+            scores = [_percent(trial.scores[seed]) for seed in tuned.seeds]
+            mark = "chosen" if trial is study.chosen else ""
+            grid.add_row(*trial.values.values(), *scores, _percent(trial.mean), mark)
+        console.print(grid)
+        if study.chosen is not None:
+            print_line(f"flnl {shlex.join(study.overrides)}")
+
+
+def _percent(value: float | None) -> str:
+    return "failed" if value is None else f"{100 * value:.2f} %"
+
+
+def main() -> None:
+    """Entry point of ``flnl tune``."""
+    guard.guarded(lambda: tune(sys.argv[1:]), overrides=False)
+
+
+if __name__ == "__main__":
+    main()

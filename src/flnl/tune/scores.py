@@ -1,0 +1,37 @@
+"""The score of a finished run, in the measure that was asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+from flnl.storage import lines
+from flnl.storage.lines import METRICS
+from flnl.storage.records import read_record
+
+VALIDATION = "validation"
+MEASURES = {
+    "last": "test accuracy at the end",
+    "mean_last_10": "mean test accuracy of the last ten evaluations",
+    "best": "best test accuracy of all evaluations (an oracle over the test set)",
+    VALIDATION: "mean accuracy of the last ten evaluations on held-out samples with noisy labels",
+}
+LAST = 10
+
+
+def score(folder: Path, measure: str) -> float | None:
+    """The run's score in [0, 1]; None if it has not finished, or failed.
+
+    Raises:
+        DamagedLinesError: if ``metrics.jsonl`` is not as the run wrote it.
+    """
+    record = read_record(folder)
+    if record is None or record.get("status") != "finished":
+        return None
+    if measure != VALIDATION:
+        value = record.get("metrics", {}).get(measure)
+        return float(value) if isinstance(value, int | float) else None
+    rows = [json.loads(line) for line in lines.read(folder, METRICS, record).decode().splitlines()]
+    accuracies = [row["validation_accuracy"] for row in rows if row.get("kind") == "evaluation"]
+    return fmean(accuracies[-LAST:]) if accuracies else None

@@ -1,0 +1,137 @@
+"""The space that is searched: axes of values or intervals, in Hydra's syntax for sweeps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import HydraException
+
+from flnl.cli import explain
+from flnl.core.errors import UserError
+
+if TYPE_CHECKING:
+    import optuna
+
+Values = Mapping[str, str]
+"""The value of each axis as an override writes it, by key."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """An axis of given values."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An axis of all numbers from ``low`` to ``high``: whole numbers if both are; ``log`` searches logarithms."""
+
+    key: str
+    low: float
+    high: float
+    log: bool
+
+
+@dataclass(frozen=True)
+class Space:
+    """A command's overrides in two: those that every trial has, and the axes."""
+
+    fixed: tuple[str, ...]
+    axes: tuple[Choices | Interval, ...]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Space:
+        """The space of overrides such as ``train.lr=0.01,0.1`` or ``train.lr=tag(log,interval(0.001,0.1))``.
+
+        Raises:
+            UserError: if a word is no override, or none is an axis.
+        """
+        try:
+            overrides = OverridesParser.create().parse_overrides(list(words))
+        except HydraException as error:
+            raise UserError(explain.explain(error, words)) from None
+        axes = tuple(_axis(each) for each in overrides if each.is_sweep_override())
+        if not axes:
+            raise UserError("nothing to choose from: give a key several values, as in train.lr=0.003,0.01,0.03,0.1")
+        if doubled := [axis.key for axis in axes if sum(axis.key == other.key for other in axes) > 1]:
+            raise UserError(f"{doubled[0]} is given more than once; give its values in one word")
+        fixed = tuple(str(each.input_line) for each in overrides if not each.is_sweep_override())
+        return cls(fixed, axes)
+
+    def grid(self) -> Iterator[Values]:
+        """Every combination of the axes' values, the last axis fastest.
+
+        Raises:
+            UserError: if an axis is an interval.
+        """
+        for axis in self.axes:
+            if isinstance(axis, Interval):
+                raise UserError(f"{axis.key} is an interval, which a grid cannot cover: add --trials N to search it")
+        keys = [axis.key for axis in self.axes]
+        for values in itertools.product(*(axis.values for axis in self.axes if isinstance(axis, Choices))):
+            yield dict(zip(keys, values, strict=True))
+
+    def split(self, keys: Sequence[str]) -> list[tuple[Values, Space]]:
+        """A space for each combination of the values of ``keys``, with that combination.
+
+        Raises:
+            UserError: if one of them is no axis of values.
+        """
+        by_key = {axis.key: axis for axis in self.axes if isinstance(axis, Choices)}
+        for key in keys:
+            if key not in by_key:
+                raise UserError(f"--each {key}: give {key} several values, as in {key}=A,B; it has none to go through")
+        rest = tuple(axis for axis in self.axes if axis.key not in keys)
+        if not rest:
+            raise UserError("nothing to choose from: --each takes every key that has several values")
+        combinations = itertools.product(*(by_key[key].values for key in keys))
+        return [
+            (dict(zip(keys, values, strict=True)), Space((*self.fixed, *_words(zip(keys, values, strict=True))), rest))
+            for values in combinations
+        ]
+
+    def suggested(self, trial: optuna.Trial) -> Values:
+        """The values that Optuna suggests for a trial."""
+        values = {}
+        for axis in self.axes:
+            if isinstance(axis, Choices):
+                values[axis.key] = str(trial.suggest_categorical(axis.key, axis.values))
+            elif isinstance(axis.low, int) and isinstance(axis.high, int):
+                values[axis.key] = str(trial.suggest_int(axis.key, axis.low, axis.high, log=axis.log))
+            else:
+                values[axis.key] = f"{trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log):.4g}"
+        return values
+
+
+def words_of(values: Values) -> list[str]:
+    """The overrides that set ``values``."""
+    return _words(values.items())
+
+
+def _words(pairs: object) -> list[str]:
+    return [f"{key}={value}" for key, value in pairs]  # type: ignore[attr-defined]
+
+
+def _axis(override: Override) -> Choices | Interval:
+    key = override.get_key_element().lstrip("+")
+    sweep = override.value()
+    if isinstance(sweep, IntervalSweep):
+        assert sweep.start is not None
+        assert sweep.end is not None
+        if not sweep.start < sweep.end:
+            raise UserError(f"{override.input_line}: the interval is empty; its second end must be the larger one")
+        log = "log" in sweep.tags
+        if log and sweep.start <= 0:
+            raise UserError(f"{override.input_line}: a logarithmic interval begins above zero")
+        return Interval(key, sweep.start, sweep.end, log)
+    values = tuple(dict.fromkeys(map(str, override.sweep_string_iterator())))
+    if not values:
+        raise UserError(f"{override.input_line} stands for no value at all")
+    return Choices(key, values)

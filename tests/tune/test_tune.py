@@ -1,0 +1,153 @@
+"""``flnl tune``: what is tried, how it is chosen, that finished runs are not run again."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flnl.core.errors import UserError
+from flnl.tune import __main__ as tune
+from flnl.tune.scores import score
+from flnl.tune.search import optuna_search
+from flnl.tune.space import Choices, Interval, Space, Values
+from flnl.tune.study import Study, Trial, Tuned
+
+TINY = (
+    *("method=fedavg", "dataset=digits", "dataset.train_size=120", "dataset.test_size=40", "partition.num_clients=4"),
+    *("model=mlp", "model.hidden=[8]", "rounds=2", "train.epochs=1"),
+)
+
+
+def test_axes_are_words_with_several_values() -> None:
+    space = Space.of(["method=fedavg", "train.lr=0.1,0.01,0.1", "model.hidden=[8,8]", "train.batch_size=choice(5,10)"])
+    assert space.fixed == ("method=fedavg", "model.hidden=[8,8]")
+    assert space.axes == (Choices("train.lr", ("0.1", "0.01")), Choices("train.batch_size", ("5", "10")))
+    assert [tuple(values.values()) for values in space.grid()] == [
+        ("0.1", "5"),
+        ("0.1", "10"),
+        ("0.01", "5"),
+        ("0.01", "10"),
+    ]
+
+
+def test_an_interval_needs_a_search() -> None:
+    space = Space.of(["train.lr=tag(log,interval(0.001,0.1))"])
+    assert space.axes == (Interval("train.lr", 0.001, 0.1, True),)
+    with pytest.raises(UserError, match="--trials N"):
+        list(space.grid())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["method=fedavg"], "several values"),
+        (["train.lr=0.1,0.2", "train.lr=0.3,0.4"], "more than once"),
+        (["train.lr=interval(0.1,0.1)"], "empty"),
+        (["train.lr=tag(log,interval(0,1))"], "above zero"),
+        (["train.lr=[0.1"], r"train\.lr=\[0\.1"),
+    ],
+)
+def test_words_that_span_nothing_are_refused(words: Sequence[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Space.of(words)
+
+
+def test_each_value_of_a_key_has_a_study_of_its_own() -> None:
+    space = Space.of(["noise.rho=0.4", "method=fedavg,fedprox", "train.lr=0.1,0.2"])
+    (first, one), (second, other) = space.split(["method"])
+    assert (first, second) == ({"method": "fedavg"}, {"method": "fedprox"})
+    assert (one.fixed, other.fixed) == (("noise.rho=0.4", "method=fedavg"), ("noise.rho=0.4", "method=fedprox"))
+    assert one.axes == other.axes == (Choices("train.lr", ("0.1", "0.2")),)
+    with pytest.raises(UserError, match="--each noise"):
+        space.split(["noise"])
+    with pytest.raises(UserError, match="nothing to choose from"):
+        space.split(["method", "train.lr"])
+
+
+def test_the_highest_mean_is_chosen_the_first_of_equals_and_no_failed_run() -> None:
+    trials = [
+        Trial({"lr": "1"}, {1: 0.2, 2: 0.4}),
+        Trial({"lr": "2"}, {1: 0.3, 2: 0.5}),
+        Trial({"lr": "3"}, {1: 0.5, 2: 0.3}),
+        Trial({"lr": "4"}, {1: 0.99, 2: None}),
+        Trial({"lr": "5"}, {1: float("nan"), 2: 0.9}),
+    ]
+    study = Study({}, ["method=fedavg"], trials)
+    assert study.chosen is trials[1]
+    assert study.overrides == ["method=fedavg", "lr=2"]
+    assert trials[1].mean == pytest.approx(0.4)
+    assert trials[1].deviation == pytest.approx(0.02**0.5)  # (0.1² + 0.1²) / (2 - 1)
+    with pytest.raises(UserError, match="nothing could be chosen"):
+        _ = Study({}, [], trials[3:]).overrides
+
+
+def test_the_file_holds_everything(tmp_path: Path) -> None:
+    trials = [Trial({"lr": "1"}, {1: 0.2, 2: None}, {1: "a", 2: "b"}), Trial({"lr": "2"}, {1: 0.2, 2: 0.3})]
+    tuned = Tuned(["flnl", "tune"], "last", [1, 2], [Study({"method": "x"}, ["method=x"], trials)])
+    tuned.save(tmp_path / "t.json")
+    assert Tuned.load(tmp_path / "t.json") == tuned
+    assert json.loads((tmp_path / "t.json").read_text())["studies"][0]["chosen"] == {"lr": "2"}
+    (tmp_path / "t.json").write_text("[]")
+    with pytest.raises(UserError, match="no file of flnl tune"):
+        Tuned.load(tmp_path / "t.json")
+
+
+def test_a_search_tells_scores_and_asks_again_in_the_same_order() -> None:
+    pytest.importorskip("optuna")
+    space = Space.of(["lr=tag(log,interval(0.0001,1))", "batch=int(interval(1,8))", "kind=a,b"])
+    asked: list[Values] = []
+
+    def evaluate(combinations: Sequence[Values]) -> list[Trial]:
+        asked.extend(combinations)
+        return [Trial(values, {1: -abs(float(values["lr"]) - 0.01)}) for values in combinations]
+
+    trials = optuna_search(space, evaluate, 12)
+    assert [trial.values for trial in trials] == asked
+    assert all(1e-4 <= float(values["lr"]) <= 1 and values["kind"] in "ab" for values in asked)
+    assert {values["batch"] for values in asked} <= set("12345678")
+    again, asked = asked, []
+    optuna_search(space, evaluate, 12)
+    assert asked == again
+
+
+def test_finished_runs_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "train.lr=0.001,0.2", "--seeds", "7,8", "--", "hydra/launcher=basic"]
+    tune.tune(words)
+    shown = capsys.readouterr().out
+    assert "chosen" in shown
+    (study,) = Tuned.load(tmp_path / "tuned.json").studies
+    for trial in study.trials:
+        assert set(trial.runs) == {7, 8}
+        for seed, folder in trial.runs.items():
+            record = json.loads((tmp_path / folder / "result.json").read_text())
+            assert (record["config"]["seed"], record["config"]["train"]["lr"]) == (
+                seed,
+                float(trial.values["train.lr"]),
+            )
+            assert record["metrics"]["last"] == trial.scores[seed] == score(tmp_path / folder, "last")
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("result.json")}
+    assert len(before) == 4
+    tune.tune(words)
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("result.json")} == before
+    with pytest.raises(UserError, match="would make other runs"):
+        tune.tune([*words, "train.epochs=3"])
+    with pytest.raises(UserError, match="--seeds"):
+        tune.tune([*TINY, "seed=1,2"])
+
+
+def test_validation_is_scored_on_held_out_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = [*TINY, "train.lr=0.2,0.1", "--seeds", "7", "--measure", "validation", "--share", "0.2"]
+    tune.tune([*command, "--", "hydra/launcher=basic"])
+    (study,) = Tuned.load(tmp_path / "tuned.json").studies
+    assert "eval.validation=0.2" in study.fixed
+    for trial in study.trials:
+        lines = (tmp_path / trial.runs[7] / "metrics.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines if '"validation_accuracy"' in line]
+        expected = sum(row["validation_accuracy"] for row in rows) / len(rows)
+        assert len(rows) < 10
+        assert trial.scores[7] == pytest.approx(expected)
