@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("evaluation", "figures", "methods"),
     ("compare", "run"),
     ("sweep",),
-    ("list", "main", "predict", "tables"),
+    ("list", "main", "predict", "tables", "tune"),
     (DOOR,),
 )
 """Rooms from the lowest layer up. A room imports from lower layers alone: rooms of one layer do not know each other."""

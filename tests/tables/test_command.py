@@ -172,7 +172,7 @@ def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path:
     copied(tmp_path)
     said = command("run", "mine", "scale=small", "--", "train.lr=0.1")
     assert said.code == 2
-    assert "train.lr=0.1 would make other runs than the table's" in said.err
+    assert "train.lr=0.1 would make other runs: write it into a table of your own" in said.err
     assert not (tmp_path / "multirun" / "tables" / "small").exists()
 
 

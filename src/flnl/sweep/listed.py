@@ -1,13 +1,13 @@
 """A sweep over a list of runs that no axes span, through one of Hydra's launchers.
 
-Each run's folder is named by its key, so that a run that was killed goes on there when the list is launched again.
+Each run's folder is named by its key, so a run that was killed continues there when the list is launched again.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,16 @@ from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from hydra.version import setbase
 from omegaconf import DictConfig
 
-from flnl.config import resolvers
+from flnl.cli import explain, overrides
+from flnl.config import compose, resolvers
+from flnl.config.check import check_config
 from flnl.config.identity import NOT_OF_THE_KEY
+from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.sweep import job, workers
 from flnl.sweep.ledger import DONE, Job, Ledger
@@ -38,77 +42,95 @@ class ListedRun:
     """A run of the list."""
 
     label: str  # shown while it runs, and if it fails
-    folder: str  # its folder's name: the first digits of its key
+    folder: str  # the name of its folder
     overrides: Sequence[str]
 
 
 class ListedSweep(Sweep):
     """A sweep over listed runs, each under its label."""
 
-    in_use = "another command works in {folder}; wait for its end, or choose another folder"
+    in_use = "another command runs in {folder}; wait for its end"
+    command: Sequence[str] = ("flnl",)
+    """The first words of the command that launches the list again; its arguments follow."""
 
     def __init__(self, config: DictConfig, runs: Sequence[ListedRun]) -> None:
         self._labels = {number: run.label for number, run in enumerate(runs)}
         super().__init__(config, [run.overrides for run in runs])
 
     def labels(self, jobs: Sequence[Job]) -> dict[int, str]:
-        """The label of each job."""
+        """The label of each job, by its number."""
         return self._labels
 
     def tell(self, jobs: Sequence[Job]) -> None:
-        """Name the jobs that failed and say how to go on."""
-        for each in jobs:
-            if each.status in ("failed", "refused"):
-                line = f"{each.status}: {self._labels[each.number]}: {each.error}; {each.folder}"
-                print_line(line, to=sys.stderr)
-        if any(each.status not in (*DONE, "failed", "refused") for each in jobs):
+        """Print the jobs that failed, and the command that continues unfinished ones."""
+        for one in jobs:
+            if one.status in ("failed", "refused"):
+                print_line(f"{one.status}: {self._labels[one.number]}: {one.error}; {one.folder}", to=sys.stderr)
+        if any(one.status not in (*DONE, "failed", "refused") for one in jobs):
             print_line(f"to go on: {shlex.join([*self.command, *sys.argv[1:]])}", to=sys.stderr)
 
-    command: Sequence[str] = ("flnl",)
-    """The first words of the command that launches the list again."""
+
+def check(first: Sequence[str] | None, arguments: Sequence[str], instead: str) -> None:
+    """Check the overrides of how runs are launched before launching any, on the configuration of the first run.
+
+    Args:
+        first: the first run's overrides; None if there is no run.
+        arguments: overrides of the launcher, and of keys that are not part of a run's key (``executor=ray``).
+        instead: what to do with an override that would change the keys of the runs, for the message.
+
+    Raises:
+        UserError: for an invalid override, or one that would change the keys of the runs.
+    """
+    overrides.check_arguments(arguments)
+    of_hydra, of_run = split(arguments)
+    try:
+        composed = compose.load([*of_hydra, *merged(first or (), of_run)])
+    except HydraException as error:
+        raise UserError(explain.explain(error, arguments)) from None
+    for override in of_run:
+        if not _keeps_key(override):
+            raise UserError(f"{override} would make other runs: {instead}")
+    check_config(composed)
 
 
-def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Launch words in two: those about Hydra, with a launcher among them, and those about the runs."""
-    about_hydra = [word for word in words if word.lstrip("+~").startswith("hydra")]
-    about_runs = [word for word in words if word not in about_hydra]
-    if not any(word.startswith(f"{LAUNCHER}=") for word in about_hydra):
-        about_hydra.insert(0, f"{LAUNCHER}=joblib")
-    return about_hydra, about_runs
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Overrides of Hydra's configuration, with a launcher among them, and overrides of runs."""
+    of_hydra = [one for one in arguments if one.lstrip("+~").startswith("hydra")]
+    of_run = [one for one in arguments if one not in of_hydra]
+    if not any(one.startswith(f"{LAUNCHER}=") for one in of_hydra):
+        of_hydra.insert(0, f"{LAUNCHER}=joblib")
+    return of_hydra, of_run
 
 
-def joined(overrides: Sequence[str], more: Sequence[str]) -> list[str]:
-    """``overrides`` with those of ``more`` in the place of what they say of the same keys."""
-    keys = {word.split("=")[0] for word in more}
-    return [*(word for word in overrides if word.split("=")[0] not in keys), *more]
-
-
-def changes_no_key(word: str) -> bool:
-    """Whether an override leaves a run the same run, as ``executor=ray`` and ``device=cpu`` do."""
-    key = word.lstrip("+~").split("=")[0]
-    return any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY) and key.split(".")[0] not in (
-        "protocol",
-        "output",
-        "resume",
-        "max_rounds",
-    )
+def merged(of_one: Sequence[str], of_all: Sequence[str]) -> list[str]:
+    """The overrides of one run, those of the same keys replaced by those of all runs."""
+    replaced = {override.split("=")[0] for override in of_all}
+    return [*(override for override in of_one if override.split("=")[0] not in replaced), *of_all]
 
 
 def launch(
-    runs: Sequence[ListedRun], root: Path, words: Sequence[str], sweep_type: type[ListedSweep] = ListedSweep
+    runs: Sequence[ListedRun],
+    root: Path,
+    arguments: Sequence[str],
+    sweep_type: type[ListedSweep] = ListedSweep,
+    prepare: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Run the list; gives whether the launcher came to its end, whatever became of the runs.
+    """Launch the runs of a list.
 
     Args:
-        runs: what to run.
+        runs: those to run.
         root: the folder of their folders.
-        words: overrides of the launcher, and of what leaves a run the same run.
-        sweep_type: the account to keep.
+        arguments: overrides that have passed ``check``.
+        sweep_type: how the sweep reports.
+        prepare: called once the launcher is there, before anything runs.
+
+    Returns:
+        Whether the launcher completed, whether or not runs failed.
 
     Raises:
         Interrupted: after a signal.
     """
-    about_hydra, about_runs = parted(words)
+    of_hydra, of_all = split(arguments)
     if not runs:
         return True
     setbase("1.3")
@@ -117,7 +139,7 @@ def launch(
     try:
         composed = hydra.compose_config(
             "config",
-            [*about_hydra, f"hydra.sweep.dir={root}"],
+            [*of_hydra, f"hydra.sweep.dir={root}"],
             run_mode=RunMode.MULTIRUN,
             with_log_configuration=False,
         )
@@ -126,14 +148,15 @@ def launch(
         launcher: Any = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=job.task, config=composed
         )
-        listed = [ListedRun(run.label, run.folder, joined(run.overrides, about_runs)) for run in runs]
-        sweep = sweep_type(composed, listed)
+        prepare()
+        jobs = [ListedRun(run.label, run.folder, merged(run.overrides, of_all)) for run in runs]
+        sweep = sweep_type(composed, jobs)
         failure: BaseException | None = None
         try:
-            _wait_for_locks([root / run.folder for run in runs])
+            _wait_for([root / run.folder for run in runs])
             Ledger(root).go()
-            # quoted, or 1e5... were a number
-            launcher.launch([[*run.overrides, f"hydra.sweep.subdir='{run.folder}'"] for run in listed], 0)
+            # quoted, or Hydra would parse a name such as 1e5... as a number
+            launcher.launch([[*run.overrides, f"hydra.sweep.subdir='{run.folder}'"] for run in jobs], 0)
         except BaseException as error:
             failure = error
         with suppress(SystemExit):  # the caller counts failed jobs
@@ -143,8 +166,8 @@ def launch(
         GlobalHydra.instance().clear()
 
 
-def _wait_for_locks(folders: Sequence[Path]) -> None:
-    """Wait for runs that a killed command's workers still hold: they let go at the end of their round."""
+def _wait_for(folders: Sequence[Path]) -> None:
+    """Wait until no other process holds a run: workers of a killed command stop at the end of their round."""
     for folder in folders:
         lock = FileLock(folder / ".lock", timeout=0)
         if not (folder / ".lock").exists():
@@ -155,3 +178,13 @@ def _wait_for_locks(folders: Sequence[Path]) -> None:
             print_line(f"waiting for {folder}, where another process ends its round", to=sys.stderr)
             lock.acquire(timeout=-1)
         lock.release()
+
+
+def _keeps_key(override: str) -> bool:
+    key = override.lstrip("+~").split("=")[0]
+    return any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY) and key.split(".")[0] not in (
+        "protocol",
+        "output",
+        "resume",
+        "max_rounds",
+    )

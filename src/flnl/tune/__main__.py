@@ -27,17 +27,18 @@ from flnl.config.identity import run_key
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.storage.records import SWEEPS
-from flnl.sweep.listed import ListedRun, ListedSweep, changes_no_key, launch
+from flnl.sweep import listed
+from flnl.sweep.listed import ListedRun, ListedSweep
 from flnl.tune.scores import MEASURES, VALIDATION, score
 from flnl.tune.search import grid, optuna_search
-from flnl.tune.space import Space, Values, words_of
+from flnl.tune.space import Space, Values, overrides_of
 from flnl.tune.study import Study, Trial, Tuned
 
 ROOT = SWEEPS / "tune"
 FILE = Path("tuned.json")
 SEEDS = (101, 102, 103)
 QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
-"""Said before the command's words: none of it makes a run another one, and tuning needs none of it."""
+"""Set before the command's overrides: none of these is part of a run's key, and tuning needs no products."""
 
 
 class TuneSweep(ListedSweep):
@@ -52,7 +53,7 @@ def parser() -> Parser:
         prog="flnl tune",
         description="Choose hyperparameters on seeds, or on samples, that are kept out of the results.",
         epilog="Runs lie in multirun/tune by their keys; the same command goes on where it was stopped. After -- come "
-        "words on how runs are launched: hydra.launcher.n_jobs=4, executor=stacked, device=cpu.",
+        "overrides of how runs are launched: hydra.launcher.n_jobs=4, executor=stacked, device=cpu.",
         allow_abbrev=False,
     )
     options.add_argument(
@@ -113,27 +114,25 @@ def _share(text: str) -> float:
     return share
 
 
-def tune(words: Sequence[str]) -> None:
-    """Try what the command's words span, write the file and show the choice.
+def tune(arguments: Sequence[str]) -> None:
+    """Try what the command's overrides span, write the file and show the choice.
 
     Raises:
         UserError: for what the user can mend, and if nothing could be chosen.
     """
-    before = list(words[: words.index("--")] if "--" in words else words)
-    launching = list(words[len(before) + 1 :])
+    before = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    launching = list(arguments[len(before) + 1 :])
     options = parser().parse_args(before)
-    for word in launching:
-        if not word.lstrip("+~").startswith("hydra") and not changes_no_key(word):
-            raise UserError(f"{word} would make other runs: say it before --")
     space = Space.of(_with_share(options.overrides, options.measure, options.share))
-    if any(axis.key == "seed" for axis in space.axes) or any(word.startswith("seed=") for word in space.fixed):
+    if any(axis.key == "seed" for axis in space.axes) or any(one.startswith("seed=") for one in space.fixed):
         raise UserError("seeds are given as --seeds 101,102,103")
     runs = Runs(options.seeds, options.measure, launching)
     parts = space.split(options.each)
+    listed.check(parts[0][1].fixed, launching, "write it before --")
     if options.trials is None:  # every run of every study in one sweep
         runs.launch([(part.fixed, values) for _, part in parts for values in part.grid()])
     studies = [Study(each, part.fixed, _tried(part, runs, options.trials)) for each, part in parts]
-    tuned = Tuned(["flnl", "tune", *words], options.measure, options.seeds, studies)
+    tuned = Tuned(["flnl", "tune", *arguments], options.measure, options.seeds, studies)
     tuned.save(options.out)
     show(tuned)
     print_line(str(options.out))
@@ -142,7 +141,7 @@ def tune(words: Sequence[str]) -> None:
 
 
 def _with_share(overrides: Sequence[str], measure: str, share: float) -> list[str]:
-    held_out = [word for word in overrides if word.startswith("eval.validation=")]
+    held_out = [one for one in overrides if one.startswith("eval.validation=")]
     return [*overrides, f"eval.validation={share}"] if measure == VALIDATION and not held_out else list(overrides)
 
 
@@ -175,9 +174,9 @@ class Runs:
         Raises:
             UserError: if a combination makes no run.
         """
-        listed = [self._run(fixed, values, seed) for fixed, values in combinations for seed in self.seeds]
-        missing = {run.folder: run for run in listed if score(self.root / run.folder, self.measure) is None}
-        launch(list(missing.values()), self.root, self.launching, TuneSweep)
+        wanted = [self._run(fixed, values, seed) for fixed, values in combinations for seed in self.seeds]
+        missing = {run.folder: run for run in wanted if score(self.root / run.folder, self.measure) is None}
+        listed.launch(list(missing.values()), self.root, self.launching, TuneSweep)
 
     def _trial(self, fixed: Sequence[str], values: Values) -> Trial:
         folders = {seed: self.root / self._run(fixed, values, seed).folder for seed in self.seeds}
@@ -185,7 +184,7 @@ class Runs:
         return Trial(values, scores, {seed: str(folder) for seed, folder in folders.items()})
 
     def _run(self, fixed: Sequence[str], values: Values, seed: int) -> ListedRun:
-        overrides = (*fixed, *words_of(values), f"seed={seed}")
+        overrides = (*fixed, *overrides_of(values), f"seed={seed}")
         return ListedRun(" ".join(overrides), _key(overrides)[:16], [*QUIET, *overrides])
 
 
@@ -203,7 +202,7 @@ def show(tuned: Tuned) -> None:
     """Print every combination's score, and the command with the chosen values."""
     console = Console()
     for study in tuned.studies:
-        title = " ".join([*words_of(study.each)]) or " ".join(study.fixed)
+        title = " ".join([*overrides_of(study.each)]) or " ".join(study.fixed)
         grid = Grid(title=title, title_justify="left")
         for key in study.trials[0].values:
             grid.add_column(key)
@@ -226,7 +225,7 @@ def _percent(value: float | None) -> str:
 
 def main() -> None:
     """Entry point of ``flnl tune``."""
-    guard.guarded(lambda: tune(sys.argv[1:]), overrides=False)
+    guard.guarded(lambda: tune(sys.argv[1:]), name="flnl tune", overrides=False)
 
 
 if __name__ == "__main__":

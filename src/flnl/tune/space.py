@@ -47,21 +47,21 @@ class Space:
     axes: tuple[Choices | Interval, ...]
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> Space:
+    def of(cls, arguments: Sequence[str]) -> Space:
         """The space of overrides such as ``train.lr=0.01,0.1`` or ``train.lr=tag(log,interval(0.001,0.1))``.
 
         Raises:
-            UserError: if a word is no override, or none is an axis.
+            UserError: if an argument is no override, or none is an axis.
         """
         try:
-            overrides = OverridesParser.create().parse_overrides(list(words))
+            overrides = OverridesParser.create().parse_overrides(list(arguments))
         except HydraException as error:
-            raise UserError(explain.explain(error, words)) from None
+            raise UserError(explain.explain(error, arguments)) from None
         axes = tuple(_axis(each) for each in overrides if each.is_sweep_override())
         if not axes:
             raise UserError("nothing to choose from: give a key several values, as in train.lr=0.003,0.01,0.03,0.1")
         if doubled := [axis.key for axis in axes if sum(axis.key == other.key for other in axes) > 1]:
-            raise UserError(f"{doubled[0]} is given more than once; give its values in one word")
+            raise UserError(f"{doubled[0]} is given more than once; give its values in one override")
         fixed = tuple(str(each.input_line) for each in overrides if not each.is_sweep_override())
         return cls(fixed, axes)
 
@@ -93,7 +93,10 @@ class Space:
             raise UserError("nothing to choose from: --each takes every key that has several values")
         combinations = itertools.product(*(by_key[key].values for key in keys))
         return [
-            (dict(zip(keys, values, strict=True)), Space((*self.fixed, *_words(zip(keys, values, strict=True))), rest))
+            (
+                dict(zip(keys, values, strict=True)),
+                Space((*self.fixed, *_overrides(zip(keys, values, strict=True))), rest),
+            )
             for values in combinations
         ]
 
@@ -110,12 +113,12 @@ class Space:
         return values
 
 
-def words_of(values: Values) -> list[str]:
+def overrides_of(values: Values) -> list[str]:
     """The overrides that set ``values``."""
-    return _words(values.items())
+    return _overrides(values.items())
 
 
-def _words(pairs: object) -> list[str]:
+def _overrides(pairs: object) -> list[str]:
     return [f"{key}={value}" for key, value in pairs]  # type: ignore[attr-defined]
 
 

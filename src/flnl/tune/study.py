@@ -12,7 +12,7 @@ from typing import Any
 
 from flnl.core.errors import UserError
 from flnl.storage.output_file import write_output
-from flnl.tune.space import Values, words_of
+from flnl.tune.space import Values, overrides_of
 
 FORMAT = 1
 
@@ -67,7 +67,7 @@ class Study:
         """
         if self.chosen is None:
             raise UserError("nothing could be chosen: every combination has a run that failed")
-        return [*self.fixed, *words_of(self.chosen.values)]
+        return [*self.fixed, *overrides_of(self.chosen.values)]
 
 
 @dataclass(frozen=True)
