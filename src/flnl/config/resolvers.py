@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import instantiate
 from omegaconf import DictConfig, Node, OmegaConf
 
 from flnl.config.short_keys import shortest
@@ -65,9 +66,7 @@ def _noniid(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
 
 def _noise_rate(*, _root_: DictConfig, _node_: Any) -> float:
     """The nominal rate of the noise: information that a method is given, which a record lists (``config.given``)."""
-    from flnl.config.compose import build
-
-    rate = getattr(build(_root_.noise), "nominal", None)
+    rate = getattr(instantiate(_root_.noise, _convert_="all"), "nominal", None)
     if rate is None:
         key = str(_node_._get_full_key(None))
         raise UserError(
