@@ -10,10 +10,10 @@ import torch
 from filelock import FileLock
 
 from flnl.config import compose
-from flnl.core.state import RoundResult, Shelved
+from flnl.core.state import FederatedState, RoundResult, Shelved
 from flnl.run.session import Session
 from flnl.run.train import train
-from tests.properties.runs import Ran, rounds
+from tests.properties.runs import Ran, copied, difference, rounds
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,22 @@ class References:
 
 def _trained(words: Sequence[str], place: Path) -> dict[str, Any]:
     results: list[RoundResult] = []
+    copies: list[FederatedState] = []
 
     def watch(session: Session) -> None:
         log = session.log
 
         def noted(result: RoundResult) -> None:
             results.append(_alone(result))
+            copies.append(copied(result.state))
             log(result)
 
         session.log = noted  # type: ignore[method-assign]
 
     overrides = [*words, f"output={place / 'run'}", f"cache={place / 'cache'}"]
     record = train(compose.load(overrides), overrides, opened=watch).record
+    for result, copy in zip(results, copies, strict=True):
+        assert difference(result.state, copy) is None, "a later round wrote into an earlier state"
     return {"record": dict(record), "rounds": results}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hydra.core.plugins import Plugins
 
 from flnl.tables import __main__ as tables
 from flnl.tables import load
@@ -270,6 +271,7 @@ def test_a_launcher_that_breaks_down_is_no_success(
     command: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Out of memory, say: the runs that never began are absent cells, not failed ones."""
+    Plugins.instance()  # the first time its classes are made anew
     from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 
     launch = BasicLauncher.launch
