@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,11 +12,11 @@ from flnl.core.messages import ClientState, ClientTask, Correction
 from flnl.core.model import Model
 from flnl.core.parts import LabelCorrector
 from flnl.core.payload import Payload
-from flnl.core.ranges import Share
+from flnl.core.ranges import Neutral, Positive, Share
 from flnl.core.stored import stored
 from flnl.methods.fedcorr.exchange import NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
 from flnl.numerics.losses import sample_losses
-from flnl.numerics.mixture import two_gaussians
+from flnl.numerics.mixture import TOLERANCE, two_gaussians
 
 
 @stored("Suspects")
@@ -54,6 +54,7 @@ class FedCorr(LabelCorrector):
     strict_theta: bool
     loss: Literal["ce", "ce_of_softmax"]
     inference_augment: bool
+    gmm_tol: Annotated[Positive, Neutral(TOLERANCE)]
 
     def chosen(self, rule: str, known: Payload, clients: Sequence[int]) -> list[int]:
         """After a pass the noisy clients; at the end of fine-tuning those above κ, or as ``relabel_set`` says."""
@@ -78,7 +79,7 @@ class FedCorr(LabelCorrector):
             )
         else:
             losses = task.state.extras.one(SampleLosses).values
-            suspects = torch.from_numpy(two_gaussians(losses.numpy()).upper)
+            suspects = torch.from_numpy(two_gaussians(losses.numpy(), self.gmm_tol).upper)
             if self.rank_loss == "global":
                 losses = sample_losses(logits, labels, of_softmax=self.loss == "ce_of_softmax")
             change = sure & _largest(losses, suspects, int(self.pi * int(suspects.sum()) + 1e-9))

@@ -5,7 +5,7 @@ The server never sees a sample: it adds up one number per client and pass, and s
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,11 +15,11 @@ from flnl.core.messages import ClientState, ClientTask, Fit, Gathered
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
-from flnl.core.ranges import PositiveCount
+from flnl.core.ranges import Neutral, Positive, PositiveCount
 from flnl.core.stored import stored
 from flnl.methods.fedcorr.lid import lid_score
 from flnl.numerics.losses import sample_losses
-from flnl.numerics.mixture import two_gaussians
+from flnl.numerics.mixture import TOLERANCE, two_gaussians
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Lid(Exchange):
     guard: bool
     loss: Literal["ce", "ce_of_softmax"]
     inference_augment: bool
+    gmm_tol: Annotated[Positive, Neutral(TOLERANCE)]
 
     def init(self, clients: int) -> LidState:
         """No client is noisy before the first split."""
@@ -136,7 +137,7 @@ class Lid(Exchange):
         """Split the clients; clean ones get level 0 (Algorithm 1), noisy ones report theirs next."""
         seen = state.visits > 0
         missed = state.visits.max() / state.visits[seen]  # exactly 1 for all clients, unless some were left out
-        mixture = two_gaussians((state.cumulative[seen] * missed).numpy())
+        mixture = two_gaussians((state.cumulative[seen] * missed).numpy(), self.gmm_tol)
         noisy = torch.zeros_like(state.noisy)
         noisy[seen] = torch.from_numpy(mixture.upper)
         level = torch.where(noisy, state.level, 0.0)
