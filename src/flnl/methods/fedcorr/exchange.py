@@ -13,7 +13,7 @@ from torch import Tensor
 from flnl.core.findings import EstimatedNoise, Finding, NoisyClients
 from flnl.core.messages import ClientState, ClientTask, Fit, Gathered
 from flnl.core.model import Model
-from flnl.core.parts import Exchange
+from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Payload
 from flnl.core.ranges import Neutral, Positive, PositiveCount
 from flnl.core.stored import stored
@@ -97,8 +97,9 @@ class Lid(Exchange):
         none = torch.zeros(clients, dtype=torch.bool)
         return LidState(zero, zero, zero, none, torch.zeros(clients, dtype=torch.int64))
 
-    def caution(self, sizes: Mapping[int, int]) -> str | None:
+    def caution(self, setting: Setting) -> str | None:
         """Warns of clients with at most k samples: their LID does not indicate noise, and may even be reversed."""
+        sizes = setting.sizes
         smallest = min(sizes, key=lambda client: sizes[client])
         if sizes[smallest] > self.k:
             return None
