@@ -33,7 +33,9 @@ from flnl.numerics.cohort import cohort_size
 from flnl.storage.atomic import write_atomically
 
 NAME = "identities.json"
-SETTING = re.compile(r"method\.\w+|method\.local\.\w+\.(?!_)\w+|(?:train|partition)\.(?!_)\w+")
+SETTING = re.compile(
+    r"method\.\w+|method\.local\.\w+\.(?!_)\w+|(?:train|partition)\.(?!_)\w+|rounds|fraction|centralized"
+)
 MANY = 50
 """After this many new identities a message is printed; they are saved after every further ``MANY``."""
 
@@ -122,7 +124,7 @@ class Identities:
             epochs=int(plain["train"]["epochs"]),
             batch=int(plain["train"]["batch_size"]),
             clients=_clients(plain),
-            settings={key: value for key, value in identity.flatten(plain) if SETTING.fullmatch(key)},
+            settings=_settings(plain),
         )
 
     def _set(self, overrides: Sequence[str]) -> DictConfig:
@@ -150,6 +152,16 @@ def _sized(dataset: Mapping[str, Any]) -> str:
 def _called(model: Mapping[str, Any]) -> str:
     arguments = ", ".join(f"{name}={value}" for name, value in sorted(model.items()) if not name.startswith("_"))
     return f"{stored_name(str(model['_target_']))}({arguments})"
+
+
+def _settings(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that readers of a table are told of; ``rounds`` only if the method reads it, with its one stage."""
+    several = len(plain["method"]["stages"]) > 1
+    return {
+        key: value
+        for key, value in identity.flatten(plain)
+        if SETTING.fullmatch(key) and not (several and key == "rounds")
+    }
 
 
 def _clients(plain: Mapping[str, Any]) -> int:
