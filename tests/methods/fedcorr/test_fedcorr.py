@@ -333,6 +333,18 @@ def test_number_of_relabelled_samples_is_rounded_down(suspects: int, pi: float, 
     assert set(changed) == set(np.argsort(-losses)[:count])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_suspects_after_fine_tuning_are_those_of_that_moment(seed: int):
+    """Samples that were suspected after an earlier pass had another label then."""
+    logits, labels, _, _ = case(seed)
+    earlier = Payload(Suspects(torch.ones(len(labels), dtype=torch.bool), torch.ones(len(labels)).double()))
+    found = corrected(CORRECTOR, "all_confident", logits, labels, None, earlier)
+    probabilities = softmax(logits)
+    expected = (probabilities.argmax(1) != np.array(labels)) & (probabilities.max(1) >= 0.5)
+    assert found.keeps.one(Suspects).mask.tolist() == expected.tolist()
+    assert 0 < expected.sum() < len(labels)
+
+
 @pytest.mark.parametrize("rule", ["top_losses", "all_confident"])
 def test_confidence_of_exactly_theta_suffices(rule: str):
     """θ as the paper has it, ≥; the released code asks for more."""

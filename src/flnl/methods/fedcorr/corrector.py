@@ -66,17 +66,17 @@ class FedCorr(LabelCorrector):
         return [client for client in clients if bool(ask[client])]
 
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
-        """The corrected labels; keeps the suspected samples, and reports μ̂_k after ``top_losses``."""
+        """The corrected labels; keeps the suspected samples, and reports μ̂_k after ``top_losses``.
+
+        Suspects are those of this correction alone: the labels of earlier ones have changed, or were confirmed, since.
+        """
         labels = task.labels
         logits = network.logits(task.samples, task.stream("relabel augmentation") if self.inference_augment else None)
         confidence, prediction = torch.softmax(logits.double(), dim=1).max(dim=1)
         sure = confidence > self.theta if self.strict_theta else confidence >= self.theta
         if rule == "all_confident":
             change, reports = sure, Payload()
-            before = task.state.extras.get(Suspects)
-            suspects = (
-                (prediction != labels) & sure if before is None else before.mask | ((prediction != labels) & sure)
-            )
+            suspects = (prediction != labels) & sure
         else:
             losses = task.state.extras.one(SampleLosses).values
             suspects = torch.from_numpy(two_gaussians(losses.numpy(), self.gmm_tol).upper)
