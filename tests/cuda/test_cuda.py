@@ -170,7 +170,9 @@ def test_an_epoch_waits_for_nothing(stack: int) -> None:
 
 @pytest.mark.parametrize("precision", [32, "bf16"])
 @pytest.mark.parametrize("sizes", [(40,) * 5, SIZES, (40,)], ids=["equal", "unequal", "one"])
-@pytest.mark.parametrize("parts", [{}, {"batch": Mixup(1.0, True, None)}, {"terms": {**TERMS, "near": Proximal(0.1)}}])
+@pytest.mark.parametrize(
+    "parts", [{}, {"batch": Mixup(1.0, True, None)}, {"terms": {**TERMS, "near": Proximal(0.1, "squared_half")}}]
+)
 def test_graphs_give_the_bits_of_the_steps_that_they_record(
     precision: int | str, sizes: tuple[int, ...], parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from flnl.data.federation import build as federation_build
 from flnl.data.federation.build import Federation, build
 from flnl.data.federation.card import card, markdown, tables
 from flnl.data.federation.figure import draw
+from flnl.data.noise import Noise
 from flnl.data.noise.client import FedCorr, FedES
 from flnl.data.noise.human import Human
 from flnl.data.noise.transition import Asymmetric, Clean, Matrix, Symmetric
@@ -401,3 +402,37 @@ def test_every_file_names_every_field_of_its_part(group):
         check_config(cfg)
         if file.stem != "matrix":  # its values are the user's
             compose.build(cfg[group])
+
+
+# -------------------------------------------------------------------------------------------------- centralized
+
+
+@pytest.mark.parametrize(("noise", "partition"), [(FEDCORR, IID), (SYMMETRIC, P.Shards(4, 2, "given"))])
+def test_centralized_holds_the_labels_of_the_federation(noise: Noise, partition: P.Partition) -> None:
+    """Sample by sample: one client with all that the clients hold, in the order of the data set."""
+    data = balanced(40)
+    many, one = (build(data, partition, noise, 3, validation=0.1, centralized=c) for c in (False, True))
+    assert one.num_clients == 1
+    assert one.clients[0].tolist() == sorted(np.concatenate(many.clients).tolist())
+    assert torch.equal(one.given, many.given)
+    assert one.truth is not None
+    assert not torch.equal(one.given, one.truth)
+    assert one.validation.tolist() == many.validation.tolist()
+    assert one.dropped.tolist() == many.dropped.tolist()
+    assert one.fingerprint != many.fingerprint
+    assert many.nominal is not None
+    assert one.nominal is not None
+    weights = [len(index) for index in build(data, partition, noise, 3).clients]
+    assert list(one.nominal) == [pytest.approx(np.average(many.nominal, weights=weights))]
+
+
+def test_centralized_leaves_out_what_the_partition_dropped() -> None:
+    """Two clients with half of four classes each need not cover all of them."""
+    dropped = 0
+    for seed in range(10):
+        split = replace(BY_GIVEN, num_clients=2)
+        many, one = (build(balanced(50, 4), split, SYMMETRIC, seed, centralized=c) for c in (False, True))
+        assert one.dropped.tolist() == many.dropped.tolist()
+        assert not set(one.dropped) & set(one.clients[0])
+        dropped += len(one.dropped)
+    assert dropped

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flnl.core.errors import UserError
 from flnl.tables import load, notes
 from flnl.tables.identity import Identity
 from flnl.tables.plan import Plan
@@ -51,12 +52,15 @@ def test_what_the_paper_leaves_open_has_its_value() -> None:
         identity(settings={"partition__num_clients": 20, "q": 1}),
         identity(settings={"partition__num_clients": 100}),
     )
-    keys = ("partition.num_clients", "train.momentum")
+    keys = ("partition.num_clients",)
     assert notes.unstated(keys, {"A": [(here, there)]}) == [
         "The paper does not state partition.num_clients (20; 100 at scale=paper)."
     ]
     assert notes.unstated(keys, {"A": [(there, None)]}) == ["The paper does not state partition.num_clients (100)."]
     assert notes.unstated((), {"A": [(here, there)]}) == []
+    assert notes.unstated(("train.momentum",), {}) == []
+    with pytest.raises(UserError, match=r"unstated names train\.momentum"):
+        notes.unstated(("train.momentum",), {"A": [(here, there)]})
 
 
 @pytest.mark.parametrize("name", ["fedpeer_1", "flr_3"])

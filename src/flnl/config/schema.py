@@ -75,6 +75,7 @@ class Root:
     threads: Annotated[int, Interval(ge=1, le=1024)]
     memory_format: Literal["auto", "contiguous", "channels_last"]
     client_memory: NonNegative
+    centralized: Annotated[bool, Neutral(False)]
     rounds: Count
     fraction: PositiveShare
     on_nonfinite: Literal["drop", "stop"]

@@ -24,6 +24,7 @@ from flnl.core.parts import (
     LossTerm,
     Part,
     ServerUpdate,
+    Setting,
     When,
 )
 from flnl.core.payload import Payload
@@ -211,8 +212,9 @@ class Method:
 
     def cautions(self, sizes: Mapping[int, int]) -> list[str]:
         """Warnings about parts that hardly work with clients of these ``sizes`` (samples by client), one line each."""
+        setting = Setting(sizes, tuple(stage.length(len(sizes)) for stage in self.stages))
         parts = [*self.exchange.values(), *(part for stage in self.stages for _, part in _parts(stage))]
-        return list(dict.fromkeys(line for part in parts if (line := part.caution(sizes)) is not None))
+        return list(dict.fromkeys(line for part in parts if (line := part.caution(setting)) is not None))
 
     def _check_networks(self, key: str, part: Part) -> None:
         if part.networks is not None and part.networks != self.networks:

@@ -34,6 +34,14 @@ if TYPE_CHECKING:
     from flnl.core.model import Model
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What the usefulness of a part may depend on, known before a run starts."""
+
+    sizes: Mapping[int, int]  # samples of each client that holds any
+    lengths: tuple[int, ...]  # rounds of each stage
+
+
 class Part(Protocol):
     """Requirements that every part declares, checked before a method runs."""
 
@@ -46,8 +54,8 @@ class Part(Protocol):
         """Overrides that add the parts this one is designed to work with, as far as ``stage`` does not have them."""
         return ()
 
-    def caution(self, sizes: Mapping[int, int]) -> str | None:
-        """A warning if this part hardly works with clients of these ``sizes`` (samples by client); else None."""
+    def caution(self, setting: Setting) -> str | None:
+        """Why this part does little or nothing in a run of this ``setting``, in one line; None if it does its work."""
         return None
 
 

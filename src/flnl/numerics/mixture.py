@@ -30,8 +30,14 @@ class Mixture:
         return bool(np.isfinite(self.means[1]))
 
 
-def two_gaussians(values: Array) -> Mixture:
+TOLERANCE = 1e-3
+"""EM stops once the mean log-likelihood gains less: scikit-learn's default, with which released codes run."""
+
+
+def two_gaussians(values: Array, tolerance: float = TOLERANCE) -> Mixture:
     """Fit a Gaussian mixture of two components to ``values`` [n] by EM; the fit is independent of their scale.
+
+    EM ends when an iteration gains less than ``tolerance`` in the mean log-likelihood of the standardised values.
 
     EM starts from the optimal split of the sorted values (exact 2-means), so the fit is deterministic. Fewer than two
     values, or nearly equal values, give a single component, and no value is ``upper``. Non-finite values are replaced
@@ -54,6 +60,8 @@ def two_gaussians(values: Array) -> Mixture:
         means_init=[[p.mean()] for p in parts],
         precisions_init=[[[1 / (p.var() + REGULARISATION)]] for p in parts],
         reg_covar=REGULARISATION,
+        tol=tolerance,
+        max_iter=100 if tolerance >= TOLERANCE else 100_000,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

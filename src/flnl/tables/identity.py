@@ -29,10 +29,13 @@ from flnl.config import compose, identity, resolvers, schema, short_keys
 from flnl.config import identity as identities
 from flnl.config.registry import stored_name
 from flnl.core.errors import UserError
+from flnl.numerics.cohort import cohort_size
 from flnl.storage.atomic import write_atomically
 
 NAME = "identities.json"
-SETTING = re.compile(r"method\.\w+|method\.local\.\w+\.(?!_)\w+|(?:train|partition)\.(?!_)\w+")
+SETTING = re.compile(
+    r"method\.\w+|method\.local\.\w+\.(?!_)\w+|(?:train|partition)\.(?!_)\w+|rounds|fraction|centralized"
+)
 MANY = 50
 """After this many new identities a message is printed; they are saved after every further ``MANY``."""
 
@@ -120,8 +123,8 @@ class Identities:
             trainings=trainings(plain),
             epochs=int(plain["train"]["epochs"]),
             batch=int(plain["train"]["batch_size"]),
-            clients=int(plain["partition"].get("num_clients") or 1),
-            settings={key: value for key, value in identity.flatten(plain) if SETTING.fullmatch(key)},
+            clients=_clients(plain),
+            settings=_settings(plain),
         )
 
     def _set(self, overrides: Sequence[str]) -> DictConfig:
@@ -151,20 +154,35 @@ def _called(model: Mapping[str, Any]) -> str:
     return f"{stored_name(str(model['_target_']))}({arguments})"
 
 
+def _settings(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that readers of a table are told of; ``rounds`` only if the method reads it, with its one stage."""
+    several = len(plain["method"]["stages"]) > 1
+    return {
+        key: value
+        for key, value in identity.flatten(plain)
+        if SETTING.fullmatch(key) and not (several and key == "rounds")
+    }
+
+
+def _clients(plain: Mapping[str, Any]) -> int:
+    """The number of clients that train; 1 if it follows from the data."""
+    return 1 if plain["centralized"] else int(plain["partition"].get("num_clients") or 1)
+
+
 def trainings(plain: Mapping[str, Any]) -> int:
     """The budget of local trainings of a resolved configuration, over all stages.
 
     A stage of passes trains every client once per pass. A stage of rounds trains one cohort per round, of the
     fraction that its sampler sets, or else of the run's ``fraction``.
     """
-    clients = int(plain["partition"].get("num_clients") or 0)
+    clients = _clients(plain)
     total = 0
     for stage in plain["method"]["stages"].values():
         if "passes" in stage:
             total += int(stage["passes"]) * clients
         else:
             fraction = float(stage.get("sampler", {}).get("fraction", plain["fraction"]))
-            total += int(stage["rounds"]) * max(1, round(fraction * clients))
+            total += int(stage["rounds"]) * cohort_size(fraction, clients)
     return total
 
 

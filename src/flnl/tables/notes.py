@@ -70,11 +70,17 @@ def _pairs(
 
 
 def unstated(keys: Sequence[str], rows: Rows) -> list[str]:
-    """The settings that the paper does not state, with the values that are used."""
+    """The settings that the paper does not state, with the values that are used.
+
+    Raises:
+        UserError: for a key that is no setting of any row.
+    """
     settings = []
     for key in keys:
         here = _values(key, [one for pairs in rows.values() for one, _ in pairs])
         there = _values(key, [other for pairs in rows.values() for _, other in pairs if other is not None])
+        if rows and not here:
+            raise UserError(f"unstated names {key}, which is no setting of any row")
         if here:
             settings.append(f"{key} ({_or(here)}{f'; {_or(there)} at scale=paper' if there and there != here else ''})")
     return [f"The paper does not state {', '.join(settings)}."] if settings else []

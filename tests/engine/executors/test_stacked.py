@@ -348,7 +348,7 @@ def directives(sizes: Sequence[int] = SIZES) -> dict[int, Payload]:
 
 
 TERMS: dict[str, dict[str, LossTerm]] = {
-    "proximal": {"cross_entropy": CrossEntropy(), "proximal": Proximal(0.5)},
+    "proximal": {"cross_entropy": CrossEntropy(), "proximal": Proximal(0.5, "squared_half")},
     "adaptive": {"cross_entropy": CrossEntropy(), "adaptive": AdaptiveProximal(3.0, "squared")},
     "adaptive norm": {"cross_entropy": CrossEntropy(), "adaptive": AdaptiveProximal(0.3, "norm")},
     "a state a sample": {"seen": Seen(), "cross_entropy": CrossEntropy()},

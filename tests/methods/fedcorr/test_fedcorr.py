@@ -154,7 +154,7 @@ def test_clients_without_data_are_no_part_of_a_pass():
 # ---------------------------------------------------------------------------------------------------- the exchange
 
 
-LID = Lid(k=3, guard=True, loss="ce", inference_augment=False)
+LID = Lid(k=3, guard=True, loss="ce", inference_augment=False, gmm_tol=1e-3)
 
 
 def folded(scores: Sequence[Mapping[int, float]], clients: int) -> LidState:
@@ -270,6 +270,7 @@ CORRECTOR = FedCorr(
     strict_theta=False,
     loss="ce",
     inference_augment=False,
+    gmm_tol=1e-3,
 )
 
 
@@ -330,6 +331,18 @@ def test_number_of_relabelled_samples_is_rounded_down(suspects: int, pi: float, 
     changed = np.flatnonzero(found.labels.numpy() == 0)
     assert len(changed) == count
     assert set(changed) == set(np.argsort(-losses)[:count])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_suspects_after_fine_tuning_are_those_of_that_moment(seed: int):
+    """Samples that were suspected after an earlier pass had another label then."""
+    logits, labels, _, _ = case(seed)
+    earlier = Payload(Suspects(torch.ones(len(labels), dtype=torch.bool), torch.ones(len(labels)).double()))
+    found = corrected(CORRECTOR, "all_confident", logits, labels, None, earlier)
+    probabilities = softmax(logits)
+    expected = (probabilities.argmax(1) != np.array(labels)) & (probabilities.max(1) >= 0.5)
+    assert found.keeps.one(Suspects).mask.tolist() == expected.tolist()
+    assert 0 < expected.sum() < len(labels)
 
 
 @pytest.mark.parametrize("rule", ["top_losses", "all_confident"])
@@ -817,7 +830,7 @@ def test_hyperparameters_of_the_paper(dataset: str, lr: float, theta: float, pi:
     assert cfg["train"] == {**always, "lr": lr, "batch_size": batch_size}
     assert correcting(made) == [("top_losses", "pass"), ("all_confident", "end")]
     assert corrector(made) == replace(CORRECTOR, theta=theta, pi=pi)
-    assert made.exchange["lid"] == Lid(k=20, guard=True, loss="ce", inference_augment=False)
+    assert made.exchange["lid"] == Lid(k=20, guard=True, loss="ce", inference_augment=False, gmm_tol=1e-3)
     first, second, third = made.stages
     assert first.sampler == OnePass(None, "chain")
     assert first.local["adaptive_proximal"] == AdaptiveProximal(5.0, "squared")
@@ -841,7 +854,7 @@ def test_hyperparameters_of_fedprox_in_the_paper(dataset: str, lr: float):
 def test_what_the_released_program_does():
     made, _ = told("dataset=cifar10", "method=fedcorr_released")
     assert made.stages[0].local["adaptive_proximal"] == AdaptiveProximal(5.0, "norm")
-    assert made.exchange["lid"] == Lid(k=20, guard=False, loss="ce_of_softmax", inference_augment=True)
+    assert made.exchange["lid"] == Lid(k=20, guard=False, loss="ce_of_softmax", inference_augment=True, gmm_tol=1e-3)
     assert corrector(made) == replace(
         CORRECTOR, relabel_set="lid_noisy", strict_theta=True, loss="ce_of_softmax", inference_augment=True
     )

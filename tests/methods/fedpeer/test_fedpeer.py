@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flnl.config.schema import Training
 from flnl.core.method import Method
-from flnl.core.parts import Exchange
+from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Payload
 from flnl.core.state import RoundResult
 from flnl.core.step import Step
@@ -262,3 +262,18 @@ def test_it_trains_with_mixup() -> None:
     found = ran(batch=Mixup(1.0, True, None))[-1]
     assert found.metrics["left_out"] == 0
     assert math.isfinite(float(found.state.server.params["scale"]))
+
+
+@pytest.mark.parametrize(
+    ("changed", "lengths", "acts"),
+    [
+        ({}, (5,), True),
+        ({"ramp": True, "ramp_start": 10}, (10,), False),
+        ({"ramp": True, "ramp_start": 10}, (12,), True),
+        ({"ramp": True, "ramp_start": 10, "beta": 0.0}, (5,), True),  # asked for, so nothing to say
+        ({"ramp": True, "ramp_start": 3, "first_stage": 2}, (9, 4), False),
+    ],
+)
+def test_peers_that_never_count_are_told_of(changed: Mapping[str, Any], lengths: tuple[int, ...], acts: bool) -> None:
+    caution = replace(TERM, **changed).caution(Setting({0: 10}, lengths))
+    assert (caution is None) == acts

@@ -15,7 +15,7 @@ from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientTask, Fit
 from flnl.core.model import Model
-from flnl.core.parts import LossTerm
+from flnl.core.parts import LossTerm, Setting
 from flnl.core.streams import stream
 from flnl.data.federation.build import Federation
 from flnl.engine.local.batching import Draws
@@ -347,3 +347,27 @@ def test_a_network_is_left_as_it_was_by_the_received_one() -> None:
         result = LocalTraining(TRAINING, Plain(), terms, None, {})(net, work)
         averages = result.state.terms["flr"]["server"].numpy()
         np.testing.assert_allclose(averages, [softmax(start * x) for x in clients[1].x], rtol=1e-10)
+
+
+# ------------------------------------------------------------------------------------------------- a run too short
+
+
+@pytest.mark.parametrize(
+    ("changed", "lengths", "acts"),
+    [
+        ({"R_w": 50}, (6,), False),
+        ({"R_w": 5}, (6,), True),
+        ({"R_w": 6}, (6,), False),
+        ({"R_w": 50, "lam": 0.0}, (6,), True),  # asked for, so nothing to say
+        ({"R_w": 3, "first_stage": 2}, (6, 3), False),
+        ({"R_w": 3, "first_stage": 2}, (6, 4), True),
+        ({"R_w": 50, "warmup": "server_reg"}, (6,), True),
+    ],
+)
+def test_a_regulariser_that_never_acts_says_so(
+    changed: Mapping[str, Any], lengths: tuple[int, ...], acts: bool
+) -> None:
+    caution = replace(TERM, **changed).caution(Setting({0: 10}, lengths))
+    assert (caution is None) == acts
+    if caution is not None:
+        assert f"{changed['R_w']} rounds (R_w)" in caution

@@ -180,7 +180,8 @@ def test_adaptive_proximal_by_hand(form: str):
 
 
 CLOSED_FORMS: dict[str, tuple[LossTerm, float, Callable[[Tensor], Tensor]]] = {
-    "fedprox": (Proximal(0.1), 0.1 / 2 * SQUARE, lambda d: 0.1 * d),
+    "fedprox": (Proximal(0.1, "squared_half"), 0.1 / 2 * SQUARE, lambda d: 0.1 * d),
+    "fedprox norm": (Proximal(0.1, "norm"), 0.1 * math.sqrt(SQUARE), lambda d: 0.1 * d / math.sqrt(SQUARE)),
     "squared": (AdaptiveProximal(5.0, "squared"), 5 * 0.4 * SQUARE, lambda d: 5 * 0.4 * 2 * d),
     "norm": (AdaptiveProximal(5.0, "norm"), 5 * 0.4 * math.sqrt(SQUARE), lambda d: 5 * 0.4 * d / math.sqrt(SQUARE)),
 }
@@ -224,7 +225,7 @@ def test_norm_skips_the_first_batch_of_an_epoch_and_squared_does_not():
     assert penalty(AdaptiveProximal(5.0, "norm"), LIVE, RECEIVED, number=0)[0] == 0
     assert all((g == 0).all() for g in penalty(AdaptiveProximal(5.0, "norm"), LIVE, RECEIVED, number=0)[1].values())
     assert penalty(AdaptiveProximal(5.0, "squared"), LIVE, RECEIVED, number=0)[0] == pytest.approx(5 * SQUARE)
-    assert penalty(Proximal(1.0), LIVE, RECEIVED, number=0)[0] == pytest.approx(SQUARE / 2)
+    assert penalty(Proximal(1.0, "squared_half"), LIVE, RECEIVED, number=0)[0] == pytest.approx(SQUARE / 2)
 
 
 @pytest.mark.parametrize("form", ["squared", "norm"])
@@ -242,7 +243,7 @@ def test_adaptive_proximal_without_a_level_says_what_is_missing():
 @pytest.mark.parametrize(
     ("term", "expected"),
     [
-        (Proximal(1.0), lambda square: square / 2),
+        (Proximal(1.0, "squared_half"), lambda square: square / 2),
         (AdaptiveProximal(1.0, "squared"), lambda square: square),
         (AdaptiveProximal(1.0, "norm"), math.sqrt),
     ],

@@ -100,6 +100,14 @@ class Draw:
     given: Labels  # [N]
     nominal: NDArray[np.float64] | None  # [K]
 
+    def pooled(self) -> Draw:
+        """The same samples and labels, all of one client; its nominal rate is the mean over samples."""
+        owned = self.owner != LEFT_OUT
+        nominal = None
+        if self.nominal is not None and owned.any():
+            nominal = np.array([self.nominal[self.owner[owned]].mean()])
+        return replace(self, owner=np.where(owned, 0, LEFT_OUT), num_clients=1, nominal=nominal)
+
     def digest(self) -> str:
         """The sha256 of every value."""
         digest = hashlib.sha256(str(self.num_clients).encode())
@@ -126,6 +134,7 @@ def build(
     validation: float = 0.0,
     cache: Path | None = None,
     benchmark: float = 0.0,
+    centralized: bool = False,
 ) -> Federation:
     """Divide a data set among clients and add label noise.
 
@@ -139,6 +148,7 @@ def build(
         validation: share of every client's samples that is held out, rounded down, so that no client loses its last.
         cache: folder where draws are cached; a draw that does not match its checksum is repeated.
         benchmark: share of the test set that the server holds; models are not scored on it.
+        centralized: give everything to one client: the federation's samples with the same labels, the same held out.
 
     Raises:
         UserError: if the parts do not match each other or the data.
@@ -149,6 +159,8 @@ def build(
         drawn = draw(dataset, partition, noise, seed, validation)
         if file is not None:
             _save(file, drawn)
+    if centralized:
+        drawn = drawn.pooled()
     held = np.where(drawn.held_out, LEFT_OUT, drawn.owner)
     return Federation(
         dataset=replace(dataset, given=drawn.given, truth=None),
@@ -212,7 +224,7 @@ def from_config(cfg: DictConfig, cache: Path | None = None) -> Federation:
     parts = construct(cfg.partition), construct(cfg.noise)  # first: their errors appear before data are read
     dataset = construct(cfg.dataset)
     made = dataset() if callable(dataset) else dataset
-    return build(made, *parts, cfg.data_seed, cfg.eval.validation, cache, cfg.eval.benchmark)
+    return build(made, *parts, cfg.data_seed, cfg.eval.validation, cache, cfg.eval.benchmark, cfg.centralized)
 
 
 def _pool(dataset: Dataset, labels: Labels) -> Pool:

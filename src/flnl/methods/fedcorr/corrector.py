@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,11 +12,11 @@ from flnl.core.messages import ClientState, ClientTask, Correction
 from flnl.core.model import Model
 from flnl.core.parts import LabelCorrector
 from flnl.core.payload import Payload
-from flnl.core.ranges import Share
+from flnl.core.ranges import Neutral, Positive, Share
 from flnl.core.stored import stored
 from flnl.methods.fedcorr.exchange import NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
 from flnl.numerics.losses import sample_losses
-from flnl.numerics.mixture import two_gaussians
+from flnl.numerics.mixture import TOLERANCE, two_gaussians
 
 
 @stored("Suspects")
@@ -54,6 +54,7 @@ class FedCorr(LabelCorrector):
     strict_theta: bool
     loss: Literal["ce", "ce_of_softmax"]
     inference_augment: bool
+    gmm_tol: Annotated[Positive, Neutral(TOLERANCE)]
 
     def chosen(self, rule: str, known: Payload, clients: Sequence[int]) -> list[int]:
         """After a pass the noisy clients; at the end of fine-tuning those above κ, or as ``relabel_set`` says."""
@@ -65,20 +66,20 @@ class FedCorr(LabelCorrector):
         return [client for client in clients if bool(ask[client])]
 
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
-        """The corrected labels; keeps the suspected samples, and reports μ̂_k after ``top_losses``."""
+        """The corrected labels; keeps the suspected samples, and reports μ̂_k after ``top_losses``.
+
+        Suspects are those of this correction alone: the labels of earlier ones have changed, or were confirmed, since.
+        """
         labels = task.labels
         logits = network.logits(task.samples, task.stream("relabel augmentation") if self.inference_augment else None)
         confidence, prediction = torch.softmax(logits.double(), dim=1).max(dim=1)
         sure = confidence > self.theta if self.strict_theta else confidence >= self.theta
         if rule == "all_confident":
             change, reports = sure, Payload()
-            before = task.state.extras.get(Suspects)
-            suspects = (
-                (prediction != labels) & sure if before is None else before.mask | ((prediction != labels) & sure)
-            )
+            suspects = (prediction != labels) & sure
         else:
             losses = task.state.extras.one(SampleLosses).values
-            suspects = torch.from_numpy(two_gaussians(losses.numpy()).upper)
+            suspects = torch.from_numpy(two_gaussians(losses.numpy(), self.gmm_tol).upper)
             if self.rank_loss == "global":
                 losses = sample_losses(logits, labels, of_softmax=self.loss == "ce_of_softmax")
             change = sure & _largest(losses, suspects, int(self.pi * int(suspects.sum()) + 1e-9))

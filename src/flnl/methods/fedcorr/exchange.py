@@ -5,7 +5,7 @@ The server never sees a sample: it adds up one number per client and pass, and s
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,13 +13,13 @@ from torch import Tensor
 from flnl.core.findings import EstimatedNoise, Finding, NoisyClients
 from flnl.core.messages import ClientState, ClientTask, Fit, Gathered
 from flnl.core.model import Model
-from flnl.core.parts import Exchange
+from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Payload
-from flnl.core.ranges import PositiveCount
+from flnl.core.ranges import Neutral, Positive, PositiveCount
 from flnl.core.stored import stored
 from flnl.methods.fedcorr.lid import lid_score
 from flnl.numerics.losses import sample_losses
-from flnl.numerics.mixture import two_gaussians
+from flnl.numerics.mixture import TOLERANCE, two_gaussians
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Lid(Exchange):
     guard: bool
     loss: Literal["ce", "ce_of_softmax"]
     inference_augment: bool
+    gmm_tol: Annotated[Positive, Neutral(TOLERANCE)]
 
     def init(self, clients: int) -> LidState:
         """No client is noisy before the first split."""
@@ -96,8 +97,9 @@ class Lid(Exchange):
         none = torch.zeros(clients, dtype=torch.bool)
         return LidState(zero, zero, zero, none, torch.zeros(clients, dtype=torch.int64))
 
-    def caution(self, sizes: Mapping[int, int]) -> str | None:
+    def caution(self, setting: Setting) -> str | None:
         """Warns of clients with at most k samples: their LID does not indicate noise, and may even be reversed."""
+        sizes = setting.sizes
         smallest = min(sizes, key=lambda client: sizes[client])
         if sizes[smallest] > self.k:
             return None
@@ -136,7 +138,7 @@ class Lid(Exchange):
         """Split the clients; clean ones get level 0 (Algorithm 1), noisy ones report theirs next."""
         seen = state.visits > 0
         missed = state.visits.max() / state.visits[seen]  # exactly 1 for all clients, unless some were left out
-        mixture = two_gaussians((state.cumulative[seen] * missed).numpy())
+        mixture = two_gaussians((state.cumulative[seen] * missed).numpy(), self.gmm_tol)
         noisy = torch.zeros_like(state.noisy)
         noisy[seen] = torch.from_numpy(mixture.upper)
         level = torch.where(noisy, state.level, 0.0)

@@ -10,7 +10,8 @@ import torch
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveShare, Share
 from flnl.methods.fedcorr.exchange import NoiseLevels
-from flnl.parts.samplers.uniform import cohort_size, draw_clients
+from flnl.numerics.cohort import cohort_size
+from flnl.parts.samplers.uniform import draw_clients
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.parts import LossTerm
+from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
 from flnl.core.step import Step
 from flnl.methods.fedpeer.exchange import LabelDistribution, OwnDistribution
@@ -128,6 +128,16 @@ class Peer(LossTerm):
             peers = peer_labels(q, step.draw.to(q.device, non_blocking=True))
             return peer_loss(step.logits, step.targets, peers, beta=beta, prob_floor=floor, floor_terms=terms), state
         return cores_loss(step.logits, step.targets, q, beta=beta, prob_floor=floor, floor_terms=terms), state
+
+    def caution(self, setting: Setting) -> str | None:
+        """The ramp of β begins after the last round, so that peers never count."""
+        rounds = sum(setting.lengths[self.first_stage - 1 :])
+        if self.beta == 0 or any(self._beta(round) for round in range(rounds)):
+            return None
+        return (
+            f"method/local=[fedpeer] never acts: β rises after {self.ramp_start} rounds (ramp_start), and the run has "
+            f"{rounds}; raise rounds or lower ramp_start"
+        )
 
     def _beta(self, round: int) -> float:
         if not self.ramp:

@@ -9,7 +9,7 @@ from torch import Tensor
 from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientTask, Fit
 from flnl.core.model import Model
-from flnl.core.parts import LossTerm
+from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
 from flnl.core.step import Step
 from flnl.methods.flr.pseudo_label import (
@@ -125,6 +125,17 @@ class FLR(LossTerm):
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
         """The averages; None after a round without regulariser, which leaves the stored ones as they are."""
         return None if self._at(task.broadcast) is None else state
+
+    def caution(self, setting: Setting) -> str | None:
+        """The regulariser is off in every round: the warm-up on cross-entropy is as long as the run."""
+        rounds, schedule = sum(setting.lengths), self._schedule(1)
+        off = (self._at(Broadcast(round, 1, {}, lengths=setting.lengths)) is None for round in range(rounds))
+        if schedule is None or self.pseudo_label == "vanilla" or not all(off):
+            return None
+        return (
+            f"method/local=[flr] never acts: it begins after {self.R_w} rounds (R_w), and the run has {rounds}; "
+            "raise rounds or lower R_w"
+        )
 
     def _averaged(self, kept: Tensor, logits: Tensor, past: float, first: Tensor) -> Tensor:
         prediction = torch.softmax(logits, dim=1, dtype=kept.dtype)

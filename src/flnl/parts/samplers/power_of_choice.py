@@ -11,8 +11,9 @@ from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveCount, PositiveShare
+from flnl.numerics.cohort import cohort_size
 from flnl.numerics.losses import sample_losses
-from flnl.parts.samplers.uniform import cohort_size, draw_clients
+from flnl.parts.samplers.uniform import draw_clients
 
 
 @dataclass(frozen=True)

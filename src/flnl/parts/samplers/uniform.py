@@ -10,17 +10,9 @@ from flnl.core.errors import UserError
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveShare
 from flnl.core.streams import stream
+from flnl.numerics.cohort import cohort_size
 
 log = logging.getLogger(__name__)
-
-
-def cohort_size(fraction: float, clients: int) -> int:
-    """``max(⌊γN⌋, 1)``, with a tolerance for rounding: in binary, 0.29 · 100 is 28.999….
-
-    >>> cohort_size(0.29, 100)
-    29
-    """
-    return max(int(fraction * clients + 1e-9), 1)
 
 
 def draw_clients(sampling: Sampling, candidates: Sequence[int], count: int) -> list[int]:
