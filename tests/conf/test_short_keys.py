@@ -113,6 +113,7 @@ def test_other_values_follow_only_where_a_file_says_so() -> None:
     names = {"norm": "loss_norm"}
     assert following == {
         ("fedcorr", "loss"): ["corrector.loss"],
+        ("fedcorr", "gmm_tol"): ["corrector.gmm_tol"],
         ("fedcorr", "inference_augment"): ["corrector.inference_augment"],
         ("fedcorr", "kappa"): ["stages.finetune.sampler.kappa"],
         ("feddiv", "mixup_alpha"): ["stages.warmup.batch.alpha"],
