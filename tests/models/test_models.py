@@ -19,6 +19,7 @@ from torchvision import models
 from flnl.core.errors import UserError
 from flnl.models.imagenet import ResNet18ImageNet
 from flnl.models.layers import Classifier, has_batch_norm
+from flnl.models.outputs import output, outputs
 from flnl.models.resnet import ResNet
 
 ROOT = Path(__file__).parents[2]
@@ -493,3 +494,24 @@ def test_imagenet_weights_that_cannot_be_had(offline: Path) -> None:
 def test_nothing_is_downloaded_unless_asked_for(offline: Path) -> None:
     load("none")
     assert not offline.parent.exists()
+
+
+class OwnLayers(nn.Module):
+    """A network of a user's own, with a layer called ``outputs`` and no method of that name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.outputs = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[B, 2]."""
+        logits: Tensor = self.outputs(self.hidden(inputs.flatten(1)))
+        return logits
+
+
+def test_a_layer_called_outputs_is_no_set_of_named_outputs() -> None:
+    network, inputs = OwnLayers(), torch.randn(5, 1, 2, 2)
+    assert set(outputs(network, inputs)) == {"logits"}
+    assert torch.equal(output(network, "logits", inputs), network(inputs))
+    with pytest.raises(LookupError, match="no output 'features'"):
+        output(network, "features", inputs)

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flnl.core.errors import UserError
+from flnl.sweep import listed
 from flnl.tune import __main__ as tune
 from flnl.tune.scores import score
 from flnl.tune.search import optuna_search
@@ -151,3 +153,42 @@ def test_validation_is_scored_on_held_out_samples(tmp_path: Path, monkeypatch: p
         expected = sum(row["validation_accuracy"] for row in rows) / len(rows)
         assert len(rows) < 10
         assert trial.scores[7] == pytest.approx(expected)
+
+
+def test_a_run_that_failed_is_not_run_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rate at which training diverges has no score; the other rate is chosen."""
+    monkeypatch.chdir(tmp_path)
+    launched: list[int] = []
+    launch = listed.launch
+
+    def counted(runs: Sequence[Any], *rest: Any) -> bool:
+        launched.append(len(runs))
+        return launch(runs, *rest)
+
+    monkeypatch.setattr(listed, "launch", counted)
+    tune.tune([*TINY, "train.lr=0.1,1e30", "--seeds", "7", "--", "hydra/launcher=basic"])
+    assert launched == [2]
+    assert "failed" in capsys.readouterr().out
+    (study,) = Tuned.load(tmp_path / "tuned.json").studies
+    assert [trial.scores[7] is None for trial in study.trials] == [False, True]
+    assert study.overrides[-1] == "train.lr=0.1"
+
+
+def test_values_are_shown_as_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brackets are no markup."""
+    trial = Trial({"model.hidden": "[8,8]"}, {1: 0.5})
+    tune.show(Tuned([], "last", [1], [Study({"method/local": "[cross_entropy,fedprox]"}, [], [trial])]))
+    shown = capsys.readouterr().out
+    assert "[8,8]" in shown
+    assert "[cross_entropy,fedprox]" in shown
+
+
+def test_the_share_of_validation_is_an_option() -> None:
+    with pytest.raises(UserError, match="--share"):
+        tune.tune([*TINY, "train.lr=0.1,0.2", "eval.validation=0", "--measure", "validation"])
+    with pytest.raises(UserError, match="--seeds"):
+        tune.tune([*TINY, "train.lr=0.1,0.2", "++seed=3"])

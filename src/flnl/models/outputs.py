@@ -49,8 +49,10 @@ def networks(make: Callable[[], nn.Module], count: int) -> nn.Module:
 
 def outputs(module: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     """All outputs of ``module`` on ``inputs`` by name; only the logits of a module without a method ``outputs``."""
-    several: Callable[[Tensor], dict[str, Tensor]] | None = getattr(module, "outputs", None)
-    return {LOGITS: module(inputs)} if several is None else several(inputs)
+    if not callable(getattr(type(module), "outputs", None)):  # a layer of this name is no method
+        return {LOGITS: module(inputs)}
+    named: dict[str, Tensor] = module.outputs(inputs)  # type: ignore[operator]  # a method, as was just seen
+    return named
 
 
 def output(module: nn.Module, name: str, inputs: Tensor) -> Tensor:

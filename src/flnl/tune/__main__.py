@@ -124,7 +124,9 @@ def tune(arguments: Sequence[str]) -> None:
     launching = list(arguments[len(before) + 1 :])
     options = parser().parse_args(before)
     space = Space.of(_with_share(options.overrides, options.measure, options.share))
-    if any(axis.key == "seed" for axis in space.axes) or any(one.startswith("seed=") for one in space.fixed):
+    if any(axis.key == "seed" for axis in space.axes) or any(
+        one.lstrip("+").startswith("seed=") for one in space.fixed
+    ):
         raise UserError("seeds are given as --seeds 101,102,103")
     runs = Runs(options.seeds, options.measure, launching)
     parts = space.split(options.each)
@@ -141,13 +143,17 @@ def tune(arguments: Sequence[str]) -> None:
 
 
 def _with_share(overrides: Sequence[str], measure: str, share: float) -> list[str]:
-    held_out = [one for one in overrides if one.startswith("eval.validation=")]
-    return [*overrides, f"eval.validation={share}"] if measure == VALIDATION and not held_out else list(overrides)
+    if measure != VALIDATION:
+        return list(overrides)
+    if any(one.lstrip("+").startswith("eval.validation=") for one in overrides):
+        raise UserError("the share that --measure validation holds out is given as --share 0.1")
+    return [*overrides, f"eval.validation={share}"]
 
 
 def _tried(space: Space, runs: Runs, trials: int | None) -> list[Trial]:
-    evaluate = partial(runs.trials, space.fixed)
-    return grid(space, evaluate) if trials is None else optuna_search(space, evaluate, trials)
+    if trials is None:
+        return grid(space, partial(runs.scored, space.fixed))
+    return optuna_search(space, partial(runs.trials, space.fixed), trials)
 
 
 @dataclass(frozen=True)
@@ -166,17 +172,22 @@ class Runs:
             UserError: if a combination makes no run.
         """
         self.launch([(fixed, values) for values in combinations])
+        return self.scored(fixed, combinations)
+
+    def scored(self, fixed: Sequence[str], combinations: Sequence[Values]) -> list[Trial]:
+        """Each combination's trial, from the runs that there are."""
         return [self._trial(fixed, values) for values in combinations]
 
     def launch(self, combinations: Sequence[tuple[Sequence[str], Values]]) -> None:
         """Run what has not finished, in one sweep. Each combination comes with the overrides that it shares.
 
         Raises:
-            UserError: if a combination makes no run.
+            UserError: if a combination makes no run, or the launcher broke down.
         """
         wanted = [self._run(fixed, values, seed) for fixed, values in combinations for seed in self.seeds]
         missing = {run.folder: run for run in wanted if score(self.root / run.folder, self.measure) is None}
-        listed.launch(list(missing.values()), self.root, self.launching, TuneSweep)
+        if not listed.launch(list(missing.values()), self.root, self.launching, TuneSweep):
+            raise UserError("the launcher ended before its runs did; the same command goes on with them")
 
     def _trial(self, fixed: Sequence[str], values: Values) -> Trial:
         folders = {seed: self.root / self._run(fixed, values, seed).folder for seed in self.seeds}
@@ -200,7 +211,7 @@ def _key(overrides: tuple[str, ...]) -> str:
 
 def show(tuned: Tuned) -> None:
     """Print every combination's score, and the command with the chosen values."""
-    console = Console()
+    console = Console(markup=False, highlight=False)
     for study in tuned.studies:
         title = " ".join([*overrides_of(study.each)]) or " ".join(study.fixed)
         grid = Grid(title=title, title_justify="left")

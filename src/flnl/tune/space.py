@@ -84,6 +84,7 @@ class Space:
         Raises:
             UserError: if one of them is no axis of values.
         """
+        keys = list(dict.fromkeys(keys))
         by_key = {axis.key: axis for axis in self.axes if isinstance(axis, Choices)}
         for key in keys:
             if key not in by_key:
