@@ -120,6 +120,7 @@ def _recorded(config: Mapping[str, Any], places: Sequence[Path]) -> DictConfig:
     """
     parts = {group: restored(group, config.get(group), RESULT, places) for group in ("dataset", "partition", "noise")}
     values = {key: config.get(key) for key in ("data_seed", "eval")}
+    values["centralized"] = config.get("centralized", False)  # runs of before there was such a key had none
     if faults := faults_of(values):
         raise UserError(f"{RESULT}: {faults}")
     return OmegaConf.create({**parts, **values})
