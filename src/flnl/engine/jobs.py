@@ -1,4 +1,4 @@
-"""The label-correction job, and the reductions that the round applies to clients' results."""
+"""The label-correction job, and the reduction that aggregates clients' results where they ran."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,12 +36,3 @@ class Reduce:
         """Aggregate the clients with finite models; return every result, with its model only if wanted."""
         value = self.aggregator.block(self.received, [r for r in results if r.finite], self.known)
         return Block(value, results if self.models_wanted else [replace(r, params=None) for r in results])
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Reduction: keep results as they are, for exchanges that judge them on the server before aggregation."""
-
-    def __call__(self, results: list[ClientResult]) -> Block[None, ClientResult]:
-        """Return every result with its model."""
-        return Block(None, results)

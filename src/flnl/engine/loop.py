@@ -4,16 +4,17 @@ A round is one aggregation. Between rounds the loop holds only the state it yiel
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from flnl.config.schema import Training
-from flnl.core.execution import BLOCK, ClientJob, Executor, as_list
+from flnl.core.execution import BLOCK, Block, ClientJob, Executor, as_list
 from flnl.core.messages import (
     Broadcast,
     ClientResult,
+    ClientState,
     ClientTask,
     Combined,
     Correction,
@@ -26,7 +27,7 @@ from flnl.core.parts import Exchange, Sampling, ServerUpdate
 from flnl.core.payload import Params, Payload, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.data.federation.build import Federation
-from flnl.engine.jobs import Correct, Keep, Reduce
+from flnl.engine.jobs import Correct, Reduce
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.sgd import LocalTraining
 
@@ -184,10 +185,8 @@ class _Server:
                 continue
             tasks = [self.task(state, client, stage, stage.exchange) for client in self.clients]
             answers: list[Opened] = self._ask(job, tasks)
-            state = state.counted(
-                bytes_down=_bytes_sent(tasks), bytes_up=sum(size_in_bytes(a.reports) for a in answers)
-            ).keeping({a.client: state.client(a.client).keeping(*a.keeps) for a in answers})
-            state = self._receive(state, {a.client: a.reports for a in answers})
+            kept = {a.client: state.client(a.client).keeping(*a.keeps) for a in answers}
+            state = self._take_in(state, tasks, answers, kept)
         return state
 
     def _sample(self, state: FederatedState, stage: Stage, stage_round: int) -> tuple[FederatedState, list[int]]:
@@ -230,9 +229,11 @@ class _Server:
             stage.exchange,
             settings.observe,
         )
-        watched = any(e.wants_models(t.broadcast) for e in stage.exchange.values() for t in tasks[:1])
-        reduce = Reduce(stage.aggregator, state.server.params, self._known(state), watched)
-        blocks = list(self.run.executor.map(job, tasks, Keep() if _judges(stage) else reduce))
+        reduce: Callable[[list[ClientResult]], Block[Any, ClientResult]] = as_list
+        if not _judges(stage):
+            watched = any(e.wants_models(t.broadcast) for e in stage.exchange.values() for t in tasks[:1])
+            reduce = Reduce(stage.aggregator, state.server.params, self._known(state), watched)
+        blocks = list(self.run.executor.map(job, tasks, reduce))
         return [block.value for block in blocks], [result for block in blocks for result in block.results]
 
     def _finite(self, state: FederatedState, results: Sequence[ClientResult]) -> list[ClientResult]:
@@ -321,15 +322,11 @@ class _Server:
         asked = job.corrector.chosen(job.rule, self._known(state), self.clients)
         tasks = [self.task(state, client, stage, self.run.method.exchange) for client in asked]
         corrections: list[Correction] = self._ask(job, tasks)
-        state = state.counted(
-            bytes_down=_bytes_sent(tasks), bytes_up=sum(size_in_bytes(c.reports) for c in corrections)
-        ).keeping(
-            {
-                c.client: replace(state.client(c.client).keeping(*c.keeps), labels=c.labels, weight=c.weight)
-                for c in corrections
-            }
-        )
-        return self._receive(state, {c.client: c.reports for c in corrections}), asked
+        kept = {
+            c.client: replace(state.client(c.client).keeping(*c.keeps), labels=c.labels, weight=c.weight)
+            for c in corrections
+        }
+        return self._take_in(state, tasks, corrections, kept), asked
 
     def _evaluate(
         self, before: FederatedState, state: FederatedState, *, last_of_stage: bool
@@ -356,6 +353,18 @@ class _Server:
 
     def _ask(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[Any]:
         return [r for block in self.run.executor.map(job, tasks, as_list) for r in block.results]
+
+    def _take_in(
+        self,
+        state: FederatedState,
+        tasks: Sequence[ClientTask],
+        answers: Sequence[Opened | Correction],
+        kept: Mapping[int, ClientState],
+    ) -> FederatedState:
+        """Count the traffic of these tasks, store what clients keep, and pass their reports to the exchanges."""
+        uploaded = sum(size_in_bytes(answer.reports) for answer in answers)
+        state = state.counted(bytes_down=_bytes_sent(tasks), bytes_up=uploaded).keeping(kept)
+        return self._receive(state, {answer.client: answer.reports for answer in answers})
 
     def _of(self, state: FederatedState, name: str) -> Any:
         """The state of the exchange ``name``."""

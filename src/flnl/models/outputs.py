@@ -109,6 +109,9 @@ def outputs_with(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Tenso
 
 def output_with(module: nn.Module, tensors: Mapping[str, Tensor], name: str, inputs: Tensor) -> Tensor:
     """As ``output``, with ``tensors`` in the place of parameters and buffers of these names."""
+    if name == LOGITS:  # a module's own call gives them, without the wrapper
+        logits: Tensor = functional_call(module, dict(tensors), (inputs,))
+        return logits
     tensor: Tensor = _called(module, tensors, name, inputs)
     return tensor
 

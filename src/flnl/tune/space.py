@@ -93,13 +93,8 @@ class Space:
         if not rest:
             raise UserError("nothing to choose from: --each takes every key that has several values")
         combinations = itertools.product(*(by_key[key].values for key in keys))
-        return [
-            (
-                dict(zip(keys, values, strict=True)),
-                Space((*self.fixed, *_overrides(zip(keys, values, strict=True))), rest),
-            )
-            for values in combinations
-        ]
+        chosen = [dict(zip(keys, values, strict=True)) for values in combinations]
+        return [(values, Space((*self.fixed, *overrides_of(values)), rest)) for values in chosen]
 
     def suggested(self, trial: optuna.Trial) -> Values:
         """The values that Optuna suggests for a trial."""
@@ -116,11 +111,7 @@ class Space:
 
 def overrides_of(values: Values) -> list[str]:
     """The overrides that set ``values``."""
-    return _overrides(values.items())
-
-
-def _overrides(pairs: object) -> list[str]:
-    return [f"{key}={value}" for key, value in pairs]  # type: ignore[attr-defined]
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 def _axis(override: Override) -> Choices | Interval:

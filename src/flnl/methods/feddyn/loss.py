@@ -10,7 +10,7 @@ from torch import Tensor
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Part
-from flnl.core.payload import is_running_statistic
+from flnl.core.payload import is_learned
 from flnl.core.ranges import NonNegative, Positive
 from flnl.core.step import Step
 from flnl.numerics.distance import squared_distance
@@ -44,11 +44,7 @@ class FedDyn(LossTerm):
         """At the first visit, ``h`` = 0 and the client's α_k."""
         if state is not None:
             return state
-        learned = {
-            name: torch.zeros_like(p)
-            for name, p in task.broadcast.params.items()
-            if p.is_floating_point() and not is_running_statistic(name)
-        }
+        learned = {name: torch.zeros_like(p) for name, p in task.broadcast.params.items() if is_learned(name, p)}
         share = 1.0 if self.mean_samples is None else self.mean_samples / len(task.samples)
         return {"h": learned, "alpha": next(iter(learned.values())).new_tensor(self.alpha * share)}
 
