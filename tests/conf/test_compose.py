@@ -112,6 +112,13 @@ def test_what_a_protocol_says_of_a_method_reaches_it(method: str, protocol: str)
     }
 
 
+def test_a_proximal_term_in_another_method_takes_what_the_protocol_says_of_it() -> None:
+    words = ["dataset=cifar10", "method=flr", "method/local=[flr,fedprox]"]
+    composed = compose.load(words)
+    assert composed.method.local.fedprox.mu == composed.protocol.fedprox.mu == 1.0
+    assert compose.load([*words, "protocol=digits"]).method.local.fedprox.mu == 0.01  # it says nothing of the term
+
+
 def test_every_data_set_brings_its_protocol_and_both_can_be_replaced() -> None:
     for path in sorted((CONF / "dataset").glob("*.yaml")):
         cfg = compose.load([f"dataset={path.stem}"])

@@ -78,7 +78,7 @@ def pulled(targets: Sequence[float], **sampler: Any) -> list[RoundResult]:
     passes = sampler.pop("passes", 1)
     pixels = [torch.full((1, 1, 1, 1), t) for t in targets]
     dealt = federation(pixels, [torch.zeros(1, dtype=torch.int64)] * len(targets))
-    part = OnePass(**{"fraction": None, "start": "chain", **sampler})
+    part = OnePass(**{"fraction": None, "start": "chain", "cohorts": "partition", **sampler})
     toy = method(stage(local=TOWARD, rounds=None, passes=passes, sampler=part))
     return rounds(toy, dealt, Point(0.0), ONE_STEP, seed=seed)
 
@@ -133,6 +133,19 @@ def test_a_pass_visits_every_client_once(clients: int, fraction: float | None, g
     assert [r.cohort for r in again] != orders[0]
 
 
+def test_cohorts_can_be_drawn_anew_in_each_round_of_a_pass():
+    """As many rounds, no partition: some clients are visited twice, others not at all."""
+    found = [r.cohort for r in pulled([0.0] * 10, fraction=0.3, passes=50, cohorts="independent")]
+    assert len(found) == 50 * 4
+    assert {len(set(cohort)) for cohort in found} == {3}  # the last group of a pass is no smaller
+    first = sorted(k for cohort in found[:4] for k in cohort)
+    assert first != sorted(set(first))
+    visits = np.bincount([k for cohort in found for k in cohort], minlength=10)
+    assert visits.sum() == 600
+    assert visits.min() > 35  # 60 on average, standard deviation 6.5
+    assert len(set(found)) > 60  # of 120 cohorts, so they are no repeated ones
+
+
 def test_a_group_is_averaged_and_handed_on():
     targets, w = [float(k * k) for k in range(20)], 0.0
     for result in pulled(targets, fraction=0.1, passes=2):
@@ -147,7 +160,7 @@ def test_every_client_is_as_likely_to_be_first():
 
 
 def test_clients_without_data_are_no_part_of_a_pass():
-    order = [OnePass(None, "chain")(sampling([0, 2, 5], round=r))[0] for r in range(3)]
+    order = [OnePass(None, "chain", "partition")(sampling([0, 2, 5], round=r))[0] for r in range(3)]
     assert sorted(order) == [0, 2, 5]
 
 
@@ -832,7 +845,7 @@ def test_hyperparameters_of_the_paper(dataset: str, lr: float, theta: float, pi:
     assert corrector(made) == replace(CORRECTOR, theta=theta, pi=pi)
     assert made.exchange["lid"] == Lid(k=20, guard=True, loss="ce", inference_augment=False, gmm_tol=1e-3)
     first, second, third = made.stages
-    assert first.sampler == OnePass(None, "chain")
+    assert first.sampler == OnePass(None, "chain", "partition")
     assert first.local["adaptive_proximal"] == AdaptiveProximal(5.0, "squared")
     assert second.sampler == CleanOnly(cfg["fraction"], 0.1)
     assert third.sampler == Uniform(cfg["fraction"])

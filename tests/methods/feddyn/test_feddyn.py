@@ -326,7 +326,7 @@ def test_the_rate_falls_by_its_factor_from_round_to_round_over_all_stages():
 
 def test_every_round_of_a_chain_of_single_clients_counts_for_the_rate():
     """FedCorr calls each a communication round: three in a pass over three clients, before the next stage's first."""
-    chain = stage(sampler=OnePass(None, "chain"), rounds=None, passes=1, local={"toward": Toward()})
+    chain = stage(sampler=OnePass(None, "chain", "partition"), rounds=None, passes=1, local={"toward": Toward()})
     toy = method(chain, stage(local={"toward": Toward()}, name="second"))
     w, found = 2.0, rounds(toy, targets([5.0, 5.0, 5.0]), Point(2.0), replace(ONE_STEP, lr=0.4, lr_decay=0.7))
     assert [len(r.cohort) for r in found] == [1, 1, 1, 3]

@@ -188,10 +188,14 @@ def posterior_of_clean(losses: Array, by: Filter) -> Array:
 def clean_flags(losses: Array, by: Filter, *, threshold: Share = 0.5, guard: bool = True) -> Mask:
     """The samples that count as clean, bool [n]: those with ``p("clean") ≥ threshold`` (FedDiv, Eq. 7).
 
-    With ``guard``, losses below the clean mean always count as clean.
+    With ``guard``, the flag is monotone in the loss: one below the clean mean is clean, and one above the noisy mean is
+    judged as one at the noisy mean. Without it, variances that differ turn the flags round far from both means.
     """
-    flags = posterior_of_clean(losses, by) >= threshold
-    return flags | (np.asarray(losses) < by.mean[by.clean]) if guard else flags
+    values = np.asarray(losses, np.float64)
+    if not guard:
+        return posterior_of_clean(values, by) >= threshold
+    judged = np.where(np.isfinite(values), np.minimum(values, by.mean[1 - by.clean]), values)
+    return (posterior_of_clean(judged, by) >= threshold) | (values < by.mean[by.clean])
 
 
 # ------------------------------------------------------------------------------------------------------ aggregation

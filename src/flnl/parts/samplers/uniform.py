@@ -4,11 +4,11 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from flnl.core.errors import UserError
 from flnl.core.parts import ClientSampler, Sampling
-from flnl.core.ranges import PositiveShare
+from flnl.core.ranges import Neutral, PositiveShare
 from flnl.core.streams import stream
 from flnl.numerics.cohort import cohort_size
 
@@ -43,10 +43,15 @@ class OnePass(ClientSampler):
     This is FedCorr's fraction scheduling (Sec. 3.2): with groups of one, the model passes from client to client.
     ``fraction=null`` means 1/N. With ``start=parallel_average``, all clients of a pass start from the same model, one
     of the interpretations of Algorithm 1.
+
+    ``cohorts=partition`` divides the clients into groups. ``independent`` draws each group anew, so that a pass has as
+    many rounds but visits some clients repeatedly and others not at all: FedDiv's conversion of iterations to rounds
+    (supplement), and what FedCorr's released code does with groups of more than one.
     """
 
     fraction: PositiveShare | None
     start: Literal["chain", "parallel_average"]
+    cohorts: Annotated[Literal["partition", "independent"], Neutral("partition")]
 
     def __post_init__(self) -> None:
         if self.start == "parallel_average" and self.fraction is not None:
@@ -58,6 +63,8 @@ class OnePass(ClientSampler):
     def __call__(self, sampling: Sampling) -> list[int]:
         """The next group of the current pass."""
         count, size = len(sampling.clients), self.size(len(sampling.clients))
+        if self.cohorts == "independent":
+            return draw_clients(sampling, sampling.clients, size)
         groups = math.ceil(count / size)
         group = sampling.stage_round % groups
         first = sampling.round - group  # global round of the start of this pass; orders differ between stages
