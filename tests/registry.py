@@ -464,7 +464,7 @@ REGISTRY: tuple[Entry, ...] = (
 FLR_WORDS = ("method=flr", "method.R_w=1", *ONE_STAGE)
 """One round of warm-up; from the third of the five rounds on the server's average has a memory."""
 FLR_TERMS = "cross_entropy + flr"
-FLR_PLUS = ("method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr", *THREE_STAGES)
+FLR_PLUS = ("method=flr_plus", *THREE_STAGES)
 
 REGISTRY += (
     Entry("flr", FLR_WORDS, _fedavg(terms=FLR_TERMS)),

@@ -137,7 +137,7 @@ CASES = {
         ("method=fedprox", "method.mu=0.1", "rounds=4"),
     ),
     "flr_plus": (
-        ("method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr", "method.local.flr.lam=0", *FLR_STAGES),
+        ("method=flr_plus", "method.lam=0", *FLR_STAGES),
         ("method=fedcorr", *FLR_STAGES),
     ),
     "flr_elr": (("method=flr", "method.special=elr", *FLR_FOUR), ("method=flr_elr", *FLR_FOUR)),
