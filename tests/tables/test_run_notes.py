@@ -39,6 +39,15 @@ def test_a_record_without_a_count_is_not_short_of_it() -> None:
     assert run_notes.endings({"a": [(Ended("k", 560, {"key": "k"}, {}),)]}) == []
 
 
+def test_the_noise_of_a_column_is_the_mean_of_its_runs_and_a_span_if_rows_have_other_data() -> None:
+    rows: Given = {
+        "FedAvg": [(ended("a", noise_given=0.4), ended("b", noise_given=0.5)), (ended("c", noise_given=0.25),), ()],
+        "FedCorr": [(ended("d", noise_given=0.4), ended("e", noise_given=0.5)), (ended("f", noise_given=0.125),), ()],
+        "not run": [(), (), (ended("g"),)],  # data whose truth is unknown
+    }
+    assert run_notes.realised_noise(rows) == ("45.0", "12.5 to 25.0", "")
+
+
 def test_rows_that_agree_to_the_bit_are_told() -> None:
     """Of three rows two agree in both columns: one in 2^-53 of a loss is another run."""
     columns = ["x", "y"]

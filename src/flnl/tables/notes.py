@@ -12,7 +12,7 @@ from flnl.core.errors import UserError
 from flnl.tables.identity import Identities, Identity
 from flnl.tables.plan import Place, Plan
 from flnl.tables.results import Filled
-from flnl.tables.run_notes import observed
+from flnl.tables.run_notes import with_observations
 from flnl.tables.scaling import Scaling
 from flnl.tables.table import Row, Table
 
@@ -32,7 +32,9 @@ def noted(plan: Plan) -> list[Filled]:
     identities = Identities(plan.root)
     try:
         return [
-            replace(filled, notes=(*_notes(plan, filled.table, layout, identities), *observed(plan, filled, layout)))
+            with_observations(
+                plan, replace(filled, notes=tuple(_notes(plan, filled.table, layout, identities))), layout
+            )
             for filled, layout in zip(plan.filled(), plan.layouts, strict=True)
         ]
     finally:

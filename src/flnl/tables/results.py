@@ -85,3 +85,4 @@ class Filled:
     of_paper: tuple[tuple[int, ...], ...]  # rendered column -> indices of the paper's columns that it merges
     cells: tuple[tuple[Cell, ...], ...]  # [row][rendered column]
     notes: tuple[str, ...]  # of this table at this scale
+    noise: tuple[str, ...] = ()  # percent of wrong given labels in the runs of each rendered column; empty if unknown

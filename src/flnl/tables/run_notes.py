@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 from flnl.config.registry import recorded_name
@@ -46,17 +47,29 @@ Rows = Mapping[
 ]  # by label: the finished runs of each rendered column, in the order of seeds
 
 
-def observed(plan: Plan, filled: Filled, layout: Sequence[Sequence[Place]]) -> Iterator[str]:
-    """The notes of one table of ``plan``; ``layout`` holds its cells by the paper's columns."""
+def with_observations(plan: Plan, filled: Filled, layout: Sequence[Sequence[Place]]) -> Filled:
+    """A table of ``plan`` with notes on its runs and their noise; ``layout`` has its cells by the paper's columns."""
     columns = [column.label for column in filled.columns]
     rows = {
         row.label: [tuple(_ended(plan, places[which[0]])) for which in filled.of_paper]
         for row, places in zip(filled.table.rows, layout, strict=True)
     }
-    yield from endings(rows)
-    yield from alike(columns, rows)
-    yield from estimates(rows)
-    yield from sources(rows)
+    notes = (*filled.notes, *endings(rows), *alike(columns, rows), *estimates(rows), *sources(rows))
+    return replace(filled, notes=notes, noise=realised_noise(rows))
+
+
+def realised_noise(rows: Rows) -> tuple[str, ...]:
+    """Percent of wrong given labels in each column, the mean over seeds: it differs from the nominal rate.
+
+    If rows have different data, as centralized ones may, the smallest and the largest mean.
+    """
+    return tuple(_noise(cells) for cells in zip(*rows.values(), strict=True))
+
+
+def _noise(cells: Sequence[Sequence[Ended]]) -> str:
+    shares = [[run.metrics.get("noise_given") for run in cell] for cell in cells]
+    means = sorted(fmean(numbers) for cell in shares if (numbers := [x for x in cell if isinstance(x, int | float)]))
+    return _span([f"{100 * mean:.1f}" for mean in means]) if means else ""
 
 
 def _ended(plan: Plan, place: Place) -> Iterator[Ended]:

@@ -130,6 +130,13 @@ def test_latex_has_the_same_cells() -> None:
     assert [re.sub(r" +", " ", row) for row in shown] == [re.sub(r" +", " ", row) for row in tables]
 
 
+def test_the_noise_of_the_runs_is_the_last_row() -> None:
+    filled = replace(small(), noise=("44.9", ""))
+    assert "| *wrong given labels, %* | ours | 44.9 | – |\n\n" in md(filled)
+    assert "\\midrule\nwrong given labels, \\% & ours & 44.9 & -- \\\\\n\\bottomrule" in tex(filled)
+    assert "wrong given labels" not in md(replace(small(), noise=("", "")))
+
+
 def test_latex_says_the_scale_and_what_it_changes() -> None:
     text = tex(small())
     assert r"\textbf{Made at scale ``small'' (digits): these are not the paper's conditions.}" in text

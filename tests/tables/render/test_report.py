@@ -174,6 +174,14 @@ def test_every_table_says_under_which_scale_it_was_made(page: Page) -> None:
     assert page.words["li"].count("Images are digits.") == 5
 
 
+def test_the_noise_of_the_runs_is_the_foot_of_a_table(filled: list[Filled], out: Path) -> None:
+    first, *others = filled
+    render([replace(first, noise=("44.9", "45.1", "", "", "")), *others], out)
+    made = Page((out / "report.html").read_text())
+    assert made.words["th"].count("wrong given labels, %") == 1
+    assert [word for word in made.words["span"] if word in ("44.9", "45.1")] == ["44.9", "45.1"]
+
+
 def test_it_can_be_read_without_seeing_it(page: Page) -> None:
     for tag, attrs in page.tags:
         if tag == "th":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flnl.compare.latex import escaped
 from flnl.tables.render.agreement import Agreement
 from flnl.tables.render.phrases import coefficient, of_column, reversals
-from flnl.tables.render.sheet import Entry, Sheet
+from flnl.tables.render.sheet import NOISE, Entry, Sheet
 
 
 def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
@@ -20,6 +20,8 @@ def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
         rows.append(_row(["", "paper", *(escaped(entry.paper) for entry in entries)]))
         if any(entry.difference for entry in entries):
             rows.append(_row(["", "difference", *(escaped(entry.difference) for entry in entries)]))
+    if sheet.noise:
+        rows += [r"\midrule", _row([escaped(NOISE), "ours", *map(escaped, sheet.noise)])]
     lines = [
         r"% needs \usepackage{booktabs}; where it is too wide, put the tabular into a \resizebox of graphicx",
         r"\begin{table}",

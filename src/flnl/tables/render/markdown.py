@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flnl.tables.render.agreement import Agreement
 from flnl.tables.render.phrases import coefficient, of_column, reversals
 from flnl.tables.render.ranking import Ranking
-from flnl.tables.render.sheet import Entry, Sheet
+from flnl.tables.render.sheet import NOISE, Entry, Sheet
 
 
 def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str:
@@ -19,6 +19,8 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str
         rows.append(["", "paper", *(escaped(entry.paper) for entry in entries)])
         if any(entry.difference for entry in entries):
             rows.append(["", "difference", *(escaped(entry.difference) for entry in entries)])
+    if sheet.noise:
+        rows.append([f"*{NOISE}*", "ours", *map(escaped, sheet.noise)])
     parts = [
         f"# {escaped(sheet.title)}",
         f"**{escaped(sheet.scale)}**",

@@ -21,7 +21,7 @@ from flnl.tables.render import drawings, phrases
 from flnl.tables.render.agreement import Agreement
 from flnl.tables.render.evidence import Evidence
 from flnl.tables.render.ranking import Ranking
-from flnl.tables.render.sheet import PLACEHOLDERS, Sheet, counted
+from flnl.tables.render.sheet import NOISE, PLACEHOLDERS, Sheet, counted
 from flnl.tables.results import Cell, Filled, Run, Scale
 
 log = logging.getLogger(__name__)
@@ -224,4 +224,5 @@ def page(scale: Scale, papers: Sequence[Paper], provenance: Mapping[str, str]) -
         counted=counted,
         phrases=phrases,
         unpublished=UNPUBLISHED,
+        noise_heading=NOISE,
     )

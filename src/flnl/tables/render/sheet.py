@@ -14,6 +14,8 @@ from flnl.tables.table import NEVER, Number
 DASH = "–"
 PLACEHOLDERS = {"run": DASH, "partly": DASH, "absent": "not run", "failed": "failed", "missing": "missing", "na": "n/a"}
 """The text of a cell without a number, by its state; a dash if its runs have finished without one."""
+NOISE = "wrong given labels, %"
+"""The heading of the row that says how noisy the data were."""
 MEANINGS = {
     "best": "the maximum over a run's evaluations, an oracle over the test set",
     "last": "at a run's last evaluation",
@@ -56,6 +58,11 @@ class Sheet:
         """The headings of the rendered columns, with the unit."""
         unit = self.filled.table.metric.unit
         return [f"{column.label}, {unit}" if unit else column.label for column in self.filled.columns]
+
+    @property
+    def noise(self) -> list[str]:
+        """The share of wrong given labels in each rendered column, a dash where it is unknown; empty if all are."""
+        return [text or DASH for text in self.filled.noise] if any(self.filled.noise) else []
 
     @cached_property
     def footnotes(self) -> list[str]:
