@@ -155,7 +155,7 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
         UserError: for an unknown group or option.
     """
-    request = parser().parse_args(arguments)
+    request = parser().parse_intermixed_args(arguments)
     methods = [word.removeprefix("method=") for word in request.groups if word.startswith("method=")]
     if methods and (request.markdown or len(methods) < len(request.groups)):
         raise UserError("method=NAME lists a method's short keys: give it alone, or name groups")

@@ -188,7 +188,7 @@ def predict(arguments: Sequence[str]) -> int:
     Raises:
         UserError: for mistakes that the user can correct.
     """
-    request = parser().parse_args(arguments)
+    request = parser().parse_intermixed_args(arguments)
     paths = images_below(request.images)
     from flnl.engine.model_file import ModelFile
 

@@ -20,6 +20,7 @@ from flnl.compare import __main__ as program
 from flnl.compare.runs import find, grouped
 from flnl.compare.table import Table
 from flnl.config.compose import load, resolved
+from flnl.storage.tuned import Reported, Study, Trial, Tuned
 from tests.products.conftest import Commands, Said
 from tests.properties.runs import Ran
 
@@ -162,6 +163,24 @@ def test_a_number_that_only_some_seeds_have_is_said_to_be_so(compared: Commands,
 
 
 # ---------------------------------------------------------------------------------------------------------- groups
+
+
+def test_a_file_of_tuning_stands_for_the_runs_that_it_reports(compared: Commands, tmp_path: Path) -> None:
+    for seed in (1, 2, 7):
+        made(tmp_path / f"multirun/r{seed}", f"seed={seed}", metrics={"last": seed / 10})
+    trial = Trial({"train.lr": "0.1"}, {7: 0.7}, {7: "multirun/r7"})
+    reported = Reported({"last": {1: 0.1, 2: 0.2, 3: None}}, {1: "multirun/r1", 2: "multirun/r2", 3: "multirun/none"})
+    for name, results in (("with", reported), ("without", None)):
+        Tuned([], "last", [7], [Study({}, [], [trial], results)]).save(tmp_path / f"{name}.json")
+    (row,) = cells(compared("with.json"))
+    assert (row["seeds"], row["last, %"]) == ("2", "15.00 ± 7.07")  # the run that tuning scored is not among them
+    answer = compared("without.json")
+    assert answer.code == 2
+    assert "--report" in answer.err
+    (tmp_path / "other.json").write_text("{}")
+    answer = compared("other.json")
+    assert answer.code == 2
+    assert "no file of flnl tune" in answer.err
 
 
 def test_runs_that_differ_in_their_seed_only_are_one_row(compared: Commands, tmp_path: Path) -> None:

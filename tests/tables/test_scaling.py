@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from flnl.core.errors import UserError
+from flnl.storage.tuned import Study, Trial, Tuned
 from flnl.tables.scaling import Scaling, merged
 from flnl.tables.table import Column, Metric, Row, Table
 
@@ -54,6 +56,25 @@ def test_what_a_row_says_of_some_columns_holds_there_alone() -> None:
     some = row("method=m", where=(("noise.kind=asymmetric", ("method.gamma=0.9",)),))
     assert "method.gamma=0.9" in SCALING.resolve(some, Column("c", ("noise.kind=asymmetric",)))
     assert "method.gamma=0.9" not in SCALING.resolve(some, Column("c", ("noise.kind=symmetric",)))
+
+
+def test_what_was_tuned_for_a_method_reaches_its_rows_and_comes_last() -> None:
+    def study(each: str, rate: str) -> Study:
+        key, value = each.split("=")
+        return Study({key: value}, [each], [Trial({"train.lr": "9"}, {1: 0.1}), Trial({"train.lr": rate}, {1: 0.2})])
+
+    tuned = Tuned(
+        ["flnl", "tune", "--each", "method"], "last", [1], [study("method=a", "0.1"), study("method=b", "0.2")]
+    )
+    scaling = SCALING.tuned(tuned)
+    assert scaling.changes == ("Chosen for each method by `flnl tune --each method`: train.lr.",)
+    column = Column("c", ("noise=x", "train.lr=5"))
+    assert scaling.resolve(row("method=a", "method.mu=0"), column)[-3:] == ("train.lr=0.1", "method=a", "method.mu=0")
+    assert "train.lr=0.2" in scaling.resolve(row("method=b"), column)
+    assert "train.lr=5" in scaling.resolve(row("method=c"), column)
+    failed = Tuned([], "last", [1], [Study({"method": "a"}, [], [Trial({"train.lr": "9"}, {1: None})])])
+    with pytest.raises(UserError, match="nothing could be chosen"):
+        SCALING.tuned(failed)
 
 
 def test_what_cannot_be_had_says_why() -> None:

@@ -3,17 +3,19 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 
 from flnl.core.errors import UserError
+from flnl.storage.tuned import Reported, Study, Trial, Tuned, Values
 from flnl.sweep import listed
 from flnl.tune import __main__ as tune
+from flnl.tune.markdown import markdown
 from flnl.tune.scores import score
 from flnl.tune.search import optuna_search
-from flnl.tune.space import Choices, Interval, Space, Values
-from flnl.tune.study import Study, Trial, Tuned
+from flnl.tune.space import Choices, Interval, Space
 
 TINY = (
     *("method=fedavg", "dataset=digits", "dataset.train_size=120", "dataset.test_size=40", "partition.num_clients=4"),
@@ -86,7 +88,9 @@ def test_the_highest_mean_is_chosen_the_first_of_equals_and_no_failed_run() -> N
 
 def test_the_file_holds_everything(tmp_path: Path) -> None:
     trials = [Trial({"lr": "1"}, {1: 0.2, 2: None}, {1: "a", 2: "b"}), Trial({"lr": "2"}, {1: 0.2, 2: 0.3})]
-    tuned = Tuned(["flnl", "tune"], "last", [1, 2], [Study({"method": "x"}, ["method=x"], trials)])
+    reported = Reported({"last": {3: 0.25, 4: None}}, {3: "c", 4: "d"})
+    studies = [Study({"method": "x"}, ["method=x"], trials), Study({"method": "y"}, ["method=y"], trials, reported)]
+    tuned = Tuned(["flnl", "tune"], "last", [1, 2], studies)
     tuned.save(tmp_path / "t.json")
     assert Tuned.load(tmp_path / "t.json") == tuned
     assert json.loads((tmp_path / "t.json").read_text())["studies"][0]["chosen"] == {"lr": "2"}
@@ -139,6 +143,63 @@ def test_finished_runs_are_not_run_again(
         tune.tune([*words, "train.epochs=3"])
     with pytest.raises(UserError, match="--seeds"):
         tune.tune([*TINY, "seed=1,2"])
+
+
+def test_the_choice_is_run_again_under_seeds_that_took_no_part_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "train.lr=0.001,0.2", "--seeds", "7", "--report", "1,2", "--measure", "validation"]
+    words += ["--markdown", "tables.md", "--", "hydra/launcher=basic"]
+    tune.tune(words)
+    (study,) = Tuned.load(tmp_path / "tuned.json").studies
+    assert study.reported is not None
+    assert study.chosen is not None
+    assert set(study.reported.scores) == {"last", "mean_last_10", "best"}
+    for seed in (1, 2):
+        record = json.loads((tmp_path / study.reported.runs[seed] / "result.json").read_text())
+        assert record["config"]["seed"] == seed
+        assert record["config"]["eval"]["validation"] == 0  # the final runs train on all samples
+        assert str(record["config"]["train"]["lr"]) == study.chosen.values["train.lr"]
+        assert record["metrics"]["best"] == study.reported.scores["best"][seed]
+    last = [100 * (score or 0.0) for score in study.reported.scores["last"].values()]
+    shown = f"{fmean(last):.1f} ± {stdev(last):.1f}"
+    assert f"| {shown} |" in (tmp_path / "tables.md").read_text()
+    assert f"last {shown} %" in capsys.readouterr().out
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("result.json")}
+    assert len(before) == 4
+    tune.tune(words)
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("result.json")} == before
+    with pytest.raises(UserError, match="--report 7"):
+        tune.tune([*TINY, "train.lr=0.1,0.2", "--seeds", "7,8", "--report", "1,7"])
+
+
+def test_tables_have_a_row_for_each_value_of_the_first_key_and_columns_for_the_second() -> None:
+    def study(method: str, setting: str, best: float, other: float) -> Study:
+        trials = [Trial({"lr": "0.1"}, {7: best - other, 8: best + other}), Trial({"lr": "0.3"}, {7: 0.1, 8: None})]
+        reported = Reported(
+            {"last": {1: best, 2: best + 0.02}, "best": {1: best, 2: 0.9}, "mean_last_10": {1: 0, 2: 0}}
+        )
+        return Study({"method": method, "setting": setting}, [], trials, reported)
+
+    studies = [study("x", "a", 0.5, 0), study("x", "b", 0.6, 0), study("y", "a", 0.7, 0.1)]
+    assert markdown(Tuned([], "last", [7, 8], studies)) == (
+        "| method | a: last, % | a: best, % | a: lr | b: last, % | b: best, % | b: lr |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        "| x | 51.0 ± 1.4 | 70.0 ± 28.3 | 0.1 | 61.0 ± 1.4 | 75.0 ± 21.2 | 0.1 |\n"
+        "| y | 71.0 ± 1.4 | 80.0 ± 14.1 | 0.1 |  |  |  |\n"
+        "\n"
+        "| method | a: last, % at lr = 0.1 / 0.3 | b: last, % at lr = 0.1 / 0.3 |\n"
+        "| --- | ---: | ---: |\n"
+        "| x | **50.0** / failed | **60.0** / failed |\n"
+        "| y | **70.0** / failed |  |\n"
+    )
+
+
+def test_options_may_stand_between_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="--each noise"):
+        tune.tune(["method=fedavg", "--each", "noise", "train.lr=0.1,0.2", "--seeds", "7"])
 
 
 def test_validation_is_scored_on_held_out_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def parser() -> Parser:
         "runs",
         metavar="RUN_DIR_OR_PATTERN",
         nargs="+",
-        help="runs, folders that contain runs, or quoted patterns (** matches any depth)",
+        help="runs, folders that contain runs, quoted patterns (** matches any depth), or files of flnl tune --report",
     )
     arguments.add_argument("--unfinished", action="store_true", help="also take unfinished runs")
     arguments.add_argument("--sort", metavar="COLUMN", choices=SORTS, default="mean", help=f"one of {', '.join(SORTS)}")
@@ -69,7 +69,7 @@ def compare(arguments: Sequence[str]) -> None:
     Raises:
         UserError: for mistakes that the user can correct.
     """
-    request = parser().parse_args(arguments)
+    request = parser().parse_intermixed_args(arguments)
     check_figure(request.figure)
     rows = grouped(find(request.runs, unfinished=request.unfinished))
     table = Table.of(rows, request.sort, with_status=request.unfinished)

@@ -18,6 +18,7 @@ from flnl.core.terminal import print_line
 from flnl.storage import order
 from flnl.storage.lines import damage
 from flnl.storage.records import RESULT, read_record
+from flnl.storage.tuned import Tuned
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def find(names: Sequence[str], *, unfinished: bool = False) -> list[Run]:
     """Find the finished runs in and below folders; runs that are left out are named in a note.
 
     Args:
-        names: folders, or patterns of folders.
+        names: folders, patterns of folders, or files of ``flnl tune``.
         unfinished: whether to include unfinished runs.
 
     Returns:
@@ -172,12 +173,27 @@ def _folders(name: str) -> Iterator[Path]:
 def _below(top: Path) -> Iterator[Path]:
     if top.name == RESULT:
         yield top.resolve().parent
+    elif top.is_file() and top.suffix == ".json":
+        yield from _reported(top)
     elif top.is_dir():
         for folder, inner, files in os.walk(top.resolve()):
             inner.sort()
             if RESULT in files:
                 inner.clear()
                 yield Path(folder)
+
+
+def _reported(file: Path) -> Iterator[Path]:
+    """The runs of a file of ``flnl tune`` whose results it reports.
+
+    Raises:
+        UserError: if it is no such file, or reports none.
+    """
+    reported = [study.reported for study in Tuned.load(file).studies if study.reported is not None]
+    if not reported:
+        raise UserError(f"{file} reports no results: repeat its command with --report 1,2,3,4,5")
+    for each in reported:
+        yield from (Path(folder).resolve() for folder in each.runs.values() if (Path(folder) / RESULT).exists())
 
 
 def _read(folder: Path) -> Run | None:

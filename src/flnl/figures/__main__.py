@@ -28,7 +28,7 @@ def redraw(arguments: Sequence[str]) -> None:
     Raises:
         UserError: for a folder without a record, before anything is drawn.
     """
-    request = parser().parse_args(arguments)
+    request = parser().parse_intermixed_args(arguments)
     from flnl.figures.drawing import FOLDER, save
     from flnl.figures.record import read
 

@@ -1,6 +1,7 @@
 """The papers' tables, our numbers beside theirs: list the tables, plan and run missing runs, render results.
 
-    flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [out=FOLDER] [-- OVERRIDE ...]
+    flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [tuned=FILE] [out=FOLDER]
+        [-- OVERRIDE ...]
 
 Modules that take seconds to import are imported only when something is run.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from flnl.cli import guard
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
+from flnl.storage.tuned import Tuned
 from flnl.tables import load
 from flnl.tables.cost import Estimate, estimate
 from flnl.tables.plan import Count, Plan
@@ -24,14 +26,14 @@ from flnl.tables.table import Table
 VERBS = ("list", "plan", "run", "render")
 LAUNCHING = ("plan", "run")
 """The verbs that take overrides after ``--``: how runs are launched."""
-OPTIONS = ("scale", "seeds", "out")
+OPTIONS = ("scale", "seeds", "tuned", "out")
 RESULTS = Path("results")
 MOST_SEEDS = 1000
 """A larger number of seeds is refused as a mistake: every cell's configuration is composed once for each seed."""
 MINUTE, HOUR = 60.0, 3600.0
 
 USAGE = """\
-flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [out=FOLDER] [-- OVERRIDE ...]
+flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [tuned=FILE] [out=FOLDER] [-- OVERRIDE ...]
 The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
   list    list the tables
@@ -42,6 +44,8 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
   scale   {scales}; conf/scale/ says what each changes
   seeds   number of seeds, instead of the scale's
+  tuned   a file of flnl tune: rows with the overrides that it names by --each get the values that it chose,
+          and the folder of results is results/SCALE_tuned
 
 After --, overrides set how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
 hydra.launcher.n_jobs=4 for the default joblib, executor=ray, device=cpu.
@@ -57,6 +61,7 @@ class Request:
     every: tuple[Table, ...]  # all readable tables
     scale: str
     seeds: int | None
+    tuned: Tuned | None
     out: Path
     overrides: tuple[str, ...]
     warned: set[str] = field(default_factory=set)  # warnings already printed
@@ -73,7 +78,10 @@ class Request:
 
     def plan_of(self, tables: Sequence[Table]) -> Plan:
         """The plan of ``tables`` at the scale."""
-        plan = Plan(tables, load.scaling(self.scale), self.seeds, every=self.every)
+        scaling = load.scaling(self.scale)
+        if self.tuned is not None:
+            scaling = scaling.tuned(self.tuned)
+        plan = Plan(tables, scaling, self.seeds, every=self.every)
         self.warn(plan.wrong)
         return plan
 
@@ -119,7 +127,8 @@ def parse(arguments: Sequence[str]) -> Request:
         every,
         scale,
         None if seeds is None else int(seeds),
-        Path(options["out"]) if "out" in options else RESULTS / scale,
+        Tuned.load(Path(options["tuned"])) if "tuned" in options else None,
+        Path(options["out"]) if "out" in options else RESULTS / (f"{scale}_tuned" if "tuned" in options else scale),
         overrides,
     )
     request.warn(wrong)

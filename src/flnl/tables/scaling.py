@@ -2,20 +2,30 @@
 
 The overrides of a scale come after the column's experiment and before all other overrides of the column and the row: a
 scale replaces data, protocol and network, and keeps partition, noise and method. It can also replace single overrides
-of a table, and declare overrides unavailable, which makes their cells ``n/a``.
+of a table, and declare overrides unavailable, which makes their cells ``n/a``. What ``flnl tune`` chose comes last.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tables.results import Scale
 from flnl.tables.table import Column, Row, Table
 
 FIRST = ("experiment",)
 """Groups whose choice comes before a scale's overrides."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Overrides that were chosen for the cells that have all overrides of ``when``."""
+
+    when: frozenset[str]
+    overrides: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,21 @@ class Scaling:
     instead: Mapping[str, tuple[str, ...]]  # an override of a table -> its replacements
     unavailable: Mapping[str, str]  # an override, or a pattern of overrides -> why it is unavailable here
     papers: bool = False  # whether the conditions are the papers'
+    chosen: tuple[Chosen, ...] = ()
+
+    def tuned(self, tuned: Tuned) -> Scaling:
+        """The scale with what ``flnl tune`` chose.
+
+        Raises:
+            UserError: if nothing was chosen in one of its studies.
+        """
+        chosen = [
+            Chosen(frozenset(overrides_of(study.each)), tuple(overrides_of(study.choice.values)))
+            for study in tuned.studies
+        ]
+        keys = ", ".join(dict.fromkeys(_key(override) for one in chosen for override in one.overrides))
+        change = f"Chosen for each method by `{shlex.join(tuned.command)}`: {keys}."
+        return replace(self, changes=(*self.changes, change), chosen=tuple(chosen))
 
     def of(self, table: Table, seeds: int | None = None) -> Scale:
         """The description of this scale for ``table``.
@@ -67,7 +92,8 @@ class Scaling:
         """
         replaced = [new for old in cell_overrides(row, column) for new in self.instead.get(old, (old,))]
         first = [override for override in replaced if _key(override) in FIRST]
-        return _last(first + list(self.overrides) + [override for override in replaced if override not in first])
+        chosen = [new for one in self.chosen if one.when <= set(cell_overrides(row, column)) for new in one.overrides]
+        return _last(first + list(self.overrides) + [one for one in replaced if one not in first] + chosen)
 
 
 def cell_overrides(row: Row, column: Column) -> list[str]:

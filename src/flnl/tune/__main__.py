@@ -1,8 +1,10 @@
 """Choose hyperparameters on seeds, or on samples, that are kept out of the results.
 
-    flnl tune KEY=VALUE ... KEY=VALUE,VALUE ... [--each KEY] [--seeds 101,102,103] [--measure last] [--out FILE]
+    flnl tune KEY=VALUE ... KEY=VALUE,VALUE ... [--each KEY] [--seeds 101,102,103] [--measure last]
+        [--report 1,2,3,4,5] [--out FILE] [--markdown FILE]
 
-Keys with several values are the axes of a grid. With ``--trials N`` Optuna searches them, and intervals too.
+Keys with several values are the axes of a grid. With ``--trials N`` Optuna searches them, and intervals too. With
+``--report`` the chosen combination is then run under other seeds, whose results are those to publish.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ from __future__ import annotations
 import shlex
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -26,13 +28,15 @@ from flnl.config.check import check_config
 from flnl.config.identity import run_key
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
+from flnl.storage.output_file import write_output
 from flnl.storage.records import SWEEPS
+from flnl.storage.tuned import Reported, Study, Trial, Tuned, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun, ListedSweep
-from flnl.tune.scores import MEASURES, VALIDATION, score
+from flnl.tune.markdown import markdown, spread
+from flnl.tune.scores import MEASURES, RESULT, VALIDATION, score
 from flnl.tune.search import grid, optuna_search
-from flnl.tune.space import Space, Values, overrides_of
-from flnl.tune.study import Study, Trial, Tuned
+from flnl.tune.space import Space
 
 ROOT = SWEEPS / "tune"
 FILE = Path("tuned.json")
@@ -73,6 +77,13 @@ def parser() -> Parser:
         "--seeds", metavar="N,N", type=_seeds, default=SEEDS, help="seeds to average over, by default 101,102,103"
     )
     options.add_argument(
+        "--report",
+        metavar="N,N",
+        type=_seeds,
+        default=(),
+        help="seeds under which the choice is run afterwards; their results go into the file",
+    )
+    options.add_argument(
         "--measure",
         metavar="NAME",
         choices=MEASURES,
@@ -88,6 +99,7 @@ def parser() -> Parser:
     options.add_argument(
         "--out", metavar="FILE", type=Path, default=FILE, help=f"all scores and the choice, by default {FILE}"
     )
+    options.add_argument("--markdown", metavar="FILE", type=Path, help="write tables of results and scores to FILE")
     return options
 
 
@@ -122,22 +134,29 @@ def tune(arguments: Sequence[str]) -> None:
     """
     before = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     launching = list(arguments[len(before) + 1 :])
-    options = parser().parse_args(before)
+    options = parser().parse_intermixed_args(before)
     space = Space.of(_with_share(options.overrides, options.measure, options.share))
     if any(axis.key == "seed" for axis in space.axes) or any(
         one.lstrip("+").startswith("seed=") for one in space.fixed
     ):
         raise UserError("seeds are given as --seeds 101,102,103")
+    if shared := set(options.seeds) & set(options.report):
+        raise UserError(f"--report {min(shared)}: this seed takes part in the choice; --seeds and --report share none")
     runs = Runs(options.seeds, options.measure, launching)
     parts = space.split(options.each)
     listed.check(parts[0][1].fixed, launching, "write it before --")
     if options.trials is None:  # every run of every study in one sweep
         runs.launch([(part.fixed, values) for _, part in parts for values in part.grid()])
     studies = [Study(each, part.fixed, _tried(part, runs, options.trials)) for each, part in parts]
+    if options.report:
+        studies = runs.reported(studies, options.report)
     tuned = Tuned(["flnl", "tune", *arguments], options.measure, options.seeds, studies)
     tuned.save(options.out)
     show(tuned)
     print_line(str(options.out))
+    if options.markdown is not None:
+        write_output(options.markdown, markdown(tuned).encode())
+        print_line(str(options.markdown))
     if any(study.chosen is None for study in studies):
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
 
@@ -148,6 +167,10 @@ def _with_share(overrides: Sequence[str], measure: str, share: float) -> list[st
     if any(one.lstrip("+").startswith("eval.validation=") for one in overrides):
         raise UserError("the share that --measure validation holds out is given as --share 0.1")
     return [*overrides, f"eval.validation={share}"]
+
+
+def _without_share(overrides: Sequence[str]) -> list[str]:
+    return [one for one in overrides if not one.startswith("eval.validation=")]
 
 
 def _tried(space: Space, runs: Runs, trials: int | None) -> list[Trial]:
@@ -185,7 +208,36 @@ class Runs:
             UserError: if a combination makes no run, or the launcher broke down.
         """
         wanted = [self._run(fixed, values, seed) for fixed, values in combinations for seed in self.seeds]
-        missing = {run.folder: run for run in wanted if score(self.root / run.folder, self.measure) is None}
+        self._complete(wanted, self.measure)
+
+    def reported(self, studies: Sequence[Study], seeds: Sequence[int]) -> list[Study]:
+        """The studies with the results of what they chose under ``seeds``, with no samples held out.
+
+        Raises:
+            UserError: if the launcher broke down.
+        """
+        wanted = {
+            number: {seed: self._run(_without_share(study.fixed), study.chosen.values, seed) for seed in seeds}
+            for number, study in enumerate(studies)
+            if study.chosen is not None
+        }
+        self._complete([run for of_study in wanted.values() for run in of_study.values()], RESULT)
+        return [
+            replace(study, reported=self._reported(wanted[number])) if number in wanted else study
+            for number, study in enumerate(studies)
+        ]
+
+    def _reported(self, runs: Mapping[int, ListedRun]) -> Reported:
+        folders = {seed: self.root / run.folder for seed, run in runs.items()}
+        scores = {
+            measure: {seed: score(folder, measure) for seed, folder in folders.items()}
+            for measure in MEASURES
+            if measure != VALIDATION
+        }
+        return Reported(scores, {seed: str(folder) for seed, folder in folders.items()})
+
+    def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:
+        missing = {run.folder: run for run in wanted if score(self.root / run.folder, measure) is None}
         if not listed.launch(list(missing.values()), self.root, self.launching, TuneSweep):
             raise UserError("the launcher ended before its runs did; the same command goes on with them")
 
@@ -228,6 +280,9 @@ def show(tuned: Tuned) -> None:
         console.print(grid)
         if study.chosen is not None:
             print_line(f"flnl {shlex.join(study.overrides)}")
+        if study.reported is not None:
+            results = (f"{name} {spread(by_seed)} %" for name, by_seed in study.reported.scores.items())
+            print_line(f"over seeds {', '.join(map(str, study.reported.runs))}: {', '.join(results)}")
 
 
 def _percent(value: float | None) -> str:

@@ -11,8 +11,10 @@ from flnl.storage.lines import METRICS
 from flnl.storage.records import read_record
 
 VALIDATION = "validation"
+RESULT = "last"
+"""The measure that every finished run has."""
 MEASURES = {
-    "last": "test accuracy at the end",
+    RESULT: "test accuracy at the end",
     "mean_last_10": "mean test accuracy of the last ten evaluations",
     "best": "best test accuracy of all evaluations (an oracle over the test set)",
     VALIDATION: "mean accuracy of the last ten evaluations on held-out samples with noisy labels",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flnl.core.errors import UserError
-from flnl.tune.space import Space, Values
-from flnl.tune.study import Trial
+from flnl.storage.tuned import Trial, Values
+from flnl.tune.space import Space
 
 Evaluate = Callable[[Sequence[Values]], list[Trial]]
 """Runs some combinations of values under every seed."""

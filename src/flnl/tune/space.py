@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,10 @@ from hydra.errors import HydraException
 
 from flnl.cli import explain
 from flnl.core.errors import UserError
+from flnl.storage.tuned import Values, overrides_of
 
 if TYPE_CHECKING:
     import optuna
-
-Values = Mapping[str, str]
-"""The value of each axis as an override writes it, by key."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +105,6 @@ class Space:
             else:
                 values[axis.key] = f"{trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log):.4g}"
         return values
-
-
-def overrides_of(values: Values) -> list[str]:
-    """The overrides that set ``values``."""
-    return [f"{key}={value}" for key, value in values.items()]
 
 
 def _axis(override: Override) -> Choices | Interval:

@@ -1,4 +1,4 @@
-"""Trials, their scores, the choice, and the file that holds all of it."""
+"""The file that ``flnl tune`` writes: trials, their scores, what was chosen, and the results of the choice."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from typing import Any
 
 from flnl.core.errors import UserError
 from flnl.storage.output_file import write_output
-from flnl.tune.space import Values, overrides_of
 
 FORMAT = 1
+
+Values = Mapping[str, str]
+"""The value of each key as an override writes it."""
+
+
+def overrides_of(values: Values) -> list[str]:
+    """The overrides that set ``values``."""
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 @dataclass(frozen=True)
@@ -42,12 +49,21 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Reported:
+    """The chosen combination under seeds that took no part in the choice. A run that failed has no score."""
+
+    scores: Mapping[str, Mapping[int, float | None]]  # by measure and seed
+    runs: Mapping[int, str] = field(default_factory=dict)  # folders, by seed
+
+
+@dataclass(frozen=True)
 class Study:
-    """What was tried for one command, in order, and what was chosen."""
+    """What was tried for one command, in order, what was chosen, and the results of the choice if they were asked."""
 
     each: Values  # the values of the keys that were gone through, one study for each combination
     fixed: Sequence[str]  # overrides of every trial
     trials: Sequence[Trial]
+    reported: Reported | None = None
 
     @property
     def chosen(self) -> Trial | None:
@@ -59,20 +75,29 @@ class Study:
         return best
 
     @property
-    def overrides(self) -> list[str]:
-        """The command's overrides with the chosen values.
+    def choice(self) -> Trial:
+        """The chosen trial.
 
         Raises:
             UserError: if nothing could be chosen.
         """
         if self.chosen is None:
             raise UserError("nothing could be chosen: every combination has a run that failed")
-        return [*self.fixed, *overrides_of(self.chosen.values)]
+        return self.chosen
+
+    @property
+    def overrides(self) -> list[str]:
+        """The command's overrides with the chosen values.
+
+        Raises:
+            UserError: if nothing could be chosen.
+        """
+        return [*self.fixed, *overrides_of(self.choice.values)]
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The file ``tuned.json``: how was chosen, and every study."""
+    """The file: how was chosen, and every study."""
 
     command: Sequence[str]
     measure: str
@@ -104,7 +129,12 @@ class Tuned:
             if text["format"] != FORMAT:
                 raise ValueError(f"format {text['format']}")
             studies = [
-                Study(entry["each"], entry["fixed"], [_trial(row) for row in entry["trials"]])
+                Study(
+                    entry["each"],
+                    entry["fixed"],
+                    [_trial(row) for row in entry["trials"]],
+                    None if entry["reported"] is None else _reported(entry["reported"]),
+                )
                 for entry in text["studies"]
             ]
             return cls(text["command"], text["measure"], text["seeds"], studies)
@@ -115,7 +145,13 @@ class Tuned:
 
 
 def _trial(row: Mapping[str, Any]) -> Trial:
-    def by_seed(name: str) -> dict[int, Any]:
-        return {int(seed): value for seed, value in row[name].items()}
+    return Trial(row["values"], _by_seed(row["scores"]), _by_seed(row["runs"]))
 
-    return Trial(row["values"], by_seed("scores"), by_seed("runs"))
+
+def _reported(entry: Mapping[str, Any]) -> Reported:
+    scores = {measure: _by_seed(values) for measure, values in entry["scores"].items()}
+    return Reported(scores, _by_seed(entry["runs"]))
+
+
+def _by_seed(values: Mapping[str, Any]) -> dict[int, Any]:
+    return {int(seed): value for seed, value in values.items()}
