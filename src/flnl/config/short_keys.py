@@ -11,8 +11,8 @@ So ``method.mu`` reads as the part's value. Once it is set, be it on the command
 file, ``connect`` turns the reference round: the part's key becomes ``${method.mu}``.
 
 Both are names of one value, so the last one to be set counts, as for any key: of two files the one that Hydra composes
-later (an experiment after the method's file), and the command line after all files. Where one file, or the command line,
-sets both, they must be equal.
+later (an experiment after the method's file), and the command line after all files. Where one file, or the command
+line, sets both, they must be equal.
 """
 
 from __future__ import annotations
@@ -113,6 +113,11 @@ def without_declarations(cfg: DictConfig) -> DictConfig:
 def shortest(cfg: DictConfig, key: str) -> str:
     """The short key of a part's key where there is one, or else the key itself."""
     return next((f"method.{name}" for name, target in declared(cfg).items() if target == key), key)
+
+
+def shortened(cfg: DictConfig, text: str) -> str:
+    """A message with short keys in the place of parts' own keys, where the method in use declares them."""
+    return re.sub(r"\bmethod(?:\.\w+){2,}", lambda key: shortest(cfg, key[0]), text)
 
 
 def _not_chosen(cfg: DictConfig, target: str) -> str:
