@@ -76,14 +76,14 @@ class LossTerm(Part, Protocol):
     fits_labels: ClassVar[bool] = False
     """Whether the term learns from labels; each stage needs at least one such term."""
     rowwise: ClassVar[bool] = False
-    """Whether the term returns per-sample losses, each of which depends only on its row's logits, targets and labels;
+    """Whether the term returns per-sample losses, each of which depends only on its row's outputs, targets and labels;
     then one call can handle the rows of many clients."""
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
         """The client's state at the start of a visit, before the first step; called for one client after another.
 
-        ``state`` is the result of ``finish`` at the previous visit, None before the first. ``network.received(task)``
-        gives the received model's outputs.
+        ``state`` is the result of ``finish`` at the previous visit, None before the first. The network holds the
+        received model; ``network.received(task)`` gives its outputs, and again in ``finish`` without another pass.
         """
         return state
 
