@@ -156,7 +156,7 @@ class Wanting:
     share: float = 0.15 * 3
 
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
-        assert self in stage
+        assert any(part is self for part in stage)
         return self.wants
 
     def caution(self, setting: Setting) -> str | None:

@@ -125,7 +125,8 @@ def _places(overrides: Sequence[str]) -> list[Path]:
     places = folders()
     for override in overrides:
         if override.startswith(f"{SEARCH_PATH}="):
-            for place in OverridesParser.create().parse_override(override).value() or ():
+            added: Any = OverridesParser.create().parse_override(override).value()
+            for place in added or ():
                 schema, _, path = str(place).rpartition("://")
                 places += _paths(schema or "file", path)
     return list(dict.fromkeys(place.resolve() for place in places))

@@ -16,7 +16,7 @@ from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.step import Step
 from flnl.data.federation.build import Federation
 from flnl.data.images import TensorImages
@@ -471,11 +471,11 @@ class OfOneClient(LossTerm):
     """Says that rows are alone, and reads what belongs to one client, or is no row."""
 
     rowwise: ClassVar[bool] = True
-    reads: str  # type: ignore[misc]
+    path: str
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         value: Any = step
-        for name in self.reads.split("."):
+        for name in self.path.split("."):
             value = getattr(value, name)
         other = value() if callable(value) else value
         return step.logits.sum(1) + (other is None), state
@@ -693,7 +693,12 @@ def test_a_term_has_the_network_at_both_ends_and_it_is_loaded_only_if_it_looks(
     agree(net, job(terms={"ends": AtBothEnds(looks)}), given, caplog)
     loads: list[object] = []
     load = net.load
-    monkeypatch.setattr(net, "load", lambda params: (loads.append(params), load(params)))
+
+    def counted(params: Params) -> None:
+        loads.append(params)
+        load(params)
+
+    monkeypatch.setattr(net, "load", counted)
     results(Stacked(net, 15, 1.0), job(terms={"ends": AtBothEnds(looks)}), given)
     assert len(loads) == (2 * len(given) if looks else 0)
 
