@@ -12,7 +12,7 @@ from flnl.config.short_keys import shortened
 from flnl.core.errors import UserError
 from flnl.core.method import Correcting as CorrectingStage
 from flnl.core.method import Method, Stage, assemble
-from flnl.core.parts import Exchange, LabelCorrector, Part, Setting
+from flnl.core.parts import Exchange, LabelCorrector, Setting
 from flnl.methods.fedes.exchange import CriticalityRanks
 from flnl.parts.batches import Mixup
 from flnl.run import progress
@@ -155,7 +155,7 @@ class Wanting:
     wants: Sequence[str] = ()
     share: float = 0.15 * 3
 
-    def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
+    def lacks(self, stage: Sequence[Any]) -> Sequence[str]:
         assert any(part is self for part in stage)
         return self.wants
 
