@@ -24,7 +24,7 @@ from flnl.core.method import Method, Stage, assemble
 from flnl.core.parts import Exchange, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.state import FederatedState, RoundResult
-from flnl.core.step import MiniBatch, Step
+from flnl.core.step import Step
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.data.images import TensorImages
@@ -211,7 +211,7 @@ def step(
     inputs = torch.zeros(1, 1) if logits is None else logits
     size = len(inputs)
     labels = torch.zeros(size, dtype=torch.int64)
-    data = MiniBatch(
+    return Step(
         inputs=inputs,
         labels=labels,
         targets=labels if targets is None else targets,
@@ -221,9 +221,11 @@ def step(
         number=number,
         unmixed=inputs,
         mixing=None,
+        passes=network(nn.Identity()).passes(Broadcast(0, 1, {})),
+        params=params or {},
+        broadcast=Broadcast(0, 1, received or {}, extras or Payload()),
+        kept=Payload(),
     )
-    passes = network(nn.Identity()).passes(Broadcast(0, 1, {}))
-    return Step(data, passes, params or {}, Broadcast(0, 1, received or {}, extras or Payload()), Payload())
 
 
 # ------------------------------------------------------------------------------------------------------------ runs

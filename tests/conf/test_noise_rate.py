@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from flnl.config import compose, given
+from flnl.config.check import check_config
 from flnl.core.errors import UserError
 from tests.properties.runs import run
 from tests.registry import TINY
@@ -46,3 +47,17 @@ def test_the_record_lists_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert record["given"] == {"method.local.fedprox.mu": 0.25}
     assert "is given the noise rate: method.local.fedprox.mu=0.25" in capsys.readouterr().err
     assert "given" not in run([*TINY, "method=fedprox", "rounds=1"], tmp_path / "other").record
+
+
+def test_it_is_found_in_lists_and_in_sections_of_lists(tmp_path: Path) -> None:
+    lists = "+method.local.fedprox.rates=[0.1,${noise_rate:},[{low: ${noise_rate:}}]]"
+    cfg = compose.load(["method=fedprox", "noise=symmetric", "noise.eta=0.25", lists])
+    key = "method.local.fedprox.rates"
+    assert given.noise_rates(cfg) == {f"{key}.1": 0.25, f"{key}.2.0.low": 0.25}
+
+
+def test_a_key_that_is_referred_to_in_a_list_is_read() -> None:
+    words = ["method=feddiv", "+method.first=1", "method.mixup_stages=[${method.first}]"]
+    check_config(compose.load(words))
+    with pytest.raises(UserError, match=r"method\.first: no part of method=feddiv reads it"):
+        check_config(compose.load(words[:2]))

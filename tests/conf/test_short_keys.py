@@ -212,12 +212,15 @@ def test_a_word_about_a_parts_own_key_stands_against_a_file() -> None:
 # ------------------------------------------------------------------------------------------------ methods of one's own
 
 
-def mine(folder: Path, method: str, *words: str) -> DictConfig:
-    """The configuration with a method of one's own, from a folder on the search path."""
+def mine(folder: Path, method: str, *words: str, experiment: str = "mu: 0.7") -> DictConfig:
+    """The configuration with a method of one's own, from a folder on the search path.
+
+    ``experiment=tried`` sets the values ``experiment`` of the method.
+    """
     (folder / "method").mkdir(exist_ok=True)
     (folder / "method" / "mine.yaml").write_text(method)
     (folder / "experiment").mkdir(exist_ok=True)
-    (folder / "experiment" / "tried.yaml").write_text("# @package _global_\nmethod:\n  mu: 0.7\n")
+    (folder / "experiment" / "tried.yaml").write_text(f"# @package _global_\nmethod:\n  {experiment}\n")
     words = ("method=mine", *words, f"hydra.searchpath=[file://{folder}]")
     with initialize_config_dir(str(resolvers.CONF), version_base="1.3"):
         cfg = composed_by_hydra("config", overrides=list(words))
@@ -240,6 +243,42 @@ def test_an_experiment_and_the_command_line_set_them_after_the_method(tmp_path: 
     assert mine(tmp_path, VARIANT, "experiment=tried", "method.mu=0.9").method.local.fedprox.mu == 0.9
     own = mine(tmp_path, VARIANT, "experiment=tried", "method.local.fedprox.mu=0.8").method
     assert own.mu == own.local.fedprox.mu == 0.8
+
+
+OWN, SHORT = "local: {fedprox: {mu: 0.6}}\n", "mu: 0.5\n"
+DECLARES = """defaults: [parts/default@_here_, override local: [cross_entropy, fedprox], _self_]
+name: mine
+like: fedprox
+short: &short
+  mu: ${method.local.fedprox.mu}
+<<: *short
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "experiment", "mu"),
+    [
+        (VARIANT + SHORT, OWN, 0.6),
+        (VARIANT + OWN, SHORT, 0.5),
+        (VARIANT + SHORT, "local: {fedprox: {mu: 0.01}}", 0.01),  # the part's default again
+        (DECLARES + SHORT, OWN, 0.6),
+    ],
+)
+def test_the_file_that_is_composed_last_counts(method: str, experiment: str, mu: float, tmp_path: Path) -> None:
+    """By whichever key it sets the value."""
+    cfg = mine(tmp_path, method, "experiment=tried", experiment=experiment.strip())
+    assert cfg.method.mu == cfg.method.local.fedprox.mu == mu
+    connect(cfg, ["method=mine", "experiment=tried", f"hydra.searchpath=[file://{tmp_path}]"])
+    assert cfg.method.mu == cfg.method.local.fedprox.mu == mu
+
+
+def test_a_file_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    both = "method/mine.yaml: method.mu=0.5 and method.local.fedprox.mu=0.6 set the same value; leave one of them out"
+    with pytest.raises(UserError, match=re.escape(both)):
+        mine(tmp_path, VARIANT + SHORT + OWN)
+    assert mine(tmp_path, VARIANT + SHORT + OWN.replace("0.6", "0.5")).method.mu == 0.5
+    later = mine(tmp_path, VARIANT + SHORT + OWN, "experiment=tried").method
+    assert later.mu == later.local.fedprox.mu == 0.7
 
 
 def test_a_method_declares_short_keys_of_its_own(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 import json
 import pickle
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -17,10 +18,16 @@ from torch.func import functional_call, stack_module_state
 from torchvision import models
 
 from flnl.core.errors import UserError
+from flnl.core.messages import Broadcast
+from flnl.core.step import Step
+from flnl.data.transforms import Transform
+from flnl.engine.network import Network, fabric_for
 from flnl.models.imagenet import ResNet18ImageNet
 from flnl.models.layers import Classifier, has_batch_norm
-from flnl.models.outputs import output, outputs
+from flnl.models.mlp import MLP
+from flnl.models.outputs import Pair, output, outputs
 from flnl.models.resnet import ResNet
+from tests.toys import step as toy_step
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests/vectors"
@@ -515,3 +522,66 @@ def test_a_layer_called_outputs_is_no_set_of_named_outputs() -> None:
     assert torch.equal(output(network, "logits", inputs), network(inputs))
     with pytest.raises(LookupError, match="no output 'features'"):
         output(network, "features", inputs)
+
+
+class OwnHead(nn.Module):
+    """A network of a user's own, whose last layer is called ``head``; counts its passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head, self.passes = nn.Linear(4, 3), nn.Linear(3, 2), 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[B, 2]."""
+        self.passes += 1
+        logits: Tensor = self.head(self.hidden(inputs.flatten(1)).relu())
+        return logits
+
+
+class OwnOutputs(OwnHead):
+    """The same with an output of its own."""
+
+    def outputs(self, inputs: Tensor) -> dict[str, Tensor]:
+        """Logits, and twice the logits."""
+        logits = self(inputs)
+        return {"logits": logits, "twice": 2 * logits}
+
+
+def step_of(module: nn.Module, inputs: Tensor) -> Step:
+    """A step in which ``module`` is trained on ``inputs``."""
+    network = Network(module, Transform((2, 2), (0.0,), (1.0,), 1.0), 2, fabric_for("cpu", 32))
+    return replace(toy_step(logits=inputs), passes=network.passes(Broadcast(0, 1, network.params())))
+
+
+@pytest.mark.parametrize("kind", [OwnHead, OwnOutputs])
+def test_features_of_the_batch_need_no_further_pass(kind: type[OwnHead]) -> None:
+    network, inputs = kind(), torch.randn(5, 1, 2, 2)
+    expected = network.hidden(inputs.flatten(1)).relu()
+    step = step_of(network, inputs)
+    assert torch.equal(step.output("features"), expected)
+    assert torch.equal(step.logits, network.head(expected))
+    assert network.passes == 1
+    assert torch.equal(step.output("features", inputs), step.output("features"))
+    assert torch.equal(step.output("features", frozen=True), expected)
+    assert not network.head._forward_pre_hooks
+    step.output("features").sum().backward()
+    assert network.hidden.weight.grad is not None
+
+
+@pytest.mark.parametrize("kind", [OwnHead, OwnOutputs, lambda: MLP([3], 0.0)((1, 2, 2), 2)])
+def test_a_pair_has_the_features_of_both(kind: Callable[[], nn.Module]) -> None:
+    pair, inputs = Pair(kind(), kind()), torch.randn(5, 1, 2, 2)
+    step = step_of(pair, inputs)
+    both = torch.cat([output(pair.first, "features", inputs), output(pair.second, "features", inputs)], 1)
+    assert both.shape == (5, 6)
+    for features in (step.output("features"), step.output("features", inputs), output(pair, "features", inputs)):
+        assert torch.equal(features, both)
+    assert torch.equal(step.output("second"), pair.second(inputs))
+    assert torch.equal(pair(inputs), step.logits)
+    with pytest.raises(LookupError, match="no output 'third'; there are logits, first, second, features"):
+        step.output("third")
+
+
+def test_a_pair_without_features_has_none() -> None:
+    pair, inputs = Pair(OwnLayers(), OwnLayers()), torch.randn(5, 1, 2, 2)
+    assert set(outputs(pair, inputs)) == {"logits", "first", "second"}

@@ -1,8 +1,9 @@
 """``model.pt``: the model of a run, used away from its data set."""
 
 import logging
+import re
 import warnings
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from flnl.data.federation.build import from_config
 from flnl.engine.model_file import ModelFile
 from flnl.engine.network import Network, fabric_for
 from flnl.predict import classify
+from flnl.storage.digest import digest
 from tests.products.conftest import Commands, Own, read_csv
 from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run
@@ -138,7 +140,7 @@ def test_a_damaged_file_is_one_line(damage: str, fedcorr: Ran, own: Own, tmp_pat
 def test_no_flipped_byte_changes_a_model_without_a_word(fedavg: Ran, tmp_path: Path) -> None:
     """At 300 places over the whole file; the container's own fields, such as times, change nothing that is read."""
     whole, file = (fedavg.folder / "model.pt").read_bytes(), tmp_path / "model.pt"
-    good, refused, equal = ModelFile.load(fedavg.folder), [], 0
+    good, refused, equal = replace(ModelFile.load(fedavg.folder), source=str(file)), [], 0
     with warnings.catch_warnings(action="error"):
         for place in np.linspace(0, len(whole) - 1, 300).astype(int):
             damaged = bytearray(whole)
@@ -168,12 +170,58 @@ def _changed(held: Any) -> Any:
     return held + (1 if isinstance(held, int) else "'")
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(ModelFile)])
+@pytest.mark.parametrize("name", ModelFile.keys())
 def test_the_digest_is_of_every_field(name: str, fedavg: Ran, tmp_path: Path) -> None:
     held = torch.load(fedavg.folder / "model.pt", weights_only=True)
     torch.save({**held, name: _changed(held[name])}, tmp_path / "model.pt")
     with pytest.raises(UserError, match="digest"):
         ModelFile.load(tmp_path)
+
+
+def contents(folder: Path) -> ModelFile:
+    """What the file in ``folder`` holds, wherever it is."""
+    return replace(ModelFile.load(folder), source="")
+
+
+WRONG_TYPES: dict[str, list[Any]] = {
+    "classes": ["3", [3], None],
+    "shape": [[1.0, 8, 8], "188"],
+    "weights": [{"a": 1.0}, []],
+    "model": [[], None],
+    "normalisation": ["none"],
+    "round": [1.5, "2", True],
+    "networks": [0, 3],
+    "stored": [8],
+    "dataset": [None],
+    "key": [5],
+    "version": [1.0],
+}
+
+
+@pytest.mark.parametrize("name", ModelFile.keys())
+def test_every_value_must_be_of_its_type(name: str, fedavg: Ran, tmp_path: Path) -> None:
+    """Also in a file that says so itself, with a digest or without one."""
+    model = ModelFile.load(fedavg.folder)
+    for value in WRONG_TYPES[name]:
+        changed: dict[str, Any] = {name: value}
+        held = torch.load(fedavg.folder / "model.pt", weights_only=True) | changed
+        del held["digest"]
+        both: tuple[dict[str, Any], ...] = ({}, {"digest": digest(held)})
+        for digests in both:
+            torch.save(held | digests, tmp_path / "model.pt")
+            with pytest.raises(UserError, match=rf"{tmp_path}/model.pt is no model.pt of a run: {name}.*: must be"):
+                ModelFile.load(tmp_path)
+    assert model.source == str(fedavg.folder / "model.pt")
+
+
+def test_a_model_that_cannot_be_built_is_named_by_its_file(fedavg: Ran) -> None:
+    model, file = ModelFile.load(fedavg.folder), str(fedavg.folder / "model.pt")
+    for changed, reason in (
+        (replace(model, model={**model.model, "_target_": "Nothing"}), ": model names 'Nothing', which no"),
+        (replace(model, weights={}), ": the weights, of version"),
+    ):
+        with pytest.raises(UserError, match=f"^{re.escape(file + reason)}"):
+            changed.network()
 
 
 def test_names_types_and_shapes_of_weights_are_in_the_digest(fedavg: Ran, tmp_path: Path) -> None:
@@ -189,7 +237,7 @@ def test_names_types_and_shapes_of_weights_are_in_the_digest(fedavg: Ran, tmp_pa
         with pytest.raises(UserError, match="digest"):
             ModelFile.load(tmp_path)
     torch.save({**held, "weights": dict(reversed(weights.items()))}, tmp_path / "model.pt")
-    assert difference(ModelFile.load(tmp_path), ModelFile.load(fedavg.folder)) is None, "their order means nothing"
+    assert difference(contents(tmp_path), contents(fedavg.folder)) is None, "their order means nothing"
 
 
 def test_a_file_without_a_digest_is_loaded_with_a_warning(
@@ -199,7 +247,7 @@ def test_a_file_without_a_digest_is_loaded_with_a_warning(
     held = torch.load(fedavg.folder / "model.pt", weights_only=True)
     del held["digest"]
     torch.save(held, tmp_path / "model.pt")
-    assert difference(ModelFile.load(tmp_path), ModelFile.load(fedavg.folder)) is None
+    assert difference(contents(tmp_path), contents(fedavg.folder)) is None
     assert [(r.levelname, str(tmp_path / "model.pt") in r.getMessage()) for r in caplog.records] == [("WARNING", True)]
 
 

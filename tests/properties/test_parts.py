@@ -1,17 +1,24 @@
 """Which parts act in which stage: those chosen, and where a stage pins its own, those and no others."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from flnl.config import compose, resolvers
+from flnl.config.short_keys import shortened
 from flnl.core.errors import UserError
+from flnl.core.method import Correcting as CorrectingStage
 from flnl.core.method import Method, Stage, assemble
+from flnl.core.parts import Exchange, LabelCorrector, Setting
 from flnl.methods.fedes.exchange import CriticalityRanks
+from flnl.parts.batches import Mixup
 from flnl.run import progress
 from tests.registry import BY_NAME, REGISTRY, TINY, Entry
+from tests.toys import method
+from tests.toys import stage as toy_stage
 
 
 def method_of(words: Sequence[str]) -> Method:
@@ -139,6 +146,111 @@ def test_what_is_silent_in_a_stage_reaches_no_client_there() -> None:
     pinned = replace(fedes.stages[0], exchange={})
     with pytest.raises(UserError, match="CriticalityRanks"):
         replace(fedes, stages=(pinned, replace(silent, gradient=only_kept))).check()
+
+
+@dataclass(frozen=True)
+class Wanting:
+    """What a part of any slot may want."""
+
+    wants: Sequence[str] = ()
+    share: float = 0.15 * 3
+
+    def lacks(self, stage: Sequence[Any]) -> Sequence[str]:
+        assert any(part is self for part in stage)
+        return self.wants
+
+    def caution(self, setting: Setting) -> str | None:
+        return f"{setting.key}.share={self.share:g} of {len(setting.sizes)} clients"
+
+
+class Reporting(Wanting, Exchange):
+    """An exchange."""
+
+
+class Correcting(Wanting, LabelCorrector):
+    """A corrector."""
+
+    rules = ("all",)
+
+
+WANTING = ("exchange", Reporting), ("corrector", Correcting)
+
+
+def with_part(slot: str, part: Any) -> Method:
+    """A method of two stages, in the second of which this exchange or corrector acts."""
+    exchange = {"it": part} if slot == "exchange" else {}
+    correct = CorrectingStage(part, "all", "end") if slot == "corrector" else None
+    return method(
+        toy_stage(name="first"), toy_stage(name="last", exchange=exchange, correct=correct), exchange=exchange
+    )
+
+
+@pytest.mark.parametrize(("slot", "kind"), WANTING)
+def test_an_exchange_and_a_corrector_are_checked_as_every_part_is(slot: str, kind: type) -> None:
+    key = "exchange/it" if slot == "exchange" else "corrector"
+    with_part(slot, kind()).check()
+    two = type("Two", (kind,), {"networks": 2})()
+    with pytest.raises(UserError, match=rf"method/{key} \(Two\) needs method.networks=2, but it is 1"):
+        with_part(slot, two).check()
+    reads = type("Reads", (kind,), {"reads": (CriticalityRanks,)})()
+    with pytest.raises(UserError, match=rf"method/{key} \(Reads\) reads CriticalityRanks, which no exchange sends"):
+        with_part(slot, reads).check()
+    lacking = with_part(slot, kind(["method/batch=mixup"])).warnings()
+    assert lacking == [
+        f"method/{key} ({kind.__name__}) is meant for method/batch=mixup, which stage last does not have"
+    ]
+    assert with_part(slot, kind()).cautions({0: 5, 3: 8}) == [f"method.{key.replace('/', '.')}.share=0.45 of 2 clients"]
+
+
+def test_a_part_is_named_where_it_stands_and_by_the_short_key_that_there_is() -> None:
+    """``Lid`` and ``OnePass`` act in several methods."""
+    words = [*TINY, "method/exchange=[lid]"]
+    for method_name, key in (("fedavg", "method.exchange.lid.k"), ("fedcorr", "method.k_lid")):
+        cfg = compose.load([*words, f"method={method_name}"])
+        (line,) = assemble(compose.build(cfg.method)).cautions({0: 5, 1: 100})
+        assert line.startswith(
+            "method.exchange.lid.k=20 neighbours are more than 1 of 2 clients have (client 0 holds 5"
+        )
+        assert shortened(cfg, line).startswith(f"{key}=20 neighbours")
+    for words, reason in (
+        (
+            ["method=fedcorr", "method.stage1=parallel_average", "method.gamma1=0.1"],
+            "method.gamma1=0.1 divides a pass into groups, but method.stage1=parallel_average trains",
+        ),
+        (
+            [
+                "method=fedavg",
+                "method.sampler._target_=flnl.parts.samplers.uniform.OnePass",
+                "+method.sampler.start=parallel_average",
+            ],
+            "method.sampler.fraction=0.1 divides a pass into groups, but method.sampler.start=parallel_average trains",
+        ),
+    ):
+        with pytest.raises(UserError, match=f"^{re.escape(reason)}"):
+            compose.build(compose.load([*TINY, "fraction=0.1", *words]).method)
+
+
+def test_a_stage_in_which_a_rule_acts_must_exist_wherever_the_rule_stands() -> None:
+    mixup = Mixup(1.0, True, [4])
+    for replaces, key in ((frozenset[str](), "method.batch"), (frozenset({"batch"}), "method.stages.last.batch")):
+        stages = toy_stage(name="first"), toy_stage(name="last", batch=mixup, replaces=replaces)
+        with pytest.raises(
+            UserError, match=rf"^{key} \(Mixup\(.*stages=\[4\]\)\) acts in stage 4, but method=toy has stages 1 t"
+        ):
+            method(*stages).check()
+    pinned = method_of([*TINY, "method=fedcorr"]).stages[0]
+    assert pinned.key("sampler") == "method.stages.preprocess.sampler"
+    assert pinned.key("local/adaptive_proximal") == "method.stages.preprocess.local.adaptive_proximal"
+    assert pinned.key("exchange/lid") == "method.exchange.lid"
+
+
+def test_values_are_printed_with_at_most_six_digits() -> None:
+    sampler: Any = Wanting(("a",), 1 / 3)
+    shown = toy_stage(sampler=sampler, batch=Mixup(0.15 * 3, True, None)).parts()
+    assert shown["sampler"] == "Wanting(wants=('a',), share=0.333333)"
+    assert shown["batch"] == "Mixup(alpha=0.45, enabled=True, stages=None)"
+    listed: Any = Wanting([0.15 * 3, 1.0, 1e-7], 2.0)  # type: ignore[list-item]
+    assert toy_stage(sampler=listed).parts()["sampler"] == "Wanting(wants=[0.45, 1.0, 1e-07], share=2.0)"
 
 
 def test_selecting_a_term_is_a_union() -> None:

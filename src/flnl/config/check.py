@@ -63,6 +63,14 @@ def faults_of(values: Mapping[str, Any]) -> str:
     return "; ".join(dict.fromkeys(f"{key}{fault}" for key, fault in faults))
 
 
+def faults_among(schema: type, values: Mapping[str, Any]) -> str:
+    """What is wrong with the types of ``values`` as fields of a dataclass, in one line; empty where nothing is."""
+    hints = field_types(schema)
+    return "; ".join(
+        f"{key}{fault}" for name, value in values.items() for key, fault in _wrong(name, value, hints[name])
+    )
+
+
 RELAYS = ("protocol", "rounds", "fraction")
 """Keys that are there for others to take their values from."""
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.resolvers import CONF
-from flnl.config.short_keys import DECLARATIONS, connect
+from flnl.config.short_keys import DECLARATIONS, connect, shortened
 from flnl.config.written import texts
 from flnl.core.errors import UserError
 
@@ -87,7 +87,8 @@ def build(node: Any) -> Any:
     """The object that a configuration node describes; plain values pass through.
 
     Raises:
-        UserError: where the object refuses its values.
+        UserError: where the object refuses its values; a value that it names by its field, as in ``fraction=0.1``, is
+            named by its key.
     """
     try:
         return hydra.utils.instantiate(node, _convert_="all")
@@ -97,4 +98,15 @@ def build(node: Any) -> Any:
             cause = cause.__cause__
         if cause is None:
             raise
-        raise cause from None
+        raise UserError(_by_key(node, str(cause), str(error))) from None
+
+
+def _by_key(node: Any, reason: str, error: str) -> str:
+    """``reason`` with keys in the place of fields of the part at which Hydra's ``error`` says that it occurred."""
+    where = re.search(r"^full_key: (\S+)$", error, re.MULTILINE)
+    if where is None or not isinstance(node, DictConfig):
+        return reason
+    root: Any = node._get_root()
+    part = OmegaConf.select(root, where[1])
+    names = "|".join(re.escape(str(name)) for name in part if not str(name).startswith("_"))
+    return shortened(root, re.sub(rf"(?<![\w.])({names})=", rf"{where[1]}.\1=", reason) if names else reason)

@@ -8,17 +8,15 @@ may move to another module, and a new part needs no entry anywhere.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from flnl.config import resolvers
 from flnl.config.check import faults_of, field_types, located
+from flnl.config.file_order import folders
 from flnl.core.errors import UserError
 from flnl.core.ranges import FromFiles
 
@@ -50,18 +48,6 @@ def named(node: Any, name: Callable[[str], str] = stored_name) -> Any:
     if isinstance(node, Mapping):
         return {k: name(str(v)) if k == "_target_" else named(v, name) for k, v in node.items()}
     return [named(v, name) for v in node] if isinstance(node, list) else node
-
-
-def folders() -> list[Path]:
-    """The folders with configuration files of the command that is running: ``conf/`` and its search path."""
-    places = [resolvers.CONF]
-    if HydraConfig.initialized():
-        for source in HydraConfig.get().runtime.config_sources:
-            if source.schema == "file":
-                places.append(Path(source.path))
-            elif source.schema == "pkg" and not source.path.startswith("hydra."):
-                places += [Path(place) for place in importlib.import_module(source.path).__path__]
-    return list(dict.fromkeys(path.resolve() for path in places if path.is_dir()))
 
 
 def targets(group: str, places: Sequence[Path] = ()) -> dict[str, str]:

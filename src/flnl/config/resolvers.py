@@ -1,19 +1,15 @@
-"""Where ``conf/`` lies, and the interpolations that its files use: ``${protocol:...}`` and others."""
+"""The interpolations that files of ``conf/`` use: ``${protocol:...}`` and others."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, Node, OmegaConf
 
+from flnl.config.file_order import CONF as CONF
 from flnl.config.short_keys import shortest
 from flnl.core.errors import UserError
-
-PACKAGE = Path(__file__).resolve().parents[1]
-CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parents[1] / "conf"
-"""``conf/``: a wheel carries it in the package, a checkout has it at the root."""
 
 
 def _protocol(key: str, *default: Any, _root_: DictConfig, _node_: Node) -> Any:

@@ -9,6 +9,10 @@ interpolation of the part's key, and repeats the declarations as keys of the met
 
 So ``method.mu`` reads as the part's value. Once it is set, be it on the command line, in an experiment or in a method's
 file, ``connect`` turns the reference round: the part's key becomes ``${method.mu}``.
+
+Both are names of one value, so the last one to be set counts, as for any key: of two files the one that Hydra composes
+later (an experiment after the method's file), and the command line after all files. Where one file, or the command
+line, sets both, they must be equal.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from flnl.config.file_order import last_of
 from flnl.config.schema import METHOD
 from flnl.config.written import node_at, text_at
 from flnl.core.errors import UserError
@@ -61,16 +66,16 @@ def declared(cfg: DictConfig) -> dict[str, str]:
 def connect(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     """Let every part whose short key was set take its value from there.
 
-    A short key of a part that was not chosen is taken out. What the command line says of a part's own key stands
-    against a short key that a file sets. A second call changes nothing.
+    A short key of a part that was not chosen is taken out. Where the part's own key was set after the short key, by a
+    later file or on the command line, the short key takes its value. A second call changes nothing.
 
     Args:
         cfg: the composed configuration, which is changed.
         overrides: the overrides as typed.
 
     Raises:
-        UserError: if an override sets a short key whose part was not chosen, or if overrides set a short key and the
-            part's own key to different values.
+        UserError: if an override sets a short key whose part was not chosen, or if a file or the overrides set a short
+            key and the part's own key to different values.
     """
     typed = dict(_set_by(overrides))
     for name, target in declared(cfg).items():
@@ -85,7 +90,12 @@ def connect(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
         elif node_at(cfg, key) is None or (target in typed and key not in typed):
             with open_dict(cfg.method):
                 cfg.method[name] = reference
-        elif text_at(cfg, key) != reference:
+        elif text_at(cfg, key) == reference or text_at(cfg, target) == f"${{{key}}}":
+            continue
+        elif key not in typed and last_of(key, target, overrides) == target:
+            with open_dict(cfg.method):
+                cfg.method[name] = reference
+        else:
             if target in typed and key in typed and _value(cfg, key) != _value(cfg, target):
                 raise UserError(f"{typed[key]} and {typed[target]} set the same value; leave one of them out")
             OmegaConf.update(cfg, target, f"${{{key}}}", merge=False)
@@ -103,6 +113,11 @@ def without_declarations(cfg: DictConfig) -> DictConfig:
 def shortest(cfg: DictConfig, key: str) -> str:
     """The short key of a part's key where there is one, or else the key itself."""
     return next((f"method.{name}" for name, target in declared(cfg).items() if target == key), key)
+
+
+def shortened(cfg: DictConfig, text: str) -> str:
+    """A message with short keys in the place of parts' own keys, where the method in use declares them."""
+    return re.sub(r"\bmethod(?:\.\w+){2,}", lambda key: shortest(cfg, key[0]), text)
 
 
 def _not_chosen(cfg: DictConfig, target: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from omegaconf import DictConfig, Node
+from omegaconf import DictConfig, ListConfig, Node
 
 
 def node_at(cfg: DictConfig, key: str) -> Node | None:
@@ -26,12 +26,12 @@ def text_at(cfg: DictConfig, key: str) -> str | None:
 
 
 def texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every key in and below a node whose value is a text, and that text, unresolved."""
-    content: Any = node._content if isinstance(node, DictConfig) else node._value()
+    """Every key in and below a node whose value is a text, and that text, unresolved; items of lists by number."""
+    content: Any = node._content if isinstance(node, DictConfig | ListConfig) else node._value()
     if isinstance(content, str):
         yield key, content
-    elif isinstance(content, dict):
-        for name, inner in content.items():
+    elif isinstance(content, dict | list):
+        for name, inner in content.items() if isinstance(content, dict) else enumerate(content):
             yield from texts(inner, f"{key}.{name}" if key else str(name))
 
 

@@ -64,6 +64,7 @@ class Stage:
     exchange: Mapping[str, Exchange]  # those active in this stage; the others are silent
     correct: Correcting | None
     restart: bool = False  # start from the run's initial model
+    replaces: frozenset[str] = frozenset()  # slots in which the stage has parts in place of the method's
 
     def rounds_in_pass(self, clients: int) -> int:
         """Number of rounds in which each of ``clients`` clients is visited once."""
@@ -80,6 +81,24 @@ class Stage:
         if self.correct.when == "pass":
             return (stage_round + 1) % self.rounds_in_pass(clients) == 0
         return stage_round + 1 == self.length(clients)
+
+    def acting(self) -> Iterator[tuple[str, Part]]:
+        """Every part that acts in the stage: its slot, or slot and name as in ``local/fedprox``, and the part."""
+        yield "sampler", self.sampler
+        yield "batch", self.batch
+        yield "aggregator", self.aggregator
+        yield "server", self.server
+        yield from ((f"local/{name}", term) for name, term in self.local.items())
+        if self.gradient is not None:
+            yield "gradient", self.gradient
+        yield from ((f"exchange/{name}", exchange) for name, exchange in self.exchange.items())
+        if self.correct is not None:
+            yield "corrector", self.correct.corrector
+
+    def key(self, place: str) -> str:
+        """The configuration key of the part at a ``place`` of ``acting``, such as ``method.local.fedprox``."""
+        where = f"method.stages.{self.name}" if place.split("/")[0] in self.replaces else "method"
+        return f"{where}.{place.replace('/', '.')}"
 
     def parts(self) -> dict[str, str]:
         """Descriptions of the active parts with their values, by slot; empty slots are omitted."""
@@ -187,8 +206,8 @@ class Method:
             limits = stage.batch.limited_to()
             if limits and min(limits) > len(self.stages):
                 raise UserError(
-                    f"method.mixup_stages (method.batch.stages) names stage {min(limits)}, but method={self.name} has "
-                    f"stages 1 to {len(self.stages)} ({names})"
+                    f"{stage.key('batch')} ({_shown(stage.batch)}) acts in stage {min(limits)}, but "
+                    f"method={self.name} has stages 1 to {len(self.stages)} ({names})"
                 )
 
     def _check_stage(self, stage: Stage, option_of: OptionOf) -> None:
@@ -197,24 +216,22 @@ class Method:
                 f"method/local=[{','.join(stage.local)}] has no term that learns from labels; "
                 f"did you mean method/local=[{','.join(('cross_entropy', *stage.local))}]?"
             )
-        for key, part in _parts(stage):
-            self._check_networks(key, part)
-            on_clients = key.startswith("local/") or key in ("batch", "gradient")
-            self._require(key, part, self._on_clients(stage) if on_clients else self._on_server, stage, option_of)
-        if stage.correct is None:
-            return
-        rules = stage.correct.corrector.rules
-        if stage.correct.rule not in rules:
+        for place, part in stage.acting():
+            self._check_networks(place, part)
+            on_clients = place.split("/")[0] in ("local", "batch", "gradient", "exchange")
+            self._require(place, part, self._on_clients(stage) if on_clients else self._on_server, stage, option_of)
+        if stage.correct is not None and stage.correct.rule not in (rules := stage.correct.corrector.rules):
             raise UserError(
                 f"method.stages.{stage.name}.correct.rule={stage.correct.rule}: the corrector has {', '.join(rules)}"
             )
-        self._require("corrector", stage.correct.corrector, self._on_server, stage, option_of)
 
     def cautions(self, sizes: Mapping[int, int]) -> list[str]:
         """Warnings about parts that hardly work with clients of these ``sizes`` (samples by client), one line each."""
-        setting = Setting(sizes, tuple(stage.length(len(sizes)) for stage in self.stages))
-        parts = [*self.exchange.values(), *(part for stage in self.stages for _, part in _parts(stage))]
-        return list(dict.fromkeys(line for part in parts if (line := part.caution(setting)) is not None))
+        lengths = tuple(stage.length(len(sizes)) for stage in self.stages)
+        parts = [(stage.key(place), part) for stage in self.stages for place, part in stage.acting()]
+        parts += [(f"method.exchange.{name}", exchange) for name, exchange in self.exchange.items()]  # the silent too
+        lines = (part.caution(Setting(sizes, lengths, key)) for key, part in parts)
+        return list(dict.fromkeys(line for line in lines if line is not None))
 
     def _check_networks(self, key: str, part: Part) -> None:
         if part.networks is not None and part.networks != self.networks:
@@ -226,7 +243,7 @@ class Method:
         """Warnings about parts without the parts they are designed to work with, one line each."""
         lacking: dict[tuple[str, str, str], list[str]] = {}  # stages by (key, class, what is missing)
         for stage in self.stages:
-            acting = dict(_parts(stage))
+            acting = dict(stage.acting())
             for key, part in acting.items():
                 if missing := part.lacks(list(acting.values())):
                     lacking.setdefault((key, type(part).__name__, " and ".join(missing)), []).append(stage.name)
@@ -278,20 +295,17 @@ def _gives(kind: type, part: type) -> bool:
     return any(kind in getattr(part, where, ()) for where in ("sends", "keeps", "knows"))
 
 
-def _parts(stage: Stage) -> Iterator[tuple[str, Part]]:
-    yield "sampler", stage.sampler
-    yield "batch", stage.batch
-    yield "aggregator", stage.aggregator
-    yield "server", stage.server
-    yield from ((f"local/{name}", term) for name, term in stage.local.items())
-    if stage.gradient is not None:
-        yield "gradient", stage.gradient
-
-
 def _shown(part: Any, name: str | None = None) -> str:
     """A part's name and values, such as ``Uniform(fraction=0.5)``."""
-    values = ", ".join(f"{f.name}={getattr(part, f.name)}" for f in fields(part))
+    values = ", ".join(f"{f.name}={_short(getattr(part, f.name))}" for f in fields(part))
     return f"{name or type(part).__name__}({values})" if values else name or type(part).__name__
+
+
+def _short(value: Any) -> Any:
+    """A value to print: floats, also those in lists, with at most six digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return type(value)(map(_short, value)) if type(value) in (list, tuple) else value
 
 
 def _check_stage_values(name: str, given: Mapping[str, Any]) -> None:
@@ -320,7 +334,7 @@ def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCor
     return Correcting(corrector, given["rule"], given["when"])
 
 
-STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number", "exchange"} | {"silent"}
+STAGE_KEYS = {f.name for f in fields(Stage)} - {"name", "number", "exchange", "replaces"} | {"silent"}
 
 
 def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Method:
@@ -355,6 +369,7 @@ def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Meth
                 exchange={k: e for k, e in exchanges.items() if k not in silent},
                 correct=_correcting(name, values.get("correct"), config["corrector"]),
                 restart=values.get("restart", False),
+                replaces=frozenset(given),
             )
         )
     method = Method(config["name"], tuple(stages), exchanges, config["networks"])

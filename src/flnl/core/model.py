@@ -56,7 +56,10 @@ class Model(Protocol):
         """As ``logits``, for the images at ``index`` [n]."""
 
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
-        """As ``logits``, for the model that ``task`` received, whatever is loaded now; computed once per task."""
+        """As ``logits``, for the model that ``task`` received, whatever is loaded now.
+
+        Without augmentation, it is computed once per task.
+        """
 
     def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
         """The model received with ``broadcast``, from inputs [B, C, H, W] to outputs [B, K], whatever is loaded now.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -40,6 +40,7 @@ class Setting:
 
     sizes: Mapping[int, int]  # samples of each client that holds any
     lengths: tuple[int, ...]  # rounds of each stage
+    key: str = "method"  # configuration key of the part, such as method.exchange.lid; for messages
 
 
 class Part(Protocol):
@@ -55,7 +56,11 @@ class Part(Protocol):
         return ()
 
     def caution(self, setting: Setting) -> str | None:
-        """Why this part does little or nothing in a run of this ``setting``, in one line; None if it does its work."""
+        """Why this part does little or nothing in a run of this ``setting``, in one line; None if it does its work.
+
+        The line names values by the part's own keys, as in ``method.exchange.lid.k``; a short key of the method in use
+        is put in their place.
+        """
         return None
 
 
@@ -71,14 +76,14 @@ class LossTerm(Part, Protocol):
     fits_labels: ClassVar[bool] = False
     """Whether the term learns from labels; each stage needs at least one such term."""
     rowwise: ClassVar[bool] = False
-    """Whether the term returns per-sample losses, each of which depends only on its row's logits, targets and labels;
+    """Whether the term returns per-sample losses, each of which depends only on its row's outputs, targets and labels;
     then one call can handle the rows of many clients."""
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
         """The client's state at the start of a visit, before the first step; called for one client after another.
 
-        ``state`` is the result of ``finish`` at the previous visit, None before the first. ``network.received(task)``
-        gives the received model's outputs.
+        ``state`` is the result of ``finish`` at the previous visit, None before the first. The network holds the
+        received model; ``network.received(task)`` gives its outputs, and again in ``finish`` without another pass.
         """
         return state
 
@@ -282,8 +287,14 @@ class Exchange(Part, Protocol):
         return ()
 
 
+@runtime_checkable
 class Aggregator(Part, Protocol[V]):
     """Combines the clients' models. ``block`` runs in the worker of a few clients, ``combine`` on the server."""
+
+    @property
+    def by_samples(self) -> bool:
+        """Whether clients with more samples count more."""
+        return False
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> V:
         """Reduce these clients' results; ``params`` is the model they received, ``known`` what the server knows."""

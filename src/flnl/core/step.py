@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from flnl.core.messages import Broadcast
 from flnl.core.payload import Params, Payload
 
 LOGITS, FEATURES, FIRST, SECOND = "logits", "features", "first", "second"
-"""Names of a network's outputs: a single network has logits and features; a pair also has each network's logits."""
+"""Names of a network's outputs: all have logits and features; a pair also has each network's logits."""
 
 
 @dataclass(frozen=True)
@@ -23,21 +24,6 @@ class Mixing:
 
     share: float
     partner: Tensor  # int64 [B]
-
-
-@dataclass(frozen=True)
-class MiniBatch:
-    """The data of one step."""
-
-    inputs: Tensor  # [B, C, H, W], after augmentation, normalisation and mixing
-    labels: Tensor  # int64 [B], before mixing
-    targets: Tensor  # int64 [B], or float [B, K] after mixing
-    positions: Tensor  # int64 [B], positions of the samples on the client
-    weight: Tensor | None  # [B], weight of each row in the loss, after mixing; None for all ones
-    draws: Mapping[str, Any]  # each loss term's random draw, by the term's name
-    number: int  # number of the batch in its epoch, from 0
-    unmixed: Tensor  # [B, C, H, W], the inputs before mixing
-    mixing: Mixing | None  # how inputs and targets were mixed; None if they were not
 
 
 class ForwardPasses(Protocol):
@@ -68,63 +54,41 @@ class ForwardPasses(Protocol):
 class Step:
     """One batch, the network, and what the client received and keeps. Shared results are computed once."""
 
-    batch: MiniBatch
+    inputs: Tensor  # [B, C, H, W], after augmentation, normalisation and mixing
+    labels: Tensor  # int64 [B], before mixing
+    targets: Tensor  # int64 [B], or float [B, K] after mixing
+    positions: Tensor  # int64 [B], positions of the samples on the client
+    weight: Tensor | None  # [B], weight of each row in the loss, after mixing; None for all ones
+    draws: Mapping[str, Any]  # each loss term's random draw for this batch, by the term's name
+    number: int  # number of the batch in its epoch, from 0
+    unmixed: Tensor  # [B, C, H, W], the inputs before mixing
+    mixing: Mixing | None  # how inputs and targets were mixed; None if they were not
     passes: ForwardPasses
     params: Params  # the parameters being trained (not copies; no buffers)
     broadcast: Broadcast
     kept: Payload  # what the client keeps from earlier visits
     computed: Mapping[str, Tensor] | None = None  # outputs on ``inputs``, if already computed
-    term: str = ""  # name of the loss term that is called with this step now
+    term: str | None = None  # name of the loss term that is being called with this step; None if none is
 
-    @property
-    def inputs(self) -> Tensor:
-        """Inputs [B, C, H, W] after augmentation, normalisation and mixing."""
-        return self.batch.inputs
-
-    @property
-    def labels(self) -> Tensor:
-        """Labels int64 [B] before mixing."""
-        return self.batch.labels
-
-    @property
-    def targets(self) -> Tensor:
-        """Targets int64 [B], or float [B, K] after mixing."""
-        return self.batch.targets
-
-    @property
-    def positions(self) -> Tensor:
-        """Positions int64 [B] of the samples on the client."""
-        return self.batch.positions
-
-    @property
-    def weight(self) -> Tensor | None:
-        """Weight [B] of each row in the loss, after mixing; None for all ones."""
-        return self.batch.weight
-
-    @property
-    def draws(self) -> Mapping[str, Any]:
-        """Each loss term's random draw for this batch, by the term's name."""
-        return self.batch.draws
+    @contextmanager
+    def called_by(self, term: str) -> Iterator[None]:
+        """While the loss term of this name is called, ``draw`` is what it drew."""
+        self.term = term
+        try:
+            yield
+        finally:
+            self.term = None
 
     @property
     def draw(self) -> Any:
-        """What the term that is called now drew for this batch."""
-        return self.batch.draws[self.term]
+        """What the loss term that is being called drew for this batch.
 
-    @property
-    def number(self) -> int:
-        """Number of the batch in its epoch, from 0."""
-        return self.batch.number
-
-    @property
-    def unmixed(self) -> Tensor:
-        """Inputs [B, C, H, W] before mixing."""
-        return self.batch.unmixed
-
-    @property
-    def mixing(self) -> Mixing | None:
-        """How inputs and targets were mixed; None if they were not."""
-        return self.batch.mixing
+        Raises:
+            LookupError: outside of a loss term.
+        """
+        if self.term is None:
+            raise LookupError("only a loss term has a draw; others may read draws[NAME]")
+        return self.draws[self.term]
 
     @cached_property
     def outputs(self) -> Mapping[str, Tensor]:
@@ -146,9 +110,11 @@ class Step:
             return self.passes.frozen(name, self.inputs if inputs is None else inputs)
         if inputs is not None:
             return self.passes.output(name, inputs)
-        if name not in self.outputs:
-            raise LookupError(f"the network has no output {name!r}; there are {', '.join(self.outputs)}")
-        return self.outputs[name]
+        try:
+            return self.outputs[name]
+        except KeyError:
+            there = ", ".join(self.outputs)
+            raise LookupError(f"the network has no output {name!r}; there are {there}") from None
 
     @property
     def logits(self) -> Tensor:

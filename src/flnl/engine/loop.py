@@ -144,8 +144,23 @@ class _Server:
         if stage_round == 0:
             state = self._begin_stage(state, stage)
         state, cohort = self._sample(state, stage, stage_round)
-        tasks = [self.task(state, client, stage, stage.exchange) for client in sorted(cohort)]
-        values, results = self._train(state, stage, tasks)
+        corrects = stage.corrects_after(stage_round, count)
+        state, metrics = self._train(state, stage, sorted(cohort), corrects=corrects)
+        correction = None
+        if corrects:
+            uncorrected = state
+            state, asked = self._correct(state, stage)
+            correction = self.run.evaluator.correction(uncorrected, state, asked)
+        state = replace(state, round=state.round + 1)
+        scores = self._evaluate(before, state, last_of_stage=stage_round + 1 == stage.length(count))
+        return RoundResult(state, stage.name, tuple(sorted(cohort)), metrics, scores, correction)
+
+    def _train(
+        self, state: FederatedState, stage: Stage, cohort: Sequence[int], *, corrects: bool
+    ) -> tuple[FederatedState, dict[str, float]]:
+        """Train and combine the cohort's models, which no one holds afterwards; return the round's metrics, too."""
+        tasks = [self.task(state, client, stage, stage.exchange) for client in cohort]
+        values, results = self._visit(state, stage, tasks)
         finite = self._finite(state, results)
         gathered = Gathered(
             Broadcast(state.round, stage.number, state.server.params, lengths=self._lengths),
@@ -153,7 +168,7 @@ class _Server:
             None,
             self.aid,
             self.run.settings.seed,
-            stage.corrects_after(stage_round, count),
+            corrects,
         )
         state, values = self._judge(state, stage, gathered, values)
         combined = stage.aggregator.combine(state.server.params, values, self._known(state)) if finite else None
@@ -161,15 +176,7 @@ class _Server:
         state = self._count(state, tasks, results).keeping({r.client: r.state for r in finite})
         state = self._receive(state, {r.client: r.reports for r in finite})
         state = self._after_round(state, stage, replace(gathered, combined=combined))
-        metrics = self._metrics(results, finite, combined)
-        correction = None
-        if gathered.corrects:
-            uncorrected = state
-            state, asked = self._correct(state, stage)
-            correction = self.run.evaluator.correction(uncorrected, state, asked)
-        state = replace(state, round=state.round + 1)
-        scores = self._evaluate(before, state, last_of_stage=stage_round + 1 == stage.length(count))
-        return RoundResult(state, stage.name, tuple(t.client for t in tasks), metrics, scores, correction)
+        return state, self._metrics(results, finite, combined)
 
     # ----------------------------------------------------------------------------------------------- a round's parts
 
@@ -213,7 +220,7 @@ class _Server:
         )
         return state.counted(**traffic), cohort
 
-    def _train(
+    def _visit(
         self, state: FederatedState, stage: Stage, tasks: Sequence[ClientTask]
     ) -> tuple[list[Any], list[ClientResult]]:
         """Local training: the aggregator's values by block, and every client's result in order of client.

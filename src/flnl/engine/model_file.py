@@ -10,14 +10,16 @@ import io
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
+from annotated_types import Interval
 
 from flnl import __version__
 from flnl.config import compose, registry
+from flnl.config.check import faults_among
 from flnl.core.errors import UserError
 from flnl.core.payload import Params
 from flnl.data.transforms import Transform
@@ -35,7 +37,7 @@ DIGEST = "digest"
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Contents of ``model.pt``; the field names are its keys."""
+    """Contents of ``model.pt``; the field names are its keys, but for ``source``."""
 
     weights: Params  # the module's state dict, buffers included; on the CPU
     classes: list[str]  # [K], in the order of the outputs
@@ -47,7 +49,13 @@ class ModelFile:
     key: str  # the run's key
     round: int  # the weights are those after this round
     version: str = __version__  # of the package
-    networks: int = 1  # number of networks; 2 for a pair
+    networks: Annotated[int, Interval(ge=1, le=2)] = 1  # number of networks; 2 for a pair
+    source: str = field(default=NAME, compare=False)  # the file that it was loaded from, for messages; not stored
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """The keys of a file, besides its digest."""
+        return [f.name for f in fields(cls) if f.name != "source"]
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all.
@@ -55,7 +63,7 @@ class ModelFile:
         Raises:
             OSError: if it cannot be written.
         """
-        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        held = {name: getattr(self, name) for name in self.keys()}
         held["weights"] = {name: tensor.detach().cpu().clone() for name, tensor in self.weights.items()}
         buffer = io.BytesIO()
         torch.save({**held, DIGEST: digest(held)}, buffer)
@@ -81,7 +89,7 @@ class ModelFile:
         except Exception as error:  # a damaged file fails in many ways
             reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
             raise UserError(f"{file} is damaged or was not written by a run ({reason})") from error
-        names = {f.name for f in fields(cls)}
+        names = set(cls.keys())
         if not isinstance(held, dict) or {"networks", *held} - {DIGEST} != names:
             raise UserError(f"{file} is no {NAME} of a run: it should hold {', '.join(sorted(names))}")
         if DIGEST not in held:
@@ -91,7 +99,9 @@ class ModelFile:
                 f"{file} is damaged: its contents do not match the digest stored with them; use another copy of the "
                 "file, or repeat the run"
             )
-        return cls(**held)
+        if faults := faults_among(cls, held):
+            raise UserError(f"{file} is no {NAME} of a run: {faults}")
+        return cls(**held, source=str(file))
 
     def network(self, places: Sequence[Path] = ()) -> Network:
         """The network with its weights, on the CPU, in the precision of the run's parameters (bf16 runs keep 32 bits).
@@ -104,7 +114,7 @@ class ModelFile:
         Raises:
             UserError: if no configuration file names the model's class, or the weights do not fit it.
         """
-        node = registry.restored("model", self.model, NAME, places)
+        node = registry.restored("model", self.model, self.source, places)
         double = any(tensor.dtype == torch.float64 for tensor in self.weights.values())
         try:
             channels, height, width = self.shape
@@ -116,7 +126,8 @@ class ModelFile:
             reason = " ".join(str(error).split())[:200]
             name = registry.stored_name(node["_target_"])
             raise UserError(
-                f"the weights, of version {self.version}, do not fit {name} of version {__version__} ({reason})"
+                f"{self.source}: the weights, of version {self.version}, do not fit {name} of version {__version__} "
+                f"({reason})"
             ) from error
         return network
 

@@ -7,7 +7,7 @@ in eval mode and full precision, without augmentation by default: mixed precisio
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -83,7 +83,8 @@ class Network(RunModel):
         self.dtype = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
         self.memory_format = laid_out(module, fabric, layout)
         moved = module.to(device=fabric.device, dtype=self.dtype)
-        self.module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
+        self._module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
+        self._awaited: Params | None = None  # parameters that ``module`` loads when it is next used
         self.has_batch_norm = has_batch_norm(module)
         self.here = Resident(fabric.device)
         """Maps stored images to those this network reads: moved to its device where they fit."""
@@ -104,11 +105,28 @@ class Network(RunModel):
         """Name of the weights' memory layout."""
         return "channels_last" if self.memory_format == torch.channels_last else "contiguous"
 
+    @property
+    def module(self) -> nn.Module:
+        """The module, which holds the parameters that were loaded last."""
+        if self._awaited is not None:
+            self.load(self._awaited)
+        return self._module
+
     def load(self, params: Params) -> None:
         """Write ``params`` into the module, in place."""
+        self._awaited = None
         with torch.no_grad():
-            for name, tensor in self.module.state_dict(keep_vars=True).items():
+            for name, tensor in self._module.state_dict(keep_vars=True).items():
                 tensor.copy_(params[name])
+
+    @contextmanager
+    def holding(self, params: Params) -> Iterator[None]:
+        """Within this, the network holds ``params``, loaded only if it is used; afterwards, load others first."""
+        self._awaited = params
+        try:
+            yield
+        finally:
+            self._awaited = None
 
     def params(self) -> Params:
         """A contiguous copy of the module's current state dict."""
@@ -200,15 +218,20 @@ class Network(RunModel):
         return self._scores(images, index, partial(by_name.output, self.module, output), None)
 
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
-        """As ``logits``, for the model that ``task`` received, whatever is loaded now; computed once per task."""
+        """As ``logits``, for the model that ``task`` received, whatever is loaded now.
+
+        Without augmentation, it is computed once per task.
+        """
+
+        def forward(inputs: Tensor) -> Tensor:
+            return by_name.output(self.receive(task.broadcast), output, inputs)
+
+        if augment is not None:
+            return self._scores(task.samples.images, task.samples.index, forward, augment)
         if self._received_by is not task:
             self._received_by, self._received = task, {}
         if output not in self._received:
-
-            def forward(inputs: Tensor) -> Tensor:
-                return by_name.output(self.receive(task.broadcast), output, inputs)
-
-            self._received[output] = self._scores(task.samples.images, task.samples.index, forward, augment)
+            self._received[output] = self._scores(task.samples.images, task.samples.index, forward, None)
         return self._received[output]
 
     def _scores(

@@ -125,9 +125,10 @@ class Evaluator:
         if Oracle in kinds:
             truth = self.federation.truth
             if truth is None:
+                names = " and ".join(f"method.exchange.{n}" for n, e in self.method.exchange.items() if Oracle in e.aid)
                 raise UserError(
-                    f"method.quality=oracle is given the true labels, and those of {self.federation.dataset.name} are "
-                    "not known: set method.quality=emd_sign"
+                    f"{names} is given the true labels, and those of {self.federation.dataset.name} are not known: "
+                    "choose values for it that make do without them"
                 )
             samples = {client: self.federation.samples(client) for client in self.federation.with_data}
             given.append(Oracle({c: true_quality(truth[s.index].numpy(), s.given.numpy()) for c, s in samples.items()}))

@@ -54,7 +54,7 @@ def draw(record: RunRecord, folder: Path, places: Sequence[Path] = ()) -> Figure
     from flnl.engine.model_file import ModelFile
 
     model = ModelFile.load(folder)
-    federation = _federation(record, places)
+    federation = _federation(record, folder, places)
     network, data = model.network(places), federation.dataset
     some = spread(len(data.test))
     by_class = data.test_labels[some.numpy()]
@@ -96,7 +96,7 @@ def features(network: Network, images: Any, index: torch.Tensor) -> NDArray[np.f
     return features
 
 
-def _federation(record: RunRecord, places: Sequence[Path]) -> Federation:
+def _federation(record: RunRecord, folder: Path, places: Sequence[Path]) -> Federation:
     """Rebuild the run's federation.
 
     Raises:
@@ -104,7 +104,7 @@ def _federation(record: RunRecord, places: Sequence[Path]) -> Federation:
     """
     from flnl.data.federation.build import from_config
 
-    federation = from_config(_recorded(record.result["config"], places))
+    federation = from_config(_recorded(record.result["config"], folder / RESULT, places))
     if record.result.get("federation") not in (federation.fingerprint, federation.names_fingerprint):
         raise UserError(
             "the federation drawn now differs from the run's: the data files, numpy or the code have changed"
@@ -112,17 +112,19 @@ def _federation(record: RunRecord, places: Sequence[Path]) -> Federation:
     return federation
 
 
-def _recorded(config: Mapping[str, Any], places: Sequence[Path]) -> DictConfig:
+def _recorded(config: Mapping[str, Any], source: Path, places: Sequence[Path]) -> DictConfig:
     """The configuration of a run's data from its record, restricted to what a file may choose.
 
     Raises:
         UserError: naming a value that it may not.
     """
-    parts = {group: restored(group, config.get(group), RESULT, places) for group in ("dataset", "partition", "noise")}
+    parts = {
+        group: restored(group, config.get(group), str(source), places) for group in ("dataset", "partition", "noise")
+    }
     values = {key: config.get(key) for key in ("data_seed", "eval")}
     values["centralized"] = config.get("centralized", False)  # runs of before there was such a key had none
     if faults := faults_of(values):
-        raise UserError(f"{RESULT}: {faults}")
+        raise UserError(f"{source}: {faults}")
     return OmegaConf.create({**parts, **values})
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flnl.core.step import FEATURES, FIRST, LOGITS, SECOND
+from flnl.models.layers import Classifier
 
 
 class Pair(nn.Module):
@@ -27,13 +28,20 @@ class Pair(nn.Module):
         self.first, self.second = first, second
 
     def outputs(self, inputs: Tensor) -> dict[str, Tensor]:
-        """``first`` and ``second``, the networks' logits, and ``logits``, their mean; all [B, num_classes]."""
-        first, second = self.first(inputs), self.second(inputs)
-        return {LOGITS: (first + second) / 2, FIRST: first, SECOND: second}
+        """``first`` and ``second``, the networks' logits, and ``logits``, their mean; all [B, num_classes].
+
+        And ``features``, if the networks have them.
+        """
+        first, second = outputs(self.first, inputs), outputs(self.second, inputs)
+        named = {LOGITS: (first[LOGITS] + second[LOGITS]) / 2, FIRST: first[LOGITS], SECOND: second[LOGITS]}
+        if FEATURES in first:
+            named[FEATURES] = torch.cat([first[FEATURES], second[FEATURES]], 1)
+        return named
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits [B, num_classes] of ``inputs`` [B, C, H, W]."""
-        return self.outputs(inputs)[LOGITS]
+        mean: Tensor = (self.first(inputs) + self.second(inputs)) / 2
+        return mean
 
 
 def networks(make: Callable[[], nn.Module], count: int) -> nn.Module:
@@ -48,11 +56,19 @@ def networks(make: Callable[[], nn.Module], count: int) -> nn.Module:
 
 
 def outputs(module: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """All outputs of ``module`` on ``inputs`` by name; only the logits of a module without a method ``outputs``."""
-    if not callable(getattr(type(module), "outputs", None)):  # a layer of this name is no method
-        return {LOGITS: module(inputs)}
-    named: dict[str, Tensor] = module.outputs(inputs)  # type: ignore[operator]  # a method, as was just seen
-    return named
+    """All outputs of ``module`` on ``inputs`` by name, in one pass."""
+    if isinstance(module, Classifier | Pair):
+        return module.outputs(inputs)
+    read: list[Tensor] = []  # what the last layer reads
+    head = module._modules.get("head")
+    hook = None if head is None else head.register_forward_pre_hook(lambda _, given: read.extend(given[:1]))
+    try:
+        has_method = callable(getattr(type(module), "outputs", None))  # a layer of this name is no method
+        named: dict[str, Tensor] = module.outputs(inputs) if has_method else {LOGITS: module(inputs)}  # type: ignore[operator]
+    finally:
+        if hook is not None:
+            hook.remove()
+    return {FEATURES: read[0], **named} if read else named
 
 
 def output(module: nn.Module, name: str, inputs: Tensor) -> Tensor:
@@ -61,32 +77,15 @@ def output(module: nn.Module, name: str, inputs: Tensor) -> Tensor:
     Raises:
         LookupError: if the network has no such output.
     """
-    alone = module
-    if isinstance(module, Pair):
-        if name == FEATURES:
-            return torch.cat([output(each, name, inputs) for each in (module.first, module.second)], 1)
-        if name in (FIRST, SECOND):
-            alone, name = (module.first if name == FIRST else module.second), LOGITS
+    if isinstance(module, Pair) and name in (FIRST, SECOND):
+        module, name = (module.first if name == FIRST else module.second), LOGITS
     if name == LOGITS:
-        logits: Tensor = alone(inputs)
+        logits: Tensor = module(inputs)
         return logits
     named = outputs(module, inputs)
-    if name == FEATURES and name not in named and hasattr(module, "head"):
-        return _read_by(module, module.get_submodule("head"), inputs)
     if name not in named:
         raise LookupError(f"the network has no output {name!r}; there are {', '.join(named)}")
     return named[name]
-
-
-def _read_by(module: nn.Module, head: nn.Module, inputs: Tensor) -> Tensor:
-    """The input of ``head`` [B, d] in a pass of ``module``."""
-    read: list[Tensor] = []
-    hook = head.register_forward_pre_hook(lambda _, given: read.append(given[0]))
-    try:
-        module(inputs)
-    finally:
-        hook.remove()
-    return read[0]
 
 
 class _Named(nn.Module):

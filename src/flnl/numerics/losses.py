@@ -1,4 +1,4 @@
-"""Per-sample losses."""
+"""Per-sample losses, and their weighted mean."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,3 +12,10 @@ def sample_losses(logits: Tensor, labels: Tensor, *, of_softmax: bool = False) -
     """
     logits = logits.double()
     return F.cross_entropy(F.softmax(logits, dim=1) if of_softmax else logits, labels, reduction="none")
+
+
+def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
+    """Mean over the last dimension, weighted if there is a ``weight`` of the same shape; 0 where all weights are 0."""
+    if weight is None:
+        return losses.mean(-1)
+    return (weight * losses).sum(-1) / weight.sum(-1).clamp_min(1e-12)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose, given, identity
 from flnl.config.registry import option_of
-from flnl.config.short_keys import shortest
+from flnl.config.short_keys import shortened, shortest
 from flnl.core.credentials import redacted_in
 from flnl.core.errors import UserError
 from flnl.core.execution import described
@@ -61,7 +61,11 @@ def claim(cfg: DictConfig, overrides: Sequence[str], job: Path | None) -> Claim:
     """
     plain = compose.resolved(cfg)
     key = identity.run_key(plain)
-    method = assemble(compose.build(cfg.method), option_of)
+    parts = compose.build(cfg.method)
+    try:
+        method = assemble(parts, option_of)
+    except UserError as error:
+        raise UserError(shortened(cfg, str(error))) from None
     _refuse_rounds(cfg, overrides, method)
     if not method.length(1):
         raise UserError(
@@ -118,7 +122,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     if resumed is not None:
         state, seconds, lines = _restored(resumed, federation, network, folder), resumed.seconds, resumed.lines
     work = auto.Work.of(cfg, method, network, len(federation.with_data))
-    executor, chosen = auto.settled(cfg, work, network, first_executor)
+    executor, chosen = auto.settled(cfg, work, network, first_executor, folder.path)
     about = {
         "key": key,
         "key_format": identity.FORMAT,
@@ -159,7 +163,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     progress.stages(method)
     progress.opening([f"warning: {line}" for line in method.warnings()])
     sizes = {client: federation.sizes[client] for client in federation.with_data}
-    progress.opening([f"note: {line}" for line in method.cautions(sizes)])
+    progress.opening([f"note: {shortened(cfg, line)}" for line in method.cautions(sizes)])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
     return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params, lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shlex
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -202,6 +204,7 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
         UserError: naming the job.
     """
     loader = GlobalHydra.instance().config_loader()
+    HydraConfig.instance().set_config(copy.deepcopy(composed))  # so that files of the search path are seen
     seen: set[object] = set()
     for number, job in enumerate(jobs):
         groups = frozenset(w for w in job if (resolvers.CONF / w.split("=")[0].split("@")[0]).is_dir())

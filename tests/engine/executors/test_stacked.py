@@ -16,7 +16,7 @@ from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.step import Step
 from flnl.data.federation.build import Federation
 from flnl.data.images import TensorImages
@@ -34,6 +34,7 @@ from flnl.methods.fedcorr.loss import AdaptiveProximal
 from flnl.models.cnn import CNN
 from flnl.models.lenet import LeNet5
 from flnl.models.mlp import MLP
+from flnl.models.outputs import Pair
 from flnl.models.resnet import ResNet
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.batches import Mixup, Plain
@@ -466,6 +467,34 @@ class Lies(LossTerm):
 
 
 @dataclass(frozen=True)
+class OfOneClient(LossTerm):
+    """Says that rows are alone, and reads what belongs to one client, or is no row."""
+
+    rowwise: ClassVar[bool] = True
+    path: str
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        value: Any = step
+        for name in self.path.split("."):
+            value = getattr(value, name)
+        other = value() if callable(value) else value
+        return step.logits.sum(1) + (other is None), state
+
+
+@dataclass(frozen=True)
+class OfRows(LossTerm):
+    """Reads everything that is a row's, and what is the same for all clients."""
+
+    rowwise: ClassVar[bool] = True
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        assert step.draw is None
+        factor = 0.01 * step.broadcast.since(2) + 0.05 * step.broadcast.last_of_stage
+        features = step.output("features")
+        return factor * features.square().sum(1) + 0.1 * step.logits.square().sum(1) * step.targets, state
+
+
+@dataclass(frozen=True)
 class Scalar(LossTerm):
     """Says that it is a loss a row, and is a number."""
 
@@ -562,12 +591,116 @@ def falls_back(
 def test_terms_that_cannot_be_stacked(term: LossTerm, caplog: pytest.LogCaptureFixture):
     net = network(mlp(4, 3))
     work = job(terms={"cross_entropy": CrossEntropy(), "odd": term})
-    if isinstance(term, Lies):
-        with pytest.raises(KeyError):  # what it says of itself is a mistake, and hiding that would hide it for good
-            results(Stacked(net, 5, 1.0), work, tasks(net))
-        return
     assert why_not(work, net) is None
     falls_back(net, work, tasks(net), "odd", caplog)
+
+
+def of_stage(given: Sequence[ClientTask], lengths: tuple[int, ...]) -> list[ClientTask]:
+    return [replace(t, broadcast=replace(t.broadcast, lengths=lengths)) for t in given]
+
+
+@pytest.mark.parametrize("lengths", [(1, 3), (1, 9)])
+def test_a_rowwise_term_reads_features_its_draw_and_the_round(lengths: Any, caplog: pytest.LogCaptureFixture):
+    net = network(MLP([5], 0.0)((1, 2, 2), 3))
+    agree(net, job(terms={"rows": OfRows()}), of_stage(tasks(net), lengths), caplog)
+
+
+OF_ONE_CLIENT = (
+    "params",
+    "passes",
+    "unmixed_logits",
+    "inputs",
+    "unmixed",
+    "mixing",
+    "weight",
+    "number",
+    "kept",
+    "broadcast.extras.__iter__",
+)
+
+
+@pytest.mark.parametrize("reads", OF_ONE_CLIENT)
+def test_a_rowwise_term_that_reads_more_than_rows_runs_alone(reads: str, caplog: pytest.LogCaptureFixture):
+    """And does not get another value than it gets alone."""
+    net = network(mlp(4, 3))
+    falls_back(net, job(terms={"odd": OfOneClient(reads)}), tasks(net, extras=directives()), "odd", caplog)
+
+
+class Attentive(nn.Module):
+    """A network with an output that mixes features, beside those that can be stacked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(4, 5))
+        self.head = nn.Linear(5, 3)
+
+    def outputs(self, inputs: Tensor) -> dict[str, Tensor]:
+        hidden = self.body(inputs)
+        return {"logits": self.head(hidden), "attention": hidden.flatten(1).softmax(1), "doubled": 2 * hidden}
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.outputs(inputs)["logits"]
+
+
+@dataclass(frozen=True)
+class Reads(LossTerm):
+    """Reads one output."""
+
+    output: str
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        return 0.1 * step.output(self.output).square().sum(1) * step.labels, state
+
+
+@pytest.mark.parametrize("rowwise", [False, True])
+def test_only_outputs_that_are_read_must_be_stackable(rowwise: bool, caplog: pytest.LogCaptureFixture):
+    torch.manual_seed(0)
+    kind = type("ReadsRows", (Reads,), {"rowwise": True}) if rowwise else Reads
+    net = network(Attentive())
+    for output in ("logits", "doubled", "features"):
+        agree(net, job(terms={"reads": kind(output)}), tasks(net), caplog)
+    reason = "reads" if rowwise else "no output 'attention' for many clients at once"
+    falls_back(net, job(terms={"reads": kind("attention")}), tasks(net), reason, caplog)
+    pair = network(Pair(MLP([5], 0.0)((1, 2, 2), 3), MLP([5], 0.0)((1, 2, 2), 3)))
+    agree(pair, job(terms={"reads": kind("second")}), tasks(pair), caplog)
+    falls_back(pair, job(terms={"reads": kind("features")}), tasks(pair), "reads", caplog)
+
+
+@dataclass(frozen=True)
+class AtBothEnds(LossTerm):
+    """Keeps what the network says before and after a visit, if it is to look."""
+
+    looks: bool
+
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        start = network.logits(task.samples).sum() if self.looks else torch.zeros(())
+        return {"start": start, "end": torch.zeros((), dtype=network.dtype)}
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        return 0.1 * (step.logits - 0.01 * state["start"].to(step.logits)).square().sum(1), state
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        return {**state, "end": network.logits(task.samples).sum()} if self.looks else state
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_term_has_the_network_at_both_ends_and_it_is_loaded_only_if_it_looks(
+    looks: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    net, start = network(mlp(4, 3)), network(mlp(4, 3)).params()
+    given = tasks(net)
+    given = [replace(t, broadcast=replace(t.broadcast, params={n: p + 0.1 for n, p in start.items()})) for t in given]
+    agree(net, job(terms={"ends": AtBothEnds(looks)}), given, caplog)
+    loads: list[object] = []
+    load = net.load
+
+    def counted(params: Params) -> None:
+        loads.append(params)
+        load(params)
+
+    monkeypatch.setattr(net, "load", counted)
+    results(Stacked(net, 15, 1.0), job(terms={"ends": AtBothEnds(looks)}), given)
+    assert len(loads) == (2 * len(given) if looks else 0)
 
 
 def test_the_received_model_may_first_be_asked_for_in_a_stack(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -350,6 +350,8 @@ def test_seams_of_a_term():
     assert recorder.seen["draw"] == [(len(s.positions), rng.random()) for s in steps]
     assert [s.draws["seen"] for s in steps] == [value for _, value in recorder.seen["draw"]]
     for s in steps:
+        with pytest.raises(LookupError, match="only a loss term has a draw"):  # as for a gradient transform
+            _ = s.draw
         assert torch.equal(s.labels, samples.given[s.positions])
         assert torch.equal(s.inputs, samples.read(s.positions).double())
         assert s.broadcast is work.broadcast

@@ -182,6 +182,16 @@ class Distils(LossTerm):
 
 
 @dataclass(frozen=True)
+class DistilsByPass(LossTerm):
+    """The same, by the pass itself."""
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        with torch.no_grad():
+            received = step.passes.received(step.unmixed)
+        return (step.logits - received).square().mean(), state
+
+
+@dataclass(frozen=True)
 class Grows(LossTerm):
     """Heavier from round to round."""
 
@@ -205,6 +215,7 @@ RECORDED: dict[str, LocalTraining] = {
     "a state a sample": job(terms={"cross_entropy": CrossEntropy(), "averages": Averages()}),
     "draws": job(terms={"cross_entropy": CrossEntropy(), "draws": Draws()}),
     "the received model": job(terms={"cross_entropy": CrossEntropy(), "distils": Distils()}),
+    "the received model, by its pass": job(terms={"cross_entropy": CrossEntropy(), "distils": DistilsByPass()}),
     "the round": job(terms={"cross_entropy": CrossEntropy(), "grows": Grows()}),
     "the round, by row": job(terms={"cross_entropy": CrossEntropy(), "grows": GrowsByRow()}),
     "mixup": job(batch=Mixup(1.0, True, None)),

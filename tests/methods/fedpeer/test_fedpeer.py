@@ -236,7 +236,7 @@ def test_of_a_mixed_batch_the_fitted_label_is_mixed(floor_terms: str) -> None:
 
 def drawn(given: Step, draws: Mapping[str, Tensor]) -> Step:
     """The step with other draws."""
-    return replace(given, batch=replace(given.batch, draws=draws), term="fedpeer")
+    return replace(given, draws=draws, term="fedpeer")
 
 
 def test_a_client_that_has_a_distribution_of_its_own_uses_it() -> None:

@@ -305,7 +305,7 @@ def test_the_term_runs_under_vmap() -> None:
 
     def one(z: Tensor, positions: Tensor, own: Any) -> tuple[Tensor, Any]:
         plain = step(logits=z)
-        given = replace(plain, batch=replace(plain.batch, positions=positions), broadcast=Broadcast(3, 1, {}))
+        given = replace(plain, positions=positions, broadcast=Broadcast(3, 1, {}))
         return term(given, own)
 
     stacked = {name: value.expand(3, *value.shape) for name, value in state.items()}

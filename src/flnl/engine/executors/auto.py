@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -133,7 +134,7 @@ def _chains(cohorts: Mapping[str, int]) -> str:
     return f"; {' and '.join(alone)} runs one client at a time under any" if alone else ""
 
 
-def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any) -> tuple[Executor, str]:
+def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder: Path) -> tuple[Executor, str]:
     """Build the executor of a run; return it with a line that names it and gives the reason.
 
     Args:
@@ -141,12 +142,13 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any) -> tupl
         work: inputs of the rule.
         network: the network to run clients on.
         earlier: when resuming, the record of the executor that the run started with; else None.
+        folder: the run's folder, for messages.
     """
     plain: Any = OmegaConf.to_container(cfg.executor, resolve=True)
     if located(str(plain["_target_"])) is not Auto:
         executor, reason = compose.build(plain)(network), "as asked"
     elif earlier:
-        node = registry.restored("executor", _node(_record(earlier)), RESULT)
+        node = registry.restored("executor", _node(_record(earlier)), str(folder / RESULT))
         executor, reason = compose.build(node)(network), "as the run began"
     else:
         name, reason = choose(work)

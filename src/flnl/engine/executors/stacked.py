@@ -125,9 +125,8 @@ class Stacked(Executor):
             return None
         results = []
         for task, fit in zip(tasks, fits, strict=True):
-            if job.reads_models:
-                network.load(fit.params)
-            results.append(job.report(network, task, fit))
+            with network.holding(fit.params):
+                results.append(job.report(network, task, fit))
         return results
 
     def _pooled(self) -> int:

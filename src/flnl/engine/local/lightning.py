@@ -15,13 +15,7 @@ from flnl.config.schema import Training
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
 from flnl.engine.local.optimizer import Sgd
-
-
-def average(losses: Tensor, weight: Tensor | None) -> Tensor:
-    """Weighted mean over the last dimension; ``weight`` has the same shape. 0 where all weights are 0."""
-    if weight is None:
-        return losses.mean(-1)
-    return (weight * losses).sum(-1) / weight.sum(-1).clamp_min(1e-12)
+from flnl.numerics.losses import weighted_mean
 
 
 @dataclass
@@ -40,13 +34,13 @@ class Objective:
         rows = step.weight is None
         losses: list[Tensor] = []
         for name, term in self.terms.items():
-            step.term = name
-            loss, self.states[name] = term(step, self.states.get(name))
+            with step.called_by(name):
+                loss, self.states[name] = term(step, self.states.get(name))
             rows = rows and loss.dim() == 1
             losses.append(loss)
         assert losses, "a method has at least one loss term"
         if not rows:
-            losses = [average(loss, step.weight) if loss.dim() == 1 else loss for loss in losses]
+            losses = [weighted_mean(loss, step.weight) if loss.dim() == 1 else loss for loss in losses]
         return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
 
 

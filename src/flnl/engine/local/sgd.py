@@ -15,7 +15,7 @@ from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Obser
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload, all_finite
-from flnl.core.step import MiniBatch, Step
+from flnl.core.step import Step
 from flnl.core.streams import torch_seeded
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
 from flnl.engine.local.lightning import ClientModule, Objective, backward, mean_over_steps
@@ -34,16 +34,6 @@ class LocalTraining:
     exchanges: Mapping[str, Exchange]
     observed: bool = False  # add an observation of the trained model to the result
 
-    @property
-    def reads_models(self) -> bool:
-        """Whether ``report`` reads the trained model, so the network must hold it."""
-        return (
-            self.observed
-            or bool(self.exchanges)
-            or not inherits(self.batch, BatchRule, "relabels")
-            or not all(inherits(term, LossTerm, "finish") for term in self.terms.values())
-        )
-
     def __call__(self, network: Model, task: ClientTask) -> ClientResult:
         """Train on ``task`` and report; afterwards the network holds the client's parameters."""
         assert isinstance(network, Network), "training needs a full Network, not only the Model protocol"
@@ -54,11 +44,11 @@ class LocalTraining:
         return self.report(network, task, Fit(params, states, loss, steps, all_finite(params), self.training.lr))
 
     def states(self, network: Network, task: ClientTask) -> dict[str, Any]:
-        """Each loss term's state on this client at the start of training."""
+        """Each loss term's state on this client at the start of training; the network must hold the received model."""
         return {name: term.begin(network, task, task.state.terms.get(name)) for name, term in self.terms.items()}
 
     def report(self, network: Network, task: ClientTask, fit: Fit) -> ClientResult:
-        """The client's result; if ``reads_models``, the network must hold the client's parameters.
+        """The client's result; the network must hold the client's parameters.
 
         A fit that diverged changes no state and reports nothing.
         """
@@ -155,7 +145,7 @@ class LocalTraining:
                 ):
                     draw = draws.mixing(len(batch_labels))
                     mixed, targets = self.batch.mix(batch, batch_labels, network.num_classes, draw)
-                    data = MiniBatch(
+                    yield Step(
                         inputs=mixed,
                         labels=batch_labels,
                         targets=targets,
@@ -165,8 +155,11 @@ class LocalTraining:
                         number=number,
                         unmixed=batch,
                         mixing=draw,
+                        passes=passes,
+                        params=trainable,
+                        broadcast=task.broadcast,
+                        kept=task.state.extras,
                     )
-                    yield Step(data, passes, trainable, task.broadcast, task.state.extras)
                     number += 1
 
     def _inputs(

@@ -1,5 +1,6 @@
 """A network that computes for K clients at once: a copy of the module with its layers replaced by stacked ones."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -10,13 +11,23 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flnl.core.payload import Params
+from flnl.core.step import LOGITS
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.layers import KNOWN, Form, Layer
 from flnl.models import outputs as by_name
 
+log = logging.getLogger(__name__)
+
 SAMPLES, CLIENTS = 3, 2
 """Sizes for the comparison with the plain network; different, so that mixed-up dimensions are noticed."""
+
+
+class Outputs(dict[str, Tensor]):
+    """Outputs of a stacked network by name; to read one that has no stacked form raises ``NotStackable``."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise NotStackable(f"the network has no output {name!r} for many clients at once")
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,7 @@ class StackedNetwork:
                 self.slots[f"{path}.{name}" if path else name] = Slot(stacked, name, stacked.forms[name])
         self.names = list(module.state_dict())
         self.trainable = [name for name, p in module.named_parameters() if p.requires_grad]
+        self.readable: tuple[str, ...] = ()  # outputs that agree with those of the plain module
         self._bound: Mapping[str, Tensor] | None = None
 
     def store(self, params: Sequence[Params]) -> dict[str, Tensor]:
@@ -99,10 +111,15 @@ class StackedNetwork:
         """Convert a tensor from the layer's layout to the plain module's, [K, *shape]."""
         return self.slots[name].form.client(leaf, clients)
 
-    def outputs(self, inputs: Tensor, clients: int) -> dict[str, Tensor]:
-        """The network's outputs on ``inputs`` [B, K·C, H, W] by name, [K, B, ...] each."""
+    def outputs(self, inputs: Tensor, clients: int) -> Outputs:
+        """The ``readable`` outputs on ``inputs`` [B, K·C, H, W] by name, [K, B, ...] each."""
         named = by_name.outputs(self.module, inputs)
-        return {name: t if t.dim() == 3 else t.view(len(t), clients, -1).transpose(0, 1) for name, t in named.items()}
+        return Outputs({name: _by_client(named[name], clients) for name in self.readable})
+
+
+def _by_client(output: Tensor, clients: int) -> Tensor:
+    """[K, B, ...], from [B, K·d] or as it is."""
+    return output if output.dim() == 3 else output.view(len(output), clients, -1).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -137,6 +154,7 @@ def _compared(network: Network) -> Stackable:
     """Run both networks on random inputs of two clients in float64, in training and in evaluation mode.
 
     This detects what layer types do not show: a forward pass that mixes channels or depends on the number of samples.
+    Of the outputs, only the logits must have a stacked form; others are readable if they do.
     """
     module, many = network.module, StackedNetwork(network.module)
     draw = torch.Generator().manual_seed(0)
@@ -157,9 +175,12 @@ def _compared(network: Network) -> Stackable:
                 kept = many.store(params)  # copies, because both passes update running statistics
                 together = _stacked_outputs(many, kept, inputs)
                 alone = [by_name.outputs_with(module, p, x) for p, x in zip(params, inputs, strict=True)]
-                same = all(
-                    _close(t, torch.stack([outputs[name] for outputs in alone])) for name, t in together.items()
-                ) and all(
+                many.readable = tuple(
+                    name
+                    for name, output in together.items()
+                    if (training or name in many.readable) and _agrees(output, [outputs[name] for outputs in alone])
+                )
+                same = LOGITS in many.readable and all(
                     _close(many.client(name, many.leaf(name, t), CLIENTS), torch.stack([p[name] for p in params]))
                     for name, t in kept.items()
                 )
@@ -174,12 +195,21 @@ def _compared(network: Network) -> Stackable:
 
 
 def _stacked_outputs(many: StackedNetwork, kept: Params, inputs: Tensor) -> dict[str, Tensor]:
-    """Outputs [K, B, ...] by name; any failure means that the network cannot be stacked."""
+    """Outputs by name as the stacked module gives them; any failure means that the network cannot be stacked."""
     many.bind({name: many.leaf(name, t) for name, t in kept.items()})
     try:
-        return many.outputs(inputs.transpose(0, 1).flatten(1, 2), CLIENTS)
+        return by_name.outputs(many.module, inputs.transpose(0, 1).flatten(1, 2))
     except Exception as error:  # a forward pass may do anything with its features
         raise NotStackable(f"the network's forward pass does not take stacked features ({line(error)})") from error
+
+
+def _agrees(together: Tensor, alone: Sequence[Tensor]) -> bool:
+    """Whether a stacked output is that of each client alone."""
+    try:
+        return _close(_by_client(together, CLIENTS), torch.stack(list(alone)))
+    except Exception as error:  # a user's network may call anything an output
+        log.debug("%r", error)
+        return False
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

@@ -4,9 +4,9 @@ Rowwise terms, whose loss of a sample depends on that sample only, are evaluated
 other terms run under ``torch.func.vmap``, in which each call sees one client's step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,15 +15,15 @@ from torch.func import vmap
 from flnl.core.messages import Broadcast, ClientTask
 from flnl.core.parts import GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
-from flnl.core.step import LOGITS, ForwardPasses, MiniBatch, Step
+from flnl.core.step import LOGITS, ForwardPasses, Step
 from flnl.engine.local.batching import inherits
-from flnl.engine.local.lightning import average
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.joining import Joined, filled, flattened, join, mapped
-from flnl.engine.stacked.network import StackedNetwork
-from flnl.engine.stacked.tracing import WatchedBroadcast, WatchedStep
+from flnl.engine.stacked.network import Outputs, StackedNetwork
+from flnl.engine.stacked.tracing import RECEIVED, WatchedBroadcast, WatchedStep
 from flnl.models import outputs as by_name
+from flnl.numerics.losses import weighted_mean
 
 T = TypeVar("T")
 
@@ -84,15 +84,15 @@ class Objective:
     def _by_row(self, name: str, term: LossTerm) -> bool:
         return term.rowwise and inherits(term, LossTerm, "draw") and all(terms[name] is None for terms in self.states)
 
-    def loss(self, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch) -> Tensor:
+    def loss(self, members: tuple[int, ...], tensors: Params, outputs: Outputs, batch: Batch) -> Tensor:
         """Each client's loss [K], from ``outputs`` [K, B, ...] by name and ``tensors`` in the layers' layout.
 
         If all terms are rowwise and the batch has no weights: rows [K, B], whose mean over B is the loss.
         """
-        rows = self._of_rows(outputs[LOGITS], batch) if self.rowwise else None
+        rows = self._of_rows(outputs, batch) if self.rowwise else None
         if rows is not None and not self.others and batch.weight is None:
             return rows
-        total = None if rows is None else average(rows, batch.weight)
+        total = None if rows is None else weighted_mean(rows, batch.weight)
         if self.others:
             more = self._of_steps(members, tensors, outputs, batch)
             total = more if total is None else total + more
@@ -100,7 +100,7 @@ class Objective:
         return total
 
     def transformed(
-        self, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch, gradients: Params
+        self, members: tuple[int, ...], tensors: Params, outputs: Outputs, batch: Batch, gradients: Params
     ) -> Params:
         """Apply the gradient transform to ``gradients`` [K, *shape]."""
         transform = self.gradient
@@ -125,34 +125,58 @@ class Objective:
 
     # ------------------------------------------------------------------------------------------------------ by row
 
-    def _of_rows(self, logits: Tensor, batch: Batch) -> Tensor:
-        clients, size = logits.shape[:2]
-        data = MiniBatch(
-            inputs=logits.detach(),
-            labels=batch.labels.reshape(-1),
-            targets=batch.targets.flatten(0, 1),
-            positions=batch.positions.reshape(-1),
-            weight=None,
-            draws={},
-            number=batch.number,
-            unmixed=logits.detach(),
-            mixing=None,
-        )
-        sent = Broadcast(self.tasks[0].broadcast.round, self.tasks[0].broadcast.stage, {})
-        rows = self.step(data, NO_PASSES, {}, sent, Payload(), {LOGITS: logits.flatten(0, 1)})
+    def _of_rows(self, outputs: Outputs, batch: Batch) -> Tensor:
+        clients, size = outputs[LOGITS].shape[:2]
+        rows = self._row_step(outputs, batch)
         total: Tensor | None = None
         for name, term in self.rowwise.items():
-            rows.term = name
-            losses, _ = term(rows, None)
+            try:
+                with rows.called_by(name):
+                    losses, _ = term(rows, None)
+            except NotStackable as refusal:
+                raise NotStackable(f"term {name} declares itself rowwise, but {refusal}") from refusal
+            except Exception as error:  # user-defined parts may raise anything
+                raise NotStackable(f"term {name} cannot be run on the rows of many clients ({line(error)})") from error
             if losses.shape != (clients * size,):
                 raise NotStackable(f"term {name} declares itself rowwise but does not return one loss per row")
             total = losses if total is None else total + losses
         assert total is not None
         return total.view(clients, size)
 
+    def _row_step(self, outputs: Outputs, batch: Batch) -> Step:
+        """The rows of all clients as one step, which refuses to give what is not a row's."""
+        first = self.tasks[0].broadcast
+        step = Step(
+            inputs=batch.inputs,
+            labels=batch.labels.reshape(-1),
+            targets=batch.targets.flatten(0, 1),
+            positions=batch.positions.reshape(-1),
+            weight=batch.weight,
+            draws=dict.fromkeys(self.rowwise),
+            number=batch.number,
+            unmixed=batch.inputs,
+            mixing=None,
+            passes=_Passes(self.network, {}, self.network.scored),
+            params={},
+            broadcast=replace(first, params={}, extras=Unlike("it reads what a client received")),
+            kept=Payload(),
+            computed=_Rows(outputs),
+        )
+        asked = self.asked
+        if asked is not None:
+            step.broadcast = WatchedBroadcast.of(step.broadcast, asked)
+
+        def reading(name: str) -> None:
+            if name in NOT_OF_ROWS:
+                raise NotStackable(f"it reads step.{name}")
+            if asked is not None:
+                asked.add(name)
+
+        return WatchedStep.of(step, reading)
+
     # ---------------------------------------------------------------------------------------------------- by client
 
-    def _of_steps(self, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch) -> Tensor:
+    def _of_steps(self, members: tuple[int, ...], tensors: Params, outputs: Outputs, batch: Batch) -> Tensor:
         step = _Stepped(self, members, tensors, outputs, batch)
         held = self.held(members)
         forms: list[Any] = []
@@ -162,10 +186,10 @@ class Objective:
             states = dict(filled(held.form, lambda hole: rest[hole.index]))
             total: Tensor | None = None
             for name, term in self.others.items():
-                client_step.term = name
-                loss, states[name] = term(client_step, states[name])
+                with client_step.called_by(name):
+                    loss, states[name] = term(client_step, states[name])
                 if loss.dim() == 1:
-                    loss = average(loss, client_step.weight)
+                    loss = weighted_mean(loss, client_step.weight)
                 total = loss if total is None else total + loss
             assert total is not None
             form, after = flattened(states)
@@ -222,28 +246,46 @@ class Objective:
         members_held = None if held is None else (members, held)
         return replace(self, _held=members_held, _received={members: received}, _kept={members: kept})
 
-    def step(
-        self,
-        data: MiniBatch,
-        passes: ForwardPasses,
-        params: Params,
-        broadcast: Broadcast,
-        kept: Payload,
-        outputs: Mapping[str, Tensor],
-    ) -> Step:
-        """Build the step; if ``asked`` is set, as one that records what is read from it."""
+    def watched(self, step: Step) -> Step:
+        """The step; if ``asked`` is set, as one that records what is read from it."""
         if self.asked is None:
-            return Step(data, passes, params, broadcast, kept, outputs)
-        watched = WatchedStep(data, passes, params, WatchedBroadcast.of(broadcast, self.asked), kept, outputs)
-        watched.asked = self.asked
-        return watched
+            return step
+        step.broadcast = WatchedBroadcast.of(step.broadcast, self.asked)
+        return WatchedStep.of(step, self.asked.add)
+
+    def received_module(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
+        """The received model; if ``asked`` is set, a run of it is recorded there."""
+        forward, asked = self.network.frozen(broadcast), self.asked
+
+        def recorded(inputs: Tensor) -> Tensor:
+            if asked is not None:
+                asked.add(RECEIVED)
+            return forward(inputs)
+
+        return recorded
+
+
+NOT_OF_ROWS = frozenset({"inputs", "unmixed", "mixing", "weight", "number", "passes", "params", "kept"})
+"""What a rowwise term must not read of a step: it differs between the clients whose rows are together."""
+
+
+class _Rows(Outputs):
+    """Outputs [K·B, ...] by name, from those of K clients."""
+
+    def __init__(self, of_clients: Outputs) -> None:
+        super().__init__()
+        self._of_clients = of_clients
+
+    def __missing__(self, name: str) -> Tensor:
+        self[name] = rows = self._of_clients[name].flatten(0, 1)
+        return rows
 
 
 class _Stepped:
     """Flattens one step's tensors for ``vmap``, and rebuilds a client's ``Step`` from its slices."""
 
     def __init__(
-        self, objective: Objective, members: tuple[int, ...], tensors: Params, outputs: Params, batch: Batch
+        self, objective: Objective, members: tuple[int, ...], tensors: Params, outputs: Outputs, batch: Batch
     ) -> None:
         clients = len(outputs[LOGITS])
         many = objective.many
@@ -255,8 +297,8 @@ class _Stepped:
         network, drawn, mixing = objective.network, batch.draws, batch.mixing
         sent, kept = objective.received(members), objective.kept(members)
         self._mixed, self._mixing, self._kept = batch.unmixed is not None, mixing, kept
-        self._received = network.frozen(objective.tasks[members[0]].broadcast)
-        self._network, self._trainable, self._step = network, many.trainable, objective.step
+        self._received = objective.received_module(objective.tasks[members[0]].broadcast)
+        self._network, self._trainable, self._watched = network, many.trainable, objective.watched
         self._names, self._outputs = list(named), list(outputs)
         self._weighted, self._number = batch.weight is not None, batch.number
         self._drawn, self._sent = drawn, sent
@@ -273,7 +315,7 @@ class _Stepped:
             return taken
 
         tensors = dict(zip(self._names, take(len(self._names)), strict=True))
-        outputs = dict(zip(self._outputs, take(len(self._outputs)), strict=True))
+        outputs = Outputs(zip(self._outputs, take(len(self._outputs)), strict=True))
         inputs, labels, targets, positions = take(4)
         weight = take(1)[0] if self._weighted else None
         unmixed = take(1)[0] if self._mixed else inputs
@@ -281,7 +323,7 @@ class _Stepped:
             self._fill(joined, [] if joined is None else take(len(joined.tensors)))
             for joined in (self._sent, self._kept, self._drawn, self._mixing)
         )
-        data_of_client = MiniBatch(
+        step = Step(
             inputs=inputs,
             labels=labels,
             targets=targets,
@@ -291,10 +333,13 @@ class _Stepped:
             number=self._number,
             unmixed=unmixed,
             mixing=mixing,
+            passes=_Passes(self._network, tensors, self._received),
+            params={name: tensors[name] for name in self._trainable},
+            broadcast=sent,
+            kept=kept,
+            computed=outputs,
         )
-        trained = {name: tensors[name] for name in self._trainable}
-        passes = _Passes(self._network, tensors, self._received)
-        return self._step(data_of_client, passes, trained, sent, kept, outputs), left
+        return self._watched(step), left
 
     @staticmethod
     def _fill(joined: Joined | None, tensors: Sequence[Tensor]) -> Any:
@@ -371,6 +416,9 @@ class Unlike(Payload):
     def __hash__(self) -> int:
         return hash(self._reason)
 
+    def __iter__(self) -> Iterator[Any]:
+        raise NotStackable(self._reason)
+
     def get(self, kind: type[T]) -> T | None:
         """Raise ``NotStackable``."""
         raise NotStackable(self._reason)
@@ -378,28 +426,3 @@ class Unlike(Payload):
     def one(self, kind: type[T]) -> T:
         """Raise ``NotStackable``."""
         raise NotStackable(self._reason)
-
-
-class _NoPasses(ForwardPasses):
-    """The forward passes of a rowwise term, which must not run the network: each raises ``NotStackable``."""
-
-    def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
-        return self._refuse()
-
-    def output(self, name: str, inputs: Tensor) -> Tensor:
-        return self._refuse()
-
-    def frozen(self, name: str, inputs: Tensor) -> Tensor:
-        return self._refuse()
-
-    def scored(self, inputs: Tensor) -> Tensor:
-        return self._refuse()
-
-    def received(self, inputs: Tensor) -> Tensor:
-        return self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise NotStackable("a term that declares itself rowwise runs the network")
-
-
-NO_PASSES = _NoPasses()

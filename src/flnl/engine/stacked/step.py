@@ -12,7 +12,7 @@ from flnl.core.payload import Params
 from flnl.engine.local.optimizer import Sgd
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
-from flnl.engine.stacked.network import StackedNetwork
+from flnl.engine.stacked.network import Outputs, StackedNetwork
 from flnl.engine.stacked.objective import Batch, Objective
 
 
@@ -61,11 +61,11 @@ class Stepper:
             loss = self.objective.loss(view.members, view.tensors, outputs, batch)
         loss.backward(torch.full_like(loss, 1 / loss.shape[1] if loss.dim() == 2 else 1.0))
         if self.job.gradient is not None:
-            self._transform(view, {name: t.detach() for name, t in outputs.items()}, batch)
+            self._transform(view, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
         view.optimizer.step()
         return loss.detach()
 
-    def _transform(self, view: View, outputs: Params, batch: Batch) -> None:
+    def _transform(self, view: View, outputs: Outputs, batch: Batch) -> None:
         clients = len(view.members)
         gradients = {n: self.many.client(n, p.grad, clients) for n, p in view.live.items() if p.grad is not None}
         tensors = {name: t.detach() for name, t in view.tensors.items()}

@@ -14,13 +14,19 @@ NUMBER, ROUND, RECEIVED = "number", "round", "received"
 
 
 class WatchedStep(Step):
-    """A step that records in ``asked`` whether its batch number is read or the received model is run."""
+    """A step that calls ``reading`` with the name of each of its attributes before it is read."""
 
-    asked: set[str]
+    reading: Callable[[str], object]
+
+    @classmethod
+    def of(cls, step: Step, reading: Callable[[str], object]) -> Step:
+        """A watched copy of ``step``."""
+        watched = object.__new__(cls)
+        object.__getattribute__(watched, "__dict__").update(vars(step), reading=reading)
+        return watched
 
     def __getattribute__(self, name: str) -> Any:
-        if name in (NUMBER, RECEIVED):
-            object.__getattribute__(self, "asked").add(name)
+        object.__getattribute__(self, "reading")(name)
         return super().__getattribute__(name)
 
 

@@ -89,7 +89,10 @@ class _Stack:
         device = network.device
         self.kept = many.store([task.broadcast.params for task in tasks])
         self.momenta = {n: torch.zeros_like(self.kept[n]) for n in many.trainable if job.training.momentum != 0}
-        states = [job.states(network, task) for task in tasks]
+        states = []
+        for task in tasks:
+            with network.holding(task.broadcast.params):
+                states.append(job.states(network, task))
         self.objective = Objective(network, many, job.terms, job.gradient, tasks, states)
         self.step = Stepper(job, network, many, self.objective)
         self.pool = Pool(network, tasks, pooled)

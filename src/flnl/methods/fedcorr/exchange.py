@@ -105,7 +105,7 @@ class Lid(Exchange):
             return None
         few = sum(n <= self.k for n in sizes.values())
         return (
-            f"method.k_lid={self.k} neighbours are more than {few} of {len(sizes)} clients have (client {smallest} "
+            f"{setting.key}.k={self.k} neighbours are more than {few} of {len(sizes)} clients have (client {smallest} "
             f"holds {sizes[smallest]} samples): LID says little about their labels; lower it, or use fewer clients"
         )
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from flnl.core.parts import Part, ServerUpdate
+from flnl.core.parts import Aggregator, Part, ServerUpdate
 from flnl.core.payload import Params, is_learned
 from flnl.methods.feddyn.loss import FedDyn as FedDynTerm
 from flnl.methods.feddyn.loss import ServerPart
@@ -31,7 +31,7 @@ class FedDyn(ServerPart, ServerUpdate):
     def lacks(self, stage: Sequence[Part]) -> Sequence[str]:
         """The loss term that keeps ``h_k``, and an unweighted mean as aggregator."""
         term = any(isinstance(part, FedDynTerm) for part in stage)
-        by_samples = any(getattr(part, "weights", "uniform") != "uniform" for part in stage)
+        by_samples = any(isinstance(part, Aggregator) and part.by_samples for part in stage)
         return (() if term else ("method/local=[...,feddyn]",)) + (UNIFORM if by_samples else ())
 
     def init(self, params: Params) -> Params:

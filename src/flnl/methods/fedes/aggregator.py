@@ -21,6 +21,11 @@ class QualityMean(Aggregator[WeightedSum]):
     reads: ClassVar[tuple[type, ...]] = (ClientQualities,)
     weights: Literal["quality", "samples"]
 
+    @property
+    def by_samples(self) -> bool:
+        """Always: the quality is a factor beside the number of samples."""
+        return True
+
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
         """Weighted sums over a few clients."""
         rho = known.one(ClientQualities).value

@@ -19,6 +19,11 @@ class Mean(Aggregator[WeightedSum]):
 
     weights: Literal["samples", "uniform"]
 
+    @property
+    def by_samples(self) -> bool:
+        """Under ``weights=samples``."""
+        return self.weights == "samples"
+
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> WeightedSum:
         """Weighted sums over a few clients."""
         return summed(params, results, [float(r.num_samples) if self.weights == "samples" else 1.0 for r in results])

@@ -31,6 +31,11 @@ class Median(Aggregator[Models]):
 
     weights: Literal["uniform", "samples"]
 
+    @property
+    def by_samples(self) -> bool:
+        """Under ``weights=samples``."""
+        return self.weights == "samples"
+
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
         """The models of a few clients."""
         weights = [r.num_samples if self.weights == "samples" else 1 for r in results]

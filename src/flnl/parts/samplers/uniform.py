@@ -56,8 +56,8 @@ class OnePass(ClientSampler):
     def __post_init__(self) -> None:
         if self.start == "parallel_average" and self.fraction is not None:
             raise UserError(
-                f"method.gamma1={self.fraction} divides a pass into groups, but method.stage1=parallel_average trains "
-                "all clients at once: remove one of them"
+                f"fraction={self.fraction} divides a pass into groups, but start={self.start} trains all clients at "
+                "once: remove one of them"
             )
 
     def __call__(self, sampling: Sampling) -> list[int]:

@@ -1,0 +1,139 @@
+"""Which of two keys a file sets last, in the order in which Hydra composes the files of a configuration."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from flnl.config.schema import METHOD, NO_GROUPS
+from flnl.config.written import node_at
+from flnl.core.errors import UserError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parents[1] / "conf"
+"""``conf/``: a wheel carries it in the package, a checkout has it at the root."""
+
+SEARCH_PATH = "hydra.searchpath"
+
+
+def folders() -> list[Path]:
+    """The folders with configuration files of the command that is running: ``conf/`` and its search path."""
+    places = [CONF]
+    if HydraConfig.initialized():
+        for source in HydraConfig.get().runtime.config_sources:
+            places += _paths(source.schema, source.path)
+    return list(dict.fromkeys(path.resolve() for path in places if path.is_dir()))
+
+
+def last_of(short: str, target: str, overrides: Sequence[str]) -> str | None:
+    """The key of a method that the later file sets, where files outside of the part's own folder set both keys.
+
+    Args:
+        short: a short key, as in ``method.mu``; its declaration does not count.
+        target: the part's key that it stands for. The files of ``method/SLOT/``, the homes of defaults, do not count.
+        overrides: the overrides as typed, which choose files.
+
+    Returns:
+        ``short`` or ``target``; None if files do not set both, or if the last file sets both to one value.
+
+    Raises:
+        UserError: if the last file sets both, to different values.
+    """
+    places = _places(overrides)
+    if not _may_be_set(target, places):
+        return None
+    values: dict[str, tuple[str, Any]] = {}
+    choices = tuple(override for override in overrides if _is_choice(override, places))
+    for path, package in _order(choices, tuple(map(str, places[1:]))):
+        if path.startswith(HOMES):
+            continue
+        file = next((file for place in places if (file := place / f"{path}.yaml").is_file()), None)
+        content = OmegaConf.create() if file is None else OmegaConf.load(file)
+        assert isinstance(content, DictConfig)
+        here = {key: value for key in (short, target) if (value := _value(content, package, key)) is not None}
+        here = {key: value for key, value in here.items() if value != f"${{{target if key == short else short}}}"}
+        for key, value in here.items():
+            values.pop(key, None)
+            values[key] = (path, value)
+    if len(values) < 2:
+        return None
+    (first, one), (last, other) = values.values()
+    if first == last and one != other:
+        both = " and ".join(f"{key}={value}" for key, (_, value) in values.items())
+        raise UserError(f"{last}.yaml: {both} set the same value; leave one of them out")
+    return None if first == last else list(values)[-1]
+
+
+HOMES = tuple(f"method/{slot}/" for slot in METHOD)
+
+
+def _value(content: DictConfig, package: str, key: str) -> Any:
+    """What a file that stands at ``package`` says of ``key``, unresolved; None if it says nothing."""
+    inside = f"{package}." if package else ""
+    node: Any = node_at(content, key.removeprefix(inside)) if key.startswith(inside) else None
+    if node is None:
+        return None
+    return OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node._value()
+
+
+def _may_be_set(target: str, places: Sequence[Path]) -> bool:
+    """Whether the text of any file outside of the parts' folders has the last name of ``target`` as a key.
+
+    This takes milliseconds; to compose the list of files takes as long as to compose the configuration.
+    """
+    key = re.compile(rf"""(?:^|[{{,])\s*(?:[\w"'.]*\.)?["']?{re.escape(target.rpartition(".")[2])}["']?\s*:""", re.M)
+    outside = (*HOMES, *(f"{group}/" for group in NO_GROUPS))
+    return any(
+        key.search(file.read_text(errors="replace"))
+        for place in places
+        for file in place.rglob("*.yaml")
+        if not file.relative_to(place).as_posix().startswith(outside)
+    )
+
+
+@cache
+def _order(choices: tuple[str, ...], added: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """The files composed from ``CONF`` and the folders ``added``, in order: path without suffix, and package."""
+    name = "config"
+    if HydraConfig.initialized():
+        name = str(HydraConfig.get().job.config_name or name)
+    path = ",".join(f"'file://{place}'" for place in added)
+    loader = ConfigLoaderImpl(create_config_search_path(str(CONF)))
+    files = loader.compute_defaults_list(name, [*choices, f"{SEARCH_PATH}=[{path}]"], RunMode.RUN).defaults
+    return tuple((file.config_path, file.package or "") for file in files if file.config_path is not None)
+
+
+def _is_choice(override: str, places: Sequence[Path]) -> bool:
+    """Whether an override chooses a file of a group."""
+    group = override.lstrip("+~").split("=")[0].split("@")[0]
+    return any((place / group).is_dir() for place in places)
+
+
+def _places(overrides: Sequence[str]) -> list[Path]:
+    """``folders()`` and those of the search path among ``overrides``."""
+    places = folders()
+    for override in overrides:
+        if override.startswith(f"{SEARCH_PATH}="):
+            added: Any = OverridesParser.create().parse_override(override).value()
+            for place in added or ():
+                schema, _, path = str(place).rpartition("://")
+                places += _paths(schema or "file", path)
+    return list(dict.fromkeys(place.resolve() for place in places))
+
+
+def _paths(schema: str, path: str) -> Iterator[Path]:
+    if schema == "file":
+        yield Path(path)
+    elif schema == "pkg" and not path.startswith("hydra."):
+        yield from map(Path, importlib.import_module(path).__path__)

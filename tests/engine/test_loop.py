@@ -1,0 +1,81 @@
+"""What the loop holds on to: a round's models are gone once they are combined."""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from flnl.core.execution import Block, ClientJob, Executor
+from flnl.core.messages import ClientTask, Gathered
+from flnl.core.parts import Aggregator
+from flnl.core.payload import Params
+from flnl.engine import loop
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.network import Network
+from flnl.parts.aggregators.mean import Mean
+from flnl.parts.aggregators.median import Median
+from tests.properties.parts import Judge
+from tests.toys import ONE_STEP, NoEvaluation, method, mlp, network, random_federation, stage
+
+
+@dataclass(frozen=True)
+class Models(Executor):
+    """Another executor, and weak references to the tensors of all models that clients returned."""
+
+    inner: Executor
+    tensors: list["weakref.ref[torch.Tensor]"] = field(default_factory=list)
+
+    def map(
+        self, job: ClientJob[Any], tasks: Sequence[ClientTask], reduce: Callable[[list[Any]], Block[Any, Any]]
+    ) -> Iterator[Block[Any, Any]]:
+        def noting(results: list[Any]) -> Block[Any, Any]:
+            self.tensors.extend(weakref.ref(tensor) for r in results for tensor in r.params.values())
+            return reduce(results)
+
+        yield from self.inner.map(job, tasks, noting)
+
+    @property
+    def held(self) -> int:
+        """Number of these tensors that are in memory."""
+        return sum(tensor() is not None for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class Counting(NoEvaluation):
+    """Counts the models of clients that are in memory when a global model is scored."""
+
+    models: Models
+    held: list[int] = field(default_factory=list)
+
+    def model(self, params: Params) -> Mapping[str, float]:
+        self.held.append(self.models.held)
+        return super().model(params)
+
+
+class JudgeAlone(Judge):
+    """Judges, and leaves it to others to read that."""
+
+    def after_round(self, state: Any, gathered: Gathered) -> Any:
+        return state
+
+
+@pytest.mark.parametrize("aggregator", [Mean("samples"), Median("uniform")], ids=["mean", "median"])
+@pytest.mark.parametrize("judged", [False, True])
+@pytest.mark.parametrize("executor", [Sequential, lambda net: Stacked(net, 4, 1.0)], ids=["sequential", "stacked"])
+def test_no_model_of_a_client_is_in_memory_when_the_global_model_is_scored(
+    aggregator: Aggregator[Any], judged: bool, executor: Callable[[Network], Executor]
+) -> None:
+    exchange = {"judge": JudgeAlone()} if judged else {}
+    toy = method(stage(rounds=3, aggregator=aggregator, exchange=exchange), exchange=exchange)
+    net = network(mlp(4, 3))
+    models = Models(executor(net))
+    evaluator = Counting(models)
+    settings = loop.Settings(1, ONE_STEP, None, "drop")
+    run = loop.Federated(toy, random_federation([6, 5, 4]), models, evaluator, settings)
+    assert len(list(loop.rounds(run, loop.initial_state(net.params())))) == 3
+    assert len(models.tensors) == 3 * 3 * len(net.params())
+    assert evaluator.held == [0, 0, 0]
