@@ -64,7 +64,8 @@ class LossTerm(Part, Protocol):
 
     Rules that let a term run for stacked clients as well as for one: it returns per-sample losses [B], which the
     trainer averages, or a scalar; it does not branch on a tensor's value; per-sample state is indexed by
-    ``step.positions``; random numbers come from ``draw`` only.
+    ``step.positions``; random numbers come from ``draw`` only. A state is made of tensors and numbers in dataclasses,
+    mappings, lists and tuples (not named tuples); if it is kept between visits, its dataclasses are ``stored``.
     """
 
     fits_labels: ClassVar[bool] = False

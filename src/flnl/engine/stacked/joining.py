@@ -93,7 +93,7 @@ def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts
             numbers.add(path)
             kind = dtype if isinstance(first, float) else torch.bool if isinstance(first, bool) else torch.int64
             return put(torch.tensor(leaves, dtype=kind).to(device, non_blocking=True), path)
-        if not isinstance(first, np.ndarray) and all(leaf == first for leaf in leaves):
+        if not isinstance(first, np.ndarray) and all(_equal(leaf, first) for leaf in leaves):
             return first
         raise NotStackable(f"clients differ in something that is neither tensor nor number ({_named(path)})")
 
