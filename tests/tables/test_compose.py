@@ -124,7 +124,7 @@ def test_what_was_found_is_kept_until_the_configuration_changes(
     def refuse(*words: Any) -> Any:
         raise AssertionError("composed again")
 
-    monkeypatch.setattr(compose, "load", refuse)
+    monkeypatch.setattr(compose, "composed", refuse)
     assert Identities(tmp_path).of(("method=fedavg", "seed=1")) == found
     monkeypatch.setenv("FLNL_DATA", "/elsewhere")  # where data lie is of the key
     with pytest.raises(AssertionError, match="composed again"):
