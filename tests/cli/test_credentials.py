@@ -193,7 +193,7 @@ def test_no_file_and_no_line_of_a_run_holds_them_and_it_goes_on(mnist: Host, lau
 def test_what_was_hidden_has_to_be_written_again_where_data_are_missing(mnist: Host, command: Command) -> None:
     said = command(*RUN, mirror(mnist, "***"), "wandb.mode=disabled")
     assert said.code == 2
-    assert "write them in the place of *** again" in said.err
+    assert "write them again in place of ***" in said.err
     assert mnist.told == []
 
 
@@ -205,7 +205,7 @@ def test_a_failing_run_keeps_them_to_itself(
     def fail(*args: object, **kwargs: object) -> None:
         raise ValueError(f"cannot do http://{USER}:{SECRET}@host/")
 
-    monkeypatch.setattr("flnl.engine.loop.run", fail)
+    monkeypatch.setattr("flnl.engine.loop.rounds", fail)
     said = command(*RUN, mirror(mnist), "output=run", "wandb.mode=disabled")
     assert said.code == 1
     assert "http://***@host/" in said.err
