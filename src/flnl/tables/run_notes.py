@@ -1,4 +1,4 @@
-"""Notes below a table that come from the records of its finished runs: early ends, equal rows, data sources."""
+"""Notes below a table that come from the records of its finished runs: early ends, equal rows, given noise rates."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def observed(plan: Plan, filled: Filled, layout: Sequence[Sequence[Place]]) -> I
     yield from endings(rows)
     yield from alike(columns, rows)
     yield from estimates(rows)
+    yield from given(rows)
     yield from sources(rows)
 
 
@@ -118,6 +119,19 @@ def estimates(rows: Rows) -> list[str]:
     parts = [f"{span} in {', '.join(f'“{label}”' for label in labels)}" for span, labels in spans.items()]
     head = "Rank correlation of clients' estimated with their true quality, 0 by chance"
     return [f"{head}: {'; '.join(parts)}."] if parts else []
+
+
+def given(rows: Rows) -> list[str]:
+    """The rows whose methods were given the noise rate, with its origin: other methods do not have it."""
+    labels: dict[str, list[str]] = {}
+    for label, cells in rows.items():
+        origins = {
+            str(run.record.get("given_origin", "origin unknown")) for run in _once(cells) if run.record.get("given")
+        }
+        for origin in sorted(origins):
+            labels.setdefault(origin, []).append(f"“{label}”")
+    parts = [f"{', '.join(names)} ({origin})" for origin, names in labels.items()]
+    return [f"Given the noise rate, which a real federation does not know: {'; '.join(parts)}."] if parts else []
 
 
 def sources(rows: Rows) -> list[str]:
