@@ -1,6 +1,7 @@
 """Co-teaching: its schedule and selections against the vectors, its gradients against loops, its reports in a run."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.findings import Scalar, SuspectedSamples
 from flnl.core.messages import Broadcast
+from flnl.core.parts import Setting
 from flnl.core.payload import Payload
 from flnl.core.step import FIRST, LOGITS, SECOND, MiniBatch, Mixing, Step
 from flnl.methods.co_teaching.exchange import LeftOutSamples, SmallLoss
 from flnl.methods.co_teaching.loss import CoTeaching, Visit
 from flnl.methods.co_teaching.selection import disagreement, forget_rate, selection
 from tests.properties.runs import rounds, run
-from tests.registry import TINY
+from tests.registry import NORMED, TINY
 from tests.toys import fitted, mlp, network, random_federation, task
 from tests.vectors.vectors import label_noise
 
@@ -267,16 +269,16 @@ def test_an_exchange_reports_the_last_visits() -> None:
     exchange = SmallLoss()
     kept = {}
     for client, (round, differing) in {0: (2, 1.0), 1: (6, 6.0)}.items():
-        told = task(module, data.samples(client), client=client, round=round)
-        n = len(told.samples)
+        visited = task(module, data.samples(client), client=client, round=round)
+        n = len(visited.samples)
         state = Visit(torch.arange(n).double(), torch.arange(n) == n - 1, torch.tensor(differing), torch.tensor(12.0))
-        up, keep = exchange.report(network(module), told, replace(fitted({}), states={"other": None, "any": state}))
+        up, keep = exchange.report(network(module), visited, replace(fitted({}), states={"other": None, "any": state}))
         assert len(up) == 0
-        kept[client] = told.state.keeping(*keep)
+        kept[client] = visited.state.keeping(*keep)
     assert kept[1].extras.one(LeftOutSamples).disagreement == 0.5
     *samples, number = exchange.findings(None, kept)
     assert number == Scalar("disagreement", 0.5)  # of client 1 alone: it is the last round's cohort
-    assert all(isinstance(found, SuspectedSamples) for found in samples)
+    assert all(isinstance(finding, SuspectedSamples) for finding in samples)
     assert [(s.client, s.mask.tolist(), s.score.tolist()) for s in samples] == [  # type: ignore[union-attr]
         (0, [False, False, False, True], [0.0, 1.0, 2.0, 3.0]),
         (1, [False, False, True], [0.0, 1.0, 2.0]),
@@ -299,6 +301,36 @@ def test_a_run_measures_what_is_left_out_and_both_networks(tmp_path: Path) -> No
 def test_it_needs_two_networks(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"local/co_teaching .*needs method\.networks=2, but it is 1"):
         rounds([*RUN, "method.networks=1", "method/exchange=[]"], tmp_path / "run")
+
+
+@pytest.mark.parametrize("model", [(), NORMED], ids=["mlp", "batch_norm"])
+def test_without_forgetting_each_network_is_trained_and_averaged_alone(model: Sequence[str], tmp_path: Path) -> None:
+    """The first network is the one of FedAvg, which starts from the same weights; two networks send twice as much."""
+    gone = {word[1:] for word in model if word.startswith("~")}
+    words = [w for w in (*TINY, *model) if w[0] != "~" and w.split("=")[0] not in gone]
+    words += ["rounds=3", "precision=64", "noise=symmetric", "noise.eta=0.4", "method.local.co_teaching.forget_rate=0"]
+    pair = run([*words, "method=co_teaching"], tmp_path / "pair")
+    one = run([*words[:-1], "method=fedavg"], tmp_path / "one")
+    ours, theirs = pair.state.server.params, one.state.server.params
+    assert len(ours) == 2 * len(theirs)
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[f"first.{name}"], tensor, rtol=1e-9, atol=1e-11)
+        if tensor.is_floating_point() and tensor.dim() > 1:
+            assert not torch.allclose(ours[f"second.{name}"], tensor, atol=1e-3)
+    assert [pair.record[key] for key in ("bytes_up", "bytes_down")] == [
+        2 * one.record[key] for key in ("bytes_up", "bytes_down")
+    ]
+    scores = [next(r for r in reversed(ran.lines) if r["kind"] == "evaluation") for ran in (pair, one)]
+    assert scores[0]["accuracy_first"] == scores[1]["accuracy"]
+
+
+def test_disagreement_that_never_acts_is_a_caution() -> None:
+    setting = Setting({0: 10}, (4, 6))
+    assert TERM.caution(setting) is None
+    assert replace(TERM, disagree_from=9).caution(setting) is None
+    caution = replace(TERM, disagree_from=10).caution(setting)
+    assert caution is not None
+    assert "after 10 rounds (disagree_from), and the run has 10" in caution
 
 
 def test_unknown_noise_asks_for_an_estimate() -> None:

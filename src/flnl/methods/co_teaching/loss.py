@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
-from flnl.core.parts import LossTerm
+from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, Positive, PositiveCount, Share
 from flnl.core.step import FIRST, SECOND, Step
 from flnl.engine.local.lightning import average
@@ -67,6 +67,16 @@ class CoTeaching(LossTerm):
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> Any:
         """None: nothing is kept for the next visit."""
         return None
+
+    def caution(self, setting: Setting) -> str | None:
+        """Disagreement begins after the last round, so that all rounds are plain Co-teaching."""
+        rounds = sum(setting.lengths)
+        if self.disagree_from is None or self.disagree_from < rounds:
+            return None
+        return (
+            f"method/local=[co_teaching] never selects by disagreement: that begins after {self.disagree_from} rounds "
+            f"(disagree_from), and the run has {rounds}; raise rounds or lower disagree_from"
+        )
 
     def _taught(self, step: Step, first: Tensor, second: Tensor, differ: Tensor) -> Taught:
         round = step.broadcast.round
