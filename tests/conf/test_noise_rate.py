@@ -30,7 +30,7 @@ FEDPROX = ("method=fedprox", f"{MU}=${{noise_rate:}}")
 def test_it_is_the_nominal_rate(noise: str, rate: float) -> None:
     cfg = compose.load([*FEDPROX, *noise.split()])
     assert cfg.method.local.fedprox.mu == pytest.approx(rate)
-    assert given.noise_rate(cfg) == given.NoiseRate(pytest.approx(rate), "nominal rate of the noise")
+    assert given.noise_rate(cfg) == given.NoiseRate(cfg.method.local.fedprox.mu, "nominal rate of the noise")
     assert given.noise_rates(cfg) == {MU: pytest.approx(rate)}
 
 

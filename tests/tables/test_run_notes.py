@@ -105,7 +105,11 @@ def test_rows_that_were_given_the_noise_rate_are_marked() -> None:
         return Ended(key, 560, {"key": key, "participations": 560, **marks}, {})
 
     nominal, estimate = run("a", "nominal rate of the noise"), run("b", "estimate for clothing1m")
-    rows = {"FedAvg": [(run("c", None),), ()], "Co-teaching": [(nominal,), (estimate,)], "again": [(nominal,), ()]}
+    rows: Given = {
+        "FedAvg": [(run("c", None),), ()],
+        "Co-teaching": [(nominal,), (estimate,)],
+        "again": [(nominal,), ()],
+    }
     assert run_notes.given(rows) == [
         "Given the noise rate, which a real federation does not know: “Co-teaching” (estimate for clothing1m); "
         "“Co-teaching”, “again” (nominal rate of the noise)."
