@@ -558,6 +558,39 @@ REGISTRY += (
     ),
 )
 
+TAUGHT = ("method.num_gradual=2", "noise=symmetric", "noise.eta=0.4", *ONE_STAGE)
+TEACHING_REST = "Mean(samples), Replace, small_loss"
+
+REGISTRY += (
+    Entry("co_teaching", ("method=co_teaching", *TAUGHT), _fedavg(terms="co_teaching", rest=TEACHING_REST)),
+    Entry(
+        "co_teaching_as_released",
+        ("method=co_teaching", "method.schedule=released", "method.exponent=2.0", "method.forget_rate=0.3", *ONE_STAGE),
+        _fedavg(terms="co_teaching", rest=TEACHING_REST),
+    ),
+    Entry(
+        "co_teaching_plus",
+        ("method=co_teaching_plus", "method.disagree_from=2", *TAUGHT),
+        _fedavg(terms="co_teaching", rest=TEACHING_REST),
+    ),
+    Entry(
+        "co_teaching_plus_with_batch_norm",
+        ("method=co_teaching_plus", "method.disagree_from=1", "method/batch=mixup", *NORMED, *TAUGHT),
+        _fedavg(batch="Mixup", terms="co_teaching", rest=TEACHING_REST),
+    ),
+    Entry(
+        "co_teaching_on_unequal_clients",
+        ("method=co_teaching", "partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2", *TAUGHT),
+        _fedavg(terms="co_teaching", rest=TEACHING_REST),
+    ),
+    Entry(
+        "fedcorr_and_co_teaching",
+        ("method=fedcorr", "method.networks=2", "method/local=[co_teaching]", *THREE_STAGES),
+        _fedcorr(terms="co_teaching"),
+        BORDERS,
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 
 REPRESENTATIVES = (

@@ -46,6 +46,8 @@ NEEDED = {
     "method/server/feddyn": ["method/local=[cross_entropy,feddyn]"],
     "method/stages/fedcorr_flr": ["method/local=[flr]"],
     "method/local/fedpeer": ["method/exchange=[lid,label_sharing]"],
+    "method/local/co_teaching": ["method.networks=2"],
+    "method/exchange/small_loss": ["method.networks=2", "method/local=[co_teaching]"],
     "method/batch/reselection": ["method/exchange=[lid,noise_filter]"],
     "method/gradient/selective_decay": QUALITY,
     "method/aggregator/quality_mean": QUALITY,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from flnl.config import compose, resolvers
+from flnl.config import compose, given, resolvers
 from flnl.config.check import check_config
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
@@ -89,10 +89,13 @@ def test_every_method_runs_in_an_experiment(experiment: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_only_protocol_and_partition_of_an_experiment_reach_a_method(method: str) -> None:
+def test_only_protocol_partition_and_noise_rate_of_an_experiment_reach_a_method(method: str) -> None:
     without = plain(f"method={method}")
     for experiment in EXPERIMENTS:
-        found = compose.resolved(grafted(experiment, method, "protocol", "partition"))
+        cfg = grafted(experiment, method, "protocol", "partition")
+        for key in given.takers(cfg):
+            OmegaConf.update(cfg, key, OmegaConf.select(composed(f"method={method}"), key))
+        found = compose.resolved(cfg)
         assert found["method"] == without["method"], experiment
         assert found["train"] == without["train"], experiment
 

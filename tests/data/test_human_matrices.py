@@ -16,7 +16,11 @@ def test_a_matrix_has_the_published_rate_and_is_built(source: str) -> None:
     assert T.shape == (10, 10)
     np.testing.assert_allclose(T.sum(axis=1), 1, atol=1e-9)
     assert 1 - np.diag(T).mean() == pytest.approx(WRONG[source], abs=1e-3)  # classes are equally large
-    np.testing.assert_allclose(compose.build(cfg.noise).transition(10), T, atol=1e-9)
+    matrix = compose.build(cfg.noise)
+    np.testing.assert_allclose(matrix.transition(10), T, atol=1e-9)
+    human = compose.build(compose.load(["dataset=cifar10", "noise=human", f"noise.source={source}"]).noise)
+    assert matrix.expected == pytest.approx(human.expected, abs=1e-9)  # both were counted in the same file
+    assert (matrix.nominal, human.nominal) == (None, None)
 
 
 def test_people_confuse_cats_with_dogs_and_trucks_with_cars() -> None:

@@ -232,6 +232,14 @@ def test_of_equal_runs_a_finished_one_counts_before_a_newer_one(tmp_path: Path) 
 # ------------------------------------------------------------------------------------------------------------ find
 
 
+def test_rows_that_were_given_the_noise_rate_are_marked(compared: Commands, tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg")
+    made(tmp_path / "b", "method=fedprox", given={"method.local.fedprox.mu": 0.4})
+    answer = compared("a", "b", "--markdown", "table.md")
+    assert names(answer) == ["method=fedavg", "method=fedprox (given the noise rate)"]
+    assert "| `method=fedprox (given the noise rate)` |" in (tmp_path / "table.md").read_text()
+
+
 def test_unfinished_runs_are_named_and_left_out(compared: Commands, tmp_path: Path) -> None:
     made(tmp_path / "a", "method=fedavg seed=1")
     made(tmp_path / "b", "method=fedavg seed=2", status="stopped", rounds=12)

@@ -33,8 +33,8 @@ def test_every_file_of_the_configuration_with_its_first_comment(said: Commands) 
     ("group", "first"),
     [
         ("noise", "noise=asymmetric"),
-        ("method", "method=fedavg"),
-        ("method/local", "method/local=cross_entropy"),
+        ("method", "method=co_teaching"),
+        ("method/local", "method/local=co_teaching"),
         ("batch", "method/batch=mixup"),
         ("experiment", "experiment=fedcorr/cifar100_iid"),
     ],

@@ -81,7 +81,8 @@ def test_every_cell_at_the_small_scale_is_twenty_clients_of_digits(composer: Ide
     for label, words in cells(load.scaling("small")):
         found = composer._set(words)
         assert found.dataset.name == "digits", label
-        assert found.partition.num_clients == (1 if "centralized" in label else 20), label
+        clients = 1 if found.centralized else found.partition.num_clients
+        assert clients == (1 if "centralized" in label else 20), label
         assert "pretrained" not in found.model, label
 
 

@@ -108,6 +108,24 @@ def test_how_right_estimates_of_quality_were_is_told() -> None:
     assert run_notes.estimates({"FedAvg": rows["FedAvg"]}) == []
 
 
+def test_rows_that_were_given_the_noise_rate_are_marked() -> None:
+    def run(key: str, origin: str | None) -> Ended:
+        marks = {} if origin is None else {"given": {"method.local.x.rate": 0.4}, "given_origin": origin}
+        return Ended(key, 560, {"key": key, "participations": 560, **marks}, {})
+
+    nominal, estimate = run("a", "nominal rate of the noise"), run("b", "estimate for clothing1m")
+    rows: Given = {
+        "FedAvg": [(run("c", None),), ()],
+        "Co-teaching": [(nominal,), (estimate,)],
+        "again": [(nominal,), ()],
+    }
+    assert run_notes.given(rows) == [
+        "Given the noise rate, which a real federation does not know: “Co-teaching” (estimate for clothing1m); "
+        "“Co-teaching”, “again” (nominal rate of the noise)."
+    ]
+    assert run_notes.given({"FedAvg": rows["FedAvg"]}) == []
+
+
 def test_images_that_are_not_the_published_files_are_told() -> None:
     """As far as records tell: whose checksums were not looked at, and a user's own folders."""
     cifar = {"_target_": "flnl.data.datasets.torchvision.Cifar", "name": "cifar10"}

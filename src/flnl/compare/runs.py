@@ -56,6 +56,11 @@ class Run:
         return metrics if isinstance(metrics, dict) else {}
 
     @property
+    def given_noise_rate(self) -> bool:
+        """Whether its method was given the noise rate."""
+        return bool(self.result.get("given"))
+
+    @property
     def overrides(self) -> list[str]:
         """The overrides as typed; empty if the run was not started from the command line."""
         overrides = self.result.get("overrides")

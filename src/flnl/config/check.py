@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from flnl.config.compose import options, resolved
+from flnl.config.given import takers
 from flnl.config.schema import GROUPS, METHOD, Root
 from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
@@ -41,6 +42,9 @@ def check_config(cfg: DictConfig) -> None:
     faults = [fault for key, name in names.items() for fault in _wrong(f"method.{key}", name, Name)]
     _refuse(cfg, faults)  # what others take from the protocol goes by them
     _refuse_unread(cfg)
+    if takers(cfg):  # of the noise's rate, which can be worked out from right values only
+        noise = OmegaConf.to_container(cfg.noise, resolve=True)
+        _refuse(cfg, list(_part("noise", noise, _slots().groups["noise"])))
     plain = resolved(cfg)
     faults = list(_faults("", {k: v for k, v in plain.items() if k not in GROUPS}, Root))
     for group, slot in _slots().groups.items():

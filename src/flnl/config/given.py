@@ -1,9 +1,11 @@
-"""Information that a method is given beyond its federation, as its configuration shows it."""
+"""Information that a method is given beyond its federation: the noise rate, where it is from, and who is given it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config.written import texts
@@ -12,7 +14,35 @@ NOISE_RATE = "${noise_rate:"
 """What begins a value that is the noise rate. A value that a person sets in its place is an estimate."""
 
 
+@dataclass(frozen=True)
+class NoiseRate:
+    """A noise rate that methods can be given."""
+
+    value: float  # in [0, 1]
+    origin: str  # for the record: "nominal rate of the noise"
+
+
+def noise_rate(cfg: DictConfig) -> NoiseRate | None:
+    """The noise rate of a configuration; None if neither its noise nor its data set states one.
+
+    That is the nominal rate of the noise; if none is configured, the share of wrong labels that the noise is known to
+    have; and if the data set's labels are used as they are, the estimate that comes with the data set.
+    """
+    noise = instantiate(cfg.noise, _convert_="all")
+    if (nominal := getattr(noise, "nominal", None)) is not None:
+        return NoiseRate(float(nominal), "nominal rate of the noise")
+    if (expected := getattr(noise, "expected", None)) is not None:
+        return NoiseRate(float(expected), "expected rate of the noise")
+    if (estimate := OmegaConf.select(cfg, "dataset.noise_rate")) is not None:
+        return NoiseRate(float(estimate), f"estimate for {cfg.dataset.name}")
+    return None
+
+
 def noise_rates(cfg: DictConfig) -> dict[str, Any]:
-    """The values of the method's parts that are the nominal noise rate, by their keys."""
-    written = texts(cfg.method, "method")
-    return {key: OmegaConf.select(cfg, key) for key, text in written if text.startswith(NOISE_RATE)}
+    """The values of the method's parts that are the noise rate, by their keys."""
+    return {key: OmegaConf.select(cfg, key) for key in takers(cfg)}
+
+
+def takers(cfg: DictConfig) -> list[str]:
+    """The keys of the method's parts whose values are the noise rate."""
+    return [key for key, text in texts(cfg.method, "method") if text.startswith(NOISE_RATE)]

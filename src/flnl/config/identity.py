@@ -52,10 +52,12 @@ NOT_OF_THE_KEY = (
     "dataset.memory_limit",
     "dataset.fingerprint",
     "dataset.cache",
+    "dataset.noise_rate",
 )
 """What may differ between two runs that are the same: where they write, how they are run, how data are fetched.
 
-A protocol's values count where they are used, so a section for one more method changes no other's key.
+A protocol's values count where they are used, so a section for one more method changes no other's key. So does a data
+set's noise rate.
 """
 
 

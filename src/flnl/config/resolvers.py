@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig, Node, OmegaConf
 
+from flnl.config import given
 from flnl.config.file_order import CONF as CONF
 from flnl.config.short_keys import shortest
 from flnl.core.errors import UserError
@@ -61,14 +61,14 @@ def _noniid(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
 
 
 def _noise_rate(*, _root_: DictConfig, _node_: Any) -> float:
-    """The nominal rate of the noise: information that a method is given, which a record lists (``config.given``)."""
-    rate = getattr(instantiate(_root_.noise, _convert_="all"), "nominal", None)
+    """The noise rate: information that a method is given, which a record lists (``config.given``)."""
+    rate = given.noise_rate(_root_)
     if rate is None:
-        key = str(_node_._get_full_key(None))
+        key, dataset = shortest(_root_, str(_node_._get_full_key(None))), OmegaConf.select(_root_, "dataset.name")
         raise UserError(
-            f"{shortest(_root_, key)} is the noise rate, and this noise has no nominal rate: set it to an estimate"
+            f"{key} is the noise rate, and neither this noise nor dataset={dataset} states one: set it to an estimate"
         )
-    return float(rate)
+    return rate.value
 
 
 def register_resolvers() -> None:

@@ -143,8 +143,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     if method.upper_bound:
         about["upper_bound"] = UPPER_BOUND
     noise_rates = given.noise_rates(cfg)
-    if noise_rates:
-        about["given"] = noise_rates
+    if noise_rates and (rate := given.noise_rate(cfg)) is not None:
+        about |= {"given": noise_rates, "given_origin": rate.origin}
     if folder.earlier is not None:
         about["started"] = folder.earlier.get("started", about["started"])
         about["earlier"] = [*folder.earlier.get("earlier", []), {k: folder.earlier.get(k) for k in OF_A_PROCESS}]
@@ -159,7 +159,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     by_names = f"note: files of {data.name} are identified by path and size only, not by their contents"
     progress.opening([by_names] if federation.by_names else [])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
-    progress.opening([f"note: the method is given the noise rate: {key}={rate:g}" for key, rate in noise_rates.items()])
+    for key, value in noise_rates.items():
+        progress.opening([f"note: the method is given the noise rate: {key}={value:g}, {about['given_origin']}"])
     progress.stages(method)
     progress.opening([f"warning: {line}" for line in method.warnings()])
     sizes = {client: federation.sizes[client] for client in federation.with_data}

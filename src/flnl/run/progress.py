@@ -132,6 +132,9 @@ def closing(title: str, numbers: Mapping[str, Any]) -> None:
         value = float("nan") if numbers.get(key) is None else float(numbers[key])
         if not math.isnan(value) and not (key == "left_out" and not value):
             table.add_row(name, _share(value, numbers) if unit == "of participations" else _shown(value, unit))
+    given = numbers.get("given")
+    for key, rate in given.items() if isinstance(given, Mapping) else ():
+        table.add_row(cell(f"given to the method: the noise rate ({key})"), _shown(float(rate), "%"))
     _console(stderr=False).print(table)
 
 

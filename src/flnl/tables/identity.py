@@ -191,7 +191,10 @@ def _digest() -> str:
     skipped = {resolvers.CONF / folder for folder in schema.NO_GROUPS}
     files = sorted(path for path in resolvers.CONF.rglob("*.yaml") if path.parent not in skipped)
     digest = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
-    for path in (*map(Path, (compose.__file__, short_keys.__file__, identities.__file__, __file__)), *files):
+    rates = sorted(
+        (Path(identities.__file__).parents[1] / "data" / "noise").glob("*.py")
+    )  # values of methods that are given one
+    for path in (*map(Path, (compose.__file__, short_keys.__file__, identities.__file__, __file__)), *rates, *files):
         digest.update(path.name.encode() + path.read_bytes())
     for path in sorted(Path(identities.__file__).parents[1].rglob("*.py")):
         text = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Notes below a table that come from the records of its finished runs: early ends, equal rows, data sources."""
+"""Notes below a table that come from the records of its finished runs: early ends, equal rows, given noise rates."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def with_observations(plan: Plan, filled: Filled, layout: Sequence[Sequence[Plac
         row.label: [tuple(_ended(plan, places[which[0]])) for which in filled.of_paper]
         for row, places in zip(filled.table.rows, layout, strict=True)
     }
-    notes = (*filled.notes, *endings(rows), *alike(columns, rows), *estimates(rows), *sources(rows))
+    notes = (*filled.notes, *endings(rows), *alike(columns, rows), *estimates(rows), *given(rows), *sources(rows))
     return replace(filled, notes=notes, noise=realised_noise(rows))
 
 
@@ -131,6 +131,19 @@ def estimates(rows: Rows) -> list[str]:
     parts = [f"{span} in {', '.join(f'“{label}”' for label in labels)}" for span, labels in spans.items()]
     head = "Rank correlation of clients' estimated with their true quality, 0 by chance"
     return [f"{head}: {'; '.join(parts)}."] if parts else []
+
+
+def given(rows: Rows) -> list[str]:
+    """The rows whose methods were given the noise rate, with its origin: other methods do not have it."""
+    labels: dict[str, list[str]] = {}
+    for label, cells in rows.items():
+        origins = {
+            str(run.record.get("given_origin", "origin unknown")) for run in _once(cells) if run.record.get("given")
+        }
+        for origin in sorted(origins):
+            labels.setdefault(origin, []).append(f"“{label}”")
+    parts = [f"{', '.join(names)} ({origin})" for origin, names in labels.items()]
+    return [f"Given the noise rate, which a real federation does not know: {'; '.join(parts)}."] if parts else []
 
 
 def sources(rows: Rows) -> list[str]:

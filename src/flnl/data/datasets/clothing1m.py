@@ -13,7 +13,7 @@ import numpy as np
 
 from flnl.core.errors import UserError
 from flnl.core.images import Labels
-from flnl.core.ranges import FromFiles, PathText, PositiveCount
+from flnl.core.ranges import FromFiles, PathText, PositiveCount, Share
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble, balanced
 from flnl.data.datasets.download import expand
@@ -62,8 +62,9 @@ class Clothing1M:
     threads: PositiveCount
     train_size: PositiveCount | None
     test_size: PositiveCount | None
-    fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack this key and the next
+    fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack this key and the next two
     cache: Annotated[str | None, FromFiles(None)] = None
+    noise_rate: Share | None = None  # estimated share of wrong labels, for methods that are given one; changes no data
 
     def __call__(self) -> Dataset:
         """Load the data set; the given labels are the noisy ones, and there is no truth.

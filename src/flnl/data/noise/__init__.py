@@ -19,7 +19,11 @@ Rates = NDArray[np.float64]
 
 
 class SetNoise(Protocol):
-    """Noise of the whole set: a sample's given label depends on that sample alone."""
+    """Noise of the whole set: a sample's given label depends on that sample alone.
+
+    Noise without a configured rate may have a property ``expected``: the share of wrong labels, as far as it is known
+    before the labels are drawn. Methods that are given the noise rate then get this one.
+    """
 
     @property
     def nominal(self) -> float | None:

@@ -29,6 +29,15 @@ KEYS: dict[Source, str] = {
     "worst": "worse_label",  # the file's spelling
     "fine": "noisy_label",
 }
+WRONG: dict[Source, float] = {
+    "aggregate": 0.0901,
+    "random1": 0.17234,
+    "random2": 0.18122,
+    "random3": 0.1764,
+    "worst": 0.40208,
+    "fine": 0.4020,
+}
+"""Share of wrong labels of each set, counted in the published files. Wei et al. print 0.0903 for ``aggregate``."""
 SHA256 = {
     "CIFAR-10_human.pt": "873e69c39cb9b5e97fb6bae2d60bb59b38a5cbc31d2b868f7903dcb2b9dd2310",
     "CIFAR-100_human.pt": "bd2d80409754d420292d622e15e25248ba21e37d27429efac49c8da723f44394",
@@ -40,9 +49,9 @@ ORIGIN = "https://github.com/UCSC-REAL/cifar-10-100n"
 class Human:
     """Labels that people gave to CIFAR's training images.
 
-    CIFAR-10N has five sets: ``aggregate`` (9.01 % wrong), ``random1`` (17.23), ``random2`` (18.12), ``random3`` (17.64)
-    and ``worst`` (40.21); CIFAR-100N has one, ``fine`` (40.20). The file is in ``root``, or is the one at ``path``. A
-    reduced training set finds its labels by its ids, which are positions in the full set.
+    CIFAR-10N has five sets: ``aggregate``, ``random1``, ``random2``, ``random3`` and ``worst``; CIFAR-100N has one,
+    ``fine``. The file is in ``root``, or is the one at ``path``. A reduced training set finds its labels by its ids,
+    which are positions in the full set.
     """
 
     source: Source
@@ -52,6 +61,11 @@ class Human:
     @property
     def nominal(self) -> None:
         """None: no rate is configured."""
+
+    @property
+    def expected(self) -> float:
+        """The share of wrong labels in the whole published set."""
+        return WRONG[self.source]
 
     def file(self) -> Path:
         """The label file."""

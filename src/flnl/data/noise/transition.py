@@ -139,9 +139,14 @@ class Matrix:
     def nominal(self) -> None:
         """None: the rate depends on the class frequencies."""
 
+    @property
+    def expected(self) -> float:
+        """The expected share of wrong labels if all classes are equally frequent."""
+        return float(1 - np.diagonal(self.transition(len(self._given()))).mean())
+
     def transition(self, num_classes: int) -> Transition:
         """T [C, C], validated and normalised."""
-        T = np.array(self.matrix, dtype=np.float64) if self.path is None else _load(Path(self.path))
+        T = self._given()
         key = "noise.matrix" if self.path is None else f"noise.path={self.path}"
         if T.shape != (num_classes, num_classes):
             raise UserError(f"{key} is {' x '.join(map(str, T.shape))}: {num_classes} rows of {num_classes} are needed")
@@ -153,6 +158,9 @@ class Matrix:
                 f"{key}: row {int(off.argmax())} sums to {T[off.argmax()].sum():.6g}; every row is a distribution"
             )
         return np.asarray(T / T.sum(axis=1, keepdims=True), np.float64)
+
+    def _given(self) -> Transition:
+        return np.array(self.matrix, dtype=np.float64) if self.path is None else _load(Path(self.path))
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
         """Draw the given labels."""

@@ -1,0 +1,103 @@
+"""Co-teaching's objective for two networks, and that of Co-teaching+."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.messages import ClientTask, Fit
+from flnl.core.model import Model
+from flnl.core.parts import LossTerm, Setting
+from flnl.core.ranges import Count, Positive, PositiveCount, Share
+from flnl.core.step import FIRST, SECOND, Step
+from flnl.engine.local.lightning import average
+from flnl.methods.co_teaching.selection import Schedule, Taught, disagreement, forget_rate, selection
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The term's state during one visit: what both networks made of the client's n samples when they last saw them."""
+
+    loss: Tensor  # [n], mean of both networks' losses
+    left_out: Tensor  # bool [n], whether the sample was a candidate that neither network chose
+    differing: Tensor  # scalar, number of predictions in which the networks differed, over all steps
+    predictions: Tensor  # scalar, number of all of them
+
+
+@dataclass(frozen=True)
+class CoTeaching(LossTerm):
+    """``mean_{i in I²} ℓ¹_i + mean_{i in I¹} ℓ²_i`` (Han et al. 2018, Algorithm 1).
+
+    ℓ¹ and ℓ² [B] are the cross-entropies of the two networks, I¹ and I² the ``max(1, ⌊(1 - f(t)) B⌋)`` samples of the
+    batch with the smallest ℓ¹ and ℓ²: each network learns what the other finds easy. f(t) rises to ``forget_rate``
+    over ``num_gradual`` rounds; t counts the rounds over all stages.
+
+    From round ``disagree_from`` (from 0) on it is Co-teaching+ (Yu et al. 2019): the networks choose among the samples
+    on which their predictions differ, D in the place of the batch. If there are none, each network learns the whole
+    batch. null: plain Co-teaching in all rounds.
+
+    After mixing, ℓ is the cross-entropy of the mixed targets. Samples of weight 0 are no candidates.
+    """
+
+    fits_labels: ClassVar[bool] = True
+    networks: ClassVar[int | None] = 2
+    forget_rate: Share
+    num_gradual: PositiveCount
+    exponent: Positive
+    schedule: Schedule
+    disagree_from: Count | None
+
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Visit:
+        """A visit without any steps."""
+        like = next(p for p in task.broadcast.params.values() if p.is_floating_point())
+        losses = like.new_zeros(len(task.samples))
+        return Visit(losses, torch.zeros_like(losses, dtype=torch.bool), like.new_zeros(()), like.new_zeros(()))
+
+    def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
+        """The sum of both networks' losses, a scalar; the state with this batch."""
+        logits = step.output(FIRST), step.output(SECOND)
+        first, second = (F.cross_entropy(z, step.targets, reduction="none") for z in logits)
+        differ = disagreement(*logits)
+        taught = self._taught(step, first, second, differ)
+        loss = _mean(first, taught.by_second, step.weight) + _mean(second, taught.by_first, step.weight)
+        return loss, _seen(state, step.positions, (first + second).detach() / 2, taught, differ)
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> Any:
+        """None: nothing is kept for the next visit."""
+        return None
+
+    def caution(self, setting: Setting) -> str | None:
+        """Disagreement begins after the last round, so that all rounds are plain Co-teaching."""
+        rounds = sum(setting.lengths)
+        if self.disagree_from is None or self.disagree_from < rounds:
+            return None
+        return (
+            f"method/local=[co_teaching] never selects by disagreement: that begins after {self.disagree_from} rounds "
+            f"(disagree_from), and the run has {rounds}; raise rounds or lower disagree_from"
+        )
+
+    def _taught(self, step: Step, first: Tensor, second: Tensor, differ: Tensor) -> Taught:
+        round = step.broadcast.round
+        forget = forget_rate(round, self.forget_rate, self.num_gradual, self.exponent, self.schedule)
+        valid = torch.ones_like(differ) if step.weight is None else step.weight > 0
+        if self.disagree_from is None or round < self.disagree_from:
+            return selection(first, second, valid, forget)
+        among = differ & valid
+        agreed = ~among.any()
+        return selection(first, second, torch.where(agreed, valid, among), forget * (~agreed).double())
+
+
+def _mean(losses: Tensor, chosen: Tensor, weight: Tensor | None) -> Tensor:
+    return average(losses, chosen.to(losses.dtype) if weight is None else chosen * weight)
+
+
+def _seen(visit: Visit, at: Tensor, losses: Tensor, taught: Taught, differ: Tensor) -> Visit:
+    left_out = taught.candidates & ~taught.by_first & ~taught.by_second
+    return Visit(
+        visit.loss.index_copy(0, at, losses.to(visit.loss.dtype)),
+        visit.left_out.index_copy(0, at, left_out),
+        visit.differing + differ.sum(),
+        visit.predictions + len(differ),
+    )
