@@ -8,13 +8,12 @@ interpolation is parsed once.
 """
 
 import copy
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import hydra
-import omegaconf.base
 import pytest
 from hydra._internal import config_loader_impl
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -25,6 +24,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig
+from omegaconf.grammar_parser import parse
 
 from flnl.config import resolvers
 from flnl.tables.identity import _is_choice
@@ -102,7 +102,7 @@ def remember(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConfigRepository, "load_config", _remembered_file)
     patch.setattr(config_loader_impl, "create_defaults_list", _remembered_list)
     patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", _remembered_merge)
-    patch.setattr(omegaconf.base, "parse", functools.cache(omegaconf.base.parse))
+    patch.setattr("omegaconf.base.parse", cache(parse))
 
 
 def forget(patch: pytest.MonkeyPatch) -> None:
@@ -110,4 +110,4 @@ def forget(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConfigRepository, "load_config", _load)
     patch.setattr(config_loader_impl, "create_defaults_list", create_defaults_list)
     patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", _merge)
-    patch.setattr(omegaconf.base, "parse", omegaconf.grammar_parser.parse)
+    patch.setattr("omegaconf.base.parse", parse)

@@ -43,20 +43,19 @@ def test_it_is_what_hydra_composes(case: str, monkeypatch: pytest.MonkeyPatch) -
 def test_of_a_command_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hydra's own part included, for one run and for a sweep, whatever was composed before."""
 
-    def composed(mode: RunMode, *words: str) -> tuple[str, bool]:
+    def composed(words: str, mode: RunMode) -> object:
         GlobalHydra.instance().clear()
         with initialize_config_dir(str(resolvers.CONF), version_base="1.3"):
-            cfg = GlobalHydra.instance().hydra.compose_config("config", list(words), mode)  # type: ignore[union-attr]
+            cfg = GlobalHydra.instance().hydra.compose_config("config", words.split(), mode)  # type: ignore[union-attr]
         return OmegaConf.to_yaml(cfg), OmegaConf.is_struct(cfg)
 
-    fedprox = "method=fedprox"
     commands = [
-        (RunMode.RUN, fedprox, "method.mu=0.5"),
-        (RunMode.RUN, fedprox, "seed=2", "hydra.job.name=mine"),
-        (RunMode.MULTIRUN, fedprox, "seed=1,2", "hydra/launcher=joblib"),
-        (RunMode.MULTIRUN, "method=fedavg,fedprox", "+new={a:1}"),
-        (RunMode.RUN, fedprox, "model={_target_:nobody}"),
-        (RunMode.RUN, fedprox, "~noise.tau"),
+        ("method=fedprox method.mu=0.5", RunMode.RUN),
+        ("method=fedprox seed=2 hydra.job.name=mine", RunMode.RUN),
+        ("method=fedprox seed=1,2 hydra/launcher=joblib", RunMode.MULTIRUN),
+        ("method=fedavg,fedprox +new={a:1}", RunMode.MULTIRUN),
+        ("method=fedprox model={_target_:nobody}", RunMode.RUN),
+        ("method=fedprox ~noise.tau", RunMode.RUN),
     ]
     remembered = [composed(*command) for command in [*commands, *commands]][len(commands) :]
     forget(monkeypatch)

@@ -113,8 +113,8 @@ def test_only_protocol_and_partition_of_an_experiment_reach_a_method(method: str
     cfg = copy.deepcopy(composed(f"method={method}"))
     for experiment in differing("dataset", "noise", "model"):
         graft(cfg, experiment, "protocol", "partition")
-        found = {key: OmegaConf.to_container(cfg[key], resolve=True) for key in ("method", "train")}
-        found["method"].pop(DECLARATIONS, None)  # type: ignore[union-attr,call-overload]
+        found: dict[str, Any] = {k: OmegaConf.to_container(cfg[k], resolve=True) for k in ("method", "train")}
+        found["method"].pop(DECLARATIONS, None)
         assert found["method"] == without["method"], experiment
         assert found["train"] == without["train"], experiment
 

@@ -87,7 +87,7 @@ def method_of(cfg: DictConfig) -> dict[str, Any]:
 def of_its_own(method: str) -> dict[str, str]:
     """The short keys of a method that no method before it in the alphabet has with the same value of the same part."""
 
-    def values(cfg: DictConfig) -> dict[str, tuple[str, Any, Any]]:
+    def values(cfg: DictConfig) -> dict[str, tuple[Any, ...]]:
         nodes = {n: (t, node_at(cfg, f"method.{n}"), node_at(cfg, t)) for n, t in declared(cfg).items()}
         return {n: (t, *(node and node._value() for node in pair)) for n, (t, *pair) in nodes.items()}
 
