@@ -35,10 +35,10 @@ card: $(STAMP) ## show the federation without training: make card ARGS="partitio
 	@$(RUN) -m flnl card $(ARGS)
 
 test: $(STAMP) ## the tests, in under twelve minutes on two quiet cores
-	@$(RUN) -m pytest -n 2 -m "not slow"
+	@$(RUN) -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: $(STAMP) ## every test, in under an hour
-	@$(RUN) -m pytest -n 2
+	@$(RUN) -m pytest -n 2 --dist worksteal
 
 bench: $(STAMP) ## how fast a round is: make bench ARGS="--workloads mlp --ways hand,sequential", or --quick
 	@$(RUN) -m bench $(ARGS)

@@ -9,7 +9,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from flnl.config import compose
-from tests.composing import compose_in_parts
+from tests.composing import compose_in_parts, remember
 from tests.properties.reference import References
 from tests.registry import TINY
 
@@ -38,6 +38,7 @@ def _composed_in_parts() -> Iterator[None]:
     """Files of the configuration are read and merged once, not by every test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compose, "compose", compose_in_parts)
+        remember(patch)
         yield
 
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from flnl.cli.guard import guarded
 from flnl.config import compose
-from flnl.config.check import Slot, check_config, check_read
+from flnl.config.check import Slot, check_read
 from flnl.core.errors import UserError
 from flnl.data.federation import __main__ as card
 from flnl.list import main as list_main
@@ -396,12 +396,6 @@ def test_a_record_without_its_configuration_is_not_gone_on_with(
 
 
 # ------------------------------------------------------------------------------------------------------- the check
-
-
-def test_every_group_that_is_chosen_passes_the_check_of_its_slot() -> None:
-    for group in ("partition", "noise", "executor", "model", "method"):
-        for option in compose.options(group):
-            check_config(compose.load([f"{group}={option}"]))
 
 
 def test_a_slot_without_kinds_admits_what_can_be_called_so() -> None:

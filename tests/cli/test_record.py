@@ -30,10 +30,10 @@ FEDAVG = BY_NAME["fedavg"].words
 
 @pytest.mark.parametrize("name", ["fedcorr", pytest.param("fedavg_with_dropout", marks=pytest.mark.slow)])
 def test_from_the_command_line_alone_it_is_the_same_run(name: str, tmp_path: Path) -> None:
-    """Another process, another folder, another hash seed: the same bits."""
+    """Another process, another folder, another hash seed, another locale: the same bits and the same key."""
     here = run(BY_NAME[name].words, tmp_path / "here")
     command = [sys.executable, "-m", "flnl", *BY_NAME[name].words, "output=there"]
-    environment = {**os.environ, "PYTHONHASHSEED": "17", "PYTHONPATH": str(ROOT / "src")}
+    environment = {**os.environ, "PYTHONHASHSEED": "17", "LC_ALL": "C", "PYTHONPATH": str(ROOT / "src")}
     said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert said.returncode == 0, said.stderr
     there = Ran(tmp_path / "there", json.loads((tmp_path / "there" / "result.json").read_text()))

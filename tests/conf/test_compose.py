@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
 from flnl.config import compose, resolvers, schema
 from flnl.config.check import check_config
@@ -64,9 +64,11 @@ SELECTABLE = [
 def test_every_file_composes_and_its_values_are_in_range(path: Path) -> None:
     cfg = compose.load([*choice(path), *NEEDED.get(name(path), [])])
     check_config(cfg)
-    compose.build(cfg.partition)
-    compose.build(cfg.noise)
-    assemble(compose.build(cfg.method))
+    group = name(path).split("/")[0]
+    if group in ("partition", "noise"):
+        compose.build(cfg[group])
+    if group in ("method", "protocol"):  # experiments are in tests/conf/test_experiments.py
+        assemble(compose.build(cfg.method))
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
@@ -99,19 +101,35 @@ def test_every_value_of_a_protocol_is_read_by_somebody() -> None:
                 assert key in asked, f"{path.stem}.{key}"
 
 
+PROTOCOLS = sorted(path.stem for path in (CONF / "protocol").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("number", range(len(PROTOCOLS)), ids=PROTOCOLS)
+def test_a_protocol_changes_itself_alone(number: int) -> None:
+    """Each with one method; so what it does to another method is known without composing them together."""
+    protocol, method = PROTOCOLS[number], METHODS[number % len(METHODS)]
+    both: Any = OmegaConf.to_container(compose.load([f"method={method}", f"protocol={protocol}"]))
+    alone: Any = OmegaConf.to_container(compose.load([f"method={method}"]))
+    assert both.pop("protocol") == OmegaConf.to_container(OmegaConf.load(CONF / "protocol" / f"{protocol}.yaml"))
+    del alone["protocol"]
+    assert both == alone
+
+
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("protocol", sorted(path.stem for path in (CONF / "protocol").glob("*.yaml")))
-def test_what_a_protocol_says_of_a_method_reaches_it(method: str, protocol: str) -> None:
-    plain = compose.resolved(compose.load([f"method={method}", f"protocol={protocol}"]))
-    own = plain["protocol"].get(plain["method"].get("like", method), {})
-    says = {**plain["protocol"], **own}
-    for key in ("lr", "momentum", "weight_decay", "batch_size", "epochs"):
-        assert plain["train"][key] == says[key], key
-    assert (plain["rounds"], plain["fraction"]) == (says["rounds"], says["fraction"])
-    assert plain["partition"]["num_clients"] == says["num_clients"]
-    assert {k: plain["method"][k] for k in own if k in plain["method"]} == {
-        k: own[k] for k in own if k in plain["method"]
-    }
+def test_what_a_protocol_says_of_a_method_reaches_it(method: str) -> None:
+    cfg = compose.load([f"method={method}"])
+    for protocol in PROTOCOLS:
+        with open_dict(cfg):
+            cfg.protocol = OmegaConf.load(CONF / "protocol" / f"{protocol}.yaml")
+        own = cfg.protocol.get(cfg.method.get("like", method), {})
+        says = {**cfg.protocol, **own}
+        for key in ("lr", "momentum", "weight_decay", "batch_size", "epochs"):
+            assert cfg.train[key] == says[key], (protocol, key)
+        assert (cfg.rounds, cfg.fraction) == (says["rounds"], says["fraction"]), protocol
+        assert cfg.partition.num_clients == says["num_clients"], protocol
+        assert {k: cfg.method[k] for k in own if k in cfg.method} == {k: own[k] for k in own if k in cfg.method}, (
+            protocol
+        )
 
 
 def test_a_proximal_term_in_another_method_takes_what_the_protocol_says_of_it() -> None:
@@ -121,13 +139,18 @@ def test_a_proximal_term_in_another_method_takes_what_the_protocol_says_of_it() 
     assert compose.load([*words, "protocol=digits"]).method.local.fedprox.mu == 0.01  # it says nothing of the term
 
 
-def test_every_data_set_brings_its_protocol_and_both_can_be_replaced() -> None:
-    for path in sorted((CONF / "dataset").glob("*.yaml")):
-        cfg = compose.load([f"dataset={path.stem}"])
-        assert (CONF / "protocol" / f"{cfg.protocol.name}.yaml").is_file()
-        other = compose.load([f"dataset={path.stem}", "protocol=svhn", "model=mlp"])
-        assert other.protocol.name == "svhn"
-        assert other.model._target_.endswith("MLP")
+@pytest.mark.parametrize("path", sorted((CONF / "dataset").glob("*.yaml")), ids=name)
+def test_every_data_set_brings_a_protocol_and_a_model_that_can_be_replaced(path: Path) -> None:
+    """As overrides, which the command line overrules; that the files exist is seen where each is composed."""
+    brought = [entry for entry in OmegaConf.load(path).defaults if entry != "_self_"]
+    assert [[*entry] for entry in brought] == [["override /protocol"], ["override /model"]]
+
+
+@pytest.mark.parametrize("dataset", ["digits", "cifar100"])
+def test_the_protocol_and_the_model_of_a_data_set_can_be_replaced(dataset: str) -> None:
+    cfg = compose.load([f"dataset={dataset}", "protocol=svhn", "model=mlp"])
+    assert (cfg.dataset.name, cfg.protocol.name) == (dataset, "svhn")
+    assert cfg.model._target_.endswith("MLP")
 
 
 KEYS = {

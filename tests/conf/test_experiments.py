@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from flnl.config import compose, given, resolvers
 from flnl.config.check import check_config
+from flnl.config.short_keys import DECLARATIONS
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
 
@@ -21,7 +22,7 @@ METHODS = sorted(path.stem for path in (resolvers.CONF / "method").glob("*.yaml"
 
 @cache
 def composed(*words: str) -> DictConfig:
-    """The composed configuration; many tests look at the same."""
+    """The composed configuration; many tests look at the same, so none may change it."""
     return compose.load(words)
 
 
@@ -57,17 +58,33 @@ PAIRS = [(experiment, METHODS[number % len(METHODS)]) for number, experiment in 
 """Every experiment once and every method at least twice."""
 
 
-def grafted(experiment: str, method: str, *pinned: str) -> DictConfig:
-    """The groups that an experiment chooses, ``pinned`` aside, and all else of a method's composition without it.
+def grafted(experiment: str, method: str, *words: str) -> DictConfig:
+    """The groups that an experiment chooses, and all else of a method's composition without it.
 
     That composing both gives the same is ``test_an_experiment_changes_its_groups_alone``.
     """
-    cfg, chosen = copy.deepcopy(composed(f"method={method}")), composed(f"experiment={experiment}")
-    default = composed()
+    cfg = copy.deepcopy(composed(f"method={method}", *words))
+    graft(cfg, experiment)
+    return cfg
+
+
+def graft(cfg: DictConfig, experiment: str, *pinned: str) -> None:
+    """Replace the groups that an experiment chooses, those that are ``pinned`` by their defaults."""
+    chosen, default = composed(f"experiment={experiment}"), composed()
     with open_dict(cfg):
         for group in GROUPS:
             cfg[group] = copy.deepcopy((default if group in pinned else chosen)[group])
-    return cfg
+
+
+def differing(*groups: str) -> list[str]:
+    """An experiment for each combination of contents that these groups have in experiments."""
+    found = {repr([raw(f"experiment={e}")[group] for group in groups]): e for e in EXPERIMENTS}
+    return list(found.values())
+
+
+def within(experiment: str, method: str, *words: str) -> dict[str, Any]:
+    """A method in an experiment, resolved."""
+    return compose.resolved(grafted(experiment, method, *words))
 
 
 @pytest.mark.parametrize(("experiment", "method"), PAIRS)
@@ -77,34 +94,38 @@ def test_an_experiment_changes_its_groups_alone(experiment: str, method: str) ->
     assert both == OmegaConf.to_container(grafted(experiment, method), resolve=False)
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_method_runs_in_an_experiment(experiment: str) -> None:
-    for method in METHODS:
-        cfg = grafted(experiment, method)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_in_an_experiment(method: str) -> None:
+    """Protocol and partition are all of an experiment that a method sees, as the next test shows."""
+    cfg = copy.deepcopy(composed(f"method={method}"))
+    for experiment in differing("protocol", "partition"):
+        graft(cfg, experiment)
         try:
             check_config(cfg)
             assemble(compose.build(cfg.method))
         except UserError as error:
-            pytest.fail(f"method={method}: {error}")
+            pytest.fail(f"experiment={experiment}: {error}")
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_only_protocol_partition_and_noise_rate_of_an_experiment_reach_a_method(method: str) -> None:
     without = plain(f"method={method}")
-    for experiment in EXPERIMENTS:
-        cfg = grafted(experiment, method, "protocol", "partition")
-        for key in given.takers(cfg):
+    cfg = copy.deepcopy(composed(f"method={method}"))
+    for experiment in differing("dataset", "noise", "model"):
+        graft(cfg, experiment, "protocol", "partition")
+        for key in given.takers(cfg):  # the rate of the method's own noise, from then on
             OmegaConf.update(cfg, key, OmegaConf.select(composed(f"method={method}"), key))
-        found = compose.resolved(cfg)
+        found: dict[str, Any] = {k: OmegaConf.to_container(cfg[k], resolve=True) for k in ("method", "train")}
+        found["method"].pop(DECLARATIONS, None)
         assert found["method"] == without["method"], experiment
         assert found["train"] == without["train"], experiment
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_another_method_in_an_experiment_has_its_data_and_its_own_protocol(experiment: str) -> None:
-    ours, theirs = (plain(f"experiment={experiment}", f"method={m}") for m in METHODS[:2])
-    for group in ("dataset", "partition", "noise", "model", "protocol"):
-        assert ours[group] == theirs[group]
+    ours, theirs = (grafted(experiment, method) for method in METHODS[:2])
+    for group in GROUPS:
+        assert OmegaConf.to_container(ours[group], resolve=True) == OmegaConf.to_container(theirs[group], resolve=True)
 
 
 def test_the_command_line_overrules_an_experiment() -> None:
@@ -125,7 +146,7 @@ PAPER = {
 
 @pytest.mark.parametrize("experiment", PAPER)
 def test_fedcorr_has_the_papers_numbers(experiment: str) -> None:
-    found = plain(f"experiment={experiment}", "method=fedcorr")
+    found = within(experiment, "fedcorr")
     method, train = found["method"], found["train"]
     assert PAPER[experiment] == (
         found["partition"]["num_clients"],
@@ -153,10 +174,8 @@ FLR_PAPER = {
 
 @pytest.mark.parametrize("experiment", FLR_PAPER)
 def test_flr_has_the_papers_numbers(experiment: str) -> None:
-    found = plain(f"experiment={experiment}", "method=flr")
-    plus = plain(f"experiment={experiment}", "method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr")[
-        "method"
-    ]
+    found = within(experiment, "flr")
+    plus = within(experiment, "fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr")["method"]
     term = plus["local"]["flr"]
     own = found["method"]
     assert FLR_PAPER[experiment] == (
@@ -166,13 +185,13 @@ def test_flr_has_the_papers_numbers(experiment: str) -> None:
     assert (own["alpha"], own["beta"], own["gamma"], own["R_w"]) == (0.9, 0.7, 0.5, 50)
     assert (term["alpha"], term["beta"], term["gamma"], term["R_w"], term["first_stage"]) == (0.9, 0.7, 0.5, 0, 2)
     assert found["rounds"] == (200 if "clothing1m" in experiment else 300)
-    assert plain(f"experiment={experiment}", "method=fedprox")["method"]["mu"] == 0.001
+    assert grafted(experiment, "fedprox").method.mu == 0.001
 
 
 @pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e.startswith("fedpeer/")])
 def test_fedpeer_has_the_papers_numbers(experiment: str) -> None:
     """Sec. 5.1 and 5.2: uniform allocation for symmetric noise, non-uniform for all other."""
-    found = plain(f"experiment={experiment}", "method=fedpeer")
+    found = within(experiment, "fedpeer")
     train, dealt = found["train"], found["partition"]
     assert (found["rounds"], found["fraction"], train["lr"], train["batch_size"], train["epochs"]) == (
         *(300, 0.1, 0.01, 32),
@@ -203,7 +222,7 @@ TWO_STAGES = {
 @pytest.mark.parametrize("experiment", TWO_STAGES)
 def test_feddiv_and_fedes_have_their_papers_numbers(experiment: str) -> None:
     method = experiment.split("/")[0]
-    found = plain(f"experiment={experiment}", f"method={method}")
+    found = within(experiment, method)
     own, train = found["method"], found["train"]
     lengths = ("T_wu", "T") if method == "feddiv" else ("s1", "T")
     assert TWO_STAGES[experiment] == (
@@ -228,22 +247,25 @@ PROTOCOLS = sorted(path.stem for path in (resolvers.CONF / "protocol").glob("*.y
 
 
 @pytest.mark.parametrize("method", ["feddiv", "fedes"])
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_their_budget_is_that_of_federated_averaging(protocol: str, method: str) -> None:
+def test_their_budget_is_that_of_federated_averaging(method: str) -> None:
     """FedDiv's first stage visits each client T_wu times, FedES's trains all of them s1 times."""
-    found, fedavg = (plain(f"protocol={protocol}", f"method={m}") for m in (method, "fedavg"))
-    clients, own = fedavg["partition"]["num_clients"], found["method"]
-    cohort = int(fedavg["fraction"] * clients + 1e-9)
-    assert fedavg["rounds"] * cohort == own["T_wu" if method == "feddiv" else "s1"] * clients + own["T"] * cohort
+    found, fedavg = (copy.deepcopy(composed(f"method={m}")) for m in (method, "fedavg"))
+    for protocol in PROTOCOLS:
+        for cfg in (found, fedavg):
+            cfg.protocol = OmegaConf.load(resolvers.CONF / "protocol" / f"{protocol}.yaml")
+        clients, own = fedavg.partition.num_clients, found.method
+        cohort = int(fedavg.fraction * clients + 1e-9)
+        ours = own["T_wu" if method == "feddiv" else "s1"] * clients + own.T * cohort
+        assert ours == fedavg.rounds * cohort, protocol
 
 
 @pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if not e.startswith("flr/")])
 def test_federated_averaging_costs_as_many_trainings(experiment: str) -> None:
     """One round of the first stage trains each client once, one of the others a cohort."""
-    fedcorr, fedavg = (plain(f"experiment={experiment}", f"method={m}") for m in ("fedcorr", "fedavg"))
-    clients, fraction, own = fedavg["partition"]["num_clients"], fedavg["fraction"], fedcorr["method"]
-    cohort = int(fraction * clients + 1e-9)
-    assert fedavg["rounds"] * cohort == own["T1"] * clients + (own["T2"] + own["T3"]) * cohort
+    fedcorr, fedavg = (grafted(experiment, method) for method in ("fedcorr", "fedavg"))
+    clients, own = fedavg.partition.num_clients, fedcorr.method
+    cohort = int(fedavg.fraction * clients + 1e-9)
+    assert fedavg.rounds * cohort == own.T1 * clients + (own.T2 + own.T3) * cohort
 
 
 def test_the_file_of_an_experiment_names_its_tables() -> None:

@@ -1,8 +1,9 @@
-"""The run's key: what makes a run what it is, and nothing of how it is run or where it writes."""
+"""The run's key: what makes a run what it is, and nothing of how it is run or where it writes.
+
+That another process has the same key is in ``tests/cli/test_record.py``, where a run is repeated from the command line.
+"""
 
 import copy
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 from annotated_types import Ge
 
-from flnl.config import compose, identity, resolvers, schema
+from flnl.config import compose, identity, schema
 from flnl.core.method import assemble
 from flnl.core.ranges import Neutral
 
@@ -122,22 +123,6 @@ def test_the_order_of_overrides_does_not_matter() -> None:
 def test_whole_numbers_have_one_form(default: str) -> None:
     assert key("noise.rho=1") == key("noise.rho=1.0") != default
     assert key("fraction=1") == key("fraction=1.0")
-
-
-def test_the_key_is_the_same_in_every_process(default: str, tmp_path: Path) -> None:
-    """Neither the hash seed, nor the folder, nor the locale has a part in it."""
-    code = "from flnl.config import compose, identity; print(identity.run_key(compose.resolved(compose.load([]))))"
-    for seed, place in (("1", tmp_path), ("2", Path("/"))):
-        environment = {
-            **os.environ,
-            "PYTHONHASHSEED": seed,
-            "PYTHONPATH": str(resolvers.CONF.parent / "src"),
-            "LC_ALL": "C",
-        }
-        found = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, cwd=place, env=environment, check=True
-        )
-        assert found.stdout.strip() == default
 
 
 def test_the_folder_of_the_federations_is_not_in_the_key(monkeypatch: pytest.MonkeyPatch, default: str) -> None:

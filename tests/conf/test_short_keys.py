@@ -39,10 +39,6 @@ def with_values(method: str, **values: Any) -> DictConfig:
     return cfg
 
 
-def flat(cfg: DictConfig) -> dict[str, Any]:
-    return dict(flatten(compose.resolved(cfg)))
-
-
 def hint_of(plain: dict[str, Any], key: str) -> Any:
     """The annotation of the field that a part's value becomes."""
     *path, leaf = key.split(".")
@@ -72,32 +68,55 @@ def another(value: Any, hint: Any) -> Any:
 
 
 def dependent(cfg: DictConfig, *keys: str) -> set[str]:
-    """The keys whose interpolations name one of these, or name such a key."""
+    """The keys whose interpolations name one of these, or name such a key, or a section that it lies in."""
     found = set(keys)
+    written = list(texts(cfg))
     while more := {
-        key
-        for key, text in texts(cfg)
-        if key not in found and any(f"{{{k}}}" in text or f":{k}," in text for k in found)
+        key for key, text in written if key not in found and any(f"{{{k}}}" in text or f":{k}," in text for k in found)
     }:
         found |= more
-    return found
+    sections = [(key, text[2:-1]) for key, text in written if text.startswith("${") and text.endswith("}")]
+    return found | {
+        key + k.removeprefix(section) for key, section in sections for k in found if k.startswith(f"{section}.")
+    }
+
+
+def method_of(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved method, by dotted keys."""
+    return {f"method.{k}": v for k, v in flatten(OmegaConf.to_container(cfg.method, resolve=True))}
+
+
+def of_its_own(method: str) -> dict[str, str]:
+    """The short keys of a method that no method before it in the alphabet has with the same value of the same part."""
+
+    def values(cfg: DictConfig) -> dict[str, tuple[Any, ...]]:
+        nodes = {n: (t, node_at(cfg, f"method.{n}"), node_at(cfg, t)) for n, t in declared(cfg).items()}
+        return {n: (t, *(node and node._value() for node in pair)) for n, (t, *pair) in nodes.items()}
+
+    others = [values(composed(other)) for other in METHODS[: METHODS.index(method)]]
+    ours = values(composed(method))
+    return {name: ours[name][0] for name in ours if all(other.get(name) != ours[name] for other in others)}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_short_key_sets_its_part_and_nothing_else(method: str) -> None:
-    """Whether the short key or the part's own is set, the configuration is the same."""
+    """Whether the short key or the part's own is set, the method is the same."""
     cfg = with_values(method)
-    plain, before = compose.resolved(cfg), flat(cfg)
-    for name, target in declared(cfg).items():
+    plain, before = compose.resolved(cfg), method_of(cfg)
+    for name, target in of_its_own(method).items():
         key = f"method.{name}"
         value = another(before[target], hint_of(plain, target))
-        short, own = (with_values(method, **{which: value}) for which in (key, target))
-        after = flat(short)
+        after, theirs = (method_of(with_values(method, **{which: value})) for which in (key, target))
         changed = {k for k in before.keys() | after.keys() if before.get(k, "absent") != after.get(k, "absent")}
         assert after[target] == after[key] == value
         assert changed <= dependent(cfg, key, target), key
-        ours, theirs = (OmegaConf.to_container(one.method, resolve=True) for one in (short, own))
-        assert ours == theirs, key
+        assert after == theirs, key
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_outside_of_a_method_follows_it(method: str) -> None:
+    """But what takes the protocol's value of the method by name, which no short key changes."""
+    assert [key for key, text in texts(with_values(method)) if not key.startswith("method.") and "method" in text] == []
 
 
 def test_other_values_follow_only_where_a_file_says_so() -> None:

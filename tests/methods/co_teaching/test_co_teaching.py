@@ -18,7 +18,7 @@ from flnl.core.findings import Scalar, SuspectedSamples
 from flnl.core.messages import Broadcast
 from flnl.core.parts import Setting
 from flnl.core.payload import Payload
-from flnl.core.step import FIRST, LOGITS, SECOND, MiniBatch, Mixing, Step
+from flnl.core.step import FIRST, LOGITS, SECOND, Mixing, Step
 from flnl.methods.co_teaching.exchange import LeftOutSamples, SmallLoss
 from flnl.methods.co_teaching.loss import CoTeaching, Visit
 from flnl.methods.co_teaching.selection import disagreement, forget_rate, selection
@@ -44,10 +44,20 @@ def batch(first: Tensor, second: Tensor, labels: Tensor, *, round: int = 5, **ot
     """A step in which both networks' logits are given."""
     data: dict[str, Any] = {"targets": labels, "weight": None, "mixing": None, **others}
     positions = torch.arange(len(labels))
-    mini = MiniBatch(first, labels, positions=positions, draws={}, number=0, unmixed=first, **data)
-    outputs = {LOGITS: (first + second) / 2, FIRST: first, SECOND: second}
-    passes = network(torch.nn.Identity()).passes(Broadcast(0, 1, {}))
-    return Step(mini, passes, {}, Broadcast(round, 1, {}), Payload(), outputs)
+    return Step(
+        inputs=first,
+        labels=labels,
+        positions=positions,
+        draws={},
+        number=0,
+        unmixed=first,
+        passes=network(torch.nn.Identity()).passes(Broadcast(0, 1, {})),
+        params={},
+        broadcast=Broadcast(round, 1, {}),
+        kept=Payload(),
+        computed={LOGITS: (first + second) / 2, FIRST: first, SECOND: second},
+        **data,
+    )
 
 
 def taught(term: CoTeaching, step: Step) -> tuple[float, Tensor, Tensor, Visit]:

@@ -12,8 +12,8 @@ from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, Positive, PositiveCount, Share
 from flnl.core.step import FIRST, SECOND, Step
-from flnl.engine.local.lightning import average
 from flnl.methods.co_teaching.selection import Schedule, Taught, disagreement, forget_rate, selection
+from flnl.numerics.losses import weighted_mean
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class CoTeaching(LossTerm):
 
 
 def _mean(losses: Tensor, chosen: Tensor, weight: Tensor | None) -> Tensor:
-    return average(losses, chosen.to(losses.dtype) if weight is None else chosen * weight)
+    return weighted_mean(losses, chosen.to(losses.dtype) if weight is None else chosen * weight)
 
 
 def _seen(visit: Visit, at: Tensor, losses: Tensor, taught: Taught, differ: Tensor) -> Visit:
