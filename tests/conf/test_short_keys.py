@@ -128,7 +128,7 @@ def test_other_values_follow_only_where_a_file_says_so() -> None:
             others = {k for k in dependent(cfg, target) if not k.startswith("method.short.")}
             if others - {target, f"method.{name}"}:
                 following[method, name] = sorted(k.removeprefix("method.") for k in others - {target, f"method.{name}"})
-    agreed = ("loss", "norm", "threshold", "guard", "pcs", "xi", "inference_augment")
+    agreed = ("loss", "norm", "threshold", "guard", "guard_above", "pcs", "xi", "inference_augment")
     names = {"norm": "loss_norm"}
     assert following == {
         ("fedcorr", "loss"): ["corrector.loss"],

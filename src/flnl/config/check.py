@@ -227,7 +227,7 @@ def _part(key: str, node: Any, slot: Slot) -> Iterator[Fault]:
         return
     kind = located(node["_target_"])
     if kind is None:
-        yield f"{key}._target_", f"={_value(node['_target_'])}: there is no such class"
+        yield f"{key}._target_", f"={_value(node['_target_'])}: {_why_not(node['_target_'])}"
         return
     if not slot.admits(kind):
         yield f"{key}._target_", f"={_value(node['_target_'])}: cannot stand there; {key} {slot.wanted}"
@@ -282,6 +282,18 @@ def located(name: Any) -> type | None:
     except Exception:  # what a module does while it is imported can fail in any way
         return None
     return target if isinstance(target, type) else None
+
+
+def _why_not(name: Any) -> str:
+    """Why there is no class of that name: its module may exist and fail while it is imported."""
+    module = str(name).rpartition(".")[0]
+    try:
+        if all(part.isidentifier() for part in module.split(".")):
+            importlib.import_module(module)
+    except Exception as error:  # as in ``located``
+        if not (isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")):
+            return f"{module} cannot be imported ({type(error).__name__}: {' '.join(str(error).split())})"
+    return "there is no such class"
 
 
 # ---------------------------------------------------------------------------------------------------------- method

@@ -261,12 +261,15 @@ def test_the_flag_is_monotone_where_the_clean_component_is_the_wider_one():
     by = Filter((1.0, 3.0), (4.0, 0.25), (0.5, 0.5))  # far above both means, the wide clean component is the likelier
     x = np.linspace(-20, 20, 401)
     assert not np.all(np.diff(clean_flags(x, by, guard=False).astype(int)) <= 0)
-    flags = clean_flags(x, by)
+    assert not np.all(np.diff(clean_flags(x, by).astype(int)) <= 0)
+    flags = clean_flags(x, by, guard_above=True)
     assert np.all(np.diff(flags.astype(int)) <= 0)
     between = (x > 1) & (x < 3)
     np.testing.assert_array_equal(flags[between], posterior_of_clean(x[between], by) >= 0.5)
-    assert clean_flags(x, by, threshold=0.0).all()
-    assert clean_flags(x, Filter((3.0, 1.0), (0.25, 4.0), (0.5, 0.5))).tolist() == flags.tolist()
+    assert clean_flags(x, by, threshold=0.0, guard_above=True).all()
+    swapped = Filter((3.0, 1.0), (0.25, 4.0), (0.5, 0.5))
+    assert clean_flags(x, swapped, guard_above=True).tolist() == flags.tolist()
+    assert not clean_flags(np.array([math.inf, math.nan]), by, guard_above=True).any()
 
 
 def test_the_threshold_is_met_by_equality():

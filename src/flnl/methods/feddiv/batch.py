@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import Selection
-from flnl.core.ranges import Count, NonNegative, Share
+from flnl.core.ranges import Count, Neutral, NonNegative, Share
 from flnl.methods.feddiv import consistency
 from flnl.methods.feddiv.consistency import debiased, no_bias
 from flnl.methods.feddiv.exchange import ClassBias, LastPredictions, received_logits
@@ -34,6 +34,7 @@ class Reselection(Mixup):
     norm: LossNorm
     threshold: Share
     guard: bool
+    guard_above: Annotated[bool, Neutral(False)]
     delta: Share
     strict_delta: bool
     zeta: Share
@@ -54,7 +55,8 @@ class Reselection(Mixup):
             return None
         logits, labels = received_logits(network, task, augmented=self.inference_augment), task.labels
         losses = filter_losses(logits, labels, loss=self.loss, norm=self.norm)
-        clean = torch.from_numpy(clean_flags(losses, by, threshold=self.threshold, guard=self.guard))
+        flags = clean_flags(losses, by, threshold=self.threshold, guard=self.guard, guard_above=self.guard_above)
+        clean = torch.from_numpy(flags)
         bias = task.state.extras.get(ClassBias) or ClassBias(no_bias(network.num_classes), 0)
         selected = self._choice(
             clean, labels, torch.softmax(logits.double(), dim=1), self._local(network, task, epoch, bias), bias.visits

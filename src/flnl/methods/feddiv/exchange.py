@@ -5,7 +5,7 @@ A filter is fitted to losses under the local model and applied to losses under t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from flnl.core.messages import ClientState, ClientTask, Fit, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
-from flnl.core.ranges import NonNegative, Share
+from flnl.core.ranges import Neutral, NonNegative, Share
 from flnl.core.stored import stored
 from flnl.core.streams import stream
 from flnl.methods.feddiv import noise_filter
@@ -114,7 +114,7 @@ class NoiseFilter(Exchange):
     mean over those of the last round (``degraded``), or the client's filter (``local``). A client whose losses allow no
     fit and that has received no filter sends none.
 
-    ``threshold`` and ``guard`` equal those of the batch rule; here they define the flagged samples in the record.
+    ``threshold`` and the guards equal those of the batch rule; here they define the flagged samples in the record.
     """
 
     sends: ClassVar[tuple[type, ...]] = (Filter,)
@@ -127,6 +127,7 @@ class NoiseFilter(Exchange):
     norm: LossNorm
     threshold: Share
     guard: bool
+    guard_above: Annotated[bool, Neutral(False)]
     m: Share
     bias_samples: Literal["all", "confident"]
     xi: NonNegative
@@ -163,7 +164,7 @@ class NoiseFilter(Exchange):
     def _flags(self, logits: Tensor, task: ClientTask) -> FilterFlags:
         by = task.broadcast.extras.one(Filter)
         losses = filter_losses(logits, task.labels, loss=self.loss, norm=self.norm)
-        clean = clean_flags(losses, by, threshold=self.threshold, guard=self.guard)
+        clean = clean_flags(losses, by, threshold=self.threshold, guard=self.guard, guard_above=self.guard_above)
         probability = torch.from_numpy(posterior_of_clean(losses, by))
         return FilterFlags(torch.from_numpy(clean), probability, task.state.labels)
 

@@ -185,17 +185,20 @@ def posterior_of_clean(losses: Array, by: Filter) -> Array:
     return np.where(np.isfinite(values), posterior, 0.0)
 
 
-def clean_flags(losses: Array, by: Filter, *, threshold: Share = 0.5, guard: bool = True) -> Mask:
+def clean_flags(
+    losses: Array, by: Filter, *, threshold: Share = 0.5, guard: bool = True, guard_above: bool = False
+) -> Mask:
     """The samples that count as clean, bool [n]: those with ``p("clean") ≥ threshold`` (FedDiv, Eq. 7).
 
-    With ``guard``, the flag is monotone in the loss: one below the clean mean is clean, and one above the noisy mean is
-    judged as one at the noisy mean. Without it, variances that differ turn the flags round far from both means.
+    Variances that differ turn the flags round far from both means: the wider component is the likelier one there. With
+    ``guard``, losses below the clean mean count as clean. With ``guard_above``, losses above the noisy mean are judged
+    as one at the noisy mean. With both, the flag is monotone in the loss.
     """
     values = np.asarray(losses, np.float64)
-    if not guard:
-        return posterior_of_clean(values, by) >= threshold
-    judged = np.where(np.isfinite(values), np.minimum(values, by.mean[1 - by.clean]), values)
-    return (posterior_of_clean(judged, by) >= threshold) | (values < by.mean[by.clean])
+    judged = np.minimum(values, by.mean[1 - by.clean]) if guard_above else values
+    judged = np.where(np.isfinite(values), judged, values)
+    flags = posterior_of_clean(judged, by) >= threshold
+    return flags | (values < by.mean[by.clean]) if guard else flags
 
 
 # ------------------------------------------------------------------------------------------------------ aggregation
