@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def test_without_a_memory_files_are_read_and_it_is_said_once(
     elif fault == "a folder":
         (cache / contents.FILE).mkdir()
     elif fault == "no table":
-        with sqlite3.connect(cache / contents.FILE) as database:
+        with closing(sqlite3.connect(cache / contents.FILE)) as database:
             database.execute("CREATE TABLE files (something)")
     else:
         cache = None

@@ -36,7 +36,7 @@ def test_every_file_of_the_configuration_with_its_first_comment(said: Commands) 
         ("method", "method=co_teaching"),
         ("method/local", "method/local=co_teaching"),
         ("batch", "method/batch=mixup"),
-        ("experiment", "experiment=fedcorr/cifar100_iid"),
+        ("experiment", "experiment=comparison/digits_dirichlet"),
     ],
 )
 def test_one_group(group: str, first: str, said: Commands) -> None:

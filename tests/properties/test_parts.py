@@ -221,6 +221,7 @@ def test_a_part_is_named_where_it_stands_and_by_the_short_key_that_there_is() ->
             [
                 "method=fedavg",
                 "method.sampler._target_=flnl.parts.samplers.uniform.OnePass",
+                "+method.sampler.cohorts=partition",
                 "+method.sampler.start=parallel_average",
             ],
             "method.sampler.fraction=0.1 divides a pass into groups, but method.sampler.start=parallel_average trains",
