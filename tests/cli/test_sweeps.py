@@ -243,6 +243,7 @@ def test_jobs_of_submitit_fail_alone_and_say_so_in_their_own_logs(tmp_path: Path
     assert len(re.findall(r"^\[\d/3\] job \d (?:finished|failed): train\.lr=", err, re.M)) == 3
 
 
+@pytest.mark.slow  # its workers start anew; failing, stopping and a killed sweep are tested below and above
 def test_jobs_in_parallel_fail_and_are_killed_alone(command: Command, tmp_path: Path) -> None:
     """One diverges, the worker of another runs out of memory, say; those beside and after them come to their end."""
     words = [*FAILING[:-1], "train.lr=0.05,1e30,0.01,0.02", "rounds=60", "checkpoint.every=1"]

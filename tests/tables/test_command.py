@@ -249,7 +249,7 @@ def test_every_table_is_listed_with_what_it_lacks(command: Tables) -> None:
     assert "RoFL" in next(line for line in lines if line.startswith("fedcorr_2 "))
 
 
-@pytest.mark.parametrize("verb", ["--help", "list", "plan fedpeer_3"])
+@pytest.mark.parametrize("verb", ["--help", "list", pytest.param("plan fedpeer_3", marks=pytest.mark.slow)])
 def test_asking_costs_no_torch(verb: str, tmp_path: Path) -> None:
     """A plan reads the classes of its cells once, for their keys; from then on it knows them."""
     if verb.startswith("plan"):

@@ -192,7 +192,7 @@ def test_other_images_are_noticed(net: Network) -> None:
 # ---------------------------------------------------------------------------------------------------- what is shared
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_images_are_in_memory_once(net: Network, start: Literal["fork", "spawn"]) -> None:
     """100 MB of them; after reading every one a worker has some MB of its own more."""
     pixels = torch.zeros(100, 1, 512, 512, dtype=torch.float32)
