@@ -420,6 +420,12 @@ def test_random_realises_its_matrix():
     assert within(transition(noise(data, 7), data.truth, 10), noise.matrix(10, 7), 5000, 4.5)
 
 
+def test_a_matrix_of_unequal_rows_is_refused_by_its_key() -> None:
+    for rows in ([[0.9, 0.1], [0.1]], []):
+        with pytest.raises(UserError, match=r"^noise\.matrix: its rows must be numbers"):
+            _ = Matrix(rows, None).expected
+
+
 def test_own_matrix(tmp_path):
     rows = [[0.7, 0.3, 0.0], [0.0, 0.8, 0.2], [0.1, 0.0, 0.9]]
     data = balanced(5000, 3)

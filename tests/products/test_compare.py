@@ -165,7 +165,11 @@ def test_a_number_that_only_some_seeds_have_is_said_to_be_so(compared: Commands,
 # ---------------------------------------------------------------------------------------------------------- groups
 
 
-def test_a_file_of_tuning_stands_for_the_runs_that_it_reports(compared: Commands, tmp_path: Path) -> None:
+def test_a_file_of_tuning_stands_for_the_runs_that_it_reports(
+    compared: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "multirun/jobs").mkdir(parents=True)
+    (tmp_path / "multirun/jobs/0.json").write_text("{}")
     for seed in (1, 2, 7):
         made(tmp_path / f"multirun/r{seed}", f"seed={seed}", metrics={"last": seed / 10})
     trial = Trial({"train.lr": "0.1"}, {7: 0.7}, {7: "multirun/r7"})
@@ -174,6 +178,14 @@ def test_a_file_of_tuning_stands_for_the_runs_that_it_reports(compared: Commands
         Tuned([], "last", [7], [Study({}, [], [trial], results)]).save(tmp_path / f"{name}.json")
     (row,) = cells(compared("with.json"))
     assert (row["seeds"], row["last, %"]) == ("2", "15.00 ± 7.07")  # the run that tuning scored is not among them
+    assert "multirun/none is left out" in compared("with.json").err
+    (pattern,) = cells(compared("multirun/**", "--sort", "mean"))  # other JSON files
+    assert pattern["seeds"] == "3"
+    monkeypatch.chdir(tmp_path / "multirun")
+    answer = compared("../with.json")
+    assert answer.code == 2
+    assert "names runs that are not here, such as multirun/r1" in answer.err
+    monkeypatch.chdir(tmp_path)
     answer = compared("without.json")
     assert answer.code == 2
     assert "--report" in answer.err

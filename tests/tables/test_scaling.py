@@ -67,14 +67,34 @@ def test_what_was_tuned_for_a_method_reaches_its_rows_and_comes_last() -> None:
         ["flnl", "tune", "--each", "method"], "last", [1], [study("method=a", "0.1"), study("method=b", "0.2")]
     )
     scaling = SCALING.tuned(tuned)
-    assert scaling.changes == ("Chosen for each method by `flnl tune --each method`: train.lr.",)
+    assert scaling.changes == ("train.lr: chosen for method=a, method=b by `flnl tune --each method`.",)
     column = Column("c", ("noise=x", "train.lr=5"))
     assert scaling.resolve(row("method=a", "method.mu=0"), column)[-3:] == ("train.lr=0.1", "method=a", "method.mu=0")
     assert "train.lr=0.2" in scaling.resolve(row("method=b"), column)
     assert "train.lr=5" in scaling.resolve(row("method=c"), column)
-    failed = Tuned([], "last", [1], [Study({"method": "a"}, [], [Trial({"train.lr": "9"}, {1: None})])])
-    with pytest.raises(UserError, match="nothing could be chosen"):
-        SCALING.tuned(failed)
+    assert "train.lr=5" in scaling.resolve(row("method=a", "method/local=[x]"), column)  # another method
+    table = Table("t", "", "", "", Metric("", "", None, ""), None, (row("method=a"),), (column,), (), ())
+    assert scaling.unused([table]) == ["method=b"]
+
+
+def test_what_was_tuned_without_each_is_of_the_method_that_its_command_names() -> None:
+    trials = [Trial({"train.lr": "0.1"}, {1: 0.1})]
+    fixed = ["method=a", "method/local=[x]", "noise=y"]
+    scaling = SCALING.tuned(Tuned([], "last", [1], [Study({}, fixed, trials)]))
+    column = Column("c", ("noise=x",))
+    assert "train.lr=0.1" in scaling.resolve(row("method=a", "method/local=[x]"), column)
+    for others in (("method=b",), ("method=a",), ("method=a", "method/local=[x]", "method/batch=mixup")):
+        assert "train.lr=0.1" not in scaling.resolve(row(*others), column)
+    with pytest.raises(UserError, match="names no method"):
+        SCALING.tuned(Tuned([], "last", [1], [Study({"model": "cnn"}, ["model=cnn"], trials)]))
+
+
+def test_a_study_that_failed_has_no_part_in_tables() -> None:
+    failed = Study({"method": "a"}, ["method=a"], [Trial({"train.lr": "9"}, {1: None})])
+    other = Study({"method": "b"}, ["method=b"], [Trial({"train.lr": "0.1"}, {1: 0.5})])
+    assert [one.when for one in SCALING.tuned(Tuned([], "last", [1], [failed, other])).chosen] == [{"method=b"}]
+    with pytest.raises(UserError, match="no choice"):
+        SCALING.tuned(Tuned([], "last", [1], [failed]))
 
 
 def test_what_cannot_be_had_says_why() -> None:

@@ -170,6 +170,13 @@ def test_the_choice_is_run_again_under_seeds_that_took_no_part_in_it(
     assert len(before) == 4
     tune.tune(words)
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("result.json")} == before
+    shown = capsys.readouterr().out
+    assert "eval.validation" not in shown.split("flnl method=")[1].splitlines()[0]  # the command of the reported runs
+    (tmp_path / study.reported.runs[2] / "result.json").unlink()
+    monkeypatch.setattr(listed, "launch", lambda *_: True)  # one that does not bring the run to its end
+    with pytest.raises(UserError, match="a run of --report failed"):
+        tune.tune(words)
+    assert "last failed," in capsys.readouterr().out
     with pytest.raises(UserError, match="--report 7"):
         tune.tune([*TINY, "train.lr=0.1,0.2", "--seeds", "7,8", "--report", "1,7"])
 

@@ -165,6 +165,9 @@ def _folders(name: str) -> Iterator[Path]:
         UserError: if the folder does not exist.
     """
     path = Path(name).expanduser()
+    if path.is_file() and path.suffix == ".json" and path.name != RESULT:
+        yield from _reported(path)
+        return
     if path.exists():
         tops = [path]
     elif glob.has_magic(name):
@@ -178,8 +181,6 @@ def _folders(name: str) -> Iterator[Path]:
 def _below(top: Path) -> Iterator[Path]:
     if top.name == RESULT:
         yield top.resolve().parent
-    elif top.is_file() and top.suffix == ".json":
-        yield from _reported(top)
     elif top.is_dir():
         for folder, inner, files in os.walk(top.resolve()):
             inner.sort()
@@ -189,16 +190,21 @@ def _below(top: Path) -> Iterator[Path]:
 
 
 def _reported(file: Path) -> Iterator[Path]:
-    """The runs of a file of ``flnl tune`` whose results it reports.
+    """The runs of a file of ``flnl tune`` whose results it reports; those that are not here are named in a note.
 
     Raises:
-        UserError: if it is no such file, or reports none.
+        UserError: if it is no such file, reports none, or none of its runs is here.
     """
     reported = [study.reported for study in Tuned.load(file).studies if study.reported is not None]
-    if not reported:
+    folders = [Path(folder) for each in reported for folder in each.runs.values()]
+    if not folders:
         raise UserError(f"{file} reports no results: repeat its command with --report 1,2,3,4,5")
-    for each in reported:
-        yield from (Path(folder).resolve() for folder in each.runs.values() if (Path(folder) / RESULT).exists())
+    missing = [folder for folder in folders if not (folder / RESULT).exists()]
+    if len(missing) == len(folders):
+        raise UserError(f"{file} names runs that are not here, such as {missing[0]}: go where flnl tune was run")
+    for folder in missing:
+        note(f"{folder} is left out: {file} names it, and it is not here")
+    yield from (folder.resolve() for folder in folders if folder not in missing)
 
 
 def _read(folder: Path) -> Run | None:

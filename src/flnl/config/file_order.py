@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from flnl.config.folders import CONF, SEARCH_PATH, folders, paths
 from flnl.config.schema import METHOD, NO_GROUPS
 from flnl.config.written import node_at
 from flnl.core.errors import UserError
 
-PACKAGE = Path(__file__).resolve().parents[1]
-CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parents[1] / "conf"
-"""``conf/``: a wheel carries it in the package, a checkout has it at the root."""
-
-SEARCH_PATH = "hydra.searchpath"
-
-
-def folders() -> list[Path]:
-    """The folders with configuration files of the command that is running: ``conf/`` and its search path."""
-    places = [CONF]
-    if HydraConfig.initialized():
-        for source in HydraConfig.get().runtime.config_sources:
-            places += _paths(source.schema, source.path)
-    return list(dict.fromkeys(path.resolve() for path in places if path.is_dir()))
+HOMES = tuple(f"method/{slot}/" for slot in METHOD)
+"""The folders of parts' files, where their defaults stand."""
 
 
 def last_of(short: str, target: str, overrides: Sequence[str]) -> str | None:
@@ -73,9 +61,6 @@ def last_of(short: str, target: str, overrides: Sequence[str]) -> str | None:
         both = " and ".join(f"{key}={value}" for key, (_, value) in values.items())
         raise UserError(f"{last}.yaml: {both} set the same value; leave one of them out")
     return None if first == last else list(values)[-1]
-
-
-HOMES = tuple(f"method/{slot}/" for slot in METHOD)
 
 
 def _value(content: DictConfig, package: str, key: str) -> Any:
@@ -128,12 +113,5 @@ def _places(overrides: Sequence[str]) -> list[Path]:
             added: Any = OverridesParser.create().parse_override(override).value()
             for place in added or ():
                 schema, _, path = str(place).rpartition("://")
-                places += _paths(schema or "file", path)
+                places += paths(schema or "file", path)
     return list(dict.fromkeys(place.resolve() for place in places))
-
-
-def _paths(schema: str, path: str) -> Iterator[Path]:
-    if schema == "file":
-        yield Path(path)
-    elif schema == "pkg" and not path.startswith("hydra."):
-        yield from map(Path, importlib.import_module(path).__path__)

@@ -16,7 +16,7 @@ from typing import Any, get_args
 from omegaconf import OmegaConf
 
 from flnl.config.check import faults_of, field_types, located
-from flnl.config.file_order import folders
+from flnl.config.folders import folders
 from flnl.core.errors import UserError
 from flnl.core.ranges import FromFiles
 

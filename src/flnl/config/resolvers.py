@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, Node, OmegaConf
 
 from flnl.config import given
-from flnl.config.file_order import CONF as CONF
+from flnl.config.folders import CONF as CONF
 from flnl.config.short_keys import shortest
 from flnl.core.errors import UserError
 

@@ -160,7 +160,9 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     progress.opening([by_names] if federation.by_names else [])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
     for key, value in noise_rates.items():
-        progress.opening([f"note: the method is given the noise rate: {key}={value:g}, {about['given_origin']}"])
+        progress.opening(
+            [f"note: the method is given the noise rate: {shortest(cfg, key)}={value:g}, {about['given_origin']}"]
+        )
     progress.stages(method)
     progress.opening([f"warning: {line}" for line in method.warnings()])
     sizes = {client: federation.sizes[client] for client in federation.with_data}

@@ -58,7 +58,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Study:
-    """What was tried for one command, in order, what was chosen, and the results of the choice if they were asked."""
+    """What was tried for one command, in order, what was chosen, and the results of the choice, if asked for."""
 
     each: Values  # the values of the keys that were gone through, one study for each combination
     fixed: Sequence[str]  # overrides of every trial
@@ -97,7 +97,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The file: how was chosen, and every study."""
+    """The file: how the choices were made, and every study."""
 
     command: Sequence[str]
     measure: str
@@ -133,7 +133,7 @@ class Tuned:
                     entry["each"],
                     entry["fixed"],
                     [_trial(row) for row in entry["trials"]],
-                    None if entry["reported"] is None else _reported(entry["reported"]),
+                    None if entry.get("reported") is None else _reported(entry["reported"]),
                 )
                 for entry in text["studies"]
             ]

@@ -44,7 +44,7 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
   scale   {scales}; conf/scale/ says what each changes
   seeds   number of seeds, instead of the scale's
-  tuned   a file of flnl tune: rows with the overrides that it names by --each get the values that it chose,
+  tuned   a file of flnl tune: rows of the methods that it names get the values that it chose for them,
           and the folder of results is results/SCALE_tuned
 
 After --, overrides set how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
@@ -81,6 +81,7 @@ class Request:
         scaling = load.scaling(self.scale)
         if self.tuned is not None:
             scaling = scaling.tuned(self.tuned)
+            self.warn([f"tuned: no row of these tables is of {cells}" for cells in scaling.unused(tables)])
         plan = Plan(tables, scaling, self.seeds, every=self.every)
         self.warn(plan.wrong)
         return plan

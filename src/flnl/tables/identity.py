@@ -191,12 +191,11 @@ def _digest() -> str:
     skipped = {resolvers.CONF / folder for folder in schema.NO_GROUPS}
     files = sorted(path for path in resolvers.CONF.rglob("*.yaml") if path.parent not in skipped)
     digest = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
-    rates = sorted(
-        (Path(identities.__file__).parents[1] / "data" / "noise").glob("*.py")
-    )  # values of methods that are given one
-    for path in (*map(Path, (compose.__file__, short_keys.__file__, identities.__file__, __file__)), *rates, *files):
+    package = Path(identities.__file__).parents[1]
+    code = sorted((*package.glob("config/*.py"), *package.glob("data/noise/*.py"), Path(__file__)))
+    for path in (*code, *files):
         digest.update(path.name.encode() + path.read_bytes())
-    for path in sorted(Path(identities.__file__).parents[1].rglob("*.py")):
+    for path in sorted(package.rglob("*.py")):
         text = path.read_bytes()
         if b"Neutral(" in text:  # the class declares neutral values, which keys leave out
             digest.update(path.name.encode() + text)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from flnl.core.errors import UserError
 from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tables.results import Scale
 from flnl.tables.table import Column, Row, Table
@@ -22,10 +23,15 @@ FIRST = ("experiment",)
 
 @dataclass(frozen=True)
 class Chosen:
-    """Overrides that were chosen for the cells that have all overrides of ``when``."""
+    """Overrides that were chosen for cells of one method."""
 
-    when: frozenset[str]
+    when: frozenset[str]  # overrides that a cell must have, the method among them; it may choose no other parts
     overrides: tuple[str, ...]
+
+    def fits(self, cell: Iterable[str]) -> bool:
+        """Whether these overrides of a cell are of the method that was tuned."""
+        parts = {override for override in cell if override.startswith("method/")}
+        return self.when <= set(cell) and parts <= self.when
 
 
 @dataclass(frozen=True)
@@ -43,18 +49,32 @@ class Scaling:
     chosen: tuple[Chosen, ...] = ()
 
     def tuned(self, tuned: Tuned) -> Scaling:
-        """The scale with what ``flnl tune`` chose.
+        """The scale with what ``flnl tune`` chose. A study of which every combination failed has no part in it.
 
         Raises:
-            UserError: if nothing was chosen in one of its studies.
+            UserError: if a study names no method, or none of them chose anything.
         """
-        chosen = [
-            Chosen(frozenset(overrides_of(study.each)), tuple(overrides_of(study.choice.values)))
-            for study in tuned.studies
-        ]
+        chosen = []
+        for study in tuned.studies:
+            of_method = {one for one in (*study.fixed, *overrides_of(study.each)) if _key(one).startswith("method")}
+            when = {one for one in of_method if _key(one) == "method" or one.startswith("method/")}
+            if not any(_key(one) == "method" for one in when):
+                raise UserError("the tuned file names no method: make it by flnl tune method=A,B --each method")
+            if study.chosen is not None:
+                chosen.append(
+                    Chosen(frozenset({*when, *overrides_of(study.each)}), tuple(overrides_of(study.chosen.values)))
+                )
+        if not chosen:
+            raise UserError("the tuned file has no choice: every combination has a run that failed")
         keys = ", ".join(dict.fromkeys(_key(override) for one in chosen for override in one.overrides))
-        change = f"Chosen for each method by `{shlex.join(tuned.command)}`: {keys}."
+        methods = ", ".join(" ".join(sorted(one.when)) for one in chosen)
+        change = f"{keys}: chosen for {methods} by `{shlex.join(tuned.command)}`."
         return replace(self, changes=(*self.changes, change), chosen=tuple(chosen))
+
+    def unused(self, tables: Iterable[Table]) -> list[str]:
+        """What was chosen for cells that no table has, by the overrides of such cells."""
+        cells = [cell_overrides(row, column) for t in tables for row in t.rows for column in t.columns]
+        return [" ".join(sorted(one.when)) for one in self.chosen if not any(one.fits(cell) for cell in cells)]
 
     def of(self, table: Table, seeds: int | None = None) -> Scale:
         """The description of this scale for ``table``.
@@ -92,7 +112,7 @@ class Scaling:
         """
         replaced = [new for old in cell_overrides(row, column) for new in self.instead.get(old, (old,))]
         first = [override for override in replaced if _key(override) in FIRST]
-        chosen = [new for one in self.chosen if one.when <= set(cell_overrides(row, column)) for new in one.overrides]
+        chosen = [new for one in self.chosen if one.fits(cell_overrides(row, column)) for new in one.overrides]
         return _last(first + list(self.overrides) + [one for one in replaced if one not in first] + chosen)
 
 

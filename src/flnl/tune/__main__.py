@@ -157,6 +157,8 @@ def tune(arguments: Sequence[str]) -> None:
     if options.markdown is not None:
         write_output(options.markdown, markdown(tuned).encode())
         print_line(str(options.markdown))
+    if any(score is None for study in studies if study.reported for score in study.reported.scores[RESULT].values()):
+        raise UserError("a run of --report failed; see the file")
     if any(study.chosen is None for study in studies):
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
 
@@ -170,7 +172,7 @@ def _with_share(overrides: Sequence[str], measure: str, share: float) -> list[st
 
 
 def _without_share(overrides: Sequence[str]) -> list[str]:
-    return [one for one in overrides if not one.startswith("eval.validation=")]
+    return [one for one in overrides if not one.lstrip("+").startswith("eval.validation=")]
 
 
 def _tried(space: Space, runs: Runs, trials: int | None) -> list[Trial]:
@@ -279,9 +281,9 @@ def show(tuned: Tuned) -> None:
             grid.add_row(*trial.values.values(), *scores, _percent(trial.mean), mark)
         console.print(grid)
         if study.chosen is not None:
-            print_line(f"flnl {shlex.join(study.overrides)}")
+            print_line(f"flnl {shlex.join(_without_share(study.overrides))}")
         if study.reported is not None:
-            results = (f"{name} {spread(by_seed)} %" for name, by_seed in study.reported.scores.items())
+            results = (f"{name} {spread(by_seed, ' %')}" for name, by_seed in study.reported.scores.items())
             print_line(f"over seeds {', '.join(map(str, study.reported.runs))}: {', '.join(results)}")
 
 

@@ -19,12 +19,12 @@ def markdown(tuned: Tuned) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def spread(scores: Mapping[int, float | None]) -> str:
-    """``mean ± sample standard deviation`` in percent; ``failed`` if a run has no score."""
+def spread(scores: Mapping[int, float | None], unit: str = "") -> str:
+    """``mean ± sample standard deviation`` in percent, with ``unit``; ``failed`` if a run has no score."""
     values = [100 * score for score in scores.values() if score is not None]
     if len(values) < len(scores) or not values:
         return FAILED
-    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "") + unit
 
 
 def _results(tuned: Tuned) -> dict[str, Callable[[Study], str]]:

@@ -340,7 +340,7 @@ def test_disagreement_that_never_acts_is_a_caution() -> None:
     assert replace(TERM, disagree_from=9).caution(setting) is None
     caution = replace(TERM, disagree_from=10).caution(setting)
     assert caution is not None
-    assert "after 10 rounds (disagree_from), and the run has 10" in caution
+    assert "disagree_from=10: the run has 10 rounds" in caution
 
 
 def test_unknown_noise_asks_for_an_estimate() -> None:

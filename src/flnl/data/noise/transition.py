@@ -160,7 +160,12 @@ class Matrix:
         return np.asarray(T / T.sum(axis=1, keepdims=True), np.float64)
 
     def _given(self) -> Transition:
-        return np.array(self.matrix, dtype=np.float64) if self.path is None else _load(Path(self.path))
+        if self.path is not None:
+            return _load(Path(self.path))
+        try:
+            return np.array(self.matrix, dtype=np.float64).reshape(len(self.matrix or ()), -1)
+        except ValueError:
+            raise UserError("noise.matrix: its rows must be numbers, equally many in each") from None
 
     def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
         """Draw the given labels."""

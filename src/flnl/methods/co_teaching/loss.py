@@ -74,8 +74,8 @@ class CoTeaching(LossTerm):
         if self.disagree_from is None or self.disagree_from < rounds:
             return None
         return (
-            f"method/local=[co_teaching] never selects by disagreement: that begins after {self.disagree_from} rounds "
-            f"(disagree_from), and the run has {rounds}; raise rounds or lower disagree_from"
+            f"{setting.key}.disagree_from={self.disagree_from}: the run has {rounds} rounds, so it never selects by "
+            "disagreement; raise rounds or lower this value"
         )
 
     def _taught(self, step: Step, first: Tensor, second: Tensor, differ: Tensor) -> Taught:

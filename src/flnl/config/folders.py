@@ -1,0 +1,32 @@
+"""Where the configuration files of a command lie: ``conf/``, and the folders of its search path."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+
+PACKAGE = Path(__file__).resolve().parents[1]
+CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parents[1] / "conf"
+"""``conf/``: a wheel carries it in the package, a checkout has it at the root."""
+
+SEARCH_PATH = "hydra.searchpath"
+
+
+def folders() -> list[Path]:
+    """The folders with configuration files of the command that is running: ``conf/`` and its search path."""
+    places = [CONF]
+    if HydraConfig.initialized():
+        for source in HydraConfig.get().runtime.config_sources:
+            places += paths(source.schema, source.path)
+    return list(dict.fromkeys(path.resolve() for path in places if path.is_dir()))
+
+
+def paths(schema: str, path: str) -> Iterator[Path]:
+    """The folders that an entry of Hydra's search path stands for."""
+    if schema == "file":
+        yield Path(path)
+    elif schema == "pkg" and not path.startswith("hydra."):
+        yield from map(Path, importlib.import_module(path).__path__)
