@@ -106,7 +106,7 @@ def test_start_record_and_closing_table_show_it(tmp_path: Path, capsys: pytest.C
     assert record["given"] == {MU: 0.25}
     assert record["given_origin"] == "nominal rate of the noise"
     printed = capsys.readouterr()
-    assert f"is given the noise rate: method.mu=0.25, nominal rate of the noise" in printed.err
+    assert "is given the noise rate: method.mu=0.25, nominal rate of the noise" in printed.err
     (line,) = (line for line in printed.out.splitlines() if f"the noise rate ({MU})" in line)
     assert "25.00 %" in line
     record = run([*TINY, "method=fedprox", "rounds=1"], tmp_path / "other").record
