@@ -24,7 +24,7 @@ from flnl.storage.digest import digest
 from tests.products.conftest import Commands, Own, read_csv
 from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run
-from tests.registry import ONE_STAGE, REGISTRY, TINY, Entry
+from tests.registry import ONE_STAGE, TINY, Entry, others_slow
 
 
 def expected(ran: Ran, words: list[str]) -> torch.Tensor:
@@ -80,7 +80,7 @@ def test_double_precision_stays(fedavg: Ran) -> None:
     assert ModelFile.load(fedavg.folder).network().dtype == torch.float64
 
 
-@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+@pytest.mark.parametrize("entry", others_slow(), ids=str)
 def test_every_method_leaves_its_products(entry: Entry, references: References) -> None:
     ran = references.run(entry.words)
     found, sent = ModelFile.load(ran.folder).network().params(), ran.state.server.params

@@ -18,7 +18,7 @@ from flnl.data.federation.build import Federation
 from flnl.engine.network import Network
 from tests.properties.reference import References
 from tests.properties.runs import Assembled, assembled, difference, rounds, same_params
-from tests.registry import BY_NAME, REGISTRY, Entry
+from tests.registry import BY_NAME, REGISTRY, Entry, others_slow
 
 
 @dataclass
@@ -100,7 +100,7 @@ def test_the_truth_reaches_the_evaluator_and_nobody_else(tmp_path: Path) -> None
         assert "truth" not in vars(samples)
 
 
-@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+@pytest.mark.parametrize("entry", others_slow(), ids=str)
 def test_the_seed_decides_everything_and_the_data_seed_the_data(
     entry: Entry, references: References, tmp_path: Path
 ) -> None:
