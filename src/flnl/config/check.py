@@ -225,9 +225,9 @@ def _part(key: str, node: Any, slot: Slot) -> Iterator[Fault]:
     if not isinstance(node, Mapping) or "_target_" not in node:
         yield key, f"={_value(node)}: {slot.wanted}"
         return
-    kind = located(node["_target_"])
-    if kind is None:
-        yield f"{key}._target_", f"={_value(node['_target_'])}: {_why_not(node['_target_'])}"
+    kind = _imported(node["_target_"])
+    if isinstance(kind, str):
+        yield f"{key}._target_", f"={_value(node['_target_'])}: {kind}"
         return
     if not slot.admits(kind):
         yield f"{key}._target_", f"={_value(node['_target_'])}: cannot stand there; {key} {slot.wanted}"
@@ -276,24 +276,24 @@ def _unbound(key: str, values: Mapping[str, Any], kind: type, *, missing: bool) 
 
 def located(name: Any) -> type | None:
     """The class of that name; None where there is none that can be imported."""
+    found = _imported(name)
+    return None if isinstance(found, str) else found
+
+
+def _imported(name: Any) -> type | str:
+    """The class of that name, or why there is none: its module may exist and fail while it is imported."""
     module, _, leaf = str(name).rpartition(".")
     try:
         target = getattr(importlib.import_module(module), leaf, None)
-    except Exception:  # what a module does while it is imported can fail in any way
-        return None
-    return target if isinstance(target, type) else None
-
-
-def _why_not(name: Any) -> str:
-    """Why there is no class of that name: its module may exist and fail while it is imported."""
-    module = str(name).rpartition(".")[0]
-    try:
-        if all(part.isidentifier() for part in module.split(".")):
-            importlib.import_module(module)
-    except Exception as error:  # as in ``located``
-        if not (isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")):
+    except Exception as error:  # what a module does while it is imported can fail in any way
+        missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        if not missing and all(part.isidentifier() for part in module.split(".")):
             return f"{module} cannot be imported ({type(error).__name__}: {' '.join(str(error).split())})"
-    return "there is no such class"
+        return NO_CLASS
+    return target if isinstance(target, type) else NO_CLASS
+
+
+NO_CLASS = "there is no such class"
 
 
 # ---------------------------------------------------------------------------------------------------------- method

@@ -75,24 +75,15 @@ class Study:
         return best
 
     @property
-    def choice(self) -> Trial:
-        """The chosen trial.
-
-        Raises:
-            UserError: if nothing could be chosen.
-        """
-        if self.chosen is None:
-            raise UserError("nothing could be chosen: every combination has a run that failed")
-        return self.chosen
-
-    @property
     def overrides(self) -> list[str]:
         """The command's overrides with the chosen values.
 
         Raises:
             UserError: if nothing could be chosen.
         """
-        return [*self.fixed, *overrides_of(self.choice.values)]
+        if self.chosen is None:
+            raise UserError("nothing could be chosen: every combination has a run that failed")
+        return [*self.fixed, *overrides_of(self.chosen.values)]
 
 
 @dataclass(frozen=True)

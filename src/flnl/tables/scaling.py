@@ -56,8 +56,7 @@ class Scaling:
         """
         chosen = []
         for study in tuned.studies:
-            of_method = {one for one in (*study.fixed, *overrides_of(study.each)) if _key(one).startswith("method")}
-            when = {one for one in of_method if _key(one) == "method" or one.startswith("method/")}
+            when = {one for one in study.fixed if _key(one) == "method" or one.startswith("method/")}
             if not any(_key(one) == "method" for one in when):
                 raise UserError("the tuned file names no method: make it by flnl tune method=A,B --each method")
             if study.chosen is not None:
@@ -110,9 +109,10 @@ class Scaling:
         >>> scaling.resolve(Row("r", "r", ("method=fedavg", "model=cnn", "lr=3"), None), column)
         ('experiment=x', 'dataset=digits', 'model=cnn', 'noise.rho=0.6', 'method=fedavg')
         """
-        replaced = [new for old in cell_overrides(row, column) for new in self.instead.get(old, (old,))]
+        written = cell_overrides(row, column)
+        replaced = [new for old in written for new in self.instead.get(old, (old,))]
         first = [override for override in replaced if _key(override) in FIRST]
-        chosen = [new for one in self.chosen if one.fits(cell_overrides(row, column)) for new in one.overrides]
+        chosen = [new for one in self.chosen if one.fits(written) for new in one.overrides]
         return _last(first + list(self.overrides) + [one for one in replaced if one not in first] + chosen)
 
 
