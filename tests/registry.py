@@ -591,6 +591,26 @@ REGISTRY += (
     ),
 )
 
+REWEIGHTED = "ResidualReweighting, Replace"
+
+REGISTRY += (
+    Entry("arfl", ("method=arfl", *ONE_STAGE), _fedavg(rest=REWEIGHTED)),
+    Entry(
+        "arfl_as_released_with_batch_norm",
+        (
+            *("method=arfl", "method.aggregator.distance_buffers=true", "method.delta=0.5", "partition=fedcorr"),
+            *(*NORMED, *ONE_STAGE),
+        ),
+        _fedavg(rest=REWEIGHTED),
+    ),
+    Entry(
+        "fedcorr_and_arfl",
+        ("method=fedcorr", "method/aggregator=residual_reweighting", *THREE_STAGES),
+        _fedcorr(rest=REWEIGHTED),
+        BORDERS,
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 
 REPRESENTATIVES = (
