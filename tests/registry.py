@@ -611,6 +611,29 @@ REGISTRY += (
     ),
 )
 
+CLEAN = ("eval.benchmark=0.2", *ONE_STAGE)
+RELEVANT_REST = "Mean(uniform), Replace, relevance"
+
+REGISTRY += (
+    Entry("s_fedavg", ("method=s_fedavg", *CLEAN), _fedavg(rest=RELEVANT_REST, sampler="ByRelevance")),
+    Entry(
+        "s_fedavg_by_orders_with_batch_norm",
+        (
+            *("method=s_fedavg", "method.temperature=0.01", "method.permutations=2", "fraction=0.9"),
+            *("method/aggregator=mean", "method.exchange.relevance.weights=samples", *NORMED, *CLEAN),
+        ),
+        _fedavg(rest="Mean(samples), Replace, relevance", sampler="ByRelevance"),
+    ),
+    Entry(
+        "fedprox_and_relevance",
+        (
+            *("method=fedprox", "method.mu=0.1", "method/sampler=by_relevance", "method/exchange=[relevance]"),
+            *("fraction=0.4", *CLEAN),
+        ),
+        _fedavg(terms="cross_entropy + fedprox", rest="Mean(samples), Replace, relevance", sampler="ByRelevance"),
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 
 REPRESENTATIVES = (

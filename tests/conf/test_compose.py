@@ -52,6 +52,7 @@ NEEDED = {
     "method/gradient/selective_decay": QUALITY,
     "method/aggregator/quality_mean": QUALITY,
     "method/sampler/of_quality": QUALITY,
+    "method/sampler/by_relevance": ["method/exchange=[lid,relevance]"],
 }
 SELECTABLE = [
     path
