@@ -634,6 +634,38 @@ REGISTRY += (
     ),
 )
 
+SELECTED = "LearningQualityMean, Replace, learning_quality"
+
+REGISTRY += (
+    Entry("fair", ("method=fair", *CLEAN), _fedavg(rest=SELECTED, sampler="TopQuality")),
+    Entry(
+        "fair_without_exploration",
+        ("method=fair", "method.exploration=0.0", "method.rho=0.3", "fraction=0.5", "partition=fedcorr", *CLEAN),
+        _fedavg(rest=SELECTED, sampler="TopQuality"),
+    ),
+    Entry(
+        "fair_of_local_losses_with_batch_norm",
+        (
+            *("method=fair", "method.loss_on=local", "method.nonpositive=skip", "method.exploration=0.5"),
+            *("fraction=0.4", "partition=fedcorr", *NORMED, *ONE_STAGE),
+        ),
+        _fedavg(rest=SELECTED, sampler="TopQuality"),
+    ),
+    Entry(
+        "fedcorr_and_fair",
+        (
+            *("method=fedcorr", "method/sampler=top_quality", "method/aggregator=learning_quality_mean"),
+            *("method/exchange=[lid,learning_quality]", "eval.benchmark=0.2", *THREE_STAGES),
+        ),
+        {
+            "preprocess": PREPROCESS.replace("lid,", "lid, learning_quality,"),
+            "finetune": FINETUNE.replace("Replace,", "Replace, learning_quality,"),
+            "usual": "2 rounds: TopQuality, Mixup, cross_entropy, LearningQualityMean, Replace, learning_quality",
+        },
+        BORDERS,
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 
 REPRESENTATIVES = (

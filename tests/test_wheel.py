@@ -92,6 +92,6 @@ def test_the_wheel_trains_in_a_folder_with_a_src_and_a_conf_of_its_own(wheel: Pa
         *words[:1], "output=again", *words[2:], "executor=processes", "executor.workers=1", "executor.start=spawn"
     )
     assert spawned.returncode == 0, spawned.stderr
-    assert said("list", "method").stdout.startswith("method=fedavg")
+    assert "\nmethod=fedavg" in said("list", "method").stdout
     compared = said("compare", "run", "again")
     assert compared.returncode == 0, compared.stderr

@@ -187,6 +187,7 @@ ALIVE = {
     "flr": ("method=flr", *FLR_FOUR),
     "fedpeer": ("method=fedpeer", "rounds=4"),
     "arfl": ("method=arfl", "rounds=4"),
+    "fair": ("method=fair", "method/sampler=uniform", "eval.benchmark=0.2", "rounds=4"),
     "s_fedavg": ("method=s_fedavg", "method/aggregator=mean", "eval.benchmark=0.2", "rounds=4"),
 }
 """What is not neutral; every one must differ from FedAvg."""
@@ -328,7 +329,15 @@ S_FEDAVG = (
     *("method=s_fedavg", "method.temperature=0.001", "eval.benchmark=0.4", "rounds=5", "noise.rho=0.8"),
     *("partition=fedcorr", "partition.num_clients=12", "fraction=0.6"),
 )
+FAIR = (
+    *("method=fair", "eval.benchmark=0.4", "rounds=9", "noise.rho=0.8", "partition=fedcorr"),
+    *("partition.num_clients=12", "fraction=0.4", "train.lr=0.15"),
+)
 SWITCHES = {
+    FAIR: (
+        *("method.loss_on=local", "method.rho=0.01", "method.exploration=0.9", "method.nonpositive=skip"),
+        *("method/sampler=uniform", "method/aggregator=mean"),
+    ),
     S_FEDAVG: (
         *("method.alpha=0.1", "method.beta=1.0", "method.temperature=0.1", "method.permutations=1"),
         *("method.tolerance=0.3", "method.exchange.relevance.weights=samples", "method/sampler=uniform"),
