@@ -266,8 +266,8 @@ def test_a_quality_that_has_the_samples_as_a_factor_counts_them_once() -> None:
 @pytest.mark.parametrize("cut", [1, 2, 5])
 def test_equal_qualities_give_fedavg_to_the_bit(cut: int) -> None:
     rng = torch.Generator().manual_seed(0)
-    models = [{"w": torch.randn(50, generator=rng)} for _ in range(7)]
-    received, mean = {"w": torch.zeros(50)}, Mean("samples")
+    models = [{"w": torch.randn(50, generator=rng, dtype=torch.float64)} for _ in range(7)]
+    received, mean = {"w": torch.zeros(50, dtype=torch.float64)}, Mean("samples")
     sent = results(models, SAMPLES)
     blocks = [mean.block(received, sent[first : first + cut], Payload()) for first in range(0, 7, cut)]
     plain = mean.combine(received, blocks, Payload()).params
