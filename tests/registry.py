@@ -591,6 +591,81 @@ REGISTRY += (
     ),
 )
 
+REWEIGHTED = "ResidualReweighting, Replace"
+
+REGISTRY += (
+    Entry("arfl", ("method=arfl", *ONE_STAGE), _fedavg(rest=REWEIGHTED)),
+    Entry(
+        "arfl_as_released_with_batch_norm",
+        (
+            *("method=arfl", "method.aggregator.distance_buffers=true", "method.delta=0.5", "partition=fedcorr"),
+            *(*NORMED, *ONE_STAGE),
+        ),
+        _fedavg(rest=REWEIGHTED),
+    ),
+    Entry(
+        "fedcorr_and_arfl",
+        ("method=fedcorr", "method/aggregator=residual_reweighting", *THREE_STAGES),
+        _fedcorr(rest=REWEIGHTED),
+        BORDERS,
+    ),
+)
+
+CLEAN = ("eval.benchmark=0.2", *ONE_STAGE)
+RELEVANT_REST = "Mean(uniform), Replace, relevance"
+
+REGISTRY += (
+    Entry("s_fedavg", ("method=s_fedavg", *CLEAN), _fedavg(rest=RELEVANT_REST, sampler="ByRelevance")),
+    Entry(
+        "s_fedavg_by_orders_with_batch_norm",
+        (
+            *("method=s_fedavg", "method.temperature=0.01", "method.permutations=2", "fraction=0.9"),
+            *("method/aggregator=mean", "method.exchange.relevance.weights=samples", *NORMED, *CLEAN),
+        ),
+        _fedavg(rest="Mean(samples), Replace, relevance", sampler="ByRelevance"),
+    ),
+    Entry(
+        "fedprox_and_relevance",
+        (
+            *("method=fedprox", "method.mu=0.1", "method/sampler=by_relevance", "method/exchange=[relevance]"),
+            *("fraction=0.4", *CLEAN),
+        ),
+        _fedavg(terms="cross_entropy + fedprox", rest="Mean(samples), Replace, relevance", sampler="ByRelevance"),
+    ),
+)
+
+SELECTED = "LearningQualityMean, Replace, learning_quality"
+
+REGISTRY += (
+    Entry("fair", ("method=fair", *CLEAN), _fedavg(rest=SELECTED, sampler="TopQuality")),
+    Entry(
+        "fair_without_exploration",
+        ("method=fair", "method.exploration=0.0", "method.rho=0.3", "fraction=0.5", "partition=fedcorr", *CLEAN),
+        _fedavg(rest=SELECTED, sampler="TopQuality"),
+    ),
+    Entry(
+        "fair_of_local_losses_with_batch_norm",
+        (
+            *("method=fair", "method.loss_on=local", "method.nonpositive=skip", "method.exploration=0.5"),
+            *("fraction=0.4", "partition=fedcorr", *NORMED, *ONE_STAGE),
+        ),
+        _fedavg(rest=SELECTED, sampler="TopQuality"),
+    ),
+    Entry(
+        "fedcorr_and_fair",
+        (
+            *("method=fedcorr", "method/sampler=top_quality", "method/aggregator=learning_quality_mean"),
+            *("method/exchange=[lid,learning_quality]", "eval.benchmark=0.2", *THREE_STAGES),
+        ),
+        {
+            "preprocess": PREPROCESS.replace("lid,", "lid, learning_quality,"),
+            "finetune": FINETUNE.replace("Replace,", "Replace, learning_quality,"),
+            "usual": "2 rounds: TopQuality, Mixup, cross_entropy, LearningQualityMean, Replace, learning_quality",
+        },
+        BORDERS,
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 
 REPRESENTATIVES = (

@@ -188,7 +188,7 @@ def test_stopping_at_divergence_fails_the_run(command: Command, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (resolvers.CONF / "method").glob("*.yaml")))
 def test_a_run_in_which_every_training_diverged_has_failed(name: str, command: Command, tmp_path: Path) -> None:
-    words = ["debug=fast", f"method={name}", "train.lr=1e30", "figures=false", "output=run"]
+    words = ["debug=fast", f"method={name}", "train.lr=1e30", "eval.benchmark=0.2", "figures=false", "output=run"]
     said = command(*words)
     assert said.code == 1
     (error,) = (line for line in said.err.splitlines() if line.startswith("error: "))

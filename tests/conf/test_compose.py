@@ -52,6 +52,9 @@ NEEDED = {
     "method/gradient/selective_decay": QUALITY,
     "method/aggregator/quality_mean": QUALITY,
     "method/sampler/of_quality": QUALITY,
+    "method/sampler/top_quality": ["method/exchange=[lid,learning_quality]"],
+    "method/aggregator/learning_quality_mean": ["method/exchange=[lid,learning_quality]"],
+    "method/sampler/by_relevance": ["method/exchange=[lid,relevance]"],
 }
 SELECTABLE = [
     path

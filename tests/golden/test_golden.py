@@ -71,6 +71,9 @@ METHODS: dict[str, tuple[str, ...]] = {
     "fedes": ("method=fedes", "method.s1=2", "method.T=4", "fraction=1.0"),
     "co_teaching": ("method=co_teaching", "method.num_gradual=3", "rounds=6"),
     "co_teaching_plus": ("method=co_teaching_plus", "method.num_gradual=3", "method.disagree_from=2", "rounds=6"),
+    "arfl": ("method=arfl", "fraction=1.0", "rounds=6"),
+    "s_fedavg": ("method=s_fedavg", "method.temperature=0.05", "eval.benchmark=0.2", "rounds=6"),
+    "fair": ("method=fair", "eval.benchmark=0.2", "rounds=6"),
 }
 
 KEPT = ("round", "stage", "cohort", "loss", "accuracy", "test_loss")

@@ -158,6 +158,10 @@ CASES = {
         ("method=fedavg", "method/batch=mixup", "rounds=4"),
     ),
     "fedpeer_before_its_ramp": (("method=fedpeer", "method.ramp=true", "method.ramp_start=4", "rounds=4"), FEDAVG),
+    "s_fedavg_of_all": (
+        ("method=s_fedavg", "fraction=1.0", "eval.benchmark=0.2", "rounds=4"),
+        (*FEDAVG, "method/aggregator=uniform_mean", "fraction=1.0", "eval.benchmark=0.2"),
+    ),
     "fedpeer_without_privacy": (
         ("method=fedpeer", "method.epsilon=100.0", "rounds=4"),
         ("method=fedpeer", "method.peer_dist=global_true", "rounds=4"),
@@ -182,6 +186,9 @@ ALIVE = {
     "fedcorr_first_stage": ("method=fedcorr", *NEUTRAL[:-3], "method.T1=1", "method.T2=4", "method.T3=0"),
     "flr": ("method=flr", *FLR_FOUR),
     "fedpeer": ("method=fedpeer", "rounds=4"),
+    "arfl": ("method=arfl", "rounds=4"),
+    "fair": ("method=fair", "method/sampler=uniform", "eval.benchmark=0.2", "rounds=4"),
+    "s_fedavg": ("method=s_fedavg", "method/aggregator=mean", "eval.benchmark=0.2", "rounds=4"),
 }
 """What is not neutral; every one must differ from FedAvg."""
 
@@ -318,7 +325,23 @@ DIV = (
     *("noise.rho=0.8", "fraction=0.25", "dataset.train_size=400"),
 )
 ES = ("method=fedes", "method.s1=2", "method.T=2", "noise.rho=0.8", "fraction=1.0", "train.weight_decay=0.001")
+S_FEDAVG = (
+    *("method=s_fedavg", "method.temperature=0.001", "eval.benchmark=0.4", "rounds=5", "noise.rho=0.8"),
+    *("partition=fedcorr", "partition.num_clients=12", "fraction=0.6"),
+)
+FAIR = (
+    *("method=fair", "eval.benchmark=0.4", "rounds=9", "noise.rho=0.8", "partition=fedcorr"),
+    *("partition.num_clients=12", "fraction=0.4", "train.lr=0.15"),
+)
 SWITCHES = {
+    FAIR: (
+        *("method.loss_on=local", "method.rho=0.01", "method.exploration=0.9", "method.nonpositive=skip"),
+        *("method/sampler=uniform", "method/aggregator=mean"),
+    ),
+    S_FEDAVG: (
+        *("method.alpha=0.1", "method.beta=1.0", "method.temperature=0.1", "method.permutations=1"),
+        *("method.tolerance=0.3", "method.exchange.relevance.weights=samples", "method/sampler=uniform"),
+    ),
     DIV: (
         *("method.filter=degraded", "method.filter=local", "method.filter_init=blobs", "method.var_agg=squared_share"),
         *("method.var_agg=moment_matching", "method.loss=ce_of_softmax", "method.loss_norm=none"),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.toys import vector_names
 from tests.vectors.baselines import VECTORS
+from tests.vectors.vectors import FEDERATED, entries
 
 TEXT = "".join(file.read_text() for file in Path(__file__).parents[1].rglob("test_*.py"))
 
@@ -25,6 +26,8 @@ def test_every_vector_of_its_parts_among_the_baselines_is_asserted():
     assert [name for name in ours if f'"{name}"' not in TEXT] == []
 
 
-@pytest.mark.parametrize("name", ["sfedavg.shapley", "fair.quality"])
-def test_vectors_of_indicators_of_quality_are_asserted(name: str):
-    assert f'"{name}"' in TEXT
+@pytest.mark.parametrize(("family", "count"), [("arfl.", 3), ("sfedavg.", 1), ("fair.", 1)])
+def test_every_vector_of_a_federated_baseline_is_asserted(family: str, count: int):
+    ours = [name for name in entries(FEDERATED) if name.startswith(family)]
+    assert len(ours) == count
+    assert [name for name in ours if f'"{name}"' not in TEXT] == []

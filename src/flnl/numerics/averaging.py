@@ -21,8 +21,18 @@ class WeightedSum:
 
 def summed(params: Params, results: Sequence[ClientResult], weights: Sequence[float]) -> WeightedSum:
     """The weighted sums of a block of clients' models, in the order of clients."""
+    return weighted_sum(params, models_of(results), weights)
+
+
+def models_of(results: Sequence[ClientResult]) -> list[Params]:
+    """The clients' models, which the results must still have."""
     models = [r.params for r in results if r.params is not None]
     assert len(models) == len(results), "models are combined in the process where the clients ran"
+    return models
+
+
+def weighted_sum(params: Params, models: Sequence[Params], weights: Sequence[float]) -> WeightedSum:
+    """The weighted sums of ``models``, with the entries of ``params``."""
     totals: dict[str, Tensor] = {}
     for name, received in params.items():
         entries = [m[name] for m in models]

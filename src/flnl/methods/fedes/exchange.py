@@ -21,7 +21,7 @@ from flnl.core.payload import Params, Payload
 from flnl.core.ranges import PositiveCount, Share
 from flnl.core.stored import stored
 from flnl.core.streams import stream
-from flnl.methods.fedes.contribution import RECORDS, Drops, OnBenchmark, Relevance
+from flnl.methods.fedes.contribution import RECORDS, OnBenchmark
 from flnl.methods.fedes.criticality import Distance, Scope, criticalities, emd, flattened, profile, shared_subset
 from flnl.methods.fedes.quality import (
     Indicator,
@@ -33,6 +33,7 @@ from flnl.methods.fedes.quality import (
     unsure_share,
 )
 from flnl.methods.fedes.selective_decay import ranks
+from flnl.numerics.contribution import Drops, Relevance
 from flnl.numerics.scaling import quality
 
 

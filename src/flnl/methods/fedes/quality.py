@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.ranges import Positive, Share
+from flnl.numerics.contribution import selection_probabilities
 from flnl.numerics.mixture import two_gaussians
 from flnl.numerics.scaling import quality
 
@@ -67,9 +68,7 @@ def unsure_share(logits: Tensor, confidence: Share = 0.7) -> float:
 
 def quality_of_relevance(phi: Sequence[float] | Array, *, temperature: Positive = 1.0) -> Array:
     """Quality [N] from S-FedAvg's relevances φ [N]: selection probabilities ``softmax(φ / T)``, scaled to [0, 1]."""
-    scaled = np.asarray(phi, np.float64) / temperature
-    odds = np.exp(scaled - scaled.max())
-    return quality(odds / odds.sum())
+    return quality(selection_probabilities(phi, temperature=temperature))
 
 
 # -------------------------------------------------------------------------------------------------------------- use

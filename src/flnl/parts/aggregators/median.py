@@ -10,14 +10,7 @@ from torch import Tensor
 from flnl.core.messages import ClientResult, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload
-
-
-@dataclass(frozen=True)
-class Models:
-    """A block's contribution: its clients' models, stacked."""
-
-    weights: list[int]
-    stacked: Params  # by name, [clients, ...]
+from flnl.parts.aggregators.models import Models, entries
 
 
 @dataclass(frozen=True)
@@ -38,25 +31,22 @@ class Median(Aggregator[Models]):
 
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> Models:
         """The models of a few clients."""
-        weights = [r.num_samples if self.weights == "samples" else 1 for r in results]
-        models = [r.params for r in results if r.params is not None]
-        assert len(models) == len(results), "results still have their models here"
-        return Models(weights, {name: torch.stack([m[name] for m in models]) for name in params} if models else {})
+        return Models.of(results)
 
     def combine(self, params: Params, values: Iterable[Models], known: Payload) -> Combined:
         """The median; ``params`` itself if there are no contributions."""
-        blocks = [v for v in values if v.weights]
+        blocks = [v for v in values if v.clients]
         if not blocks:
             return Combined(params)
-        weights = torch.tensor([w for block in blocks for w in block.weights])
+        weights = torch.tensor([n if self.weights == "samples" else 1 for block in blocks for n in block.samples])
         combined: Params = {}
         for name, received in params.items():
-            entries = torch.cat([block.stacked[name] for block in blocks])
+            sent = entries(blocks, name)
             if received.is_floating_point():
-                columns = entries.reshape(len(entries), -1).split(COLUMNS, dim=1)
+                columns = sent.reshape(len(sent), -1).split(COLUMNS, dim=1)
                 combined[name] = torch.cat([median(part, weights) for part in columns]).reshape(received.shape)
             else:
-                combined[name] = entries.amax(0)
+                combined[name] = sent.amax(0)
         return Combined(combined)
 
 

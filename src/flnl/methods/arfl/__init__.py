@@ -1,0 +1,1 @@
+"""ARFL: residual-based reweighting of clients (Fu et al. 2019)."""
