@@ -591,6 +591,48 @@ REGISTRY += (
     ),
 )
 
+CORRECTED = ("method.T_wu=2", "method.T=3", "noise=symmetric", "noise.eta=0.4")
+"""Matrices are estimated after the second of five rounds."""
+UNSURE = ("method=forward_correction", "method.threshold=0.15", *CORRECTED)
+"""So low a threshold that a hardly trained network is confident."""
+
+
+def _corrected(terms: str = "forward_correction", rest: str = "Mean(samples), Replace") -> dict[str, str]:
+    """LC's stages: the chosen terms act in the last one only."""
+    return {
+        "warmup": f"2 rounds: Uniform, Plain, cross_entropy, {rest}, transition_matrix",
+        "usual": f"3 rounds: Uniform, Plain, {terms}, {rest}, transition_matrix",
+    }
+
+
+REGISTRY += (
+    Entry("forward_correction", UNSURE, _corrected(), ASSESSED),
+    Entry("forward_correction_by_anchors", (*UNSURE, "method.estimator=anchor"), _corrected(), ASSESSED),
+    Entry("reweighting_with_batch_norm", (*UNSURE, "method.form=reweight", *NORMED), _corrected(), ASSESSED),
+    Entry(
+        "forward_correction_and_fedprox",
+        (
+            *(*UNSURE, "method/local=[forward_correction,fedprox]", "method/aggregator=uniform_mean"),
+            *("partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2"),
+        ),
+        _corrected("forward_correction + fedprox", "Mean(uniform), Replace"),
+        ASSESSED,
+    ),
+    Entry(
+        "fedcorr_and_forward_correction",
+        (
+            *("method=fedcorr", "method/local=[forward_correction]", "method/exchange=[lid,transition_matrix]"),
+            *("method.exchange.transition_matrix.threshold=0.15", *THREE_STAGES),
+        ),
+        {
+            "preprocess": PREPROCESS.replace("lid,", "lid, transition_matrix,"),
+            "finetune": FINETUNE.replace("Replace,", "Replace, transition_matrix,"),
+            "usual": "2 rounds: Uniform, Mixup, forward_correction, Mean(samples), Replace, transition_matrix",
+        },
+        (16, 18, 19),
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 
 REPRESENTATIVES = (

@@ -71,6 +71,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "fedes": ("method=fedes", "method.s1=2", "method.T=4", "fraction=1.0"),
     "co_teaching": ("method=co_teaching", "method.num_gradual=3", "rounds=6"),
     "co_teaching_plus": ("method=co_teaching_plus", "method.num_gradual=3", "method.disagree_from=2", "rounds=6"),
+    "forward_correction": ("method=forward_correction", "method.T_wu=3", "method.T=3", "method.threshold=0.3"),
 }
 
 KEPT = ("round", "stage", "cohort", "loss", "accuracy", "test_loss")

@@ -23,6 +23,7 @@ def local(term: str, value: str, beside: str = "") -> tuple[str, ...]:
     return (f"method/local=[{beside}{term}]", f"method.local.{term}.{value}", *FEDAVG)
 
 
+HALVES = ("method.T_wu=2", "method.T=2")
 FLR_FOUR = ("method.R_w=1", "rounds=4")
 FLR_STAGES = ("method.T1=1", "method.T2=2", "method.T3=2", "method.theta=0.15", "noise.rho=0.8")
 
@@ -158,6 +159,15 @@ CASES = {
         ("method=fedavg", "method/batch=mixup", "rounds=4"),
     ),
     "fedpeer_before_its_ramp": (("method=fedpeer", "method.ramp=true", "method.ramp_start=4", "rounds=4"), FEDAVG),
+    "forward_correction_of_nobody_sure": (("method=forward_correction", "method.threshold=1", *HALVES), FEDAVG),
+    "forward_correction_with_dropout": (
+        ("method=forward_correction", "method.threshold=1", *HALVES, *DROPOUT),
+        (*FEDAVG, *DROPOUT),
+    ),
+    "forward_correction_that_never_begins": (
+        ("method=forward_correction", "method.threshold=0.15", "method.T_wu=4", "method.T=0"),
+        FEDAVG,
+    ),
     "fedpeer_without_privacy": (
         ("method=fedpeer", "method.epsilon=100.0", "rounds=4"),
         ("method=fedpeer", "method.peer_dist=global_true", "rounds=4"),
@@ -182,6 +192,7 @@ ALIVE = {
     "fedcorr_first_stage": ("method=fedcorr", *NEUTRAL[:-3], "method.T1=1", "method.T2=4", "method.T3=0"),
     "flr": ("method=flr", *FLR_FOUR),
     "fedpeer": ("method=fedpeer", "rounds=4"),
+    "forward_correction": ("method=forward_correction", "method.threshold=0.15", *HALVES),
 }
 """What is not neutral; every one must differ from FedAvg."""
 
@@ -318,7 +329,13 @@ DIV = (
     *("noise.rho=0.8", "fraction=0.25", "dataset.train_size=400"),
 )
 ES = ("method=fedes", "method.s1=2", "method.T=2", "noise.rho=0.8", "fraction=1.0", "train.weight_decay=0.001")
+LC = ("method=forward_correction", "method.threshold=0.15", *HALVES, "noise=symmetric", "noise.eta=0.4")
 SWITCHES = {
+    LC: (
+        *("method.threshold=0.3", "method.min_count=4", "method.form=reweight", "method.estimator=anchor"),
+        "method.estimator=anchor method.percentile=20",
+        "method.estimator=anchor method.percentile=null",
+    ),
     DIV: (
         *("method.filter=degraded", "method.filter=local", "method.filter_init=blobs", "method.var_agg=squared_share"),
         *("method.var_agg=moment_matching", "method.loss=ce_of_softmax", "method.loss_norm=none"),
