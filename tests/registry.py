@@ -632,6 +632,55 @@ REGISTRY += (
         (16, 18, 19),
     ),
 )
+REVISED = ("method=t_revision", "method.T_wu=1", "method.T_lc=2", "method.T=2", *CORRECTED[2:])
+
+
+def _revised(rest: str = "Mean(samples), Replace") -> dict[str, str]:
+    """T-revision's stages."""
+    return {
+        name: f"{length} rounds: Uniform, Plain, {term}, {rest}, transition_matrix"
+        for name, length, term in (
+            ("warmup", 1, "cross_entropy"),
+            ("correct", 2, "forward_correction"),
+            ("usual", 2, "t_revision"),
+        )
+    }
+
+
+REGISTRY += (
+    Entry("t_revision", REVISED, _revised(), (1, 3, 4)),
+    Entry(
+        "t_revision_by_reweighting",
+        (*REVISED, "method.correction=reweight", "method.form=reweight", "method.slack_lr=0.001"),
+        _revised(),
+        (1, 3, 4),
+    ),
+    Entry(
+        "t_revision_with_batch_norm",
+        (*REVISED, "method.slack_lr=0.001", "method.estimator=confident", "method.threshold=0.15", *NORMED),
+        _revised(),
+        (1, 3, 4),
+    ),
+    Entry(
+        "t_revision_on_unequal_clients",
+        (*REVISED, "method.slack_lr=0.01", "partition=fedcorr", "partition.alpha=1.0", "method.slack_decay=0.1"),
+        _revised(),
+        (1, 3, 4),
+    ),
+    Entry(
+        "fedcorr_and_t_revision",
+        (
+            *("method=fedcorr", "method/local=[t_revision]", "method/exchange=[lid,transition_matrix]"),
+            *("method.local.t_revision.lr=0.001", *THREE_STAGES),
+        ),
+        {
+            "preprocess": PREPROCESS.replace("lid,", "lid, transition_matrix,"),
+            "finetune": FINETUNE.replace("Replace,", "Replace, transition_matrix,"),
+            "usual": "2 rounds: Uniform, Mixup, t_revision, Mean(samples), Replace, transition_matrix",
+        },
+        (16, 18, 19),
+    ),
+)
 
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 

@@ -49,6 +49,7 @@ NEEDED = {
     "method/local/co_teaching": ["method.networks=2"],
     "method/exchange/small_loss": ["method.networks=2", "method/local=[co_teaching]"],
     "method/local/forward_correction": ["method/exchange=[lid,transition_matrix]"],
+    "method/local/t_revision": ["method/exchange=[lid,transition_matrix]"],
     "method/batch/reselection": ["method/exchange=[lid,noise_filter]"],
     "method/gradient/selective_decay": QUALITY,
     "method/aggregator/quality_mean": QUALITY,

@@ -24,6 +24,7 @@ def local(term: str, value: str, beside: str = "") -> tuple[str, ...]:
 
 
 HALVES = ("method.T_wu=2", "method.T=2")
+REVISED = ("method.T_wu=2", "method.T_lc=2", "method.T=0")
 FLR_FOUR = ("method.R_w=1", "rounds=4")
 FLR_STAGES = ("method.T1=1", "method.T2=2", "method.T3=2", "method.theta=0.15", "noise.rho=0.8")
 
@@ -166,6 +167,14 @@ CASES = {
     ),
     "forward_correction_that_never_begins": (
         ("method=forward_correction", "method.threshold=0.15", "method.T_wu=4", "method.T=0"),
+        FEDAVG,
+    ),
+    "t_revision_that_revises_nothing": (
+        ("method=t_revision", "method.estimator=confident", "method.threshold=0.15", *REVISED),
+        ("method=forward_correction", "method.threshold=0.15", *HALVES),
+    ),
+    "t_revision_that_never_leaves_its_warm_up": (
+        ("method=t_revision", "method.T_wu=4", "method.T_lc=0", "method.T=0"),
         FEDAVG,
     ),
     "fedpeer_without_privacy": (
@@ -330,11 +339,17 @@ DIV = (
 )
 ES = ("method=fedes", "method.s1=2", "method.T=2", "noise.rho=0.8", "fraction=1.0", "train.weight_decay=0.001")
 LC = ("method=forward_correction", "method.threshold=0.15", *HALVES, "noise=symmetric", "noise.eta=0.4")
+TR = ("method=t_revision", "method.T_wu=2", "method.T_lc=1", "method.T=3", "method.slack_lr=0.01", *LC[4:])
 SWITCHES = {
     LC: (
         *("method.threshold=0.3", "method.min_count=4", "method.form=reweight", "method.estimator=anchor"),
+        "method.restart=true",
         "method.estimator=anchor method.percentile=20",
         "method.estimator=anchor method.percentile=null",
+    ),
+    TR: (
+        *("method.correction=reweight", "method.form=reweight", "method.slack_lr=0.1", "method.slack_decay=1"),
+        *("method.estimator=confident method.threshold=0.15", "method.percentile=50", "method.percentile=null"),
     ),
     DIV: (
         *("method.filter=degraded", "method.filter=local", "method.filter_init=blobs", "method.var_agg=squared_share"),

@@ -16,9 +16,15 @@ from flnl.core.findings import EstimatedNoise
 from flnl.core.messages import ClientState
 from flnl.core.parts import Setting
 from flnl.core.payload import Payload, size_in_bytes
-from flnl.methods.loss_correction.exchange import EstimateTransition, TransitionEstimate, TransitionMatrix
+from flnl.methods.loss_correction.exchange import EstimateTransition, TransitionEstimate
 from flnl.methods.loss_correction.loss import LossCorrection, forward_loss, reweighted_loss
-from flnl.methods.loss_correction.transition import confident_counts, from_anchors, normalized, without_empty_columns
+from flnl.methods.loss_correction.transition import (
+    TransitionMatrix,
+    confident_counts,
+    from_anchors,
+    normalized,
+    without_empty_columns,
+)
 from tests.properties.runs import assembled, difference, rounds, run
 from tests.registry import TINY
 from tests.toys import Logits, federation, network, step, task
@@ -235,7 +241,7 @@ def test_a_client_counts_its_labels() -> None:
     assert found.values.dtype == torch.float64
     assert found.values.tolist() == [[0.5, 0.5, 0], [0, 0, 1], [0, 0, 1]]
     assert found.predicted.tolist() == [0.4, 0.4, 0.2]
-    assert found.noise == pytest.approx(0.4 * 0.5 + 0.4 * 1)
+    assert found.noise() == pytest.approx(0.4 * 0.5 + 0.4 * 1)
     assert estimated(replace(job, min_count=3)).values.tolist() == torch.eye(3).tolist()
     mended = ClientState(labels=torch.tensor([0, 1, 0, 2, 1]))
     assert estimated(job, mended).values.tolist() == torch.eye(3).tolist()
@@ -315,7 +321,7 @@ def test_a_run_measures_the_noise_that_the_matrices_imply(tmp_path: Path) -> Non
     done = run(RUN, tmp_path / "run")
     assert "given" not in done.record
     levels = done.record["clients"]["level"]
-    wanted = [done.state.client(k).extras.one(TransitionMatrix).noise for k in done.record["clients"]["client"]]
+    wanted = [done.state.client(k).extras.one(TransitionMatrix).noise() for k in done.record["clients"]["client"]]
     np.testing.assert_allclose(levels, wanted, rtol=1e-12)
     assert max(levels) > 0.1
     assert done.record["metrics"]["noise_level_error"] < 1
@@ -324,7 +330,7 @@ def test_a_run_measures_the_noise_that_the_matrices_imply(tmp_path: Path) -> Non
 def test_centralized_there_is_one_matrix(tmp_path: Path) -> None:
     last = rounds([*RUN, "centralized=true", "fraction=1.0", "train.epochs=1"], tmp_path / "run")[-1]
     assert list(last.state.clients) == [0]
-    assert last.state.client(0).extras.one(TransitionMatrix).noise > 0.1
+    assert last.state.client(0).extras.one(TransitionMatrix).noise() > 0.1
 
 
 def test_it_can_take_the_place_of_cross_entropy_in_another_methods_last_stage(tmp_path: Path) -> None:

@@ -6,34 +6,25 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Interval
-from torch import Tensor
 
 from flnl.core.execution import ClientJob
-from flnl.core.findings import EstimatedNoise, Finding
+from flnl.core.findings import EstimatedNoise, Finding, Scalar
 from flnl.core.messages import ClientState, ClientTask, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Payload
 from flnl.core.ranges import PositiveCount, Share
-from flnl.core.stored import stored
-from flnl.methods.loss_correction.transition import confident_counts, from_anchors, normalized, without_empty_columns
+from flnl.methods.loss_correction.transition import (
+    Slack,
+    TransitionMatrix,
+    confident_counts,
+    from_anchors,
+    normalized,
+    without_empty_columns,
+)
 
 Estimator = Literal["confident", "anchor"]
 Percentile = Annotated[float, Interval(ge=0, le=100)]
-
-
-@stored("TransitionMatrix")
-@dataclass(frozen=True)
-class TransitionMatrix:
-    """Kept on the client: its estimate of T, and the classes that its samples were predicted to be of."""
-
-    values: Tensor  # float64 [K, K], from the true class (row) to the given label (column); rows sum to 1
-    predicted: Tensor  # float64 [K], share of its samples that the model predicts as each class
-
-    @property
-    def noise(self) -> float:
-        """The share of wrong labels that T implies, ``Σ_i s_i (1 - T_ii)`` with s the predicted shares."""
-        return float(self.predicted @ (1 - self.values.diagonal()))
 
 
 @dataclass(frozen=True)
@@ -98,11 +89,13 @@ class TransitionEstimate(Exchange):
         )
 
     def findings(self, state: int, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        """The noise levels that the matrices imply, once they are estimated."""
-        kept = {client: own.extras.get(TransitionMatrix) for client, own in clients.items()}
-        known = {client: estimate.noise for client, estimate in kept.items() if estimate is not None}
-        if not known:
-            return ()
-        levels = torch.full((state,), torch.nan, dtype=torch.float64)
-        levels[list(known)] = torch.tensor(list(known.values()), dtype=torch.float64)
-        return (EstimatedNoise(levels),)
+        """The noise levels that the matrices imply, once they are estimated; the mean ``‖Δ‖₁`` where T is revised."""
+        levels, sizes = torch.full((state,), torch.nan, dtype=torch.float64), []
+        for client, kept in clients.items():
+            if (estimate := kept.extras.get(TransitionMatrix)) is None:
+                continue
+            slack = next((term for term in kept.terms.values() if isinstance(term, Slack)), None)
+            levels[client] = estimate.noise(slack)
+            sizes += [] if slack is None else [float(slack.values.abs().sum())]
+        found: tuple[Finding, ...] = () if bool(levels.isnan().all()) else (EstimatedNoise(levels),)
+        return (*found, Scalar("slack_l1", sum(sizes) / len(sizes))) if sizes else found

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
-from flnl.methods.loss_correction.exchange import TransitionMatrix
+from flnl.methods.loss_correction.transition import SMALLEST, TransitionMatrix
 from flnl.parts.losses.targets import expected
 
 Correction = Literal["forward", "reweight"]
 
-SMALLEST, LARGEST = 1e-6, 10.0
-"""Of reweighting: the smallest probability to divide by, and the largest weight of a sample."""
+LARGEST = 10.0
+"""The largest weight of a sample under reweighting."""
 
 
 def forward_loss(logits: Tensor, targets: Tensor, matrix: Tensor) -> Tensor:

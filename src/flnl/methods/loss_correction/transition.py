@@ -1,12 +1,53 @@
-"""Estimates of a transition matrix T [K, K]: the probability of each given label (column) of a true class (row).
+"""Transition matrices T [K, K]: the probability of each given label (column) of a true class (row).
 
-All are float64, from a network's class probabilities [n, K] on a client's samples.
+Estimates are float64, from a network's class probabilities [n, K] on a client's samples.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from flnl.core.stored import stored
+
+SMALLEST = 1e-6
+"""The smallest entry of a revised matrix, and the smallest probability that a loss divides by."""
+
+
+@stored("Slack")
+@dataclass(frozen=True)
+class Slack:
+    """Kept on the client: Δ, what it has learned to add to its transition matrix."""
+
+    values: Tensor  # float [K, K]
+
+
+@stored("TransitionMatrix")
+@dataclass(frozen=True)
+class TransitionMatrix:
+    """Kept on the client: its estimate of T, and the classes that its samples were predicted to be of."""
+
+    values: Tensor  # float64 [K, K], rows sum to 1
+    predicted: Tensor  # float64 [K], share of its samples that the model predicts as each class
+
+    def noise(self, slack: Slack | None = None) -> float:
+        """The share of wrong labels that T implies, ``Σ_i s_i (1 - T_ii)`` with s the predicted shares.
+
+        With ``slack``, T is the revised matrix.
+        """
+        matrix = self.values if slack is None else revised(self.values, slack.values.double())
+        return float(self.predicted @ (1 - matrix.diagonal()))
+
+
+def revised(matrix: Tensor, slack: Tensor) -> Tensor:
+    """T + Δ with entries of at least 1e-6, rows divided by their sums.
+
+    The gradient by Δ is also that of entries at the bound, so that an entry of 0 can grow.
+    """
+    entries = matrix + slack
+    bounded = torch.where(entries < SMALLEST, SMALLEST + (entries - entries.detach()), entries)
+    return bounded / bounded.sum(1, keepdim=True)
 
 
 def confident_counts(probabilities: Tensor, labels: Tensor, threshold: float) -> Tensor:
