@@ -681,6 +681,41 @@ REGISTRY += (
         (16, 18, 19),
     ),
 )
+SPLIT = ("method.s1=2", "method.T=3", "method.ramp_end=4", "noise.rho=0.8", "fraction=0.75")
+
+
+def _fednoro(batch: str = "Plain", rest: str = "DistanceAware, Replace", terms: str = "") -> dict[str, str]:
+    """FedNoRo's stages, which have the same parts."""
+    return {
+        name: f"{length} rounds: Uniform, {batch}, fednoro{terms}, {rest}, class_losses"
+        for name, length in (("warmup", 2), ("usual", 3))
+    }
+
+
+REGISTRY += (
+    Entry("fednoro", ("method=fednoro", *SPLIT), _fednoro(), ASSESSED),
+    Entry(
+        "fednoro_with_batch_norm",
+        ("method=fednoro", "method.distance_buffers=true", "method.inference_augment=true", *NORMED, *SPLIT),
+        _fednoro(),
+        ASSESSED,
+    ),
+    Entry(
+        "fednoro_and_mixup",
+        ("method=fednoro", "method/batch=mixup", "method/aggregator=mean", *SPLIT),
+        _fednoro("Mixup", "Mean(samples), Replace"),
+        ASSESSED,
+    ),
+    Entry(
+        "fednoro_and_fedprox_on_unequal_clients",
+        (
+            *("method=fednoro", "method/local=[fednoro,fedprox]", "method.distance=flat_l2", *SPLIT),
+            *("partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2"),
+        ),
+        _fednoro(terms=" + fedprox"),
+        ASSESSED,
+    ),
+)
 
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 

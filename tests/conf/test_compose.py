@@ -50,6 +50,8 @@ NEEDED = {
     "method/exchange/small_loss": ["method.networks=2", "method/local=[co_teaching]"],
     "method/local/forward_correction": ["method/exchange=[lid,transition_matrix]"],
     "method/local/t_revision": ["method/exchange=[lid,transition_matrix]"],
+    "method/local/fednoro": ["method/exchange=[lid,class_losses]"],
+    "method/aggregator/distance_aware": ["method/exchange=[lid,class_losses]"],
     "method/batch/reselection": ["method/exchange=[lid,noise_filter]"],
     "method/gradient/selective_decay": QUALITY,
     "method/aggregator/quality_mean": QUALITY,

@@ -202,6 +202,7 @@ ALIVE = {
     "flr": ("method=flr", *FLR_FOUR),
     "fedpeer": ("method=fedpeer", "rounds=4"),
     "forward_correction": ("method=forward_correction", "method.threshold=0.15", *HALVES),
+    "fednoro": ("method=fednoro", "method.s1=1", "method.T=0"),
 }
 """What is not neutral; every one must differ from FedAvg."""
 
@@ -340,6 +341,10 @@ DIV = (
 ES = ("method=fedes", "method.s1=2", "method.T=2", "noise.rho=0.8", "fraction=1.0", "train.weight_decay=0.001")
 LC = ("method=forward_correction", "method.threshold=0.15", *HALVES, "noise=symmetric", "noise.eta=0.4")
 TR = ("method=t_revision", "method.T_wu=2", "method.T_lc=1", "method.T=3", "method.slack_lr=0.01", *LC[4:])
+NORO = (
+    *("method=fednoro", "method.s1=2", "method.T=2", "method.ramp_end=3", "noise.rho=0.6", "fraction=1.0"),
+    *NORMED,
+)
 SWITCHES = {
     LC: (
         *("method.threshold=0.3", "method.min_count=4", "method.form=reweight", "method.estimator=anchor"),
@@ -350,6 +355,10 @@ SWITCHES = {
     TR: (
         *("method.correction=reweight", "method.form=reweight", "method.slack_lr=0.1", "method.slack_decay=1"),
         *("method.estimator=confident method.threshold=0.15", "method.percentile=50", "method.percentile=null"),
+    ),
+    NORO: (
+        *("method.temperature=2", "method.distillation=0.2", "method.ramp_end=8", "method.distance=flat_l2"),
+        *("method.distance_buffers=true", "method/aggregator=mean"),
     ),
     DIV: (
         *("method.filter=degraded", "method.filter=local", "method.filter_init=blobs", "method.var_agg=squared_share"),

@@ -59,7 +59,7 @@ def corrected(logits: Tensor, targets: Tensor, matrix: Tensor | None, term: Loss
 def deviation(name: str) -> dict[str, Any]:
     """What the vector says of the official program where that is wrong."""
     entries = json.loads((FOLDER / LABEL_NOISE).read_text())["vectors"]
-    return next(entry["official_deviation"] for entry in entries if entry["id"] == name)  # type: ignore[no-any-return]
+    return next(entry["official_deviation"] for entry in entries if entry["id"] == name)
 
 
 # -------------------------------------------------------------------------------------------------------- vectors
@@ -188,7 +188,7 @@ def test_certain_and_wrong_predictions_are_exact(gap: float, dtype: torch.dtype)
     assert float(corrected(logits, labels, torch.eye(3).double())[0]) == pytest.approx(gap, rel=1e-6)
     for form in ("forward", "reweight"):
         for matrix in (torch.eye(3).double(), stochastic(3), without_empty_columns(f64([[1, 0, 0]] * 3))):
-            loss, gradient = corrected(logits, labels, matrix, LossCorrection(form))  # type: ignore[arg-type]
+            loss, gradient = corrected(logits, labels, matrix, LossCorrection(form))
             assert bool(loss.isfinite().all())
             assert bool(gradient.isfinite().all())
 
@@ -215,7 +215,7 @@ def test_the_loss_of_mixed_labels_is_the_mixture_of_losses(form: Any) -> None:
 def test_without_an_estimate_it_is_cross_entropy() -> None:
     logits, labels = normal(4, 3), torch.tensor([0, 1, 2, 0])
     for form in ("forward", "reweight"):
-        loss, _ = corrected(logits, labels, None, LossCorrection(form))  # type: ignore[arg-type]
+        loss, _ = corrected(logits, labels, None, LossCorrection(form))
         assert torch.equal(loss, F.cross_entropy(logits, labels, reduction="none"))
 
 

@@ -156,7 +156,7 @@ def test_the_slack_stays_with_the_client_and_its_moments_do_not() -> None:
     net, matrix = network(module), stochastic(3)
     visited = task(module, data.samples(0), state=ClientState(extras=kept(matrix)))
     state = FORWARD.begin(net, visited, None)
-    assert (state.slack.dtype, state.slack.abs().sum(), float(state.steps)) == (torch.float64, 0, 0)
+    assert (state.slack.dtype, float(state.slack.abs().sum()), float(state.steps)) == (torch.float64, 0.0, 0.0)
     _, _, after = revised_step(FORWARD, state, normal(4, 3), torch.tensor([0, 1, 2, 0]), matrix)
     assert float(after.steps) == 1
     slack = FORWARD.finish(net, visited, fitted({}), after)
