@@ -54,7 +54,8 @@ class Taught(torch.nn.Module):
         self.logits = torch.nn.Parameter(logits)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.logits.narrow(0, 0, len(inputs))
+        given: Tensor = self.logits[: len(inputs)]
+        return given
 
 
 def at(logits: Tensor, labels: Tensor, teacher: Tensor, round: int, tag: Any, lengths: tuple[int, ...]) -> Step:

@@ -107,7 +107,7 @@ class ClientDetection(Exchange):
 
     def receive(self, state: TagState, reports: Mapping[int, Payload], seed: int) -> TagState:
         """Split the clients by the reported losses, if there are any; a client without a report is not noisy."""
-        reported = {c: own.values for c, report in reports.items() if (own := report.get(ClassLosses)) is not None}
+        reported = {c: sent.values for c, report in reports.items() if (sent := report.get(ClassLosses)) is not None}
         if not reported:
             return state
         clients, rows = list(reported), torch.stack(list(reported.values()))
