@@ -43,7 +43,8 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def log_prior(counts: Any) -> Tensor:
-    return (f64(counts) / sum(counts)).log()
+    prior: Tensor = (f64(counts) / sum(counts)).log()
+    return prior
 
 
 class Taught(torch.nn.Module):
