@@ -666,6 +666,132 @@ REGISTRY += (
     ),
 )
 
+CORRECTED = ("method.T_wu=2", "method.T=3", "noise=symmetric", "noise.eta=0.4")
+"""Matrices are estimated after the second of five rounds."""
+UNSURE = ("method=forward_correction", "method.threshold=0.15", *CORRECTED)
+"""So low a threshold that a hardly trained network is confident."""
+
+
+def _corrected(terms: str = "forward_correction", rest: str = "Mean(samples), Replace") -> dict[str, str]:
+    """LC's stages: the chosen terms act in the last one only."""
+    return {
+        "warmup": f"2 rounds: Uniform, Plain, cross_entropy, {rest}, transition_matrix",
+        "usual": f"3 rounds: Uniform, Plain, {terms}, {rest}, transition_matrix",
+    }
+
+
+REGISTRY += (
+    Entry("forward_correction", UNSURE, _corrected(), ASSESSED),
+    Entry("forward_correction_by_anchors", (*UNSURE, "method.estimator=anchor"), _corrected(), ASSESSED),
+    Entry("reweighting_with_batch_norm", (*UNSURE, "method.form=reweight", *NORMED), _corrected(), ASSESSED),
+    Entry(
+        "forward_correction_and_fedprox",
+        (
+            *(*UNSURE, "method/local=[forward_correction,fedprox]", "method/aggregator=uniform_mean"),
+            *("partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2"),
+        ),
+        _corrected("forward_correction + fedprox", "Mean(uniform), Replace"),
+        ASSESSED,
+    ),
+    Entry(
+        "fedcorr_and_forward_correction",
+        (
+            *("method=fedcorr", "method/local=[forward_correction]", "method/exchange=[lid,transition_matrix]"),
+            *("method.exchange.transition_matrix.threshold=0.15", *THREE_STAGES),
+        ),
+        {
+            "preprocess": PREPROCESS.replace("lid,", "lid, transition_matrix,"),
+            "finetune": FINETUNE.replace("Replace,", "Replace, transition_matrix,"),
+            "usual": "2 rounds: Uniform, Mixup, forward_correction, Mean(samples), Replace, transition_matrix",
+        },
+        (16, 18, 19),
+    ),
+)
+REVISED = ("method=t_revision", "method.T_wu=1", "method.T_lc=2", "method.T=2", *CORRECTED[2:])
+
+
+def _revised(rest: str = "Mean(samples), Replace") -> dict[str, str]:
+    """T-revision's stages."""
+    return {
+        name: f"{length} rounds: Uniform, Plain, {term}, {rest}, transition_matrix"
+        for name, length, term in (
+            ("warmup", 1, "cross_entropy"),
+            ("correct", 2, "forward_correction"),
+            ("usual", 2, "t_revision"),
+        )
+    }
+
+
+REGISTRY += (
+    Entry("t_revision", REVISED, _revised(), (1, 3, 4)),
+    Entry(
+        "t_revision_by_reweighting",
+        (*REVISED, "method.correction=reweight", "method.form=reweight", "method.slack_lr=0.001"),
+        _revised(),
+        (1, 3, 4),
+    ),
+    Entry(
+        "t_revision_with_batch_norm",
+        (*REVISED, "method.slack_lr=0.001", "method.estimator=confident", "method.threshold=0.15", *NORMED),
+        _revised(),
+        (1, 3, 4),
+    ),
+    Entry(
+        "t_revision_on_unequal_clients",
+        (*REVISED, "method.slack_lr=0.01", "partition=fedcorr", "partition.alpha=1.0", "method.slack_decay=0.1"),
+        _revised(),
+        (1, 3, 4),
+    ),
+    Entry(
+        "fedcorr_and_t_revision",
+        (
+            *("method=fedcorr", "method/local=[t_revision]", "method/exchange=[lid,transition_matrix]"),
+            *("method.local.t_revision.lr=0.001", *THREE_STAGES),
+        ),
+        {
+            "preprocess": PREPROCESS.replace("lid,", "lid, transition_matrix,"),
+            "finetune": FINETUNE.replace("Replace,", "Replace, transition_matrix,"),
+            "usual": "2 rounds: Uniform, Mixup, t_revision, Mean(samples), Replace, transition_matrix",
+        },
+        (16, 18, 19),
+    ),
+)
+SPLIT = ("method.s1=2", "method.T=3", "method.ramp_end=4", "noise.rho=0.8", "fraction=0.75")
+
+
+def _fednoro(batch: str = "Plain", rest: str = "DistanceAware, Replace", terms: str = "") -> dict[str, str]:
+    """FedNoRo's stages, which have the same parts."""
+    return {
+        name: f"{length} rounds: Uniform, {batch}, fednoro{terms}, {rest}, class_losses"
+        for name, length in (("warmup", 2), ("usual", 3))
+    }
+
+
+REGISTRY += (
+    Entry("fednoro", ("method=fednoro", *SPLIT), _fednoro(), ASSESSED),
+    Entry(
+        "fednoro_with_batch_norm",
+        ("method=fednoro", "method.distance_buffers=true", "method.inference_augment=true", *NORMED, *SPLIT),
+        _fednoro(),
+        ASSESSED,
+    ),
+    Entry(
+        "fednoro_and_mixup",
+        ("method=fednoro", "method/batch=mixup", "method/aggregator=mean", *SPLIT),
+        _fednoro("Mixup", "Mean(samples), Replace"),
+        ASSESSED,
+    ),
+    Entry(
+        "fednoro_and_fedprox_on_unequal_clients",
+        (
+            *("method=fednoro", "method/local=[fednoro,fedprox]", "method.distance=flat_l2", *SPLIT),
+            *("partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2"),
+        ),
+        _fednoro(terms=" + fedprox"),
+        ASSESSED,
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 
 REPRESENTATIVES = (

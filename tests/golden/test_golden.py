@@ -74,6 +74,9 @@ METHODS: dict[str, tuple[str, ...]] = {
     "arfl": ("method=arfl", "fraction=1.0", "rounds=6"),
     "s_fedavg": ("method=s_fedavg", "method.temperature=0.05", "eval.benchmark=0.2", "rounds=6"),
     "fair": ("method=fair", "eval.benchmark=0.2", "rounds=6"),
+    "forward_correction": ("method=forward_correction", "method.T_wu=3", "method.T=3", "method.threshold=0.3"),
+    "t_revision": ("method=t_revision", "method.T_wu=1", "method.T_lc=2", "method.T=3", "method.slack_lr=0.001"),
+    "fednoro": ("method=fednoro", "method.s1=2", "method.T=4", "method.ramp_end=4"),
 }
 
 KEPT = ("round", "stage", "cohort", "loss", "accuracy", "test_loss")

@@ -23,6 +23,8 @@ def local(term: str, value: str, beside: str = "") -> tuple[str, ...]:
     return (f"method/local=[{beside}{term}]", f"method.local.{term}.{value}", *FEDAVG)
 
 
+HALVES = ("method.T_wu=2", "method.T=2")
+REVISED = ("method.T_wu=2", "method.T_lc=2", "method.T=0")
 FLR_FOUR = ("method.R_w=1", "rounds=4")
 FLR_STAGES = ("method.T1=1", "method.T2=2", "method.T3=2", "method.theta=0.15", "noise.rho=0.8")
 
@@ -162,6 +164,23 @@ CASES = {
         ("method=s_fedavg", "fraction=1.0", "eval.benchmark=0.2", "rounds=4"),
         (*FEDAVG, "method/aggregator=uniform_mean", "fraction=1.0", "eval.benchmark=0.2"),
     ),
+    "forward_correction_of_nobody_sure": (("method=forward_correction", "method.threshold=1", *HALVES), FEDAVG),
+    "forward_correction_with_dropout": (
+        ("method=forward_correction", "method.threshold=1", *HALVES, *DROPOUT),
+        (*FEDAVG, *DROPOUT),
+    ),
+    "forward_correction_that_never_begins": (
+        ("method=forward_correction", "method.threshold=0.15", "method.T_wu=4", "method.T=0"),
+        FEDAVG,
+    ),
+    "t_revision_that_revises_nothing": (
+        ("method=t_revision", "method.estimator=confident", "method.threshold=0.15", *REVISED),
+        ("method=forward_correction", "method.threshold=0.15", *HALVES),
+    ),
+    "t_revision_that_never_leaves_its_warm_up": (
+        ("method=t_revision", "method.T_wu=4", "method.T_lc=0", "method.T=0"),
+        FEDAVG,
+    ),
     "fedpeer_without_privacy": (
         ("method=fedpeer", "method.epsilon=100.0", "rounds=4"),
         ("method=fedpeer", "method.peer_dist=global_true", "rounds=4"),
@@ -189,6 +208,8 @@ ALIVE = {
     "arfl": ("method=arfl", "rounds=4"),
     "fair": ("method=fair", "method/sampler=uniform", "eval.benchmark=0.2", "rounds=4"),
     "s_fedavg": ("method=s_fedavg", "method/aggregator=mean", "eval.benchmark=0.2", "rounds=4"),
+    "forward_correction": ("method=forward_correction", "method.threshold=0.15", *HALVES),
+    "fednoro": ("method=fednoro", "method.s1=1", "method.T=0"),
 }
 """What is not neutral; every one must differ from FedAvg."""
 
@@ -333,6 +354,12 @@ FAIR = (
     *("method=fair", "eval.benchmark=0.4", "rounds=9", "noise.rho=0.8", "partition=fedcorr"),
     *("partition.num_clients=12", "fraction=0.4", "train.lr=0.15"),
 )
+LC = ("method=forward_correction", "method.threshold=0.15", *HALVES, "noise=symmetric", "noise.eta=0.4")
+TR = ("method=t_revision", "method.T_wu=2", "method.T_lc=1", "method.T=3", "method.slack_lr=0.01", *LC[4:])
+NORO = (
+    *("method=fednoro", "method.s1=2", "method.T=2", "method.ramp_end=3", "noise.rho=0.6", "fraction=1.0"),
+    *NORMED,
+)
 SWITCHES = {
     FAIR: (
         *("method.loss_on=local", "method.rho=0.01", "method.exploration=0.9", "method.nonpositive=skip"),
@@ -341,6 +368,20 @@ SWITCHES = {
     S_FEDAVG: (
         *("method.alpha=0.1", "method.beta=1.0", "method.temperature=0.1", "method.permutations=1"),
         *("method.tolerance=0.3", "method.exchange.relevance.weights=samples", "method/sampler=uniform"),
+    ),
+    LC: (
+        *("method.threshold=0.3", "method.min_count=4", "method.form=reweight", "method.estimator=anchor"),
+        "method.restart=true",
+        "method.estimator=anchor method.percentile=20",
+        "method.estimator=anchor method.percentile=null",
+    ),
+    TR: (
+        *("method.correction=reweight", "method.form=reweight", "method.slack_lr=0.1", "method.slack_decay=1"),
+        *("method.estimator=confident method.threshold=0.15", "method.percentile=50", "method.percentile=null"),
+    ),
+    NORO: (
+        *("method.temperature=2", "method.distillation=0.2", "method.ramp_end=8", "method.distance=flat_l2"),
+        *("method.distance_buffers=true", "method/aggregator=mean"),
     ),
     DIV: (
         *("method.filter=degraded", "method.filter=local", "method.filter_init=blobs", "method.var_agg=squared_share"),

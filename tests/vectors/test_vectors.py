@@ -20,9 +20,27 @@ def test_every_vector_of_a_method_is_asserted(family: str, count: int):
 
 
 def test_every_vector_of_its_parts_among_the_baselines_is_asserted():
-    prefixes = ("flr_", "slr", "er_detached", "peer_", "cores_", "fedpeer_", "fedes_", "coteaching")
+    prefixes = (
+        "flr_",
+        "slr",
+        "er_detached",
+        "peer_",
+        "cores_",
+        "fedpeer_",
+        "fedes_",
+        "coteaching",
+        "forward_",
+        "T_",
+        "t_",
+    )
     ours = [e["id"] for e in json.loads(VECTORS.read_text())["vectors"] if e["id"].startswith(prefixes)]
-    assert len(ours) == 21
+    assert len(ours) == 27
+    assert [name for name in ours if f'"{name}"' not in TEXT] == []
+
+
+def test_every_vector_of_fednoro_is_asserted():
+    ours = [name for name in entries(FEDERATED) if name.startswith("fednoro.")]
+    assert len(ours) == 4
     assert [name for name in ours if f'"{name}"' not in TEXT] == []
 
 

@@ -31,13 +31,13 @@ def _protocol(key: str, *default: Any, _root_: DictConfig, _node_: Node) -> Any:
     )
 
 
-def _first_stage(term: str, *, _root_: DictConfig) -> int:
-    """The number of the first stage with any rounds in which the loss term of this name acts; 1 where none does."""
+def _first_stage(*terms: str, _root_: DictConfig) -> int:
+    """The number of the first stage with any rounds in which a loss term of these names acts; 1 where none does."""
     method = _root_.method
     for number, name in enumerate(_section(method, "stages"), start=1):
         stage = _section(method.stages, name)
         length = stage.get("rounds", stage.get("passes", 0))
-        if length and term in _section(stage if "local" in stage else method, "local"):
+        if length and not {*terms}.isdisjoint(_section(stage if "local" in stage else method, "local")):
             return number
     return 1
 

@@ -1,0 +1,1 @@
+"""FedNoRo: clients with large class losses learn from the global model and count less in the mean."""

@@ -1,0 +1,94 @@
+"""FedNoRo's objective: logit adjustment by the client's classes, and distillation on noisy clients."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.messages import ClientTask, Fit
+from flnl.core.model import Model
+from flnl.core.parts import LossTerm, Setting
+from flnl.core.ranges import Count, Positive, PositiveCount, Share
+from flnl.core.step import Step
+from flnl.methods.fednoro.exchange import ClientTag
+from flnl.numerics.scaling import label_shares
+from flnl.parts.losses.targets import expected
+
+
+def adjusted(logits: Tensor, log_prior: Tensor) -> Tensor:
+    """Log-probabilities [B, K] of ``softmax(z + log π)`` from logits z [B, K]; 0 for classes with π = 0.
+
+    A class with π = 0 has no probability and gets no gradient.
+    """
+    logs = F.log_softmax(logits + log_prior, 1)
+    return torch.where(log_prior.isinf(), 0.0, logs)
+
+
+def distilled(logs: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """``KL(softmax(z_t / τ) ‖ p)`` [B], from ``adjusted`` log p and the teacher's logits z_t, both [B, K]."""
+    soft = F.softmax(teacher / temperature, 1)
+    return (torch.xlogy(soft, soft) - soft * logs).sum(1)
+
+
+def ramped(round: float, begin: float, end: float, most: float) -> float:
+    """``λ_t = a exp(-5 (1 - (t - b) / (e - b))²)``, from round b on; a from round e on (FedNoRo, Sec. 3.3).
+
+    >>> [f"{ramped(t, 10, 49, 0.8):.4f}" for t in (10, 30, 49, 80)]
+    ['0.0054', '0.2442', '0.8000', '0.8000']
+    """
+    if round >= end:
+        return most
+    return most * math.exp(-5 * (1 - (max(round, begin) - begin) / (end - begin)) ** 2)
+
+
+@dataclass(frozen=True)
+class FedNoRo(LossTerm):
+    """``-log softmax(z + log π)_y`` on clean clients; on noisy ones mixed with distillation (FedNoRo, Sec. 3.3).
+
+    π [K] are the shares of the classes among the client's labels. On a noisy client the loss is
+    ``(1 - λ_t) (-log softmax(z + log π)_y) + λ_t KL(softmax(z_t / τ) ‖ softmax(z + log π))`` with z_t the logits of the
+    received model in eval mode on the same inputs. λ_t rises from stage ``stage`` on; from round ``ramp_end`` on (from
+    0, over all stages) it is ``distillation``. Until clients have been compared, all are trained as clean ones.
+    """
+
+    reads: ClassVar[tuple[type, ...]] = (ClientTag,)
+    fits_labels: ClassVar[bool] = True
+    temperature: Positive
+    distillation: Share
+    ramp_end: Count
+    stage: PositiveCount
+
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Tensor:
+        """The logarithms of π, [K]; -inf for classes that the client does not hold."""
+        shares = torch.from_numpy(label_shares(task.labels.numpy(), network.num_classes))
+        return shares.log().to(network.device, network.dtype)
+
+    def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss [B]."""
+        logs = adjusted(step.logits, state)
+        fitted = expected(-logs, step.targets)
+        tag = step.broadcast.extras.get(ClientTag)
+        if tag is None or tag.noisy is False:
+            return fitted, state
+        round, since = step.broadcast.round, step.broadcast.since(self.stage)
+        most = ramped(round, round - since, self.ramp_end, self.distillation)
+        share = logs.new_full((), most) * tag.noisy  # of clients that are trained together, only some may be noisy
+        distillation = distilled(logs, step.received(step.inputs), self.temperature)
+        return (1 - share) * fitted + share * distillation, state
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Tensor) -> Any:
+        """None: nothing is kept for the next visit."""
+        return None
+
+    def caution(self, setting: Setting) -> str | None:
+        """The ramp of λ ends after the last round."""
+        rounds = sum(setting.lengths)
+        if self.distillation == 0 or self.ramp_end < rounds:
+            return None
+        return (
+            f"method/local=[fednoro] distils less than asked for: λ rises to {self.distillation:g} in round "
+            f"{self.ramp_end} (ramp_end), and the run has {rounds}; raise rounds or lower ramp_end"
+        )

@@ -1,0 +1,84 @@
+"""T-revision: the client learns a slack Δ of its transition matrix together with the network."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.messages import ClientTask, Fit
+from flnl.core.model import Model
+from flnl.core.parts import LossTerm
+from flnl.core.ranges import NonNegative
+from flnl.core.step import Step
+from flnl.methods.loss_correction.loss import Correction, forward_loss, reweighted_loss
+from flnl.methods.loss_correction.transition import SMALLEST, Slack, TransitionMatrix, revised
+from flnl.numerics.losses import weighted_mean
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The term's state during one visit: Δ, and Adam's moments of its gradient, which each visit starts from zero."""
+
+    slack: Tensor  # [K, K]
+    mean: Tensor  # [K, K]
+    square: Tensor  # [K, K]
+    steps: Tensor  # scalar
+
+    def stepped(self, gradient: Tensor, lr: float, weight_decay: float) -> "Learning":
+        """After one step of Adam (Kingma and Ba 2015), with weight decay as a part of the gradient."""
+        gradient = gradient + weight_decay * self.slack
+        steps = self.steps + 1
+        mean = BETAS[0] * self.mean + (1 - BETAS[0]) * gradient
+        square = BETAS[1] * self.square + (1 - BETAS[1]) * gradient.square()
+        scale = (square / (1 - BETAS[1] ** steps)).sqrt() + EPSILON
+        return Learning(self.slack - lr * (mean / (1 - BETAS[0] ** steps)) / scale, mean, square, steps)
+
+
+@dataclass(frozen=True)
+class Revision(LossTerm):
+    """The loss corrected by T + Δ, with Δ learned by Adam at ``lr`` from the same batches (Xia et al. 2019).
+
+    ``forward`` is ``-log (T'ᵀ p)_y`` with T' = T + Δ, its entries at least 1e-6 and its rows divided by their sums; Δ
+    does not fall to where the bound acts. ``reweight`` is ``β CE`` with ``β = p_y / ((T + Δ)ᵀ p)_y``, without bounds on
+    T + Δ; gradients flow through β to the network and to Δ. Δ starts at 0, belongs to the client, and is never sent. As
+    long as the client has no estimate of T, the loss is cross-entropy.
+    """
+
+    reads: ClassVar[tuple[type, ...]] = (TransitionMatrix,)
+    fits_labels: ClassVar[bool] = True
+    form: Correction
+    lr: NonNegative
+    weight_decay: NonNegative
+
+    def begin(self, network: Model, task: ClientTask, state: Slack | None) -> Learning:
+        """Δ as the last visit left it; no moments."""
+        zero = torch.zeros(network.num_classes, network.num_classes, dtype=network.dtype, device=network.device)
+        return Learning(zero if state is None else state.values.to(zero), zero, zero, zero[0, 0])
+
+    def __call__(self, step: Step, state: Learning) -> tuple[Tensor, Learning]:
+        """The loss [B]; the state after a step of Δ on this batch."""
+        estimate = step.kept.get(TransitionMatrix)
+        if estimate is None:
+            return F.cross_entropy(step.logits, step.targets, reduction="none"), state
+        matrix, logits = estimate.values.to(state.slack), step.logits.detach()
+
+        def mean(slack: Tensor) -> Tensor:
+            return weighted_mean(self._losses(logits, step.targets, matrix, slack), step.weight)
+
+        after = state.stepped(torch.func.grad(mean)(state.slack), self.lr, self.weight_decay)
+        if self.form == "forward":
+            after = Learning(torch.maximum(after.slack, SMALLEST - matrix), after.mean, after.square, after.steps)
+        return self._losses(step.logits, step.targets, matrix, state.slack), after
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Learning) -> Any:
+        """Δ, once the client has an estimate of T."""
+        return None if task.state.extras.get(TransitionMatrix) is None else Slack(state.slack.cpu())
+
+    def _losses(self, logits: Tensor, targets: Tensor, matrix: Tensor, slack: Tensor) -> Tensor:
+        if self.form == "forward":
+            return forward_loss(logits, targets, revised(matrix, slack))
+        return reweighted_loss(logits, targets, matrix + slack, constant=False)
