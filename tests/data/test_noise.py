@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flnl.core.errors import UserError
 from flnl.core.streams import stream
 from flnl.data.noise import ClientNoise, corrupt
-from flnl.data.noise.client import FLR, FedCorr, FedES, Localized, Pooled
+from flnl.data.noise.client import FLR, FedCorr, FedES, Localized
 from flnl.data.noise.instance import Instance, confusion
 from flnl.data.noise.maps import class_map, local_map, superclass_map
 from flnl.data.noise.transition import Asymmetric, Clean, Matrix, Random, Symmetric, transmit
@@ -30,7 +30,6 @@ CLIENT_NOISE: dict[str, Any] = {
     "fedcorr_exact": FedCorr(0.6, 0.3, "exact", "all"),
     "flr": FLR(0.6, 0.3, "symmetric", "fixed", "pair"),
     "flr_asymmetric": FLR(0.6, 0.4, "asymmetric", "fixed", "pair"),
-    "pooled": Pooled(0.6, 0.3, "symmetric", "fixed", "pair", 4),
     "fedes": FedES(0.5, 0.2, "symmetric", "local", "pair"),
     "fedes_asymmetric": FedES(0.5, 0.2, "asymmetric", "local", "pair"),
     "localized": Localized(0.2, 0.6, "symmetric", "exact", "global", "pair"),
@@ -231,26 +230,6 @@ def test_flr_asymmetric_rate_is_tau():
     data = labelled(np.arange(10).repeat(100), 10, "cifar10")
     labels = one_client(FLR(1, 0.4, "asymmetric", "fixed", "pair"), data.truth, 0.4, data)
     assert (labels != data.truth).sum() == 400  # round(tau n), every class having a partner
-
-
-def test_pooled_noise_is_that_of_the_clients_together():
-    """Of 10 parts 6 are noisy; asymmetric, each has exactly 0.4 of its labels changed, so 0.24 of all."""
-    data = labelled(np.arange(10).repeat(100), 10, "cifar10")
-    noise = Pooled(0.6, 0.4, "asymmetric", "fixed", "pair", 10)
-    assert noise.rates(1, 1).tolist() == pytest.approx([0.24])
-    for seed in range(5):
-        assert (one_client(noise, data.truth, 0.24, data, seed) != data.truth).sum() == 240
-
-
-def test_pooled_noise_varies_with_the_levels_of_its_parts():
-    """Symmetric, tau 0.5: levels are U(0.5, 1), 60 % of parts are noisy, and a tenth of new labels is the old one."""
-    data = balanced(200)
-    noise = Pooled(0.6, 0.5, "symmetric", "fixed", "pair", 50)
-    assert noise.rates(1, 1).tolist() == pytest.approx([0.45])
-    wrong = np.array([share(one_client(noise, data.truth, 0.45, data, seed), data.truth) for seed in range(60)])
-    of_levels = sqrt(30 * 0.25 / 12) / 50 * 0.9  # deviation of the mean of 30 levels U(0.5, 1) among 50 parts
-    assert abs(wrong.mean() - 0.405) < 4 * of_levels / sqrt(60)
-    assert wrong.std() > 0.5 * of_levels
 
 
 def test_noisy_clients_are_not_simply_the_first():

@@ -11,7 +11,7 @@ import numpy as np
 
 from flnl.core.errors import UserError
 from flnl.core.images import Labels
-from flnl.core.ranges import NonNegative, PositiveCount, Share
+from flnl.core.ranges import NonNegative, Share
 from flnl.core.streams import stream
 from flnl.data.dataset import Dataset
 from flnl.data.noise import Rates
@@ -88,33 +88,6 @@ class FLR:
         if self.kind == "asymmetric":
             return remap(labels, picked, class_map(self.map, dataset))
         return redraw(labels, picked, np.arange(dataset.num_classes), rng, include_true=True)
-
-
-@dataclass(frozen=True)
-class Pooled(FLR):
-    """FLR's noise on ``clients`` equal parts of the samples of a single client.
-
-    It gives centralized training the labels of a federation. The parts and their rates are drawn together with the
-    client's labels.
-    """
-
-    clients: PositiveCount
-
-    def rates(self, num_clients: int, seed: int) -> Rates:
-        """The expected share of labels, [K], that is redrawn."""
-        fixed = self.kind == "asymmetric" and self.asymmetric_level == "fixed"
-        share = nearest(self.rho * self.clients) / self.clients
-        return np.full(num_clients, share * (self.tau if fixed else (1 + self.tau) / 2), np.float64)
-
-    def __call__(self, labels: Labels, rate: float, dataset: Dataset, rng: np.random.Generator, /) -> Labels:
-        """Draw the given labels of all parts; at rate 0 there is no noise."""
-        if rate == 0:
-            return labels.copy()
-        levels = super().rates(self.clients, int(rng.integers(2**31)))
-        given = labels.copy()
-        for part, level in zip(np.array_split(rng.permutation(len(labels)), self.clients), levels, strict=True):
-            given[part] = super().__call__(labels[part], float(level), dataset, rng)
-        return given
 
 
 @dataclass(frozen=True)
