@@ -78,6 +78,7 @@ def test_a_table_is_read_as_it_stands(own: Path) -> None:
         ("unit:", "units:", "metric: units is not a key; did you mean unit"),
         ("[dataset=digits]", "[dataset=digits", "is no YAML"),
         ("cells: [[1.5, 0.5], 2]", "cells: [1.5, never]", "FedAvg has a cell “never”"),
+        ("unit:", "over: lowest, unit:", "metric.over is lowest, which only a metric where lower is better can have"),
         (
             "[method=fedprox]",
             "[method=fedprox], where: {noise.rho=0.1: [a=1]}",

@@ -105,7 +105,7 @@ def test_states_and_counts(tmp_path: Path) -> None:
     states = [[cell.state for cell in row] for row in filled.cells]
     assert states == [["partly", "absent", "missing"], ["missing"] * 3, ["failed", "absent", "missing"]]
     half, failed = filled.cells[0][0], filled.cells[2][0]
-    assert (half.values, half.mean, half.std) == ((50.0,), 50.0, None)
+    assert (half.values, half.number, half.std) == ((50.0,), 50.0, None)
     assert str(failed.runs[1].log).endswith("error.log")
     assert failed.note is None, "the footnote tells it from the runs"
     assert [run.error for run in failed.runs] == [None, "ValueError: the loss is no number"]
@@ -190,7 +190,7 @@ def test_numbers_of_a_run(tmp_path: Path, unit: str, key: str, expected: float |
     finish(found, run, evaluations=REACHED, metrics={"best": 0.8, "last": 0.7, "quality_error": 0.015})
     cell = found.filled()[0].cells[0][0]
     assert cell.state == "run"
-    assert cell.mean == (None if expected is None else pytest.approx(expected))
+    assert cell.number == (None if expected is None else pytest.approx(expected))
     assert (cell.note is None) == (expected is not None)
 
 
@@ -218,10 +218,10 @@ def test_a_run_with_a_damaged_line_has_no_number_but_a_footnote(
     with (found.at(run) / "metrics.jsonl").open("ab") as file:
         file.write(line)
     (damaged, whole) = plan(tmp_path, tables).filled()[0].cells[0]
-    assert (damaged.state, damaged.mean) == ("run", None)
+    assert (damaged.state, damaged.number) == ("run", None)
     assert damaged.note is not None
     assert damaged.note.startswith(f"{found.at(run)}: {place}")
-    assert (whole.mean, whole.note) == (80.0, None)
+    assert (whole.number, whole.note) == (80.0, None)
 
 
 @pytest.mark.parametrize("said", [{"metrics": None}, {"metrics": [0.8]}, {}])
@@ -230,7 +230,7 @@ def test_a_record_without_metrics_is_damaged(tmp_path: Path, said: dict[str, Any
     (run,) = found.runs.values()
     finish(found, run, evaluations=REACHED, **said)
     (cell,) = found.filled()[0].cells[0]
-    assert cell.mean is None
+    assert cell.number is None
     assert cell.note is not None
     assert "result.json has no metrics" in cell.note
 
@@ -260,7 +260,7 @@ def test_a_number_that_is_not_finite_is_none(tmp_path: Path) -> None:
     found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,)))
     (run,) = found.runs.values()
     finish(found, run, metrics={"best": float("nan")})
-    assert found.filled()[0].cells[0][0].mean is None
+    assert found.filled()[0].cells[0][0].number is None
 
 
 def test_an_estimate_counts_passes_and_goes_by_the_nearest_runs_that_were_measured(tmp_path: Path) -> None:

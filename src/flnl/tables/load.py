@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from annotated_types import MinLen
@@ -81,6 +81,7 @@ class _Metric:
     key: str
     unit: str = ""
     higher_is_better: bool | None = None
+    over: Literal["mean", "lowest"] = "mean"
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -179,6 +180,8 @@ def table(name: str) -> Table:
     for what, labels in (("rows", [r.label for r in written.rows]), ("columns", [c.label for c in written.columns])):
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise UserError(f"{_shown(path)}: two {what} are called {twice[0]}; give each a label of its own")
+    if written.metric.over == "lowest" and written.metric.higher_is_better is not False:
+        raise UserError(f"{_shown(path)}: metric.over is lowest, which only a metric where lower is better can have")
     for row in written.rows:
         if row.cells is not None and len(row.cells) != len(written.columns):
             raise UserError(

@@ -213,16 +213,17 @@ class Plan:
         return Filled(table, self.scaling.of(table, self.seeds), columns, tuple(groups), cells, ())
 
     def _cell(self, table: Table, place: Place, column: Column, papers: tuple[Number | None, ...]) -> Cell:
+        over = table.metric.over
         if place.state != "run":
-            return Cell(papers, (), place.state, place.note)
+            return Cell(papers, (), place.state, place.note, over)
         runs = tuple(self._run(table, wanted, column) for wanted in place.runs)
         states = [run.state for run in runs]
         if "failed" in states:
-            return Cell(papers, runs, "failed", None)
+            return Cell(papers, runs, "failed", None, over)
         note = "; ".join(self._lacking(table, column, place, runs)) or None
         if "absent" in states:
-            return Cell(papers, runs, "partly" if "finished" in states else "absent", note)
-        return Cell(papers, runs, "run", note)
+            return Cell(papers, runs, "partly" if "finished" in states else "absent", note, over)
+        return Cell(papers, runs, "run", note, over)
 
     def _lacking(self, table: Table, column: Column, place: Place, runs: Sequence[Run]) -> dict[str, None]:
         """The reasons why finished runs have no value, each once, in order."""

@@ -31,6 +31,7 @@ class Cell:
     runs: tuple[Run, ...]  # one per seed; empty if the cell cannot run
     state: Literal["run", "partly", "absent", "failed", "missing", "na"]
     note: str | None  # a footnote: why the cell is n/a, or what is missing
+    over: Literal["mean", "lowest"] = "mean"  # what the cell shows of its seeds' values
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -38,14 +39,22 @@ class Cell:
         return tuple(run.value for run in self.runs if run.value is not None)
 
     @property
-    def mean(self) -> float | None:
-        """Mean over seeds; None if no run has a value, NEVER if any run did not reach the target."""
-        return fmean(self.values) if self.values else None
+    def number(self) -> float | None:
+        """Mean over seeds, or the lowest value; None if no run has a value.
+
+        NEVER if a run did not reach the target, for the lowest value if none did.
+        """
+        return self._over(self.values) if self.values else None
 
     @property
     def std(self) -> float | None:
-        """Sample standard deviation (ddof=1) over seeds; None for fewer than two seeds, or if one is NEVER."""
-        return stdev(self.values) if len(self.values) > 1 and NEVER not in self.values else None
+        """Sample standard deviation (ddof=1) over seeds; None for the lowest, fewer than two seeds, or if one is NEVER."""
+        if self.over == "lowest" or len(self.values) < 2 or NEVER in self.values:
+            return None
+        return stdev(self.values)
+
+    def _over(self, values: tuple[float, ...]) -> float:
+        return fmean(values) if self.over == "mean" else min(values)
 
     @property
     def reached(self) -> tuple[float, ...]:
@@ -57,11 +66,13 @@ class Cell:
         """The sort key of a cell within its column; None unless every seed has a value.
 
         It is the number of seeds that never reached the target, then the mean of those that did: a method that never
-        reaches it ranks behind one that sometimes does.
+        reaches it ranks behind one that sometimes does. Of lowest values, only a cell that never reached it is behind.
         """
         if not self.runs or len(self.values) < len(self.runs):
             return None
-        return len(self.values) - len(self.reached), fmean(self.reached) if self.reached else 0.0
+        if not self.reached:
+            return len(self.values), 0.0
+        return (len(self.values) - len(self.reached) if self.over == "mean" else 0), self._over(self.reached)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 NEVER = math.inf
 """The cost of reaching a target that is never reached."""
@@ -51,6 +52,7 @@ class Metric:
     unit: str  # "%"; "" without a unit
     higher_is_better: bool | None  # None: not ranked
     key: str  # its key among the metrics of a run
+    over: Literal["mean", "lowest"] = "mean"  # what a cell shows of its seeds' values
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,7 +61,7 @@ def table(
     )
     cells = tuple(
         tuple(
-            cell([papers[label][one] for one in k], value, f"runs/{number}-{label}-{j}")
+            replace(cell([papers[label][one] for one in k], value, f"runs/{number}-{label}-{j}"), over=metric.over)
             for j, (k, value) in enumerate(zip(which, values, strict=True))
         )
         for label, values in ours.items()

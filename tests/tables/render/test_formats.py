@@ -176,9 +176,9 @@ def test_csv_is_a_line_a_number_of_the_papers_with_our_runs() -> None:
     assert len(rows) == 12
     first = rows[0]
     assert (first["row"], first["column"], first["scale"], first["unit"]) == ("FedAvg", "ρ=0.6", "small", "%")
-    assert float(first["ours_mean"]) == 81
+    assert float(first["ours"]) == 81
     assert float(first["ours_std"]) == pytest.approx(2**0.5, rel=1e-9)
-    assert (first["seeds"], first["paper_mean"], first["paper_std"], first["difference"]) == (
+    assert (first["seeds"], first["paper"], first["paper_std"], first["difference"]) == (
         "2",
         "81.5",
         "0.5",
@@ -186,17 +186,17 @@ def test_csv_is_a_line_a_number_of_the_papers_with_our_runs() -> None:
     )
     assert json.loads(first["folders"]) == ["runs/1-FedAvg-0-1", "runs/1-FedAvg-0-2"]
     assert json.loads(first["commands"])[1] == "flnl 'x=runs/1-FedAvg-0' seed=2"
-    keys = ("column", "paper_column", "ours_mean", "paper_mean", "paper_std", "difference")
+    keys = ("column", "paper_column", "ours", "paper", "paper_std", "difference")
     assert [tuple(row[key] for key in keys) for row in rows[:3]] == [
         ("ρ=0.6", "ρ=0.6", "81", "81.5", "0.5", "-0.5"),
         ("all", "CIFAR-10", "70", "60", "0.5", "10"),
         ("all", "CIFAR-100", "70", "30.25", "0.5", "39.75"),
     ]
     assert rows[1]["folders"] == rows[2]["folders"]
-    assert [row["paper_mean"] for row in rows[10:]] == ["", "2"]
+    assert [row["paper"] for row in rows[10:]] == ["", "2"]
     partly, missing, failed = rows[3], rows[6], rows[9]
     assert (partly["state"], partly["seeds"], partly["ours_std"]) == ("partly", "1", "")
-    assert (missing["state"], missing["ours_mean"], missing["note"]) == ("missing", "", "RoFL does not exist here")
+    assert (missing["state"], missing["ours"], missing["note"]) == ("missing", "", "RoFL does not exist here")
     assert (failed["state"], failed["note"]) == ("failed", "seed 1 failed (it diverged), see runs/r-1/error.log")
 
 
@@ -301,12 +301,23 @@ def test_a_target_that_is_not_reached_says_so() -> None:
     assert "|  | paper | not reached |" in md(filled)
     assert "not reached ranks last" in md(filled)
     assert [row["difference"] for row in csv_rows(filled)] == ["", "", "-10"]
-    assert [row["ours_mean"] for row in csv_rows(filled)] == ["inf", "inf", "40"]
+    assert [row["ours"] for row in csv_rows(filled)] == ["inf", "inf", "40"]
     assert "2 of 3 reached" in tex(filled)
     none: Given = {"a": [[NEVER]], "b": [[NEVER]]}
     assert (
         "**" not in md(table(none, {"a": [1.0], "b": [2.0]}, ["x"], metric=reach)).split("| --- |")[1].split("\n\n")[0]
     )
+
+
+def test_the_lowest_of_a_cells_seeds_is_shown_compared_and_has_no_deviation() -> None:
+    reach = Metric("participations to reach 80 %", "", False, "participations_to_80", over="lowest")
+    ours: Given = {"a": [[10.0, NEVER, 20.0]], "b": [[NEVER] * 3], "c": [[12.0, 40.0, 50.0]]}
+    filled = table(ours, {"a": [15.0], "b": [7.0], "c": [50.0]}, ["x"], metric=reach)
+    rows = {line.split(" | ")[0].strip("| "): line for line in md(filled).splitlines() if "| ours |" in line}
+    assert ["| **10** |" in rows["a"], "| not reached |" in rows["b"], "| 12 |" in rows["c"]] == [True] * 3
+    assert "a cell, the lowest value." in md(filled)
+    written = [(row["over"], row["ours"], row["ours_std"], row["difference"]) for row in csv_rows(filled)]
+    assert written == [("lowest", "10", "", "-5"), ("lowest", "inf", "", ""), ("lowest", "12", "", "-38")]
 
 
 def test_csv_has_no_formula_in_its_texts_and_its_numbers_are_numbers() -> None:
@@ -315,4 +326,4 @@ def test_csv_has_no_formula_in_its_texts_and_its_numbers_are_numbers() -> None:
     first, *others = csv_rows(replace(filled, table=replace(filled.table, rows=rows)))
     assert first["row"] == "'=1+1"
     assert float(first["difference"]) == pytest.approx(-0.5)
-    assert all("'" not in row[name] for row in others for name in ("ours_mean", "paper_mean", "difference"))
+    assert all("'" not in row[name] for row in others for name in ("ours", "paper", "difference"))

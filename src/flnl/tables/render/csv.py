@@ -18,10 +18,11 @@ FIELDS = (
     "scale",
     "metric",
     "unit",
-    "ours_mean",
+    "over",
+    "ours",
     "ours_std",
     "seeds",
-    "paper_mean",
+    "paper",
     "paper_std",
     "difference",
     "state",
@@ -50,7 +51,8 @@ def table(filled: Filled, evidence: Evidence) -> str:
                 "scale": filled.scale.name,
                 "metric": metric.name,
                 "unit": metric.unit,
-                "ours_mean": _number(cell.mean),
+                "over": metric.over,
+                "ours": _number(cell.number),
                 "ours_std": _number(cell.std),
                 "seeds": len(cell.values),
                 "state": cell.state,
@@ -62,7 +64,7 @@ def table(filled: Filled, evidence: Evidence) -> str:
             for k, paper, apart in zip(which, cell.papers, differences(cell), strict=True):
                 theirs = {
                     "paper_column": labels[k],
-                    "paper_mean": _number(paper.mean if paper else None),
+                    "paper": _number(paper.mean if paper else None),
                     "paper_std": _number(paper.std if paper else None),
                     "difference": _number(apart),
                 }

@@ -176,7 +176,7 @@ def _settings(filled: Filled) -> list[Setting]:
     for j, column in enumerate(filled.columns):
         cells = {name: filled.cells[i][j] for i, name in names.items()}
         whole = {name: cell for name, cell in cells.items() if cell.standing is not None}
-        ours = {name: mean for name, cell in whole.items() if (mean := cell.mean) is not None}
+        ours = {name: mean for name, cell in whole.items() if (mean := cell.number) is not None}
         settings.append(
             Setting(
                 f"Table {filled.table.number}",

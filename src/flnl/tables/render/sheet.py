@@ -85,11 +85,11 @@ class Sheet:
         )
 
     def _ours(self, cell: Cell) -> str:
-        if cell.mean is None:
+        if cell.number is None:
             return PLACEHOLDERS[cell.state]
-        if cell.mean == NEVER and cell.reached:
+        if cell.number == NEVER and cell.reached:
             return f"{len(cell.reached)} of {len(cell.values)} reached"
-        return self.number(cell.mean, cell.std)
+        return self.number(cell.number, cell.std)
 
     def _best(self, i: int, j: int) -> bool:
         higher = self.filled.table.metric.higher_is_better
@@ -157,7 +157,8 @@ class Sheet:
     def seeds(self) -> str:
         """A sentence: the number of our seeds and of the paper's trials."""
         seeds, trials = self.filled.scale.seeds, self.filled.table.trials
-        spread = "mean ± sample standard deviation" if len(seeds) > 1 else "so without a deviation"
+        over = "the lowest value" if self.filled.table.metric.over == "lowest" else "mean ± sample standard deviation"
+        spread = over if len(seeds) > 1 else "so without a deviation"
         ours = f"Ours: {counted(len(seeds), 'seed')} ({', '.join(map(str, seeds))}) a cell, {spread}."
         return f"{ours} The paper: {counted(trials, 'trial') if trials else 'number of trials not given'}."
 
@@ -197,7 +198,7 @@ class Sheet:
     def partly(self) -> list[str]:
         """A note that counts the cells with missing seeds, which are not compared; empty list if there are none."""
         cells = [cell for row in self.filled.cells for cell in row]
-        number = sum(cell.mean is not None and cell.standing is None for cell in cells)
+        number = sum(cell.number is not None and cell.standing is None for cell in cells)
         head = "Cells that have run with some of the seeds alone are in no order, rank or bold"
         return [f"{head}: {number}."] if number else []
 
@@ -217,7 +218,7 @@ def text(mean: float, std: float | None = None, *, digits: int, sign: str = "-")
 
 def differences(cell: Cell) -> list[float | None]:
     """Ours - paper, for each of the paper's numbers; None if either is missing or NEVER."""
-    ours = cell.mean
+    ours = cell.number
     return [
         None if ours is None or paper is None or NEVER in (ours, paper.mean) else ours - paper.mean
         for paper in cell.papers
@@ -236,7 +237,7 @@ def _decimals(x: float) -> int:
 
 def _count(cell: Cell) -> str:
     done, asked = len(cell.values), len(cell.runs)
-    return f"{done} of {asked} seeds" if cell.mean is not None and done < asked else ""
+    return f"{done} of {asked} seeds" if cell.number is not None and done < asked else ""
 
 
 def _beside(numbers: Sequence[str | None]) -> str:
@@ -252,7 +253,7 @@ def footnote(cell: Cell) -> str:
 def _reasons(cell: Cell) -> Iterator[str]:
     if cell.note:
         yield cell.note
-    if cell.mean == NEVER and cell.reached:
+    if cell.number == NEVER and cell.reached:
         yield "reached " + ", ".join(f"at {run.value:g} by seed {run.seed}" for run in cell.runs if _reached(run))
     reasons: dict[str | None, list[Run]] = {}
     for run in cell.runs:
