@@ -48,7 +48,7 @@ class Cell:
 
     @property
     def std(self) -> float | None:
-        """Sample standard deviation (ddof=1) over seeds; None for the lowest, fewer than two seeds, or if one is NEVER."""
+        """Sample standard deviation (ddof=1) over seeds; None for the lowest, for one seed, and if one is NEVER."""
         if self.over == "lowest" or len(self.values) < 2 or NEVER in self.values:
             return None
         return stdev(self.values)
