@@ -339,7 +339,7 @@ REGISTRY: tuple[Entry, ...] = (
         "fedes_per_step",
         (
             *("method=fedes", "method.quality=emd", "method.emd=quantiles", "method.mask=per_step"),
-            *("method.cop_norm=per_step", "method.restart=true"),
+            *("method.cop_norm=none", "method.restart=true"),
             *("train.momentum=0.9", "train.weight_decay=0.001", *PRETRAINED),
         ),
         _fedes(),

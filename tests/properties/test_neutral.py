@@ -394,7 +394,7 @@ SWITCHES = {
     ),
     ES: (  # the sign moves nothing here: every client moved more than their mean
         *("method.quality=confidence method.confidence=0.3", "method.cop_params=all"),
-        *("method.rho_floor=0.5", "method.mask=per_step", "method.mask_target=grad"),
+        *("method.cop_norm=none", "method.rho_floor=0.5", "method.mask=per_step", "method.mask_target=grad"),
         *("method.segd=false", "method.aggregation=samples", "method/sampler=of_quality"),
     ),
 }
