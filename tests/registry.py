@@ -311,7 +311,7 @@ REGISTRY: tuple[Entry, ...] = (
         "feddiv_withdrawn",
         (
             *("method=feddiv", "method.filter_init=blobs", "method.var_agg=squared_share", "method.guard=false"),
-            *("method.sort_components=false", "method.loss=ce_of_softmax", "method.pcs=cached", "method.pcs_start=1"),
+            *("method.sort_components=false", "method.loss=ce", "method.pcs=cached", "method.pcs_start=1"),
             *("method.bias_samples=confident", "method.inference_augment=true", "method.relabel_persist=true"),
             *TWO_STAGES,
         ),

@@ -67,7 +67,7 @@ METHODS: dict[str, tuple[str, ...]] = {
         *("method=fedes", "method.s1=2", "method.T=4", "fraction=1.0"),
         *("method.restart=true", "method.cop_norm=per_step"),
     ),
-    "feddiv": ("method=feddiv", "method.T_wu=2", "method.T=4", "method.zeta=0.3"),
+    "feddiv": ("method=feddiv", "method.loss=ce", "method.T_wu=2", "method.T=4", "method.zeta=0.3"),
     "fedes": ("method=fedes", "method.cop_norm=none", "method.s1=2", "method.T=4", "fraction=1.0"),
     "co_teaching": ("method=co_teaching", "method.num_gradual=3", "rounds=6"),
     "co_teaching_plus": ("method=co_teaching_plus", "method.num_gradual=3", "method.disagree_from=2", "rounds=6"),

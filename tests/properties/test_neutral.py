@@ -385,7 +385,7 @@ SWITCHES = {
     ),
     DIV: (
         *("method.filter=degraded", "method.filter=local", "method.filter_init=blobs", "method.var_agg=squared_share"),
-        *("method.var_agg=moment_matching", "method.loss=ce_of_softmax", "method.loss_norm=none"),
+        *("method.var_agg=moment_matching", "method.loss=ce", "method.loss_norm=none"),
         *("method.threshold=0.9", "method.delta=0.9", "method.zeta=0.6", "method.relabel=false"),
         *("method.relabel_min_delta=0.9", "method.pcs=cached", "method.pcs=off", "method.clean_agrees=true"),
         *("method.pcs=cached method.pcs_start=4", "method.xi=0", "method.m=0.9", "method.at_least=20"),
