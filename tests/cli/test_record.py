@@ -97,7 +97,7 @@ def test_to_ask_for_the_commit_writes_nothing_into_the_repository(
     git("commit", "-m", "first")
     os.utime(tmp_path / "module.py", (1, 1))  # the index no longer knows it as unchanged
     index = (tmp_path / ".git" / "index").read_bytes()
-    monkeypatch.setattr(run_record, "__file__", str(tmp_path / "module.py"))
+    monkeypatch.setattr(run_record, "CONF", tmp_path / "conf")
     commit = run_record.environment()["commit"]
     assert len(commit) == 40
     assert (tmp_path / ".git" / "index").read_bytes() == index
