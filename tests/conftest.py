@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.fabric import fabric
+from lightning.fabric.utilities.registry import _load_external_callbacks
 from threadpoolctl import threadpool_limits
 
 from flnl.config import compose
@@ -48,7 +48,7 @@ def _composed_in_parts() -> Iterator[None]:
 def _fabric_looks_for_callbacks_once() -> Iterator[None]:
     """Among the entry points of all packages that are installed, for every run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fabric, "_load_external_callbacks", cache(fabric._load_external_callbacks))
+        patch.setattr("lightning.fabric.fabric._load_external_callbacks", cache(_load_external_callbacks))
         yield
 
 
