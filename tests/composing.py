@@ -3,7 +3,7 @@
 Composing takes a quarter of a second, and nearly every test composes; a command composes twice. ``compose_in_parts``
 stands in for ``hydra.compose``. The commands in ``tests/cli`` run Hydra itself, which then remembers its slow
 steps: what a file holds, the defaults list of the groups that were chosen, and the merge of their files. An
-interpolation is parsed once.
+interpolation and an override are parsed once.
 ``tests/conf/test_composing.py`` compares the results with Hydra's own; the processes that tests start remember nothing.
 """
 
@@ -52,7 +52,9 @@ def compose_in_parts(
 _FILES: dict[tuple[object, ...], ConfigResult | None] = {}
 _LISTS: dict[tuple[object, ...], DefaultsList] = {}
 _MERGED: dict[tuple[object, ...], DictConfig] = {}
+_PARSED: dict[tuple[str, str], Any] = {}
 _load = ConfigRepository.load_config
+_parse_rule = OverridesParser.parse_rule
 _merge = ConfigLoaderImpl._compose_config_from_defaults_list
 
 
@@ -97,11 +99,19 @@ def _remembered_merge(loader: ConfigLoaderImpl, defaults: Sequence[ResultDefault
     return copy.deepcopy(_MERGED[key])
 
 
+def _remembered_rule(parser: OverridesParser, s: str, rule_name: str) -> Any:
+    """What Hydra's parser of overrides makes of a word; the functions that it knows are always the same."""
+    if (s, rule_name) not in _PARSED:
+        _PARSED[s, rule_name] = _parse_rule(parser, s, rule_name)
+    return copy.deepcopy(_PARSED[s, rule_name])
+
+
 def remember(patch: pytest.MonkeyPatch) -> None:
     """Let Hydra and OmegaConf remember what files say, until ``patch`` is undone."""
     patch.setattr(ConfigRepository, "load_config", _remembered_file)
     patch.setattr(config_loader_impl, "create_defaults_list", _remembered_list)
     patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", _remembered_merge)
+    patch.setattr(OverridesParser, "parse_rule", _remembered_rule)
     patch.setattr("omegaconf.base.parse", cache(parse))
 
 
@@ -110,4 +120,5 @@ def forget(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConfigRepository, "load_config", _load)
     patch.setattr(config_loader_impl, "create_defaults_list", create_defaults_list)
     patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", _merge)
+    patch.setattr(OverridesParser, "parse_rule", _parse_rule)
     patch.setattr("omegaconf.base.parse", parse)

@@ -4,7 +4,8 @@ An entry says how it is chosen on the command line and which parts must then act
 of them is in ``tests/properties``; a new method adds its line here.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -771,7 +772,10 @@ REGISTRY += (
     Entry("fednoro", ("method=fednoro", *SPLIT), _fednoro(), ASSESSED),
     Entry(
         "fednoro_with_batch_norm",
-        ("method=fednoro", "method.distance_buffers=true", "method.inference_augment=true", *NORMED, *SPLIT),
+        (
+            *("method=fednoro", "method/aggregator=distance_aware", "method.distance_buffers=true"),
+            *("method.inference_augment=true", *NORMED, *SPLIT),
+        ),
         _fednoro(),
         ASSESSED,
     ),
@@ -807,6 +811,28 @@ REPRESENTATIVES = (
 """Entries with, between them, all kinds of stages and parts, and networks with and without batch norm."""
 
 
-def others_slow() -> list[Any]:
-    """The registry as parameters of a test that is fast for the representatives alone."""
-    return [e if e.name in REPRESENTATIVES else pytest.param(e, marks=pytest.mark.slow) for e in REGISTRY]
+def _brings(entry: Entry) -> set[str]:
+    """What an entry can be the first to bring: its method, parts, network, partition and precision."""
+    chosen = {word for word in entry.overrides if word.split("=")[0] in ("method", "model", "partition", "precision")}
+    parts = (re.findall(r"[a-zA-Z]\w*(?:\(\w+\))?", stage.partition(": ")[2]) for stage in entry.acting.values())
+    return chosen.union(*parts)
+
+
+def _covering() -> frozenset[str]:
+    """The representatives, and entries that bring what no entry before them brings."""
+    names = set(REPRESENTATIVES)
+    brought = set().union(*(_brings(BY_NAME[name]) for name in REPRESENTATIVES))
+    for entry in REGISTRY:
+        if not _brings(entry) <= brought:
+            names.add(entry.name)
+            brought |= _brings(entry)
+    return frozenset(names)
+
+
+COVERING = _covering()
+"""Entries that have, between them, every method, part, network, partition and precision of the registry."""
+
+
+def others_slow(fast: Collection[str] = REPRESENTATIVES) -> list[Any]:
+    """The registry as parameters of a test that is fast for some entries alone."""
+    return [e if e.name in fast else pytest.param(e, marks=pytest.mark.slow) for e in REGISTRY]

@@ -313,7 +313,9 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_end(seed: int, slow: Ran, l
     assert_complete(folder, slow)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_told_to_stop_it_finishes_the_round_and_prints_how_to_go_on(
     number: int, code: int, slow: Ran, launch: Launch, tmp_path: Path
 ) -> None:

@@ -18,9 +18,9 @@ from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.state import Shelved
 from flnl.engine.loop import NonFiniteError
 from flnl.run import record as run_record
-from tests.cli.conftest import ROOT, Command
+from tests.cli.conftest import ROOT, Command, Launch
 from tests.properties.runs import Ran, assembled, difference, run
-from tests.registry import BY_NAME, TINY, Entry
+from tests.registry import BY_NAME, REPRESENTATIVES, TINY, Entry
 
 FEDAVG = BY_NAME["fedavg"].words
 
@@ -46,13 +46,12 @@ def test_from_the_command_line_alone_it_is_the_same_run(name: str, tmp_path: Pat
     assert "best test accuracy" in said.stdout
 
 
-def test_the_exit_code_of_a_mistake(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "flnl", "noise.rho=2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr == "error: noise.rho=2: must be less than or equal to 1\n"
-    assert not list(tmp_path.iterdir())
+def test_the_exit_code_of_a_mistake(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    said = launch("noise.rho=2", cwd=tmp_path / "here").wait()
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "error: noise.rho=2: must be less than or equal to 1\n"
+    assert not list((tmp_path / "here").iterdir())
 
 
 def test_the_result_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> None:
@@ -97,7 +96,7 @@ def test_to_ask_for_the_commit_writes_nothing_into_the_repository(
     git("commit", "-m", "first")
     os.utime(tmp_path / "module.py", (1, 1))  # the index no longer knows it as unchanged
     index = (tmp_path / ".git" / "index").read_bytes()
-    monkeypatch.setattr(run_record, "__file__", str(tmp_path / "module.py"))
+    monkeypatch.setattr(run_record, "CONF", tmp_path / "conf")
     commit = run_record.environment()["commit"]
     assert len(commit) == 40
     assert (tmp_path / ".git" / "index").read_bytes() == index
@@ -186,7 +185,13 @@ def test_stopping_at_divergence_fails_the_run(command: Command, tmp_path: Path) 
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (resolvers.CONF / "method").glob("*.yaml")))
+METHODS = sorted(path.stem for path in (resolvers.CONF / "method").glob("*.yaml"))
+REPRESENTED = {word.removeprefix("method=") for name in REPRESENTATIVES for word in BY_NAME[name].overrides}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in REPRESENTED else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+)
 def test_a_run_in_which_every_training_diverged_has_failed(name: str, command: Command, tmp_path: Path) -> None:
     words = ["debug=fast", f"method={name}", "train.lr=1e30", "eval.benchmark=0.2", "figures=false", "output=run"]
     said = command(*words)

@@ -265,6 +265,7 @@ def test_jobs_in_parallel_fail_and_are_killed_alone(command: Command, tmp_path: 
     assert record(sweep / "2")["status"] == "finished"
 
 
+@pytest.mark.slow  # its workers start anew; a signal to a sweep and to jobs of joblib is tested above and below
 def test_a_stop_reaches_jobs_in_parallel_which_save_and_go_on(command: Command, launch: Launch, tmp_path: Path) -> None:
     """Ctrl-C in a terminal: every process of the group gets the signal, and each job must take it once."""
     words = [*FEDAVG, "seed=1,2,3", "rounds=3000"]

@@ -99,7 +99,9 @@ def test_neither_do_those_in_the_middle_of_a_client(launch: Launch, tmp_path: Pa
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_a_signal_to_all_finishes_the_round(
     number: signal.Signals, code: int, launch: Launch, tmp_path: Path, unbroken: Ran
 ) -> None:

@@ -26,8 +26,6 @@ def name(path: Path) -> str:
 def choice(path: Path) -> list[str]:
     """The overrides that select a file."""
     group, _, option = name(path).rpartition("/")
-    if group.startswith("experiment"):
-        return [f"experiment={name(path).removeprefix('experiment/')}"]
     if group == "method/local":  # a term by itself may learn from no labels
         return ["method=fedcorr", f"{group}=[cross_entropy,{option}]"]
     if group == "method/exchange":  # FedCorr cannot do without its own
@@ -63,7 +61,9 @@ NEEDED = {
 SELECTABLE = [
     path
     for path in FILES
-    if name(path) not in ("config", "method/parts/default") and path.parent.name not in schema.NO_GROUPS
+    if name(path) not in ("config", "method/parts/default")
+    and path.parent.name not in schema.NO_GROUPS
+    and not name(path).startswith("experiment/")  # they are in tests/conf/test_experiments.py
 ]
 
 
@@ -74,7 +74,7 @@ def test_every_file_composes_and_its_values_are_in_range(path: Path) -> None:
     group = name(path).split("/")[0]
     if group in ("partition", "noise"):
         compose.build(cfg[group])
-    if group in ("method", "protocol"):  # experiments are in tests/conf/test_experiments.py
+    if group in ("method", "protocol"):
         assemble(compose.build(cfg.method))
 
 

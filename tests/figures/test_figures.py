@@ -233,21 +233,24 @@ def test_a_stage_that_fits_no_mixture_is_no_pass_and_first_and_last_are_always_s
     assert len(set(titles)) == 4
 
 
+SPREADLESS = [2, 2, 0, 0, 0.5, 0.5]
+INCOMPLETE = [2, 3, 1, 1, 0.5, None]
+
+
 @pytest.mark.parametrize(
-    "odd",
+    ("odd", "mixture"),
     [
-        {"cumulative_lid": [2.0] * 4},
-        {"true_noise_before": [0.0] * 4},
-        {"true_noise_before": [0.5] * 4},
-        {"cumulative_lid": [3.0, None, 4.0, 2.0], "level": [None, 0.0, 0.7, 0.0]},
-        {"noisy": [False] * 4},
+        ({"cumulative_lid": [2.0] * 4}, SPREADLESS),
+        ({"true_noise_before": [0.0] * 4}, INCOMPLETE),
+        ({"true_noise_before": [0.5] * 4}, SPREADLESS),
+        ({"cumulative_lid": [3.0, None, 4.0, 2.0], "level": [None, 0.0, 0.7, 0.0]}, INCOMPLETE),
+        ({"noisy": [False] * 4}, SPREADLESS),
     ],
 )
-@pytest.mark.parametrize("mixture", [[2, 2, 0, 0, 0.5, 0.5], [2, 3, 1, 1, 0.5, None]])
 def test_what_cannot_be_fitted_is_left_out(odd: dict[str, Any], mixture: list[float | None], tmp_path: Path) -> None:
     record = written(tmp_path, corrections=[correction(4, clients=clients(**odd), mixture=mixture)])
-    assert not any(one.get_label() == "fitted mixture" for one in drawn(lid.draw(record)).axes[0].lines)
     figure = drawn(lid.draw(record))
+    assert not any(one.get_label() == "fitted mixture" for one in figure.axes[0].lines)
     assert "nan" not in figure.axes[0].get_title()
     drawn(noise_levels.draw(record))
 

@@ -1,6 +1,8 @@
 """With its neutral hyper-parameters a method is FedAvg to the bit, and with any others it is not."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,7 +216,24 @@ ALIVE = {
 """What is not neutral; every one must differ from FedAvg."""
 
 
-@pytest.mark.parametrize("case", CASES)
+def chosen(case: str) -> frozenset[str]:
+    """The method and the parts that a neutral case chooses."""
+    return frozenset(word for word in CASES[case][0] if word.split("=")[0].split("/")[0] == "method")
+
+
+def firsts_fast() -> list[Any]:
+    """The cases as parameters; fast are those that are the first to choose their method and parts."""
+    first = {chosen(case): case for case in reversed(CASES)}.values()
+    return [case if case in first else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+
+
+def test_of_every_method_with_a_neutral_case_one_is_fast() -> None:
+    fast = {case for case in firsts_fast() if isinstance(case, str)}
+    assert {overrides[0] for overrides, _ in CASES.values()} == {CASES[case][0][0] for case in fast} | {FEDAVG[0]}
+    assert len(fast) < len(CASES)
+
+
+@pytest.mark.parametrize("case", firsts_fast())
 def test_neutral_it_is_the_other_to_the_bit(case: str, references: References, tmp_path: Path) -> None:
     overrides, equals = CASES[case]
     neutral = rounds(Entry("", overrides, {}).words, tmp_path / "neutral")
@@ -232,6 +251,9 @@ def test_otherwise_it_is_another_method(case: str, references: References, tmp_p
     plain = references.rounds(Entry("", FEDAVG, {}).words)[-1]
     assert difference(other.state.server.params, plain.state.server.params) is not None
 
+
+FAST_SWITCHES = 3
+"""As many switches of each method are tried every time, the others every night."""
 
 SMALL = ("method=fedcorr", "method.T1=2", "method.T2=2", "method.T3=1", "method.theta=0.15", "noise.rho=0.6")
 ABLATIONS = (
@@ -251,13 +273,19 @@ ABLATIONS = (
 )
 
 
+def few_fast(switches: Sequence[str]) -> list[Any]:
+    """Switches of a method as parameters, of which the first ones are fast."""
+    slow = (pytest.param(switch, marks=pytest.mark.slow) for switch in switches[FAST_SWITCHES:])
+    return [*switches[:FAST_SWITCHES], *slow]
+
+
 @pytest.fixture
 def base(references: References) -> FederatedState:
     """Where FedCorr ends with every switch as the paper has it."""
     return references.rounds(Entry("", SMALL, {}).words)[-1].state
 
 
-@pytest.mark.parametrize("switch", ABLATIONS)
+@pytest.mark.parametrize("switch", few_fast(ABLATIONS))
 def test_every_switch_of_fedcorr_moves_something(switch: str, base: FederatedState, tmp_path: Path) -> None:
     """A switch that nothing reads would make an ablation of a paper a copy of the method."""
     words = [w for w in Entry("", SMALL, {}).words if w.split("=")[0] not in switch]
@@ -299,7 +327,7 @@ def flr(references: References) -> FederatedState:
     return references.rounds(Entry("", FLR_SMALL, {}).words)[-1].state
 
 
-@pytest.mark.parametrize("switch", FLR_SWITCHES)
+@pytest.mark.parametrize("switch", few_fast(FLR_SWITCHES))
 def test_every_switch_of_flr_moves_something(switch: str, flr: FederatedState, tmp_path: Path) -> None:
     words = [w for w in Entry("", FLR_SMALL, {}).words if w.split("=")[0] != switch.split("=")[0]]
     other = rounds(words, tmp_path / "other", switch)[-1].state
@@ -335,7 +363,7 @@ def fedpeer(references: References) -> FederatedState:
     return references.rounds(Entry("", PEER_SMALL, {}).words)[-1].state
 
 
-@pytest.mark.parametrize("switch", PEER_SWITCHES)
+@pytest.mark.parametrize("switch", few_fast(PEER_SWITCHES))
 def test_every_switch_of_fedpeer_moves_something(switch: str, fedpeer: FederatedState, tmp_path: Path) -> None:
     other = rounds(Entry("", PEER_SMALL, {}).words, tmp_path / "other", switch)[-1].state
     assert difference(fedpeer.server.params, other.server.params) is not None
@@ -402,11 +430,16 @@ SWITCHES = {
 
 
 @pytest.mark.parametrize("words", SWITCHES, ids=lambda words: words[0])
-def test_every_switch_moves_something(words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "tried", [slice(FAST_SWITCHES), pytest.param(slice(FAST_SWITCHES, None), marks=pytest.mark.slow)], ids=str
+)
+def test_every_switch_moves_something(
+    words: tuple[str, ...], tried: slice, references: References, tmp_path: Path
+) -> None:
     """A switch that nothing reads would make an ablation of a paper a copy of the method."""
     paper = Entry("", words, {}).words
-    base, idle = rounds(paper, tmp_path / "base")[-1].state, []
-    for number, switch in enumerate(SWITCHES[words]):
+    base, idle = references.rounds(paper)[-1].state, []
+    for number, switch in enumerate(SWITCHES[words][tried]):
         own = {word.split("=")[0] for word in switch.split()}
         kept = [word for word in paper if word.split("=")[0] not in own]
         other = rounds(kept, tmp_path / str(number), *switch.split())[-1].state

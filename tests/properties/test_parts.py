@@ -1,7 +1,7 @@
 """Which parts act in which stage: those chosen, and where a stage pins its own, those and no others."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from flnl.core.parts import Exchange, LabelCorrector, Setting
 from flnl.methods.fedes.exchange import CriticalityRanks
 from flnl.parts.batches import Mixup
 from flnl.run import progress
-from tests.registry import BY_NAME, REGISTRY, TINY, Entry
+from tests.registry import BY_NAME, COVERING, REGISTRY, TINY, Entry
 from tests.toys import method
 from tests.toys import stage as toy_stage
 
@@ -272,10 +272,22 @@ def test_released_departs_from_the_paper_in_named_values_only() -> None:
 
 def test_the_registry_has_every_method_and_every_selectable_part() -> None:
     methods = {path.stem for path in (resolvers.CONF / "method").glob("*.yaml")}
-    assert {w.removeprefix("method=") for e in REGISTRY for w in e.words if w.startswith("method=")} == methods
+    for entries in (REGISTRY, [BY_NAME[name] for name in COVERING]):
+        assert {w.removeprefix("method=") for e in entries for w in e.words if w.startswith("method=")} == methods
     used = " ".join(word for entry in REGISTRY for word in entry.words)
     for slot in ("batch", "local", "aggregator", "server", "sampler", "gradient"):
         for path in (resolvers.CONF / "method" / slot).glob("*.yaml"):
             default = path.stem in ("plain", "cross_entropy", "mean", "replace", "uniform", "none")
             assert default or (f"method/{slot}" in used and path.stem in used), f"{slot}/{path.stem} is in no entry"
     assert len(BY_NAME) == len(REGISTRY)
+
+
+def test_every_part_that_acts_acts_in_a_covering_entry() -> None:
+    """Tests that are fast for these entries alone meet each part."""
+
+    def acting_in(entries: Iterable[Entry]) -> set[str]:
+        stages = (stage.partition(": ")[2] for entry in entries for stage in entry.acting.values())
+        return {name for stage in stages for name in re.split(r", | \+ | at ", stage)}
+
+    assert acting_in(REGISTRY) == acting_in(BY_NAME[name] for name in COVERING)
+    assert len(COVERING) < len(REGISTRY) / 2

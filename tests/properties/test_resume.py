@@ -6,7 +6,7 @@ import pytest
 
 from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run
-from tests.registry import BY_NAME, REGISTRY, Entry
+from tests.registry import BY_NAME, COVERING, Entry, others_slow
 
 
 def assert_same_run(one: Ran, other: Ran) -> None:
@@ -18,7 +18,7 @@ def assert_same_run(one: Ran, other: Ran) -> None:
         assert difference(one.record[key], other.record[key], key) is None  # NaN, of what cannot be told, is NaN
 
 
-@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+@pytest.mark.parametrize("entry", others_slow(COVERING), ids=str)
 def test_stopped_and_resumed_it_is_the_same_run(entry: Entry, references: References, tmp_path: Path) -> None:
     unbroken = references.run(entry.words)
     assert unbroken.record["status"] == "finished"

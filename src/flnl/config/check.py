@@ -440,6 +440,7 @@ def _wrong(key: str, value: Any, hint: Any) -> Iterator[Fault]:
         yield key, f"{f'[{place}]' if place else ''}={_value(value)}: {wanted}"
 
 
+@cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
 

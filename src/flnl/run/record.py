@@ -10,6 +10,7 @@ import logging
 import platform
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,12 @@ class Record:
 
 def environment() -> dict[str, Any]:
     """Commit, versions and machine, as far as they are known."""
+    return {"commit": _commit(), "versions": dict(_versions()), "machine": platform.platform()}
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    """Versions of Python and of the packages that results depend on; read once, as they are imported once."""
     names = (
         "torch",
         "torchvision",
@@ -120,7 +127,7 @@ def environment() -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return {"commit": _commit(), "versions": versions, "machine": platform.platform()}
+    return versions
 
 
 def _commit() -> str | None:

@@ -25,7 +25,7 @@ from flnl.engine.network import Network
 from tests.engine.executors import jobs
 from tests.properties.reference import References
 from tests.properties.runs import assembled, difference
-from tests.registry import BY_NAME, REGISTRY, Entry
+from tests.registry import BY_NAME, COVERING, Entry, others_slow
 from tests.toys import mlp, network
 
 
@@ -70,7 +70,7 @@ def same(one: Sequence[RoundResult], other: Sequence[RoundResult]) -> bool:
     )
 
 
-@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+@pytest.mark.parametrize("entry", others_slow(COVERING), ids=str)
 def test_they_agree_with_sequential_to_the_bit(
     entry: Entry, references: References, tmp_path: Path, handed: list[int]
 ) -> None:

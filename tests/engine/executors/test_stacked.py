@@ -42,7 +42,7 @@ from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.proximal import Proximal
 from tests.properties.parts import HalfTheSamples, Pull, Scaled
 from tests.properties.runs import assembled, difference, run
-from tests.registry import BY_NAME, REGISTRY, Entry
+from tests.registry import BY_NAME, COVERING, REGISTRY, Entry, others_slow
 from tests.toys import federation, mlp, network, random_federation
 
 EXACT = 1e-9
@@ -125,7 +125,7 @@ ALONE = ("dropout", "feddiv", "reselection", "half_the_samples")
 """Entries with dropout, a choice of samples by the client's own model, or a say in the optimiser's step, throughout."""
 
 
-@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+@pytest.mark.parametrize("entry", others_slow(COVERING), ids=str)
 def test_a_method_is_the_same_run(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """States of server and clients, counters, labels, metrics, evaluations and corrections."""
     stacks = trained_together(monkeypatch)
