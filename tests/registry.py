@@ -791,6 +791,21 @@ REGISTRY += (
         ASSESSED,
     ),
 )
+REGISTRY += (
+    Entry("fedlsr", ("method=fedlsr", *ONE_STAGE), _of("fedlsr")),
+    Entry(
+        "fedlsr_as_released_with_batch_norm",
+        (
+            *("method=fedlsr", "method.variant=official_code", "method.plus=true", "method.view=mirror"),
+            *("method/batch=mixup", *NORMED, *ONE_STAGE),
+        ),
+        _fedavg(batch="Mixup", terms="fedlsr"),
+    ),
+    Entry(
+        "fedcorr_and_fedlsr", ("method=fedcorr", "method/local=[fedlsr]", *THREE_STAGES), _fedcorr("fedlsr"), BORDERS
+    ),
+)
+
 CHOOSING = ("method.T_wu=2", "method.T=3", "noise.rho=0.8", "fraction=0.75")
 NEAR = "Mean(samples), Replace, reliable_neighbours"
 FEDRN = {
