@@ -795,6 +795,48 @@ REGISTRY += (
         ASSESSED,
     ),
 )
+REGISTRY += (
+    Entry("fedlsr", ("method=fedlsr", *ONE_STAGE), _of("fedlsr")),
+    Entry(
+        "fedlsr_as_released_with_batch_norm",
+        (
+            *("method=fedlsr", "method.variant=official_code", "method.plus=true", "method.view=mirror"),
+            *("method/batch=mixup", *NORMED, *ONE_STAGE),
+        ),
+        _fedavg(batch="Mixup", terms="fedlsr"),
+    ),
+    Entry(
+        "fedcorr_and_fedlsr", ("method=fedcorr", "method/local=[fedlsr]", *THREE_STAGES), _fedcorr("fedlsr"), BORDERS
+    ),
+)
+
+CHOOSING = ("method.T_wu=2", "method.T=3", "noise.rho=0.8", "fraction=0.75")
+NEAR = "Mean(samples), Replace, reliable_neighbours"
+FEDRN = {
+    "warmup": f"2 rounds: Uniform, Plain, cross_entropy, {NEAR}",
+    "usual": f"3 rounds: Uniform, ReliableSamples, cross_entropy, {NEAR}",
+}
+
+REGISTRY += (
+    Entry("fedrn", ("method=fedrn", *CHOOSING), FEDRN, ASSESSED),
+    Entry(
+        "fedrn_with_batch_norm_on_unequal_clients",
+        (
+            *("method=fedrn", "method.neighbours=3", "method.alpha=0", *NORMED, *CHOOSING),
+            *("partition=fedcorr", "partition.alpha=1.0", "train.lr_decay=0.9"),
+        ),
+        FEDRN,
+        ASSESSED,
+    ),
+    Entry(
+        "fedavg_beside_reliable_neighbours",  # in stacks: clients choose samples, but train on all
+        (
+            *("method=fedavg", "method/exchange=[reliable_neighbours]", *ONE_STAGE),
+            "method.exchange.reliable_neighbours.stage=1",
+        ),
+        _fedavg(rest=NEAR),
+    ),
+)
 
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 

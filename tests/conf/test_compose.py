@@ -51,6 +51,7 @@ NEEDED = {
     "method/local/fednoro": ["method/exchange=[lid,class_losses]"],
     "method/aggregator/distance_aware": ["method/exchange=[lid,class_losses]"],
     "method/batch/reselection": ["method/exchange=[lid,noise_filter]"],
+    "method/batch/reliable_samples": ["method/exchange=[lid,reliable_neighbours]"],
     "method/gradient/selective_decay": QUALITY,
     "method/aggregator/quality_mean": QUALITY,
     "method/sampler/of_quality": QUALITY,

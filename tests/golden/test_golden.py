@@ -77,6 +77,8 @@ METHODS: dict[str, tuple[str, ...]] = {
     "forward_correction": ("method=forward_correction", "method.T_wu=3", "method.T=3", "method.threshold=0.3"),
     "t_revision": ("method=t_revision", "method.T_wu=1", "method.T_lc=2", "method.T=3", "method.slack_lr=0.001"),
     "fednoro": ("method=fednoro", "method.s1=2", "method.T=4", "method.ramp_end=4"),
+    "fedlsr": ("method=fedlsr", "method.plus=true", "rounds=6"),
+    "fedrn": ("method=fedrn", "method.T_wu=3", "method.T=5"),
 }
 
 KEPT = ("round", "stage", "cohort", "loss", "accuracy", "test_loss")

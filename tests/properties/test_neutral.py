@@ -183,6 +183,11 @@ CASES = {
         ("method=t_revision", "method.T_wu=4", "method.T_lc=0", "method.T=0"),
         FEDAVG,
     ),
+    "fedlsr_plus_without_its_entropy": (
+        ("method=fedlsr", "method.plus=true", "method.lambda_e=0", "rounds=4"),
+        ("method=fedlsr", "rounds=4"),
+    ),
+    "fedrn_that_never_leaves_its_warm_up": (("method=fedrn", "method.T_wu=4", "method.T=0"), FEDAVG),
     "fedpeer_without_privacy": (
         ("method=fedpeer", "method.epsilon=100.0", "rounds=4"),
         ("method=fedpeer", "method.peer_dist=global_true", "rounds=4"),
@@ -212,6 +217,8 @@ ALIVE = {
     "s_fedavg": ("method=s_fedavg", "method/aggregator=mean", "eval.benchmark=0.2", "rounds=4"),
     "forward_correction": ("method=forward_correction", "method.threshold=0.15", *HALVES),
     "fednoro": ("method=fednoro", "method.s1=1", "method.T=0"),
+    "fedlsr": ("method=fedlsr", "method.gamma=0", "rounds=4"),
+    "fedrn": ("method=fedrn", "method.T_wu=1", "method.T=3"),
 }
 """What is not neutral; every one must differ from FedAvg."""
 
@@ -388,6 +395,8 @@ NORO = (
     *("method=fednoro", "method.s1=2", "method.T=2", "method.ramp_end=3", "noise.rho=0.6", "fraction=1.0"),
     *NORMED,
 )
+LSR = ("method=fedlsr", "rounds=3", "noise.rho=0.6")
+RN = ("method=fedrn", "method.T_wu=2", "method.T=2", "noise.rho=0.8", "fraction=1.0", "train.lr=0.2")
 SWITCHES = {
     FAIR: (
         *("method.loss_on=local", "method.rho=0.01", "method.exploration=0.9", "method.nonpositive=skip"),
@@ -410,6 +419,17 @@ SWITCHES = {
     NORO: (
         *("method.temperature=2", "method.distillation=0.2", "method.ramp_end=8", "method.distance=flat_l2"),
         *("method.distance_buffers=true", "method/aggregator=mean"),
+    ),
+    LSR: (
+        *("method.gamma=0.1", "method.warmup=0", "method.plus=true", "method.variant=official_code"),
+        *("method.view=mirror", "method.degrees=10", "method.local.fedlsr.sharpening=1"),
+        "method.local.fedlsr.sharpening_js=1",
+    ),
+    RN: (
+        *("method.neighbours=0", "method.neighbours=1", "method.alpha=0", "method.alpha=1", "method.threshold=0.8"),
+        *("method.head_lr=0.01", "method.head_epochs=3", "method/batch=plain"),
+        *(f"method.exchange.reliable_neighbours.{value}" for value in ("tolerance=1.0", "min_variance=0.1")),
+        "method.exchange.reliable_neighbours.head.momentum=0.9",
     ),
     DIV: (
         *("method.filter=degraded", "method.filter=local", "method.filter_init=blobs", "method.var_agg=squared_share"),

@@ -52,6 +52,9 @@ class Model(Protocol):
         ``output`` is ``logits`` [n, K], ``features`` [n, d], or ``first`` or ``second`` of a pair of networks.
         """
 
+    def scored(self, inputs: Tensor) -> Tensor:
+        """Logits [B, K] of the loaded parameters on ``inputs`` [B, C, H, W], on the device."""
+
     def outputs(self, images: Images, index: Tensor, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, for the images at ``index`` [n]."""
 

@@ -214,8 +214,8 @@ class ClientSampler(Part, Protocol):
 class Exchange(Part, Protocol):
     """Messages besides the model: clients report after local training, the server sends with the next broadcast.
 
-    A round calls, in this order: ``before_stage`` (in a stage's first round), ``send``, ``report`` on clients,
-    ``judge``, ``receive``, ``after_round``. The state is kept on the server and in checkpoints.
+    A round calls, in this order: ``before_stage`` (in a stage's first round), ``send``, ``relay``, on clients ``begin``
+    and ``report``, then ``judge``, ``receive``, ``after_round``. The state is kept on the server and in checkpoints.
     """
 
     sends: ClassVar[tuple[type, ...]] = ()
@@ -246,6 +246,22 @@ class Exchange(Part, Protocol):
     def send(self, state: Any, client: int) -> tuple[Any, ...]:
         """Messages for this client."""
         return ()
+
+    def relay(self, state: Any, client: int, stage: int, clients: Mapping[int, ClientState]) -> tuple[Any, ...]:
+        """Messages for this client about what other clients have sent, such as their models; with training tasks only.
+
+        A value that clients have sent and that they keep is stored once: in ``clients``, the states of the clients that
+        have one, by number. Reading one may load it from disk. ``stage`` is the stage's number, from 1.
+        """
+        return ()
+
+    def begin(self, network: Model, task: ClientTask) -> Payload:
+        """The payload that the client keeps from the start of local training, for example for the batch rule.
+
+        The network may hold any parameters, before and after; ``network.received(task)`` gives the received model's
+        outputs.
+        """
+        return Payload()
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """The payload to send to the server after local training, and the payload that the client keeps.

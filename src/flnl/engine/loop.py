@@ -159,7 +159,7 @@ class _Server:
         self, state: FederatedState, stage: Stage, cohort: Sequence[int], *, corrects: bool
     ) -> tuple[FederatedState, dict[str, float]]:
         """Train and combine the cohort's models, which no one holds afterwards; return the round's metrics, too."""
-        tasks = [self.task(state, client, stage, stage.exchange) for client in cohort]
+        tasks = [self._training_task(state, client, stage) for client in cohort]
         values, results = self._visit(state, stage, tasks)
         finite = self._finite(state, results)
         gathered = Gathered(
@@ -352,6 +352,18 @@ class _Server:
         broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent), self._lengths)
         samples = self.run.federation.samples(client)
         return ClientTask(client, samples, broadcast, state.client(client), self.run.settings.seed)
+
+    def _training_task(self, state: FederatedState, client: int, stage: Stage) -> ClientTask:
+        """As ``task``, with what exchanges relay of other clients."""
+        task = self.task(state, client, stage, stage.exchange)
+        relayed = [
+            value
+            for name, exchange in stage.exchange.items()
+            for value in exchange.relay(self._of(state, name), client, stage.number, state.clients)
+        ]
+        if not relayed:
+            return task
+        return replace(task, broadcast=replace(task.broadcast, extras=task.broadcast.extras.including(*relayed)))
 
     @cached_property
     def _lengths(self) -> tuple[int, ...]:

@@ -137,6 +137,18 @@ class Network(RunModel):
         """The trainable parameters by name (not copies)."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
+    @contextmanager
+    def training_only(self, wanted: Callable[[str], bool]) -> Iterator[None]:
+        """Within this, only parameters of ``wanted`` names are trainable, of those that are otherwise."""
+        others = [p for name, p in self.trainable().items() if not wanted(name)]
+        for parameter in others:
+            parameter.requires_grad = False
+        try:
+            yield
+        finally:
+            for parameter in others:
+                parameter.requires_grad = True
+
     def passes(self, broadcast: Broadcast) -> ForwardPasses:
         """Forward passes for the steps of a client that received ``broadcast``."""
         return _Passes(self, self.frozen(broadcast))

@@ -34,8 +34,11 @@ TOLERANCE = 1e-3
 """EM stops once the mean log-likelihood gains less: scikit-learn's default, with which released codes run."""
 
 
-def two_gaussians(values: Array, tolerance: float = TOLERANCE) -> Mixture:
+def two_gaussians(values: Array, tolerance: float = TOLERANCE, *, variance: float | None = None) -> Mixture:
     """Fit a Gaussian mixture of two components to ``values`` [n] by EM; the fit is independent of their scale.
+
+    Each variance is increased by ``variance``, in units of the values squared, on which the fit then depends; by
+    default by ``REGULARISATION``, a share of the variance of all values.
 
     EM ends when an iteration gains less than ``tolerance`` in the mean log-likelihood of the standardised values.
 
@@ -52,14 +55,15 @@ def two_gaussians(values: Array, tolerance: float = TOLERANCE) -> Mixture:
     column = np.where(np.isfinite(values), values, finite.max())
     centre, scale = column.mean(), column.std()
     column = (column - centre) / scale  # because scikit-learn's lower bound on variances is absolute
+    added = REGULARISATION if variance is None else variance / scale**2
     lower = column <= _two_means_cut(column)
     parts = column[lower], column[~lower]
     model = GaussianMixture(
         n_components=2,
         weights_init=[len(p) / len(column) for p in parts],
         means_init=[[p.mean()] for p in parts],
-        precisions_init=[[[1 / (p.var() + REGULARISATION)]] for p in parts],
-        reg_covar=REGULARISATION,
+        precisions_init=[[[1 / (p.var() + added)]] for p in parts],
+        reg_covar=added,
         tol=tolerance,
         max_iter=100 if tolerance >= TOLERANCE else 100_000,
     )
@@ -79,7 +83,7 @@ def two_gaussians(values: Array, tolerance: float = TOLERANCE) -> Mixture:
 
 
 REGULARISATION = 1e-6
-"""Lower bound on the variance of a component, relative to the variance of all values."""
+"""What is added to the variance of a component, relative to the variance of all values."""
 
 
 def _two_means_cut(values: Array) -> float:

@@ -30,6 +30,30 @@ def quality(values: Sequence[float] | Array, *, floor: Share = 0.0) -> Array:
     return np.asarray(np.maximum((d - d.min()) / np.ptp(d), floor))
 
 
+def finite(values: Array) -> Array:
+    """The values [n] with the largest finite one in the place of those that are not finite; 0 if none is finite."""
+    values = np.asarray(values, np.float64)
+    usable = values[np.isfinite(values)]
+    return np.where(np.isfinite(values), values, usable.max() if len(usable) else 0.0)
+
+
+def alike(values: Array) -> bool:
+    """Whether the values [n] are fewer than two, or equal up to rounding."""
+    return len(values) < 2 or bool(np.ptp(values) <= 1e-9 * max(1e-9, float(np.abs(values).max())))
+
+
+def min_max(values: Array) -> Array:
+    """``(v - min v) / (max v - min v)`` [n]; 0 if the values are alike. Other than finite ones count as the largest.
+
+    >>> min_max(np.array([1.0, 2.0, 5.0])).tolist()
+    [0.0, 0.25, 1.0]
+    """
+    values = finite(values)
+    if alike(values):
+        return np.zeros(len(values))
+    return np.asarray((values - values.min()) / np.ptp(values))
+
+
 def label_shares(labels: Labels, num_classes: int) -> Array:
     """The share of each class, [K], among ``labels`` [n].
 

@@ -350,6 +350,7 @@ NOT_STACKED = (
     "fedavg_and_reselection",
     "parts_with_memory",
     "flr_on_half_the_samples",
+    "fedlsr_as_released_with_batch_norm",
 )
 """Entries all of whose clients run one by one; of every other some steps are recorded."""
 

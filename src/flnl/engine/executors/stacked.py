@@ -118,6 +118,7 @@ class Stacked(Executor):
     def _trained(self, job: LocalTraining, tasks: Sequence[ClientTask]) -> list[ClientResult] | None:
         """The clients' results; None if training shows that they cannot be stacked."""
         network = self.network
+        tasks = [job.begun(network, task) for task in tasks]
         try:
             fits = train(job, network, stacked(network).network, tasks, self._pooled(), self._graphs)
         except NotStackable as refusal:

@@ -37,11 +37,17 @@ class LocalTraining:
     def __call__(self, network: Model, task: ClientTask) -> ClientResult:
         """Train on ``task`` and report; afterwards the network holds the client's parameters."""
         assert isinstance(network, Network), "training needs a full Network, not only the Model protocol"
+        task = self.begun(network, task)
         network.load(task.broadcast.params)
         with torch_seeded(task.torch_seed("dropout"), network.device):
             states, loss, steps = self._train(network, task)
         params = network.params()
         return self.report(network, task, Fit(params, states, loss, steps, all_finite(params), self.training.lr))
+
+    def begun(self, network: Network, task: ClientTask) -> ClientTask:
+        """The task, with what exchanges leave on the client before training; the network may then hold any model."""
+        kept = [value for exchange in self.exchanges.values() for value in exchange.begin(network, task)]
+        return replace(task, state=task.state.keeping(*kept)) if kept else task
 
     def states(self, network: Network, task: ClientTask) -> dict[str, Any]:
         """Each loss term's state on this client at the start of training; the network must hold the received model."""

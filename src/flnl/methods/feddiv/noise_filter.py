@@ -16,6 +16,7 @@ from flnl.core.ranges import Positive, Share
 from flnl.core.stored import stored
 from flnl.numerics.losses import sample_losses
 from flnl.numerics.mixture import REGULARISATION, Array, two_gaussians
+from flnl.numerics.scaling import alike, finite, min_max
 
 Mask = NDArray[np.bool_]
 LossKind = Literal["ce", "ce_of_softmax"]
@@ -69,23 +70,7 @@ def normalised(losses: Array, norm: LossNorm = "minmax") -> Array:
     >>> normalised(np.array([1.0, 2.0, 5.0])).tolist()
     [0.0, 0.25, 1.0]
     """
-    values = _finite(losses)
-    if norm == "none" or len(values) == 0:
-        return values
-    if _alike(values):
-        return np.zeros(len(values))
-    return np.asarray((values - values.min()) / np.ptp(values))
-
-
-def _finite(losses: Array) -> Array:
-    values = np.asarray(losses, np.float64)
-    finite = values[np.isfinite(values)]
-    return np.where(np.isfinite(values), values, finite.max() if len(finite) else 0.0)
-
-
-def _alike(values: Array) -> bool:
-    """Whether the values are too similar to fit two components."""
-    return len(values) < 2 or bool(np.ptp(values) <= 1e-9 * max(1e-9, float(np.abs(values).max())))
+    return finite(losses) if norm == "none" else min_max(losses)
 
 
 # ------------------------------------------------------------------------------------------------------------- fit
@@ -100,9 +85,9 @@ def fit(
     equal ones, ``start`` is returned. ``sort`` puts the clean component first; the withdrawn code does not, so its
     server may average one client's clean component with another's noisy one.
     """
-    values = _finite(losses)
+    values = finite(losses)
     fitted = start
-    if not _alike(values):
+    if not alike(values):
         before = -np.inf
         for _ in range(iterations):
             likelihood = float(np.logaddexp(*_log_densities(fitted, values)).mean())
@@ -118,7 +103,7 @@ def first_fit(losses: Array) -> Filter | None:
 
     None if no filter can be fitted: fewer than two losses, or equal ones.
     """
-    mixture = two_gaussians(_finite(losses))
+    mixture = two_gaussians(finite(losses))
     if not mixture.split:
         return None
     return fit(losses, Filter(mixture.means, mixture.variances, _shares(np.array(mixture.weights))))

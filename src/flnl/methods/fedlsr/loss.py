@@ -1,0 +1,118 @@
+"""FedLSR's objective: cross-entropy of a mixture of two views, and their divergence."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.errors import UserError
+from flnl.core.messages import ClientTask
+from flnl.core.model import Model
+from flnl.core.parts import LossTerm
+from flnl.core.ranges import NonNegative, Positive, Share
+from flnl.core.step import LOGITS, Step
+from flnl.methods.fedlsr.view import Kind, ViewDraw, drawn_view, view
+from flnl.parts.losses.targets import expected
+
+SMALLEST = 1e-6
+"""Lower bound of the sharpened probabilities whose divergence is taken (their code)."""
+
+
+def sharpened_mixture(one: Tensor, other: Tensor, share: float | Tensor, sharpening: float) -> Tensor:
+    """``log p_s`` [B, K] with ``p_s ∝ p^s`` and ``p = λ softmax(o_1) + (1 - λ) softmax(o_2)``, from logits [B, K]."""
+    weight = one.new_zeros(()) + share
+    mixed = torch.logaddexp(F.log_softmax(one, 1) + weight.log(), F.log_softmax(other, 1) + (1 - weight).log())
+    return F.log_softmax(sharpening * mixed, 1)
+
+
+def divergence(one: Tensor, other: Tensor, sharpening: float) -> Tensor:
+    """Jensen-Shannon divergence [B] of ``softmax(s o_1)`` and ``softmax(s o_2)``, from logits [B, K]."""
+    p, q = (F.softmax(sharpening * logits, 1).clamp_min(SMALLEST) for logits in (one, other))
+    middle = ((p + q) / 2).log()
+    return ((p * (p.log() - middle)).sum(1) + (q * (q.log() - middle)).sum(1)) / 2
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy [B] of ``softmax(logits)``, from logits [B, K]."""
+    logs = F.log_softmax(logits, 1)
+    return -(logs.exp() * logs).sum(1)
+
+
+def ramp(round: int, rounds: int, warmup: Share) -> float:
+    """``min(1, t / t_w)`` in round t (from 0), with t_w the ``warmup`` share of all rounds.
+
+    >>> [ramp(t, 100, 0.2) for t in (0, 5, 20, 60)]
+    [0.0, 0.25, 1.0, 1.0]
+    """
+    return 1.0 if round >= warmup * rounds else round / (warmup * rounds)
+
+
+@dataclass(frozen=True)
+class FedLSRDraw:
+    """The random draw of one batch."""
+
+    share: float  # λ ~ Beta(1, 1), the weight of the first view
+    view: ViewDraw
+
+
+@dataclass(frozen=True)
+class FedLSR(LossTerm):
+    """``-log p_s(y) + γ_t JS(q_1, q_2)`` per sample; FedLSR+ adds ``λ_e (H(p_1) + H(p_2)) / 2`` (Jiang et al. 2022).
+
+    p_v is ``softmax(o_v)``; o_1 are the logits of the batch, o_2 those of its second view. ``p_s ∝ p^(1/T)`` with
+    ``p = λ softmax(o_1) + (1 - λ) softmax(o_2)`` and λ ~ Beta(1, 1); ``q_v = softmax(o_v / T_d)``. γ_t rises linearly
+    to γ over the ``warmup`` share of all rounds.
+
+    ``variant=official_code``: the cross-entropy takes p_s for logits, so softmax is applied twice; JS is divided by the
+    number of classes; the entropy is that of ``softmax(q_1)``, of the first view alone.
+    """
+
+    fits_labels: ClassVar[bool] = True
+    variant: Literal["paper", "official_code"]
+    plus: bool
+    gamma: NonNegative
+    warmup: Share
+    lambda_e: NonNegative
+    sharpening: Positive  # 1 / T
+    sharpening_js: Positive  # 1 / T_d
+    view: Kind
+    degrees: Positive
+
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        """Check that there is a second view.
+
+        Raises:
+            UserError: if the inputs are no images: a side of one pixel.
+        """
+        channels, height, width = task.samples.images.shape
+        if min(height, width) < 2:
+            raise UserError(
+                f"FedLSR rotates or mirrors images, but this dataset has {channels}x{height}x{width} "
+                "(channels x height x width): use a data set of images, or another method"
+            )
+        return state
+
+    def draw(self, rng: np.random.Generator, size: int) -> FedLSRDraw:
+        """λ, and the second view."""
+        return FedLSRDraw(float(rng.beta(1, 1)), drawn_view(rng, size, self.view, self.degrees))
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The loss [B]."""
+        one, other = step.logits, step.output(LOGITS, view(step.inputs, step.draw.view))
+        gamma = self.gamma * ramp(step.broadcast.round, sum(step.broadcast.lengths), self.warmup)
+        return self.loss(one, other, step.targets, step.draw.share, gamma), state
+
+    def loss(self, one: Tensor, other: Tensor, targets: Tensor, share: float | Tensor, gamma: float) -> Tensor:
+        """The loss [B], from the logits of both views [B, K], targets, λ and γ_t."""
+        logs = sharpened_mixture(one, other, share, self.sharpening)
+        js = divergence(one, other, self.sharpening_js)
+        if self.variant == "paper":
+            fitted, doubt = expected(-logs, targets), (entropy(one) + entropy(other)) / 2
+        else:
+            fitted, js = expected(-F.log_softmax(logs.exp(), 1), targets), js / one.shape[1]
+            doubt = entropy(F.softmax(self.sharpening_js * one, 1))
+        total = fitted + gamma * js
+        return total + self.lambda_e * doubt if self.plus else total

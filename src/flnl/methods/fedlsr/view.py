@@ -1,0 +1,51 @@
+"""The second view of a batch of images: each rotated or mirrored by chance."""
+
+from dataclasses import dataclass
+from math import pi
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Kind = Literal["rotation", "mirror"]
+
+
+@dataclass(frozen=True)
+class ViewDraw:
+    """The random draw of the second view of a batch; for each image, what is done with it."""
+
+    angle: Tensor | None = None  # float64 [B], radians; None: no rotation
+    mirrored: Tensor | None = None  # bool [B]; None: no mirroring
+
+
+def drawn_view(rng: np.random.Generator, size: int, kind: Kind, degrees: float) -> ViewDraw:
+    """Draw angles, uniform between ``-degrees`` and ``degrees``, or which images are mirrored, each with chance 1/2."""
+    if kind == "rotation":
+        return ViewDraw(angle=torch.from_numpy(rng.uniform(-degrees, degrees, size) * (pi / 180)))
+    return ViewDraw(mirrored=torch.from_numpy(rng.random(size) < 0.5))
+
+
+def view(images: Tensor, draw: ViewDraw) -> Tensor:
+    """The second view of ``images`` [B, C, H, W], of the same shape."""
+    if draw.angle is not None:
+        images = rotated(images, draw.angle)
+    if draw.mirrored is not None:
+        mirrored = draw.mirrored.to(images.device, non_blocking=True)
+        images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
+    return images
+
+
+def rotated(images: Tensor, angle: Tensor) -> Tensor:
+    """``images`` [B, C, H, W] rotated by ``angle`` [B] in radians around their centres, with bilinear interpolation.
+
+    Outside of the image, pixels are those of the nearest edge.
+    """
+    height, width = images.shape[2:]
+    angle = angle.to(images, non_blocking=True)[:, None, None]
+    x = torch.arange(width, device=images.device, dtype=images.dtype) - (width - 1) / 2
+    y = (torch.arange(height, device=images.device, dtype=images.dtype) - (height - 1) / 2)[:, None]
+    cosine, sine = angle.cos(), angle.sin()
+    grid = torch.stack([(cosine * x - sine * y) * (2 / width), (sine * x + cosine * y) * (2 / height)], -1)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)

@@ -1,0 +1,160 @@
+"""FedRN's exchange: clients receive models of reliable neighbours, and choose clean samples with them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from flnl.config.schema import Training
+from flnl.core.errors import UserError
+from flnl.core.findings import Finding, SuspectedSamples
+from flnl.core.messages import ClientState, ClientTask, Fit
+from flnl.core.model import Model
+from flnl.core.parts import Exchange
+from flnl.core.payload import Params, Payload
+from flnl.core.ranges import Count, Positive, PositiveCount, Share
+from flnl.core.stored import stored
+from flnl.core.streams import stream
+from flnl.methods.fedrn.head import in_head, with_trained_head
+from flnl.methods.fedrn.reliability import neighbourhood
+from flnl.methods.fedrn.selection import LossMixture, above, agreed
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Sent to the server after training: what neighbours are chosen by."""
+
+    expertise: float  # accuracy of the trained model on the client's own labels
+    output: Tensor  # float64 [K], its logits on the noise image that all clients share
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Sent to a client: the last models of its neighbours, and how much each opinion counts."""
+
+    clients: tuple[int, ...]  # their numbers
+    models: tuple[Params, ...]
+    weights: tuple[float, ...]  # of the client itself, then of the neighbours; they sum to 1
+
+
+@stored("LastModel")
+@dataclass(frozen=True)
+class LastModel:
+    """Kept on the client: its model after its last training. The server has it, too, since the client sent it."""
+
+    params: Params
+
+
+@stored("CleanSamples")
+@dataclass(frozen=True)
+class CleanSamples:
+    """Kept on the client: the samples that it took for clean at the start of its last visit."""
+
+    mask: Tensor  # bool [n]
+    probability: Tensor  # float64 [n], that the label is right
+    labels: Tensor | None  # int64 [n], the labels that were judged; None for the given labels
+
+
+@stored("ReliabilityState")
+@dataclass(frozen=True)
+class ReliabilityState:
+    """The server's state: what each client that has trained reported last."""
+
+    expertise: Mapping[int, float] = field(default_factory=dict)
+    outputs: Mapping[int, Tensor] = field(default_factory=dict)  # float64 [K] each
+
+
+@dataclass(frozen=True)
+class ReliableNeighbours(Exchange):
+    """The server sends the models of the most reliable clients along (FedRN, Kim et al. 2022).
+
+    A client judges its samples by its own last model first. On those that are clean by this, it trains the last layer
+    of each neighbour's model; then all models judge together.
+
+    Neighbours are among the clients that have trained. A client that has not gets none, and chooses nothing.
+    """
+
+    sends: ClassVar[tuple[type, ...]] = (Neighbours,)
+    keeps: ClassVar[tuple[type, ...]] = (LastModel, CleanSamples)
+    neighbours: Count
+    alpha: Share
+    threshold: Share
+    tolerance: Positive
+    min_variance: Positive
+    head: Training
+    stage: PositiveCount
+
+    @property
+    def available_from(self) -> int:
+        """The stage in which clients begin to choose samples."""
+        return self.stage
+
+    def init(self, clients: int) -> ReliabilityState:
+        """Nobody has trained."""
+        return ReliabilityState()
+
+    def relay(
+        self, state: ReliabilityState, client: int, stage: int, clients: Mapping[int, ClientState]
+    ) -> tuple[Any, ...]:
+        """The neighbours' models; nothing before the stage, or if the client has not trained yet."""
+        if stage < self.stage or client not in state.expertise:
+            return ()
+        of = neighbourhood(client, state.expertise, state.outputs, alpha=self.alpha, count=self.neighbours)
+        others = of.clients[1:]
+        models = tuple(clients[other].extras.one(LastModel).params for other in others)
+        return (Neighbours(others, models, of.weights),)
+
+    def begin(self, network: Model, task: ClientTask) -> Payload:
+        """Choose clean samples, if the client received neighbours."""
+        received = task.broadcast.extras.get(Neighbours)
+        if received is None or len(task.samples) == 0:
+            return Payload()
+        own = task.state.extras.one(LastModel).params
+        probabilities = [self._clean(network, own, task)]
+        among = above(probabilities[0], self.threshold)
+        for other, params in zip(received.clients, received.models, strict=True):
+            tuned = with_trained_head(network, task, params, among, self.head, other)
+            probabilities.append(self._clean(network, tuned, task))
+        probability = agreed(received.weights, probabilities)
+        mask = above(probability, self.threshold)
+        return Payload(CleanSamples(mask, torch.from_numpy(probability), task.state.labels))
+
+    def _clean(self, network: Model, params: Params, task: ClientTask) -> Any:
+        """The probability that each label is right, float64 [n], by a model."""
+        network.load(params)
+        mixture = LossMixture(self.tolerance, self.min_variance)
+        return mixture.clean_probability(network.logits(task.samples), task.labels)
+
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
+        """Report the trained model's accuracy on the client's labels and its answer to noise; keep the model.
+
+        Raises:
+            UserError: if the network has no layer called ``head``.
+        """
+        if not any(map(in_head, fit.params)):
+            raise UserError(
+                "FedRN trains the last layer of neighbours' models, which must be called head; this network has "
+                f"{', '.join(sorted({name.rpartition('.')[0] for name in fit.params}))}: rename its last layer"
+            )
+        right = network.logits(task.samples).argmax(1) == task.labels
+        noise = stream(task.seed, "image of noise").standard_normal((1, *task.samples.images.shape))
+        output = network.scored(torch.from_numpy(noise).to(network.device, network.dtype))[0]
+        up = Payload(Reliability(float(right.double().mean()), output.double().cpu()))
+        return up, Payload(LastModel({name: tensor.cpu() for name, tensor in fit.params.items()}))
+
+    def receive(self, state: ReliabilityState, reports: Mapping[int, Payload], seed: int) -> ReliabilityState:
+        """Replace what the clients reported before."""
+        got = {client: r for client, sent in reports.items() if (r := sent.get(Reliability)) is not None}
+        if not got:
+            return state
+        return ReliabilityState(
+            {**state.expertise, **{client: r.expertise for client, r in got.items()}},
+            {**state.outputs, **{client: r.output for client, r in got.items()}},
+        )
+
+    def findings(self, state: ReliabilityState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+        """The samples that each client left out at its last visit, scored by the probability of a wrong label."""
+        chosen = ((client, kept.extras.get(CleanSamples)) for client, kept in clients.items())
+        return tuple(SuspectedSamples(c, ~s.mask, 1 - s.probability, s.labels) for c, s in chosen if s is not None)
