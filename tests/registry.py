@@ -592,6 +592,35 @@ REGISTRY += (
     ),
 )
 
+AGREED = ("method=rofl", "method.num_gradual=2", "method.T_pl=2", "noise=symmetric", "noise.eta=0.4", *ONE_STAGE)
+"""Labels are corrected from the third of five rounds on."""
+CENTROIDS = "Mean(uniform), Replace, class_centroids"
+
+REGISTRY += (
+    Entry("rofl", AGREED, _fedavg(terms="rofl", rest=CENTROIDS)),
+    Entry(
+        "rofl_as_released_with_batch_norm",
+        (
+            *(*AGREED, "method.schedule=released", "method.cen_reduction=sum", "method.detach_features=true"),
+            *("method.lambda_cen=1.0", "method/batch=mixup", "method/aggregator=mean", *NORMED),
+        ),
+        _fedavg("Mixup", "rofl", "Mean(samples), Replace, class_centroids"),
+    ),
+    Entry(
+        "fedcorr_and_rofl",
+        (
+            *("method=fedcorr", "method/local=[rofl,fedprox]", "method/exchange=[lid,class_centroids]"),
+            *("method.local.rofl.T_pl=19", "partition=fedcorr", "partition.alpha=1.0", *THREE_STAGES),
+        ),
+        {
+            "preprocess": PREPROCESS.replace("lid,", "lid, class_centroids,"),
+            "finetune": FINETUNE.replace("Replace,", "Replace, class_centroids,"),
+            "usual": "2 rounds: Uniform, Mixup, rofl + fedprox, Mean(samples), Replace, class_centroids",
+        },
+        (16, 18, 19),
+    ),
+)
+
 REWEIGHTED = "ResidualReweighting, Replace"
 
 REGISTRY += (

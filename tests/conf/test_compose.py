@@ -46,6 +46,7 @@ NEEDED = {
     "method/local/fedpeer": ["method/exchange=[lid,label_sharing]"],
     "method/local/co_teaching": ["method.networks=2"],
     "method/exchange/small_loss": ["method.networks=2", "method/local=[co_teaching]"],
+    "method/local/rofl": ["method/exchange=[lid,class_centroids]"],
     "method/local/forward_correction": ["method/exchange=[lid,transition_matrix]"],
     "method/local/t_revision": ["method/exchange=[lid,transition_matrix]"],
     "method/local/fednoro": ["method/exchange=[lid,class_losses]"],

@@ -72,6 +72,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "co_teaching": ("method=co_teaching", "method.num_gradual=3", "rounds=6"),
     "co_teaching_plus": ("method=co_teaching_plus", "method.num_gradual=3", "method.disagree_from=2", "rounds=6"),
     "arfl": ("method=arfl", "fraction=1.0", "rounds=6"),
+    "rofl": ("method=rofl", "method.num_gradual=3", "method.T_pl=3", "rounds=6"),
     "s_fedavg": ("method=s_fedavg", "method.temperature=0.05", "eval.benchmark=0.2", "rounds=6"),
     "fair": ("method=fair", "eval.benchmark=0.2", "rounds=6"),
     "forward_correction": ("method=forward_correction", "method.T_wu=3", "method.T=3", "method.threshold=0.3"),

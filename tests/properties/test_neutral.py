@@ -27,6 +27,8 @@ def local(term: str, value: str, beside: str = "") -> tuple[str, ...]:
 
 HALVES = ("method.T_wu=2", "method.T=2")
 REVISED = ("method.T_wu=2", "method.T_lc=2", "method.T=0")
+UNIFORM = (*FEDAVG, "method/aggregator=uniform_mean")
+ROFL_NEUTRAL = ("method.forget_rate=0", "method.lambda_cen=0", "method.lambda_e=0", "method.T_pl=4", "rounds=4")
 FLR_FOUR = ("method.R_w=1", "rounds=4")
 FLR_STAGES = ("method.T1=1", "method.T2=2", "method.T3=2", "method.theta=0.15", "noise.rho=0.8")
 
@@ -162,6 +164,10 @@ CASES = {
         ("method=fedavg", "method/batch=mixup", "rounds=4"),
     ),
     "fedpeer_before_its_ramp": (("method=fedpeer", "method.ramp=true", "method.ramp_start=4", "rounds=4"), FEDAVG),
+    "rofl": (("method=rofl", *ROFL_NEUTRAL), UNIFORM),
+    "rofl_with_batch_norm": (("method=rofl", *ROFL_NEUTRAL, *NORMED), (*UNIFORM, *NORMED)),
+    "rofl_with_dropout": (("method=rofl", *ROFL_NEUTRAL, *DROPOUT), (*UNIFORM, *DROPOUT)),
+    "rofl_and_mixup": (("method=rofl", "method/batch=mixup", *ROFL_NEUTRAL), (*UNIFORM, "method/batch=mixup")),
     "s_fedavg_of_all": (
         ("method=s_fedavg", "fraction=1.0", "eval.benchmark=0.2", "rounds=4"),
         (*FEDAVG, "method/aggregator=uniform_mean", "fraction=1.0", "eval.benchmark=0.2"),
@@ -213,6 +219,7 @@ ALIVE = {
     "flr": ("method=flr", *FLR_FOUR),
     "fedpeer": ("method=fedpeer", "rounds=4"),
     "arfl": ("method=arfl", "rounds=4"),
+    "rofl": ("method=rofl", *ROFL_NEUTRAL[1:], "method/aggregator=mean", "method.forget_rate=0.2"),
     "fair": ("method=fair", "method/sampler=uniform", "eval.benchmark=0.2", "rounds=4"),
     "s_fedavg": ("method=s_fedavg", "method/aggregator=mean", "eval.benchmark=0.2", "rounds=4"),
     "forward_correction": ("method=forward_correction", "method.threshold=0.15", *HALVES),
@@ -389,6 +396,10 @@ FAIR = (
     *("method=fair", "eval.benchmark=0.4", "rounds=9", "noise.rho=0.8", "partition=fedcorr"),
     *("partition.num_clients=12", "fraction=0.4", "train.lr=0.15"),
 )
+ROFL = (
+    *("method=rofl", "method.num_gradual=2", "method.T_pl=2", "rounds=4", "noise=symmetric", "noise.eta=0.4"),
+    *("partition=fedcorr", "train.lr=0.1"),
+)
 LC = ("method=forward_correction", "method.threshold=0.15", *HALVES, "noise=symmetric", "noise.eta=0.4")
 TR = ("method=t_revision", "method.T_wu=2", "method.T_lc=1", "method.T=3", "method.slack_lr=0.01", *LC[4:])
 NORO = (
@@ -405,6 +416,11 @@ SWITCHES = {
     S_FEDAVG: (
         *("method.alpha=0.1", "method.beta=1.0", "method.temperature=0.1", "method.permutations=1"),
         *("method.tolerance=0.3", "method.exchange.relevance.weights=samples", "method/sampler=uniform"),
+    ),
+    ROFL: (
+        *("method.forget_rate=0.1", "method.num_gradual=4", "method.schedule=released", "method.T_pl=3"),
+        *("method.lambda_cen=0.5", "method.lambda_e=0.1", "method.cen_reduction=sum", "method.detach_features=true"),
+        "method/aggregator=mean",
     ),
     LC: (
         *("method.threshold=0.3", "method.min_count=4", "method.form=reweight", "method.estimator=anchor"),

@@ -45,7 +45,8 @@ def test_every_vector_of_fednoro_is_asserted():
 
 
 @pytest.mark.parametrize(
-    ("family", "count"), [("arfl.", 3), ("sfedavg.", 1), ("fair.", 1), ("fedrn.", 1), ("fedlsr.", 2)]
+    ("family", "count"),
+    [("arfl.", 3), ("rofl.", 2), ("sfedavg.", 1), ("fair.", 1), ("fedrn.", 1), ("fedlsr.", 2)],
 )
 def test_every_vector_of_a_federated_baseline_is_asserted(family: str, count: int):
     ours = [name for name in entries(FEDERATED) if name.startswith(family)]

@@ -21,7 +21,8 @@ from flnl.core.payload import Payload
 from flnl.core.step import FIRST, LOGITS, SECOND, Mixing, Step
 from flnl.methods.co_teaching.exchange import LeftOutSamples, SmallLoss
 from flnl.methods.co_teaching.loss import CoTeaching, Visit
-from flnl.methods.co_teaching.selection import disagreement, forget_rate, selection
+from flnl.methods.co_teaching.selection import disagreement, selection
+from flnl.numerics.small_loss import forget_rate
 from tests.properties.runs import rounds, run
 from tests.registry import NORMED, TINY
 from tests.toys import fitted, mlp, network, random_federation, task

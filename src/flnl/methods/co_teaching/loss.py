@@ -12,8 +12,9 @@ from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, Positive, PositiveCount, Share
 from flnl.core.step import FIRST, SECOND, Step
-from flnl.methods.co_teaching.selection import Schedule, Taught, disagreement, forget_rate, selection
+from flnl.methods.co_teaching.selection import Taught, disagreement, selection
 from flnl.numerics.losses import weighted_mean
+from flnl.numerics.small_loss import Schedule, forget_rate
 
 
 @dataclass(frozen=True)
