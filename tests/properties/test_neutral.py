@@ -400,6 +400,11 @@ ROFL = (
     *("method=rofl", "method.num_gradual=2", "method.T_pl=2", "rounds=4", "noise=symmetric", "noise.eta=0.4"),
     *("partition=fedcorr", "train.lr=0.1"),
 )
+ARFL = ("method=arfl", "rounds=2", "noise.rho=0.6", "partition=fedcorr", *NORMED)
+TEACHING = (
+    *("method=co_teaching_plus", "method.disagree_from=2", "method.num_gradual=3", "method.forget_rate=0.4"),
+    *("rounds=4", "noise=symmetric", "noise.eta=0.4"),
+)
 LC = ("method=forward_correction", "method.threshold=0.15", *HALVES, "noise=symmetric", "noise.eta=0.4")
 TR = ("method=t_revision", "method.T_wu=2", "method.T_lc=1", "method.T=3", "method.slack_lr=0.01", *LC[4:])
 NORO = (
@@ -416,6 +421,11 @@ SWITCHES = {
     S_FEDAVG: (
         *("method.alpha=0.1", "method.beta=1.0", "method.temperature=0.1", "method.permutations=1"),
         *("method.tolerance=0.3", "method.exchange.relevance.weights=samples", "method/sampler=uniform"),
+    ),
+    ARFL: ("method.lam=1.0", "method.delta=0.7", "method.aggregator.distance_buffers=true", "method/aggregator=mean"),
+    TEACHING: (
+        *("method.forget_rate=0.1", "method.num_gradual=1", "method.exponent=2.0", "method.schedule=released"),
+        *("method.disagree_from=1", "method.disagree_from=null"),
     ),
     ROFL: (
         *("method.forget_rate=0.1", "method.num_gradual=4", "method.schedule=released", "method.T_pl=3"),
