@@ -26,7 +26,7 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig
 from omegaconf.grammar_parser import parse
 
-from flnl.config import resolvers
+from flnl.config.folders import CONF
 from flnl.tables.identity import _is_choice
 
 _COMPOSED: dict[tuple[str, ...], DictConfig] = {}
@@ -41,7 +41,7 @@ def compose_in_parts(
     if return_hydra_config or any(word.lstrip("+~").startswith("hydra") for word in values):  # of where to search
         return hydra.compose(config_name, words, return_hydra_config)
     parsed: Any = OverridesParser.create().parse_overrides(values)
-    key = (str(resolvers.CONF), str(config_name), *(word for word in words if _is_choice(word)))
+    key = (str(CONF), str(config_name), *(word for word in words if _is_choice(word)))
     if key not in _COMPOSED:
         _COMPOSED[key] = hydra.compose(config_name, list(key[2:]))
     found = copy.deepcopy(_COMPOSED[key])
@@ -61,7 +61,7 @@ _merge = ConfigLoaderImpl._compose_config_from_defaults_list
 def _sources(repo: IConfigRepository) -> tuple[str, ...] | None:
     """Where Hydra searches; None if that is not only ``conf/`` and packages, so that a test may write files there."""
     sources = repo.get_sources()
-    known = all(source.scheme() != "file" or source.path == str(resolvers.CONF) for source in sources)
+    known = all(source.scheme() != "file" or source.path == str(CONF) for source in sources)
     return tuple(f"{source.scheme()}://{source.path}" for source in sources) if known else None
 
 

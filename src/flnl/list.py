@@ -16,8 +16,8 @@ from pathlib import Path
 from flnl.cli import guard
 from flnl.cli.parser import Parser
 from flnl.config import compose
+from flnl.config.folders import CONF
 from flnl.config.groups import described, groups, not_an_option
-from flnl.config.resolvers import CONF
 from flnl.config.short_keys import declared
 from flnl.core.errors import UserError
 from flnl.core.terminal import cell, print_line

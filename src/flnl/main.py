@@ -21,14 +21,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli import guard, show
 from flnl.cli.help import text
-from flnl.config import resolvers
+from flnl.config.folders import CONF
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import log_to_stderr
 from flnl.sweep import job
 from flnl.sweep.supervisor import accounted
 
 
-@hydra.main(config_path=str(resolvers.CONF), config_name="config", version_base="1.3")
+@hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
 def _main(cfg: DictConfig) -> float | None:
     log_to_stderr()
     if isinstance(cfg.threads, int):

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from flnl.config import compose, identity, resolvers
+from flnl.config import compose, identity
+from flnl.config.folders import CONF
 from flnl.core.messages import ClientState
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.state import Shelved
@@ -185,7 +186,7 @@ def test_stopping_at_divergence_fails_the_run(command: Command, tmp_path: Path) 
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
 
 
-METHODS = sorted(path.stem for path in (resolvers.CONF / "method").glob("*.yaml"))
+METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 REPRESENTED = {word.removeprefix("method=") for name in REPRESENTATIVES for word in BY_NAME[name].overrides}
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf, open_dict
 
-from flnl.config import compose, resolvers, schema
+from flnl.config import compose, schema
 from flnl.config.check import check_config
+from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
 
-CONF = resolvers.CONF
+CONF = CONF
 FILES = sorted(CONF.rglob("*.yaml"))
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 LISTS = ("local", "exchange")

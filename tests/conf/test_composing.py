@@ -12,7 +12,8 @@ from hydra.errors import ConfigCompositionException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from flnl.config import compose, resolvers
+from flnl.config import compose
+from flnl.config.folders import CONF
 from tests.composing import compose_in_parts, forget
 from tests.registry import BY_NAME
 
@@ -45,7 +46,7 @@ def test_of_a_command_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def composed(words: str, mode: RunMode) -> object:
         GlobalHydra.instance().clear()
-        with initialize_config_dir(str(resolvers.CONF), version_base="1.3"):
+        with initialize_config_dir(str(CONF), version_base="1.3"):
             cfg = GlobalHydra.instance().hydra.compose_config("config", words.split(), mode)  # type: ignore[union-attr]
         return OmegaConf.to_yaml(cfg), OmegaConf.is_struct(cfg)
 

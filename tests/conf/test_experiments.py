@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from flnl.config import compose, given, resolvers
+from flnl.config import compose, given
 from flnl.config.check import check_config
+from flnl.config.folders import CONF
 from flnl.config.short_keys import DECLARATIONS
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
 
 EXPERIMENTS = sorted(
-    str(path.relative_to(resolvers.CONF / "experiment").with_suffix(""))
-    for path in (resolvers.CONF / "experiment").rglob("*.yaml")
+    str(path.relative_to(CONF / "experiment").with_suffix("")) for path in (CONF / "experiment").rglob("*.yaml")
 )
-METHODS = sorted(path.stem for path in (resolvers.CONF / "method").glob("*.yaml"))
+METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 
 
 @cache
@@ -44,7 +44,7 @@ def test_there_are_experiments() -> None:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_an_experiment_says_nothing_of_methods(experiment: str) -> None:
-    written: Any = OmegaConf.to_container(OmegaConf.load(resolvers.CONF / "experiment" / f"{experiment}.yaml"))
+    written: Any = OmegaConf.to_container(OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml"))
     defaults = written.pop("defaults")
     groups = {key.removeprefix("override ").strip("/") for entry in defaults if entry != "_self_" for key in entry}
     assert groups == {"dataset", "partition", "noise", "protocol", "model"}
@@ -270,7 +270,7 @@ def test_feddiv_and_fedes_have_their_papers_numbers(experiment: str) -> None:
         ]
 
 
-PROTOCOLS = sorted(path.stem for path in (resolvers.CONF / "protocol").glob("*.yaml"))
+PROTOCOLS = sorted(path.stem for path in (CONF / "protocol").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("method", ["feddiv", "fedes"])
@@ -279,7 +279,7 @@ def test_their_budget_is_that_of_federated_averaging(method: str) -> None:
     found, fedavg = (copy.deepcopy(composed(f"method={m}")) for m in (method, "fedavg"))
     for protocol in PROTOCOLS:
         for cfg in (found, fedavg):
-            cfg.protocol = OmegaConf.load(resolvers.CONF / "protocol" / f"{protocol}.yaml")
+            cfg.protocol = OmegaConf.load(CONF / "protocol" / f"{protocol}.yaml")
         clients, own = fedavg.partition.num_clients, found.method
         cohort = int(fedavg.fraction * clients + 1e-9)
         ours = own["T_wu" if method == "feddiv" else "s1"] * clients + own.T * cohort
@@ -297,6 +297,6 @@ def test_federated_averaging_costs_as_many_trainings(experiment: str) -> None:
 
 def test_the_file_of_an_experiment_names_its_tables() -> None:
     for experiment in EXPERIMENTS:
-        lines = (resolvers.CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
+        lines = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
         where = "docs/comparison.md" if experiment.startswith("comparison/") else "Table"
         assert where in lines[1], experiment

@@ -13,15 +13,16 @@ from hydra import compose as composed_by_hydra
 from hydra import initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from flnl.config import compose, resolvers
+from flnl.config import compose
 from flnl.config.check import STAGE_VALUES, _wrong, check_config, field_types, located
+from flnl.config.folders import CONF
 from flnl.config.identity import flatten, run_key
 from flnl.config.short_keys import connect, declared
 from flnl.config.written import node_at, text_at, texts
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
 
-METHODS = sorted(path.stem for path in (resolvers.CONF / "method").glob("*.yaml"))
+METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 
 
 @cache
@@ -241,7 +242,7 @@ def mine(folder: Path, method: str, *words: str, experiment: str = "mu: 0.7") ->
     (folder / "experiment").mkdir(exist_ok=True)
     (folder / "experiment" / "tried.yaml").write_text(f"# @package _global_\nmethod:\n  {experiment}\n")
     words = ("method=mine", *words, f"hydra.searchpath=[file://{folder}]")
-    with initialize_config_dir(str(resolvers.CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = composed_by_hydra("config", overrides=list(words))
     connect(cfg, words)
     check_config(cfg)

@@ -11,8 +11,9 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 
-from flnl.config import compose, resolvers
+from flnl.config import compose
 from flnl.config.check import check_config
+from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.data import partition as P
 from flnl.data.federation import __main__
@@ -395,7 +396,7 @@ def test_data_seed_alone_decides(tmp_path):
 
 @pytest.mark.parametrize("group", ["partition", "noise"])
 def test_every_file_names_every_field_of_its_part(group):
-    files = sorted((resolvers.CONF / group).glob("*.yaml"))
+    files = sorted((CONF / group).glob("*.yaml"))
     assert files
     for file in files:
         cfg = compose.load([f"{group}={file.stem}"])

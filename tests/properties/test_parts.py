@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from flnl.config import compose, resolvers
+from flnl.config import compose
+from flnl.config.folders import CONF
 from flnl.config.short_keys import shortened
 from flnl.core.errors import UserError
 from flnl.core.method import Correcting as CorrectingStage
@@ -271,12 +272,12 @@ def test_released_departs_from_the_paper_in_named_values_only() -> None:
 
 
 def test_the_registry_has_every_method_and_every_selectable_part() -> None:
-    methods = {path.stem for path in (resolvers.CONF / "method").glob("*.yaml")}
+    methods = {path.stem for path in (CONF / "method").glob("*.yaml")}
     for entries in (REGISTRY, [BY_NAME[name] for name in COVERING]):
         assert {w.removeprefix("method=") for e in entries for w in e.words if w.startswith("method=")} == methods
     used = " ".join(word for entry in REGISTRY for word in entry.words)
     for slot in ("batch", "local", "aggregator", "server", "sampler", "gradient"):
-        for path in (resolvers.CONF / "method" / slot).glob("*.yaml"):
+        for path in (CONF / "method" / slot).glob("*.yaml"):
             default = path.stem in ("plain", "cross_entropy", "mean", "replace", "uniform", "none")
             assert default or (f"method/{slot}" in used and path.stem in used), f"{slot}/{path.stem} is in no entry"
     assert len(BY_NAME) == len(REGISTRY)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flnl.config.resolvers import CONF
+from flnl.config.folders import CONF
 from flnl.tables import load
 from flnl.tables.table import NEVER, Number, Table
 

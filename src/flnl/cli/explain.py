@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.compose import load, options
+from flnl.config.folders import CONF
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
-from flnl.config.resolvers import CONF
 from flnl.config.short_keys import without_declarations
 from flnl.core.errors import UserError
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from omegaconf import OmegaConf
 
 from flnl.config.compose import load
+from flnl.config.folders import CONF
 from flnl.config.groups import groups
-from flnl.config.resolvers import CONF
 from flnl.config.short_keys import without_declarations
 
 

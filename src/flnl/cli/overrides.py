@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 
 from flnl.cli.explain import no_such_key
 from flnl.config.compose import load, options
+from flnl.config.folders import CONF
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
-from flnl.config.resolvers import CONF
 from flnl.config.schema import Root
 from flnl.config.short_keys import without_declarations
 from flnl.core.errors import UserError

@@ -16,9 +16,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from flnl.compare.runs import Row
+from flnl.config.folders import CONF
 from flnl.config.identity import flatten
 from flnl.config.registry import recorded_name
-from flnl.config.resolvers import CONF
 
 GROUPS = ("method", "dataset", "partition", "noise", "model", "protocol")
 """The groups, in the order in which a name lists them."""

@@ -12,10 +12,13 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from flnl.config.resolvers import CONF
+from flnl.config.folders import CONF
+from flnl.config.resolvers import register_resolvers
 from flnl.config.short_keys import DECLARATIONS, connect, shortened
 from flnl.config.written import texts
 from flnl.core.errors import UserError
+
+register_resolvers()
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from flnl.config.resolvers import CONF
+from flnl.config.folders import CONF
 from flnl.config.schema import NO_GROUPS
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from omegaconf import DictConfig, Node, OmegaConf
 
 from flnl.config import given
-from flnl.config.folders import CONF as CONF
 from flnl.config.short_keys import shortest
 from flnl.core.errors import UserError
 
@@ -77,6 +76,3 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("protocol", _protocol, replace=True)
     OmegaConf.register_new_resolver("first_stage", _first_stage, replace=True)
     OmegaConf.register_new_resolver("noise_rate", _noise_rate, replace=True)
-
-
-register_resolvers()

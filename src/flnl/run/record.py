@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from flnl.config.resolvers import CONF
+from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.state import RoundResult
 from flnl.storage import lines

@@ -25,8 +25,9 @@ from hydra.version import setbase
 from omegaconf import DictConfig
 
 from flnl.cli import explain, overrides
-from flnl.config import compose, resolvers
+from flnl.config import compose
 from flnl.config.check import check_config
+from flnl.config.folders import CONF
 from flnl.config.identity import NOT_OF_THE_KEY
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
@@ -135,7 +136,7 @@ def launch(
         return True
     setbase("1.3")
     GlobalHydra.instance().clear()
-    hydra = Hydra.create_main_hydra2("listed", create_config_search_path(str(resolvers.CONF)))
+    hydra = Hydra.create_main_hydra2("listed", create_config_search_path(str(CONF)))
     try:
         composed = hydra.compose_config(
             "config",

@@ -23,8 +23,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict
 
 from flnl.cli import explain
-from flnl.config import resolvers
 from flnl.config.check import check_config, check_machine
+from flnl.config.folders import CONF
 from flnl.config.short_keys import connect
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
@@ -207,7 +207,7 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
     HydraConfig.instance().set_config(copy.deepcopy(composed))  # so that files of the search path are seen
     seen: set[object] = set()
     for number, job in enumerate(jobs):
-        groups = frozenset(w for w in job if (resolvers.CONF / w.split("=")[0].split("@")[0]).is_dir())
+        groups = frozenset(w for w in job if (CONF / w.split("=")[0].split("@")[0]).is_dir())
         if {*job, groups} <= seen:
             continue
         seen |= {*job, groups}

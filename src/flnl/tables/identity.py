@@ -25,8 +25,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli import explain
-from flnl.config import compose, identity, resolvers, schema, short_keys
+from flnl.config import compose, identity, schema, short_keys
 from flnl.config import identity as identities
+from flnl.config.folders import CONF
 from flnl.config.registry import stored_name
 from flnl.core.errors import UserError
 from flnl.numerics.cohort import cohort_size
@@ -141,7 +142,7 @@ class Identities:
 
 def _is_choice(override: str) -> bool:
     """Whether an override chooses a file of a group."""
-    return (resolvers.CONF / override.lstrip("+~").split("=")[0].split("@")[0]).is_dir()
+    return (CONF / override.lstrip("+~").split("=")[0].split("@")[0]).is_dir()
 
 
 def _sized(dataset: Mapping[str, Any]) -> str:
@@ -188,8 +189,8 @@ def trainings(plain: Mapping[str, Any]) -> int:
 
 def _digest() -> str:
     """A digest of everything besides the overrides that a key depends on."""
-    skipped = {resolvers.CONF / folder for folder in schema.NO_GROUPS}
-    files = sorted(path for path in resolvers.CONF.rglob("*.yaml") if path.parent not in skipped)
+    skipped = {CONF / folder for folder in schema.NO_GROUPS}
+    files = sorted(path for path in CONF.rglob("*.yaml") if path.parent not in skipped)
     digest = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
     package = Path(identities.__file__).parents[1]
     code = sorted((*package.glob("config/*.py"), *package.glob("data/noise/*.py"), Path(__file__)))

@@ -16,7 +16,7 @@ from annotated_types import MinLen
 from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from flnl.config.resolvers import CONF
+from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.ranges import PositiveCount, Seed
 from flnl.tables.scaling import Scaling

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from flnl.config import compose, resolvers
+from flnl.config import compose
+from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.execution import as_list
 from flnl.engine.executors.processes import python_path
@@ -186,5 +187,5 @@ print(ray.is_initialized())
 @pytest.mark.slow
 def test_a_ray_of_its_own_listens_to_this_machine_alone_and_ends_with_it() -> None:
     pytest.importorskip("ray")
-    found = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=resolvers.CONF.parent)
+    found = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=CONF.parent)
     assert found.stdout.split() == ["['127.0.0.1']", "False"], found.stderr

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.config import compose, resolvers
+from flnl.config import compose
+from flnl.config.folders import CONF
 from flnl.config.schema import Training
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask
 from flnl.core.payload import Params, Payload, is_running_statistic
@@ -276,7 +277,7 @@ def test_running_statistics_are_averaged_and_never_moved():
         torch.testing.assert_close(ours[-1].state.server.params[name], start + 2 * step_of_fedavg)
 
 
-MODELS = sorted(path.stem for path in (resolvers.CONF / "model").glob("*.yaml"))
+MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("model", MODELS)
