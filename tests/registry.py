@@ -818,7 +818,8 @@ REGISTRY += (
     Entry(
         "fedrn_with_batch_norm_on_unequal_clients",
         (
-            *("method=fedrn", "method.neighbours=3", "method.alpha=0", *NORMED, *CHOOSING),
+            *("method=fedrn", "method/batch=reliable_samples", "method.neighbours=3", "method.alpha=0"),
+            *(*NORMED, *CHOOSING),
             *("partition=fedcorr", "partition.alpha=1.0", "train.lr_decay=0.9"),
         ),
         FEDRN,
