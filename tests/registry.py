@@ -818,7 +818,7 @@ REGISTRY += (
         "fednoro_and_fedprox_on_unequal_clients",
         (
             *("method=fednoro", "method/local=[fednoro,fedprox]", "method.distance=flat_l2", *SPLIT),
-            *("partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2"),
+            *("method/aggregator=distance_aware", "partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2"),
         ),
         _fednoro(terms=" + fedprox"),
         ASSESSED,
@@ -851,7 +851,8 @@ REGISTRY += (
     Entry(
         "fedrn_with_batch_norm_on_unequal_clients",
         (
-            *("method=fedrn", "method.neighbours=3", "method.alpha=0", *NORMED, *CHOOSING),
+            *("method=fedrn", "method/batch=reliable_samples", "method.neighbours=3", "method.alpha=0"),
+            *(*NORMED, *CHOOSING),
             *("partition=fedcorr", "partition.alpha=1.0", "train.lr_decay=0.9"),
         ),
         FEDRN,
