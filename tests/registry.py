@@ -818,7 +818,7 @@ REGISTRY += (
         "fednoro_and_fedprox_on_unequal_clients",
         (
             *("method=fednoro", "method/local=[fednoro,fedprox]", "method.distance=flat_l2", *SPLIT),
-            *("method/aggregator=distance_aware", "partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2"),
+            *("partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2"),
         ),
         _fednoro(terms=" + fedprox"),
         ASSESSED,
