@@ -312,7 +312,7 @@ REGISTRY: tuple[Entry, ...] = (
         "feddiv_withdrawn",
         (
             *("method=feddiv", "method.filter_init=blobs", "method.var_agg=squared_share", "method.guard=false"),
-            *("method.sort_components=false", "method.loss=ce", "method.pcs=cached", "method.pcs_start=1"),
+            *("method.sort_components=false", "method.loss=ce_of_softmax", "method.pcs=cached", "method.pcs_start=1"),
             *("method.bias_samples=confident", "method.inference_augment=true", "method.relabel_persist=true"),
             *TWO_STAGES,
         ),
@@ -322,7 +322,10 @@ REGISTRY: tuple[Entry, ...] = (
     Entry("feddiv_with_batch_norm", ("method=feddiv", *NORMED, *TWO_STAGES), _feddiv(), WARMED),
     Entry(
         "feddiv_on_unequal_clients",
-        ("method=feddiv", "partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2", *TWO_STAGES),
+        (
+            *("method=feddiv", "method.loss=ce", "method.loss_norm=none"),
+            *("partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2", *TWO_STAGES),
+        ),
         _feddiv(),
         WARMED,
     ),
@@ -363,7 +366,14 @@ REGISTRY: tuple[Entry, ...] = (
     ),
     Entry(
         "fedes_of_drops",
-        ("method=fedes", "method.quality=fair_qhat", "eval.benchmark=0.2", *NORMED, *PRETRAINED),
+        (
+            "method=fedes",
+            "method.quality=fair_qhat",
+            "method.cop_norm=none",
+            "eval.benchmark=0.2",
+            *NORMED,
+            *PRETRAINED,
+        ),
         _fedes(),
         ASSESSED,
     ),

@@ -173,7 +173,10 @@ def test_a_value_set_in_a_program_reaches_its_part() -> None:
 
 def test_the_loss_of_fedcorr_is_not_that_of_another_methods_part() -> None:
     words = ["method=fedcorr", "method/exchange=[lid,noise_filter]", "method/batch=reselection"]
-    plain = compose.resolved(compose.load([*words, "method.loss=ce_of_softmax", "method.inference_augment=true"]))
+    others = ["method.exchange.noise_filter.loss=ce"]
+    plain = compose.resolved(
+        compose.load([*words, *others, "method.loss=ce_of_softmax", "method.inference_augment=true"])
+    )
     method = plain["method"]
     for part in (method["exchange"]["lid"], method["corrector"]):
         assert (part["loss"], part["inference_augment"]) == ("ce_of_softmax", True)

@@ -33,7 +33,7 @@ def test_every_file_of_the_configuration_with_its_first_comment(said: Commands) 
     ("group", "first"),
     [
         ("noise", "noise=asymmetric"),
-        ("method", "method=co_teaching"),
+        ("method", "method=arfl"),
         ("method/local", "method/local=co_teaching"),
         ("batch", "method/batch=mixup"),
         ("experiment", "experiment=comparison/digits_dirichlet"),

@@ -246,7 +246,7 @@ def test_a_cell_that_makes_no_run_is_named(command: Tables, tmp_path: Path) -> N
 def test_every_table_is_listed_with_what_it_lacks(command: Tables) -> None:
     lines = command("list").out.splitlines()
     assert len(lines) == 30
-    assert "RoFL" in next(line for line in lines if line.startswith("fedcorr_2 "))
+    assert "JointOpt" in next(line for line in lines if line.startswith("fedcorr_2 "))
 
 
 @pytest.mark.parametrize("verb", ["--help", "list", pytest.param("plan fedpeer_3", marks=pytest.mark.slow)])
