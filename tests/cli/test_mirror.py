@@ -213,7 +213,7 @@ def steps(file: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_rows_outlive_a_killed_run_and_nothing_is_written_into_the_home(
     number: int, launch: Launch, tmp_path: Path
 ) -> None:

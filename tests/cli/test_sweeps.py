@@ -283,6 +283,7 @@ def test_a_stop_reaches_jobs_in_parallel_which_save_and_go_on(command: Command, 
     assert f"going on after round {reached}" in again.err
 
 
+@pytest.mark.slow
 def test_jobs_whose_sweep_was_killed_save_and_end(launch: Launch, tmp_path: Path) -> None:
     words = [*FEDAVG, "seed=1,2", "rounds=100000", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1"]
     running = launch(*words)

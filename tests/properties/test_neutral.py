@@ -266,7 +266,7 @@ def test_otherwise_it_is_another_method(case: str, references: References, tmp_p
     assert difference(other.state.server.params, plain.state.server.params) is not None
 
 
-FAST_SWITCHES = 3
+FAST_SWITCHES = 2
 """As many switches of each method are tried every time, the others every night."""
 
 SMALL = ("method=fedcorr", "method.T1=2", "method.T2=2", "method.T3=1", "method.theta=0.15", "noise.rho=0.6")

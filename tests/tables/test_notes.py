@@ -63,7 +63,7 @@ def test_what_the_paper_leaves_open_has_its_value() -> None:
         notes.unstated(("train.momentum",), {"A": [(here, there)]})
 
 
-@pytest.mark.parametrize("name", ["fedpeer_1", "flr_3"])
+@pytest.mark.parametrize("name", [pytest.param("fedpeer_1", marks=pytest.mark.slow), "flr_3"])
 def test_what_papers_leave_open_are_settings_that_their_runs_have(name: str, tmp_path: Path) -> None:
     """A slip in a key would be a note that is never seen."""
     table = load.table(name)

@@ -86,6 +86,7 @@ def test_so_do_three(references: References, tmp_path: Path, handed: list[int]) 
         assert set(handed) == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_so_do_those_that_inherit_nothing(references: References, tmp_path: Path, handed: list[int]) -> None:
     words = BY_NAME["fedcorr_with_batch_norm"].words
     with assembled(words, tmp_path / "run") as one, crew_of(one.evaluator.network, 2, "spawn") as spawned:
