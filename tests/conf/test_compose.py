@@ -14,7 +14,6 @@ from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
 
-CONF = CONF
 FILES = sorted(CONF.rglob("*.yaml"))
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 LISTS = ("local", "exchange")
@@ -186,6 +185,15 @@ KEYS = {
 def test_names_that_scripts_rely_on_exist(chosen: tuple[str, ...]) -> None:
     found = set(sections(compose.resolved(compose.load(chosen))))
     assert set(KEYS[chosen].split()) <= found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_debugging_takes_a_round_a_stage_and_sends_nothing(method: str) -> None:
+    """A stage that a new method brings is short, too, and the file's values outside of its groups count."""
+    plain = compose.resolved(compose.load([f"method={method}", "debug=fast"]))
+    stages = [stage for stage in plain["method"]["stages"].values() if stage]
+    assert {stage.get("rounds", stage.get("passes")) for stage in stages} <= {1}
+    assert (plain["rounds"], plain["wandb"]["mode"]) == (1, "disabled")
 
 
 def sections(node: Any, prefix: str = "") -> Iterator[str]:
