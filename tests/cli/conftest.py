@@ -60,7 +60,9 @@ class Zygote:
 
     def __init__(self) -> None:
         environment = {
-            **os.environ,
+            **{
+                name: value for name, value in os.environ.items() if name != "HYDRA_FULL_ERROR"
+            },  # of whichever test began
             "PYTHONPATH": str(ROOT / "src"),
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",

@@ -50,7 +50,7 @@ def test_from_the_command_line_alone_it_is_the_same_run(name: str, tmp_path: Pat
 def test_the_exit_code_of_a_mistake(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     said = launch("noise.rho=2", cwd=tmp_path / "here").wait()
-    assert (said.code, said.out) == (2, "")
+    assert (said.code, said.out) == (2, ""), said.err
     assert said.err == "error: noise.rho=2: must be less than or equal to 1\n"
     assert not list((tmp_path / "here").iterdir())
 

@@ -21,8 +21,8 @@ PATIENCE = 240.0
 COMMAND = """\
 import sys
 from pathlib import Path
-from flnl.tables import __main__, read
-read.TABLES, read.SCALES, read.CONF = Path("table").resolve(), Path("scale").resolve(), Path("conf").resolve()
+from flnl.tables import __main__, load
+load.TABLES, load.SCALES, load.CONF = Path("table").resolve(), Path("scale").resolve(), Path("conf").resolve()
 __main__.main()
 """
 WORDS = ("dataset=digits", "protocol=digits", *TINY, "rounds=40", "checkpoint.every=1")
