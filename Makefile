@@ -34,7 +34,7 @@ reproduce-tables: $(STAMP) ## the papers' tables, ours beside theirs: make repro
 card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"
 	@$(RUN) -m flnl card $(ARGS)
 
-test: $(STAMP) ## the tests, in about fifteen minutes on two cores
+test: $(STAMP) ## the tests, in under twelve minutes on two quiet cores
 	@$(RUN) -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: $(STAMP) ## every test, in under an hour

@@ -23,6 +23,7 @@ from omegaconf import DictConfig
 from flnl.cli import guard, overrides
 from flnl.config import compose, schema
 from flnl.config.check import check_config, check_machine, check_read
+from flnl.config.short_keys import connect
 from flnl.run import opening
 from tests.cli.conftest import Command, Said
 from tests.registry import TINY
@@ -153,6 +154,7 @@ def assembled(words: Sequence[str], composed: DictConfig, word: str | None) -> S
         cfg = copy.deepcopy(composed)
         if word is not None:
             ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides([word]), cfg)
+        connect(cfg, words)
         check_config(cfg)
         check_machine(cfg)
         check_read(cfg, words)

@@ -68,9 +68,10 @@ def claim(cfg: DictConfig, overrides: Sequence[str], job: Path | None) -> Claim:
         raise UserError(shortened(cfg, str(error))) from None
     _refuse_rounds(cfg, overrides, method)
     if not method.length(1):
-        raise UserError(
-            f"method={method.name} has no round to run: set rounds, or the lengths of its stages, above zero"
-        )
+        stages = plain["method"]["stages"]
+        lengths = [f"method.stages.{s}.{unit}" for s in stages for unit in ("passes", "rounds") if unit in stages[s]]
+        keys = " or ".join(["rounds", *lengths] if len(lengths) == 1 else lengths)
+        raise UserError(shortened(cfg, f"method={method.name} has no round to run: set {keys} above zero"))
     folder, decision = open_folder(
         output=cfg.output, output_root=cfg.output_root, resume=cfg.resume, key=key, plain=plain, job=job
     )
