@@ -80,7 +80,7 @@ MISTAKES = {
     "method.T2=null": "method.T2",
     "method.mixup=no": "method.mixup",
     "method.correction=off": "method.correction",
-    "method.T1=0 method.T2=0 method.T3=0": "rounds",
+    "method.T1=0 method.T2=0 method.T3=0": "set method.T1 or method.T2 or method.T3 above zero",
     "method.mixup_stages=[4]": "stages=[4])) acts in stage 4, but method=fedcorr has stages 1 to 3",
     "method=fedavg method/batch=mixup method.batch.stages=[2]": "method.batch (Mixup(",
     "method=fedprox method/local=[cross_entropy] method.mu=0.5": "method/local=[cross_entropy] is without fedprox",
