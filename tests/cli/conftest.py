@@ -59,10 +59,9 @@ class Zygote:
     """The process that forks runs; see ``tests.cli.zygote``."""
 
     def __init__(self) -> None:
+        inherited = {name: value for name, value in os.environ.items() if name != "HYDRA_FULL_ERROR"}  # a test's own
         environment = {
-            **{
-                name: value for name, value in os.environ.items() if name != "HYDRA_FULL_ERROR"
-            },  # of whichever test began
+            **inherited,
             "PYTHONPATH": str(ROOT / "src"),
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
