@@ -1,4 +1,4 @@
-"""On a real GPU: what the CPU's tests cannot see. Everything here is skipped where torch finds none."""
+"""What the CPU's tests cannot see, on a GPU or on the simulated one (``tests/simulated_gpu``)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,13 +25,10 @@ from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.proximal import Proximal
 from tests.properties.runs import assembled, difference, run
-from tests.registry import BY_NAME, REGISTRY, Entry
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
+from tests.registry import BY_NAME, Entry, others_slow
 
 TRAINING = Training(lr=0.05, momentum=0.5, weight_decay=0.001, batch_size=5, epochs=2, lr_decay=1.0)
 SIZES = (40, 37, 40, 31, 44)
-ON_GPU = ("device=cuda",)
 TERMS: dict[str, LossTerm] = {"cross_entropy": CrossEntropy()}
 CROPPED = Transform(size=(12, 12), mean=(0.4,) * 3, std=(0.2,) * 3, padding=2, flip=True)
 
@@ -72,10 +69,10 @@ def close(one: Sequence[ClientResult], other: Sequence[ClientResult], tolerance:
 
 
 @pytest.mark.parametrize("stack", [0, 5])
-def test_the_device_computes_what_the_cpu_computes(stack: int) -> None:
+def test_the_device_computes_what_the_cpu_computes(stack: int, gpu: str) -> None:
     """In float64, so that a wrong layout, crop or draw is not taken for rounding."""
     found = []
-    for device in ("cpu", "cuda"):
+    for device in ("cpu", gpu):
         net = network(device, 64)
         executor: Any = Stacked(net, stack, 1.0, False) if stack else Sequential(net)
         found.append(results(executor, job(batch=Mixup(1.0, True, None)), tasks(net)))
@@ -83,18 +80,30 @@ def test_the_device_computes_what_the_cpu_computes(stack: int) -> None:
     close(found[0], found[1], 1e-8)
 
 
-@pytest.mark.parametrize("entry", [e for e in REGISTRY if "dropout" not in e.name], ids=str)
-def test_a_method_is_the_same_run_to_rounding(entry: Entry, tmp_path: Path) -> None:
-    """Whole runs in double precision; dropout draws from the device's own generator."""
-    found = []
-    for device in ("cpu", "cuda"):
-        words = [*entry.words, f"device={device}", "precision=64", "executor=auto", "executor.stacked.graphs=auto"]
-        with assembled([w for w in words if w != "executor=sequential"], tmp_path / device) as parts:
-            found.append(parts.results())
-    for one, other in zip(*found, strict=True):
+@pytest.mark.parametrize("stack", [0, 5], ids=["sequential", "stacked"])
+@pytest.mark.parametrize("entry", others_slow(), ids=str)
+def test_a_method_is_the_same_run(
+    entry: Entry, stack: int, tmp_path: Path, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole runs in double precision, to the bit on the simulated GPU; stacks record their steps."""
+    if "dropout" in entry.name:
+        pytest.skip("dropout draws from the device's own generator")
+    monkeypatch.setattr("flnl.engine.stacked.graph.LEAST", 2)  # three batches make an epoch here
+    monkeypatch.setattr(Stacked, "_fewest", 1)  # on the CPU, too
+    words = [word for word in entry.words if not word.startswith(("executor", "precision"))]
+    runs = []
+    for device in ("cpu", gpu):
+        with assembled(words, tmp_path / device, "precision=64", f"device={device}") as parts:
+            net = parts.evaluator.network
+            runs.append(parts.results(executor=Stacked(net, 5, 1.0) if stack else Sequential(net)))
+    for one, other in zip(*runs, strict=True):
         assert one.cohort == other.cohort
         for name, tensor in one.state.server.params.items():
-            torch.testing.assert_close(other.state.server.params[name].cpu(), tensor.cpu(), rtol=1e-6, atol=1e-8)
+            there = other.state.server.params[name].cpu()
+            if gpu == "sim":
+                assert torch.equal(there, tensor), (one.state.round, name)
+            else:
+                torch.testing.assert_close(there, tensor, rtol=1e-6, atol=1e-8)
 
 
 # ---------------------------------------------------------------------------------------------- inside of the step
@@ -113,46 +122,46 @@ class Looking(LossTerm):
 
 
 @pytest.mark.parametrize(("precision", "dtype", "last"), [("bf16", torch.bfloat16, True), (32, torch.float32, False)])
-def test_precision_and_layout_reach_the_step(precision: int | str, dtype: torch.dtype, last: bool) -> None:
+def test_precision_and_layout_reach_the_step(precision: int | str, dtype: torch.dtype, last: bool, gpu: str) -> None:
     """Channels last is auto's layout in bf16 alone; parameters stay in float32."""
-    net, seen = network("cuda", precision), list[Any]()
+    net, seen = network(gpu, precision), list[Any]()
     found = results(Sequential(net), job(terms={**TERMS, "looking": Looking(seen)}), tasks(net)[:1])
-    assert {(kind, device.type, way) for kind, device, way in seen} == {(dtype, "cuda", last)}
+    assert {(kind, device.type, way) for kind, device, way in seen} == {(dtype, gpu, last)}
     assert all(p.dtype in (torch.float32, torch.int64) for p in (found[0].params or {}).values())
 
 
-def test_images_lie_on_the_device_as_bytes() -> None:
-    net, given = network("cuda"), None
+def test_images_lie_on_the_device_as_bytes(gpu: str) -> None:
+    net, memory = network(gpu), torch.get_device_module(gpu).memory_allocated
     given = tasks(net)
     results(Sequential(net), job(), given)
     held = net.here(given[0].samples.images)
     assert isinstance(held, TensorImages)
-    assert (held.pixels.dtype, held.pixels.device.type) == (torch.uint8, "cuda")
-    before = torch.cuda.memory_allocated()
+    assert (held.pixels.dtype, held.pixels.device.type) == (torch.uint8, gpu)
+    before = memory()
     assert net.here(given[0].samples.images) is held
-    assert torch.cuda.memory_allocated() == before
+    assert memory() == before
 
 
-def test_evaluation_is_computed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, devices = network("cuda"), set[str]()
+def test_evaluation_is_computed_on_the_device(gpu: str) -> None:
+    net, devices = network(gpu), set[str]()
     net.module.register_forward_pre_hook(lambda _, given: devices.add(given[0].device.type))
     logits = net.logits(tasks(net)[0].samples)
-    assert (devices, logits.device.type) == ({"cuda"}, "cpu")
+    assert (devices, logits.device.type) == ({gpu}, "cpu")
 
 
 @pytest.mark.parametrize("stack", [0, 5])
-def test_an_epoch_waits_for_nothing(stack: int) -> None:
+def test_an_epoch_waits_for_nothing(stack: int, gpu: str) -> None:
     """Torch's own watch: from the second visit on, when all is in place, no step synchronises."""
-    net = network("cuda")
+    net, library = network(gpu), torch.get_device_module(gpu)
     executor: Any = Stacked(net, stack, 1.0, False) if stack else Sequential(net)
     results(executor, job(), tasks(net))
-    torch.cuda.synchronize()
+    library.synchronize()
     original = net.autocast
     modes: list[int] = []
 
     def watching() -> Any:  # the forward pass of every step begins here
-        modes.append(torch.cuda.get_sync_debug_mode())
-        torch.cuda.set_sync_debug_mode("error")
+        modes.append(library.get_sync_debug_mode())
+        library.set_sync_debug_mode("error")
         return original()
 
     net.autocast = watching
@@ -160,7 +169,7 @@ def test_an_epoch_waits_for_nothing(stack: int) -> None:
         with pytest.raises(RuntimeError, match="synchroniz"):  # what comes after the last step waits for it
             results(executor, job(training=replace(TRAINING, epochs=1)), tasks(net)[:1] if not stack else tasks(net))
     finally:
-        torch.cuda.set_sync_debug_mode("default")
+        library.set_sync_debug_mode("default")
     steps = len(modes)
     assert steps >= (8 if not stack else 6)
 
@@ -174,20 +183,21 @@ def test_an_epoch_waits_for_nothing(stack: int) -> None:
     "parts", [{}, {"batch": Mixup(1.0, True, None)}, {"terms": {**TERMS, "near": Proximal(0.1, "squared_half")}}]
 )
 def test_graphs_give_the_bits_of_the_steps_that_they_record(
-    precision: int | str, sizes: tuple[int, ...], parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    precision: int | str, sizes: tuple[int, ...], parts: dict[str, Any], gpu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over three rounds, the first of which records and the others replay."""
     found, replays = [], [0]
-    replay = torch.cuda.CUDAGraph.replay
+    kind = torch.get_device_module(gpu).CUDAGraph
+    replay = kind.replay
 
     def counted(graph: Any) -> None:
         replays[0] += 1
         replay(graph)
 
-    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
+    monkeypatch.setattr(kind, "replay", counted)
     for least in (1000, 4):
         monkeypatch.setattr("flnl.engine.stacked.graph.LEAST", least)
-        net = network("cuda", precision)
+        net = network(gpu, precision)
         executor, own = Stacked(net, 5, 1.0, True), []
         for number in range(3):
             own.append([r.params for r in results(executor, job(**parts), tasks(net, sizes, number))])
@@ -197,7 +207,7 @@ def test_graphs_give_the_bits_of_the_steps_that_they_record(
     assert replays[0] > 20
 
 
-def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_that_cannot_be_recorded_runs_as_it_is(gpu: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is seen before anything is recorded; the device works on."""
 
     @dataclass(frozen=True)
@@ -205,7 +215,7 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog: pytest.LogCaptureF
         def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
             return step.logits.square().mean() * torch.ones(3).to(step.logits.device).mean(), state
 
-    net = network("cuda")
+    net = network(gpu)
     work = job(terms={**TERMS, "copies": Copies()})
     many = results(Stacked(net, 5, 1.0, True), work, tasks(net))
     assert "without a CUDA graph" in caplog.text
@@ -216,18 +226,18 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedcorr", "flr"])
-def test_a_run_repeats_its_bits(name: str, tmp_path: Path) -> None:
+def test_a_run_repeats_its_bits(name: str, tmp_path: Path, gpu: str) -> None:
     words = [w for w in BY_NAME[name].words if not w.startswith("executor=")]
-    one, other = (run(words, tmp_path / folder, *ON_GPU) for folder in ("one", "other"))
+    one, other = (run(words, tmp_path / folder, f"device={gpu}") for folder in ("one", "other"))
     assert difference(one.state, other.state) is None
     assert one.lines == other.lines
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedcorr", "flr"])
-def test_a_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
+def test_a_run_goes_on_to_the_bit(name: str, tmp_path: Path, gpu: str) -> None:
     """Graphs are recorded anew, and steps come out as they would have."""
     words = [w for w in BY_NAME[name].words if not w.startswith("executor=")]
-    whole = run(words, tmp_path / "whole", *ON_GPU)
-    run(words, tmp_path / "cut", *ON_GPU, "max_rounds=2")
-    again = run(words, tmp_path / "cut", *ON_GPU, f"resume={tmp_path / 'cut'}")
+    whole = run(words, tmp_path / "whole", f"device={gpu}")
+    run(words, tmp_path / "cut", f"device={gpu}", "max_rounds=2")
+    again = run(words, tmp_path / "cut", f"device={gpu}", f"resume={tmp_path / 'cut'}")
     assert difference(again.state, whole.state) is None

@@ -49,7 +49,8 @@ class Pull(LossTerm):
         if state is not None:
             return state
         start = {name: p.clone() for name, p in task.broadcast.params.items()}
-        return {"last": start, "seen": torch.zeros(len(task.samples)), "visits": 0}
+        device = next(iter(start.values())).device
+        return {"last": start, "seen": torch.zeros(len(task.samples), device=device), "visits": 0}
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         far = torch.stack([(p - state["last"][name]).square().sum() for name, p in step.params.items()]).sum()

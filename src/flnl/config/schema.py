@@ -6,8 +6,23 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from annotated_types import Interval, MinLen
+from pydantic import AfterValidator
 
 from flnl.core.ranges import Count, Neutral, NonNegative, PathText, Positive, PositiveCount, PositiveShare, Seed
+
+
+def _is_device(kind: str) -> str:
+    if kind in ("auto", "cpu", "cuda"):
+        return kind
+    import torch  # not needed to check what everybody uses
+
+    if kind != torch._C._get_privateuse1_backend_name() or not hasattr(torch, kind):
+        raise ValueError("must be auto, cpu or cuda, or an accelerator that a package has registered with torch")
+    return kind
+
+
+Device = Annotated[str, AfterValidator(_is_device)]
+"""Where networks are trained: ``auto``, or a kind of device; besides torch's own, one that extends it (PrivateUse1)."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +85,7 @@ class Root:
     output: PathText | None
     output_root: PathText
     cache: PathText
-    device: Literal["auto", "cpu", "cuda"]
+    device: Device
     precision: Literal[32, 64, "bf16"]
     threads: Annotated[int, Interval(ge=1, le=1024)]
     memory_format: Literal["auto", "contiguous", "channels_last"]

@@ -90,7 +90,8 @@ class Payload:
 
 def all_finite(params: Params) -> bool:
     """Whether no floating-point entry is NaN or infinite."""
-    return all(bool(torch.isfinite(p).all()) for p in params.values() if p.is_floating_point())
+    flags = [torch.isfinite(p).all() for p in params.values() if p.is_floating_point()]
+    return not flags or bool(torch.stack(flags).all())  # one wait for the device
 
 
 def is_running_statistic(name: str) -> bool:

@@ -47,9 +47,10 @@ def torch_seed(seed: int, purpose: str, *indices: int) -> int:
 def torch_seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's generators of the CPU and of ``device`` inside the block; restore their states afterwards."""
     generators = [torch.default_generator]
-    if device.type == "cuda":
-        torch.cuda.init()
-        generators.append(torch.cuda.default_generators[device.index or 0])
+    if device.type != "cpu":
+        accelerator = torch.get_device_module(device)
+        accelerator.init()
+        generators.append(accelerator.default_generators[device.index or 0])
     before = [generator.get_state() for generator in generators]
     try:
         for generator in generators:

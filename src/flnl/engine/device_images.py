@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def _room(device: torch.device) -> int:
     """Half of the device's free memory, in bytes; the rest is left for training."""
-    return torch.cuda.mem_get_info(device)[0] // 2
+    free, _ = torch.get_device_module(device).mem_get_info(device)
+    return int(free) // 2
 
 
 class Resident:

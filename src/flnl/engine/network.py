@@ -23,7 +23,7 @@ from flnl.core.messages import Broadcast, ClientTask, Samples
 from flnl.core.model import RunModel
 from flnl.core.payload import Params
 from flnl.core.step import LOGITS, ForwardPasses
-from flnl.core.streams import torch_seed
+from flnl.core.streams import torch_seed, torch_seeded
 from flnl.data.transforms import Augmentation, Transform
 from flnl.engine.device_images import Resident
 from flnl.models import outputs as by_name
@@ -42,19 +42,23 @@ def fabric_for(device: str, precision: int | str) -> Fabric:
     """The process's Fabric.
 
     Raises:
-        UserError: if ``device`` is cuda and there is no GPU.
+        UserError: if there is no such device.
     """
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device != "cpu" and not torch.get_device_module(device).is_available():
+        kind = "GPU" if device == "cuda" else "such device"
         raise UserError(
-            "device=cuda, but torch finds no GPU here: use device=cpu, or device=auto to take what there is"
+            f"device={device}, but torch finds no {kind} here: use device=cpu, or device=auto to take what there is"
         )
-    accelerator = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
-    if accelerator == "cuda":  # make runs reproducible to the bit, as they are on the CPU
+    if device != "cpu":  # make runs reproducible to the bit, as they are on the CPU
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
+        # Nothing here reads memory that was not written, so filling it costs time for nothing.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no stub
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.allow_tf32 = False  # precision=32 means 32
-    return Fabric(accelerator=accelerator, devices=1, precision=cast(Any, PRECISIONS[precision]))
+    return Fabric(accelerator=device, devices=1, precision=cast(Any, PRECISIONS[precision]))
 
 
 def laid_out(module: nn.Module, fabric: Fabric, layout: Layout) -> torch.memory_format:
@@ -304,7 +308,6 @@ def initial_params(module: Callable[[], nn.Module], seed: int) -> tuple[nn.Modul
 
     Torch's global random state is left unchanged.
     """
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(torch_seed(seed, "initialisation"))
+    with torch_seeded(torch_seed(seed, "initialisation"), torch.device("cpu")):
         built = module()
     return built, {name: tensor.detach().clone() for name, tensor in built.state_dict().items()}

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -203,8 +204,7 @@ def load(path: Path, device: torch.device = CPU) -> Checkpoint:
     if digest != expected:
         raise DamagedError("its checksum does not match")
     try:
-        place = {f"cuda:{i}": str(device) for i in range(16)}
-        checkpoint = decode(torch.load(path, weights_only=True, map_location=place))
+        checkpoint = decode(torch.load(path, weights_only=True, map_location=partial(_placed, device)))
     except Exception as error:
         raise UserError(
             f"{path} is intact, but this version cannot read it ({error}): use the commit named in its result.json, or "
@@ -212,6 +212,11 @@ def load(path: Path, device: torch.device = CPU) -> Checkpoint:
         ) from error
     assert isinstance(checkpoint, Checkpoint), "checkpoint files hold a Checkpoint"
     return checkpoint
+
+
+def _placed(device: torch.device, storage: Any, location: str) -> Any:
+    """What of a file was on the CPU stays there, whatever was on any other device goes to ``device``."""
+    return storage if location == "cpu" else storage.to(device=device)
 
 
 def newest(folder: Path, device: torch.device = CPU, recorded: int = 0) -> Checkpoint | None:

@@ -38,7 +38,7 @@ def estimate(plan: Plan, *, gpu: bool) -> Estimate:
     measured = 0
     for key, record in plan.records.items():
         seconds, done = record.get("wall_time_s") or 0.0, record.get("participations") or 0
-        if seconds and done and ("cuda" in str(record.get("device"))) == gpu:
+        if seconds and done and ((record.get("device") or "cpu") != "cpu") == gpu:
             measured += 1
             identity = plan.runs[key].identity
             for kind in _kinds(identity):

@@ -19,12 +19,14 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import torch
 
+from flnl.core.errors import UserError
 from flnl.core.images import Images
 from flnl.core.payload import Params
 from flnl.core.ranges import PositiveCount
@@ -36,6 +38,9 @@ from flnl.engine.executors.worker_context import Inner, Recipe, Workbench
 from flnl.engine.network import Network
 
 Start = Literal["fork", "spawn"]
+
+WORKER_BYTES = 2 * 2**30
+"""Memory of a GPU to expect for each worker: its context, its copy of the images, and the training of one client."""
 
 
 def usable_cores() -> int:
@@ -57,6 +62,12 @@ def best_start() -> Start:
     return "fork" if safe else "spawn"
 
 
+def that_fit(device: torch.device) -> int:
+    """How many workers fit ``device`` by ``WORKER_BYTES``, of the memory that is free now; at least one."""
+    free, _ = torch.get_device_module(device).mem_get_info(device)
+    return max(1, int(free) // WORKER_BYTES)
+
+
 def python_path() -> str:
     """A ``PYTHONPATH`` that gives another Python process this one's import path."""
     return os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
@@ -66,20 +77,47 @@ def python_path() -> str:
 class Processes(Crewed):
     """Clients in worker processes. ``inner`` is the executor that each worker runs on its network.
 
-    ``workers=null`` starts as many workers as the usable cores allow if each has this process's number of threads.
+    ``workers=null`` starts as many workers as the usable cores allow if each has this process's number of threads; on
+    a GPU, at most as many as fit its free memory.
     """
 
     workers: PositiveCount | None
     start: Literal["auto", "fork", "spawn"]
 
+    def __post_init__(self) -> None:
+        """Check the settings against the device.
+
+        Raises:
+            UserError: if workers that use a GPU are to be forked.
+        """
+        super().__post_init__()
+        if self.start == "fork" and self._on_accelerator:
+            raise UserError(
+                f"executor.start=fork, but device={self.network.device.type}: a forked process cannot use the GPU; use "
+                "executor.start=spawn"
+            )
+
+    @property
+    def _on_accelerator(self) -> bool:
+        return self.network.device.type != "cpu"
+
     @property
     def count(self) -> int:
         """Maximum number of workers."""
-        return self.workers or max(1, usable_cores() // torch.get_num_threads())
+        if self.workers is not None:
+            return self.workers
+        cores = max(1, usable_cores() // torch.get_num_threads())
+        return min(cores, self._that_fit) if self._on_accelerator else cores
+
+    @cached_property
+    def _that_fit(self) -> int:
+        return that_fit(self.network.device)
 
     @property
     def _start(self) -> Start:
-        return best_start() if self.start == "auto" else self.start
+        if self.start == "auto":
+            return "spawn" if self._on_accelerator else best_start()
+        return self.start
 
     def open(self, images: Sequence[Images], params: Params) -> Crew:
         """Create workers, each of which starts when it gets its first piece of work."""

@@ -1,12 +1,14 @@
 """Trains many clients at once in this process, as one network; jobs that cannot be stacked run client by client."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar, cast
 
+import torch
 from annotated_types import Ge, Interval, MultipleOf
 
 from flnl.core.errors import UserError
@@ -17,7 +19,7 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.eligibility import clients_in, why_not
 from flnl.engine.stacked.errors import NotStackable
-from flnl.engine.stacked.graph import CudaGraph, Graphs
+from flnl.engine.stacked.graph import Graphs, Recorder, can_record
 from flnl.engine.stacked.network import stacked
 from flnl.engine.stacked.training import train
 
@@ -27,8 +29,10 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 GIB = 2**30
-MEMORY = {"cpu": 1.0, "cuda": 16.0}
-"""Default memory limit of a stack in GiB, by kind of device."""
+CPU_MEMORY, GPU_MEMORY = 1.0, 16.0
+"""Default memory limit of a stack in GiB, on a CPU and on a GPU."""
+GPU_SHARE = 0.75
+"""Maximum fraction of a GPU's memory that the default limit takes."""
 POOLED = 0.25
 """Fraction of this memory that a stack's images may take."""
 Few = Annotated[int, Interval(ge=1, lt=BLOCK)]
@@ -44,7 +48,7 @@ class Stacked(Executor):
 
     network: Network
     stack: Few | Blocks  # maximum number of clients in a stack
-    memory: Positive | None  # GiB that a stack may take; None for the default in ``MEMORY``
+    memory: Positive | None  # GiB that a stack may take; None for the default
     graphs: Literal["auto"] | bool = "auto"  # record steps as CUDA graphs; early run records lack this field
     _logged: set[str] = field(default_factory=set, repr=False, compare=False)
 
@@ -54,7 +58,7 @@ class Stacked(Executor):
         Raises:
             UserError: if ``graphs`` is true on a CPU.
         """
-        if self.graphs is True and self.network.device.type != "cuda":
+        if self.graphs is True and not can_record(self.network.device):
             raise UserError(
                 "executor.graphs=true, but this run is on a CPU and CUDA graphs need a GPU: use executor.graphs=auto"
             )
@@ -76,15 +80,24 @@ class Stacked(Executor):
         """The effective settings."""
         return {"stack": self.stack, "memory": self._memory, "graphs": self.graphs}
 
-    @property
+    @cached_property
     def _memory(self) -> float:
-        return MEMORY[self.network.device.type] if self.memory is None else self.memory
+        if self.memory is not None:
+            return self.memory
+        device = self.network.device
+        if device.type == "cpu":
+            return CPU_MEMORY
+        _, total = torch.get_device_module(device).mem_get_info(device)
+        room = math.floor(GPU_SHARE * int(total) / GIB * 10) / 10
+        if room < GPU_MEMORY:
+            log.info("executor.memory=%g GiB: %.0f %% of what %s has", room, 100 * GPU_SHARE, device)
+        return min(GPU_MEMORY, room)
 
     @cached_property
     def _graphs(self) -> Graphs:
         """The CUDA graphs of this network, kept from round to round."""
-        wanted = self.network.device.type == "cuda" and self.graphs is not False
-        return Graphs(CudaGraph if wanted else None, self._log_eager)
+        wanted = self.graphs is not False and can_record(self.network.device)
+        return Graphs(Recorder(self.network.device) if wanted else None, self._log_eager)
 
     def _results(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> Iterator[T]:
         """The result of each task, in order; computed a stack at a time, or lazily one by one."""

@@ -18,9 +18,20 @@ class Sgd(torch.optim.SGD):
     """
 
     def __init__(
-        self, parameters: Iterable[Tensor], training: Training, momenta: Mapping[Tensor, Tensor] | None = None
+        self,
+        parameters: Iterable[Tensor],
+        training: Training,
+        momenta: Mapping[Tensor, Tensor] | None = None,
+        rate: Tensor | None = None,
     ) -> None:
-        """Create the optimiser; ``momenta`` are the tensors to keep each parameter's momentum in (default: zeros)."""
+        """Create the optimiser.
+
+        Args:
+            parameters: what is trained.
+            training: learning rate, momentum and weight decay.
+            momenta: the tensors to keep each parameter's momentum in; None for zeros.
+            rate: scalar float32 tensor on the parameters' device to read the learning rate from at each step.
+        """
         super().__init__(parameters, training.lr, training.momentum, weight_decay=training.weight_decay, fused=True)
         self._parameters: list[Tensor] = self.param_groups[0]["params"]
         self._momenta: list[Tensor] = []
@@ -29,7 +40,7 @@ class Sgd(torch.optim.SGD):
             for parameter, momentum in zip(self._parameters, self._momenta, strict=True):
                 self.state[parameter]["momentum_buffer"] = momentum
         self._settings: dict[str, Any] = {
-            "lr": training.lr,
+            "lr": training.lr if rate is None else rate,
             "momentum": training.momentum,
             "weight_decay": training.weight_decay,
             "dampening": 0.0,

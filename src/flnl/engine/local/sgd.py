@@ -181,7 +181,11 @@ class LocalTraining:
         if fixed is not None:
             yield from (fixed[part.to(network.device, non_blocking=True)] for part in parts)
             return
-        held = samples.read_each(parts, augmented=True) if stored is None else (stored[part] for part in parts)
+        held = (
+            samples.read_each(parts, augmented=True)
+            if stored is None
+            else (stored.index_select(0, part.to(stored.device, non_blocking=True)) for part in parts)
+        )
         for images in held:
             height, width = images.shape[-2:]
             yield network.prepare(images, draws.crops(network.transform, len(images), (height, width)))

@@ -48,24 +48,50 @@ class Capture(Protocol):
         ...
 
 
-class CudaGraph:
-    """``torch.cuda.CUDAGraph`` with a separate memory pool, recorded on a side stream."""
+def can_record(device: torch.device) -> bool:
+    """Whether torch can record steps on this device."""
+    return device.type != "cpu" and hasattr(torch.get_device_module(device), "CUDAGraph")
 
-    def __init__(self) -> None:
-        self._graph, self._stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+
+class Recorder:
+    """Makes the graphs of one device. They share a side stream and a memory pool.
+
+    Sharing the pool is safe because graphs are replayed one at a time and their results are copied before the next.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._torch = torch.get_device_module(device)
+        self._stream, self._pool = self._torch.Stream(), self._torch.graph_pool_handle()
+
+    def __call__(self) -> CudaGraph:
+        """A new graph."""
+        return CudaGraph(self._torch, self._stream, self._pool)
+
+
+class CudaGraph:
+    """``torch.cuda.CUDAGraph``, recorded on a side stream.
+
+    ``library`` is ``torch.cuda``, or the module of another device.
+    """
+
+    def __init__(self, library: Any, stream: Any, pool: Any) -> None:
+        self._torch, self._stream, self._pool = library, stream, pool
+        self._graph = library.CUDAGraph()
 
     def warm(self, step: Callable[[], Tensor]) -> Tensor:
         """Run on the side stream, as torch requires for warm-up."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        current = self._torch.current_stream()
+        self._stream.wait_stream(current)
+        with self._torch.stream(self._stream):
             loss = step()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        loss.record_stream(torch.cuda.current_stream())
+        current.wait_stream(self._stream)
+        loss.record_stream(current)
         return loss
 
     def capture(self, step: Callable[[], Tensor]) -> Tensor:
         """Record the kernels without running them. Other threads may use the device meanwhile."""
-        with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
+        way = {"pool": self._pool, "stream": self._stream, "capture_error_mode": "thread_local"}
+        with self._torch.graph(self._graph, **way):
             return step()
 
     def replay(self) -> None:
@@ -89,7 +115,8 @@ class Constants:
         """The constants of a step."""
         job, sent = stepper.job, stepper.objective.tasks[0].broadcast
         rowwise = tuple(stepper.objective.rowwise)
-        return cls(job.terms, job.gradient, job.training, rowwise, sent.stage, sent.lengths)
+        training = job.training if stepper.rate is None else replace(job.training, lr=1.0)  # the tensor has the rate
+        return cls(job.terms, job.gradient, training, rowwise, sent.stage, sent.lengths)
 
 
 @dataclass(frozen=True)
@@ -136,7 +163,9 @@ class Graph:
         self._round = stepper.objective.tasks[0].broadcast.round
         self._asked: set[str] = set()
         self._capture, self._steps, self._recorded = capture, 0, False
-        self._view = View.of(stepper.many, stepper.job.training, view.members, _clone(view.kept), _clone(view.momenta))
+        self._rate = None if stepper.rate is None else stepper.rate.clone()
+        kept, momenta = _clone(view.kept), _clone(view.momenta)
+        self._view = View.of(stepper.many, stepper.job.training, view.members, kept, momenta, self._rate)
         given = Given.of(stepper.objective, view.members)
         self._given = None if given is None else given.copied()
         self._batch: Batch | None = None
@@ -157,6 +186,8 @@ class Graph:
     def take(self, stepper: Stepper, view: View) -> None:
         """Copy the clients of ``view`` in: the following steps train them."""
         _copy(self._view.everything(), view.everything())
+        if self._rate is not None and stepper.rate is not None:
+            _copy([self._rate], [stepper.rate])
         objective, given = replace(stepper.objective, asked=self._asked), Given.of(stepper.objective, view.members)
         if given is not None and self._given is not None:
             self._given.take(given)

@@ -85,6 +85,8 @@ def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts
                 leaves = [F.pad(t, [0, 0] * (t.dim() - 1) + [0, most - len(t)]) for t in leaves]
             if len({leaf.shape for leaf in leaves}) > 1:
                 raise NotStackable(f"tensors of a client differ in shape ({_named(path)})")
+            if len({leaf.device for leaf in leaves}) > 1:  # some from this round, some from storage
+                leaves = [leaf.to(device, non_blocking=True) for leaf in leaves]
             return put(torch.stack(list(leaves)).to(device, non_blocking=True), path)
         if isinstance(first, bool | int | float) and all(type(leaf) is type(first) for leaf in leaves):
             alone = len(leaves) == 1 and isinstance(first, float)

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from flnl.core.payload import Params
 from flnl.core.step import LOGITS
+from flnl.core.streams import torch_seeded
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.layers import KNOWN, Form, Layer
@@ -168,7 +169,7 @@ def _compared(network: Network) -> Stackable:
     inputs = torch.randn(shape, generator=draw, dtype=torch.float64).to(network.device)
     mode = module.training
     try:
-        with torch.random.fork_rng(devices=[network.device] if network.device.type == "cuda" else []):
+        with torch_seeded(0, network.device):
             for training in (True, False):
                 module.train(training)
                 many.module.train(training)

@@ -29,17 +29,36 @@ class View:
 
     @classmethod
     def of(
-        cls, many: StackedNetwork, training: Training, members: tuple[int, ...], kept: Params, momenta: Params
+        cls,
+        many: StackedNetwork,
+        training: Training,
+        members: tuple[int, ...],
+        kept: Params,
+        momenta: Params,
+        rate: Tensor | None,
     ) -> Self:
-        """Create the view of ``members``: a step updates ``kept`` and ``momenta`` in place."""
+        """Create the view of ``members``: a step updates ``kept`` and ``momenta`` in place.
+
+        ``rate`` is the learning rate as a tensor, None for the number in ``training``; see ``learning_rate``.
+        """
         tensors = {name: many.leaf(name, t).detach() for name, t in kept.items()}
         live = {name: tensors[name].requires_grad_() for name in many.trainable}
         leaves = {live[name]: many.leaf(name, momentum) for name, momentum in momenta.items()}
-        return cls(members, kept, momenta, tensors, live, Sgd(live.values(), training, leaves))
+        return cls(members, kept, momenta, tensors, live, Sgd(live.values(), training, leaves, rate))
 
     def everything(self) -> list[Tensor]:
         """All tensors that a step updates, in an order that is the same for views of equally many clients."""
         return [*self.kept.values(), *self.momenta.values()]
+
+
+def learning_rate(training: Training, network: Network) -> Tensor | None:
+    """The rate as a tensor on the network's device, so that recorded steps follow a rate that changes between rounds.
+
+    None on a CPU, where nothing is recorded, and in float64: the kernel reads such a rate as float32.
+    """
+    if network.device.type == "cpu" or network.dtype != torch.float32:
+        return None
+    return torch.tensor(training.lr, dtype=torch.float32).to(network.device, non_blocking=True)
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,7 @@ class Stepper:
     network: Network
     many: StackedNetwork
     objective: Objective
+    rate: Tensor | None = None  # the learning rate, where it is a tensor
 
     def __call__(self, view: View, batch: Batch) -> Tensor:
         """Update the members' tensors; return the losses before the step, [K] or rows [K, B]."""

@@ -22,7 +22,7 @@ from flnl.engine.stacked.network import StackedNetwork
 from flnl.engine.stacked.objective import Batch, Objective
 from flnl.engine.stacked.pool import Pool
 from flnl.engine.stacked.schedule import Run, ranked, runs
-from flnl.engine.stacked.step import Stepper, View, summed
+from flnl.engine.stacked.step import Stepper, View, learning_rate, summed
 
 
 def train(
@@ -94,7 +94,7 @@ class _Stack:
             with network.holding(task.broadcast.params):
                 states.append(job.states(network, task))
         self.objective = Objective(network, many, job.terms, job.gradient, tasks, states)
-        self.step = Stepper(job, network, many, self.objective)
+        self.step = Stepper(job, network, many, self.objective, learning_rate(job.training, network))
         self.pool = Pool(network, tasks, pooled)
         self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
         counts = [len(task.samples) for task in tasks]
@@ -278,7 +278,7 @@ class _Stack:
                 return {name: t[first:last] for name, t in tensors.items()}
             return {name: t.index_select(0, index) for name, t in tensors.items()}
 
-        view = View.of(self.many, self.job.training, members, part(self.kept), part(self.momenta))
+        view = View.of(self.many, self.job.training, members, part(self.kept), part(self.momenta), self.step.rate)
         if index is None:
             self.views[members] = view
         return view, index

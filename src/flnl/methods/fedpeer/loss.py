@@ -18,6 +18,7 @@ from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
 from flnl.core.step import Step
 from flnl.methods.fedpeer.exchange import LabelDistribution, OwnDistribution
+from flnl.parts.losses.targets import expected, of_labels
 
 FloorTerms = Literal["subtracted", "both"]
 
@@ -27,7 +28,9 @@ def peer_labels(distribution: Tensor, uniforms: Tensor) -> Tensor:
 
     ``uniforms`` [B] are in [0, 1). A class of share 0 is never drawn.
     """
-    cumulative = distribution.double().cumsum(0)
+    classes = torch.arange(len(distribution), device=distribution.device)
+    # float cumsum has no deterministic form on CUDA
+    cumulative = torch.where(classes <= classes[:, None], distribution.double(), 0.0).sum(1)
     return (uniforms.double()[:, None] >= cumulative / cumulative[-1]).sum(1)
 
 
@@ -46,7 +49,7 @@ def peer_loss(
     -log(p + floor), in the subtracted term or in ``both``; 0 gives the paper's loss.
     """
     fitted = _cross_entropy(logits, labels, prob_floor if floor_terms == "both" else 0.0)
-    return fitted - beta * _losses(logits, prob_floor).gather(1, peers[:, None])[:, 0]
+    return fitted - beta * of_labels(_losses(logits, prob_floor), peers)
 
 
 def cores_loss(
@@ -70,7 +73,7 @@ def _cross_entropy(logits: Tensor, labels: Tensor, floor: float) -> Tensor:
     if floor == 0:
         return F.cross_entropy(logits, labels, reduction="none")  # bit-identical to FedAvg's loss
     losses = _losses(logits, floor)
-    return losses.gather(1, labels[:, None])[:, 0] if labels.dim() == 1 else (losses * labels).sum(1)
+    return expected(losses, labels)
 
 
 def _losses(logits: Tensor, floor: float) -> Tensor:

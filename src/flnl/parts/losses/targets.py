@@ -1,5 +1,6 @@
 """Extends per-label losses to training targets: labels, or soft labels after mixing."""
 
+import torch
 from torch import Tensor
 
 
@@ -15,4 +16,13 @@ def expected(losses: Tensor, targets: Tensor) -> Tensor:
     """
     if targets.is_floating_point():
         return (targets * losses).sum(1)
-    return losses.gather(1, targets[:, None])[:, 0]
+    return of_labels(losses, targets)
+
+
+def of_labels(values: Tensor, labels: Tensor) -> Tensor:
+    """The entry of each row of ``values`` [B, K] at its label, int64 [B]: [B].
+
+    Its gradient is computed without ``scatter_add``, which in CUDA's deterministic mode waits for the device.
+    """
+    classes = torch.arange(values.shape[1], device=values.device)
+    return torch.where(labels[:, None] == classes, values, 0.0).sum(1)

@@ -1,0 +1,20 @@
+"""A simulated GPU: a device of torch, ``sim``, in host memory, on which code for CUDA is tested without a GPU.
+
+It is torch's extension device (PrivateUse1). The CPU's kernels compute on the same memory, so values equal the CPU's to
+the bit; what CUDA refuses is refused:
+
+- Tensors with dimensions must all be on the device; scalars of the CPU may take part, and indices of the CPU in
+  advanced indexing. A tensor that is written must be on the device. Generators of the CPU are refused.
+- New memory is filled with NaN and -1.
+- ``torch.sim.CUDAGraph`` records operations with their addresses and replays them. During a recording values mean
+  nothing, and reading a value, a mask, a shape that depends on values, or a copy to or from the host raise.
+- With deterministic algorithms, ``scatter_add`` of several dimensions copies from the host, and float ``cumsum`` warns.
+- Autocast has CUDA's lists of operations. Random operations draw from the device's own generator.
+- ``torch.sim.set_sync_debug_mode("error")`` raises where the host waits for the device; ``waits.counted`` counts.
+
+It cannot show: races between streams (everything is synchronous), speed, the order of CUDA's sums, sparse tensors,
+complex views, pinned memory, other generators than the default one, more than one device, and forked processes.
+
+``device.cpp`` is compiled once with g++ (``library``), into a cache outside the checkout; ``device`` registers it with
+torch, ``fabric`` with Lightning. Processes that a test starts get the device by ``site/sitecustomize.py``.
+"""

@@ -1,0 +1,199 @@
+"""Registers the simulated GPU with torch: ``torch.device("sim")``, and ``torch.sim`` with ``torch.cuda``'s names."""
+
+import contextlib
+import itertools
+import os
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tests.simulated_gpu import fabric
+from tests.simulated_gpu.library import load
+from tests.simulated_gpu.waits import Mode, Waits
+
+NAME = "sim"
+MEMORY = 8 * 2**30
+"""Bytes of memory that it says it has."""
+
+waits = Waits()
+"""What made the host wait; for all tests of the process."""
+
+_process = os.getpid()
+_installed = False
+
+
+class Stream:
+    """A stream; everything is synchronous, so it orders nothing."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
+        self.number, self.device = next(self._numbers), torch.device(NAME, 0)
+
+    def wait_stream(self, other: Any) -> None:
+        """Nothing is pending."""
+
+    def wait_event(self, event: Any) -> None:
+        """Nothing is pending."""
+
+    def synchronize(self) -> None:
+        """Nothing is pending."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event that has happened."""
+        return event or Event()
+
+    def query(self) -> bool:
+        """Whether all work is done."""
+        return True
+
+
+class Event:
+    """An event, which has always happened."""
+
+    def __init__(self, enable_timing: bool = False, **_: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        """Nothing is pending."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Nothing is pending."""
+
+    def synchronize(self) -> None:
+        """Nothing is pending."""
+
+    def elapsed_time(self, other: Any) -> float:
+        """Milliseconds; none."""
+        return 0.0
+
+
+class CUDAGraph:
+    """The operations between begin and end of a recording, repeated on the same memory."""
+
+    def __init__(self) -> None:
+        self.recording = load().Recording()
+        self.complete = False
+
+    def replay(self) -> None:
+        """Repeat the operations."""
+        assert self.complete, "Called CUDAGraph::replay without a preceding successful capture."
+        self.recording.replay()
+
+    def pool(self) -> Any:
+        """The identity of a memory pool."""
+        return (0, id(self))
+
+    def reset(self) -> None:
+        """Nothing is kept apart."""
+
+
+@contextlib.contextmanager
+def graph(cuda_graph: CUDAGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "") -> Iterator[None]:
+    """Record the operations of the block."""
+    cuda_graph.recording.begin()
+    try:
+        yield
+    finally:
+        cuda_graph.recording.end()
+        cuda_graph.complete = True
+
+
+@contextlib.contextmanager
+def use_stream(stream: Any) -> Iterator[Any]:
+    """``torch.cuda.stream``."""
+    yield stream
+
+
+def _generator() -> torch.Generator:
+    generator: torch.Generator = load().default_generator()
+    return generator
+
+
+def _module() -> types.ModuleType:
+    """``torch.sim``."""
+    library, device = load(), torch.device(NAME, 0)
+    properties = types.SimpleNamespace(
+        name="simulated GPU", total_memory=MEMORY, major=9, minor=0, multi_processor_count=1
+    )
+    modes: dict[Any, Mode] = {0: "default", 1: "warn", 2: "error"}
+    names: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "_is_in_bad_fork": lambda: os.getpid() != _process,
+        "_lazy_init": lambda: None,
+        "init": lambda: None,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "synchronize": lambda device=None: None,
+        "get_device_name": lambda device=None: properties.name,
+        "get_device_capability": lambda device=None: (properties.major, properties.minor),
+        "get_device_properties": lambda device=None: properties,
+        "is_bf16_supported": lambda *_, **__: True,
+        "mem_get_info": lambda device=None: (MEMORY - library.allocated(), MEMORY),
+        "memory_allocated": lambda device=None: library.allocated(),
+        "memory_reserved": lambda device=None: library.allocated(),
+        "max_memory_allocated": lambda device=None: library.peak(),
+        "reset_peak_memory_stats": lambda device=None: library.reset_peak(),
+        "empty_cache": lambda: None,
+        "default_generators": (_generator(),),
+        "get_rng_state": lambda device=device: _generator().get_state(),
+        "set_rng_state": lambda state, device=device: _generator().set_state(state),
+        "get_rng_state_all": lambda: [_generator().get_state()],
+        "set_rng_state_all": lambda states: _generator().set_state(states[0]),
+        "manual_seed": lambda seed: _generator().manual_seed(seed),
+        "manual_seed_all": lambda seed: _generator().manual_seed(seed),
+        "initial_seed": lambda: _generator().initial_seed(),
+        "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
+        "device": lambda device=None: contextlib.nullcontext(),
+        "device_of": lambda device=None: contextlib.nullcontext(),
+        "Stream": Stream,
+        "Event": Event,
+        "CUDAGraph": CUDAGraph,
+        "graph": graph,
+        "graph_pool_handle": lambda: (0, 1),
+        "stream": use_stream,
+        "current_stream": lambda device=None: Stream(),
+        "default_stream": lambda device=None: Stream(),
+        "is_current_stream_capturing": lambda: library.capturing(),
+        "set_sync_debug_mode": lambda mode: setattr(waits, "mode", modes.get(mode, mode)),
+        "get_sync_debug_mode": lambda: next(number for number, mode in modes.items() if mode == waits.mode),
+    }
+    module = types.ModuleType(f"torch.{NAME}")
+    vars(module).update(names)
+    return module
+
+
+def install() -> None:
+    """Make the device known in this process; a second call does nothing.
+
+    Raises:
+        UnavailableError: if it cannot be built here.
+    """
+    global _installed
+    if _installed:
+        return
+    library = load()
+    torch.utils.rename_privateuse1_backend(NAME)
+    library.hooks()
+    library.poison(True)
+    torch._register_device_module(NAME, _module())
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    library.listen(waits)
+    fabric.register(NAME)
+    _accept_streams()
+    _installed = True
+
+
+def _accept_streams() -> None:
+    """Let ``Tensor.record_stream`` take this device's streams, which torch does not know."""
+    original = torch.Tensor.record_stream
+
+    def record_stream(self: torch.Tensor, stream: Any) -> None:
+        if not isinstance(stream, Stream):
+            original(self, stream)
+
+    torch.Tensor.record_stream = record_stream  # type: ignore[method-assign, assignment]
