@@ -64,7 +64,7 @@ MISTAKES = {
     "threads=100000": "threads=100000: must be less",
     "train.batch_size=99999999999999999999": "train.batch_size",
     "device=cuda:3": "device=cuda:3: must be auto, cpu or cuda",
-    "device=mps": "device=mps: must be 'auto', 'cpu' or 'cuda'",
+    "device=mps": "device=mps: must be auto, cpu or cuda, or an accelerator that a package has registered with torch",
     "precision=bf16-mixed": "precision=bf16-mixed: must be 32, 64 or 'bf16'",
     "wandb.project=''": "wandb.project",
     # a method's values, by the key that was typed

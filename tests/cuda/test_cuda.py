@@ -10,12 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from flnl.config.schema import Training
+from flnl.core.errors import UserError
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Samples
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
+from flnl.engine.executors import processes
+from flnl.engine.executors.processes import Processes
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
@@ -26,6 +29,7 @@ from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.proximal import Proximal
 from tests.properties.runs import assembled, difference, run
 from tests.registry import BY_NAME, Entry, others_slow
+from tests.simulated_gpu import device
 
 TRAINING = Training(lr=0.05, momentum=0.5, weight_decay=0.001, batch_size=5, epochs=2, lr_decay=1.0)
 SIZES = (40, 37, 40, 31, 44)
@@ -72,11 +76,11 @@ def close(one: Sequence[ClientResult], other: Sequence[ClientResult], tolerance:
 def test_the_device_computes_what_the_cpu_computes(stack: int, gpu: str) -> None:
     """In float64, so that a wrong layout, crop or draw is not taken for rounding."""
     found = []
-    for device in ("cpu", gpu):
-        net = network(device, 64)
+    for kind in ("cpu", gpu):
+        net = network(kind, 64)
         executor: Any = Stacked(net, stack, 1.0, False) if stack else Sequential(net)
         found.append(results(executor, job(batch=Mixup(1.0, True, None)), tasks(net)))
-        assert next(iter((found[-1][0].params or {}).values())).device.type == device
+        assert next(iter((found[-1][0].params or {}).values())).device.type == kind
     close(found[0], found[1], 1e-8)
 
 
@@ -92,15 +96,15 @@ def test_a_method_is_the_same_run(
     monkeypatch.setattr(Stacked, "_fewest", 1)  # on the CPU, too
     words = [word for word in entry.words if not word.startswith(("executor", "precision"))]
     runs = []
-    for device in ("cpu", gpu):
-        with assembled(words, tmp_path / device, "precision=64", f"device={device}") as parts:
+    for kind in ("cpu", gpu):
+        with assembled(words, tmp_path / kind, "precision=64", f"device={kind}") as parts:
             net = parts.evaluator.network
             runs.append(parts.results(executor=Stacked(net, 5, 1.0) if stack else Sequential(net)))
     for one, other in zip(*runs, strict=True):
         assert one.cohort == other.cohort
         for name, tensor in one.state.server.params.items():
             there = other.state.server.params[name].cpu()
-            if gpu == "sim":
+            if gpu == device.NAME:
                 assert torch.equal(there, tensor), (one.state.round, name)
             else:
                 torch.testing.assert_close(there, tensor, rtol=1e-6, atol=1e-8)
@@ -126,7 +130,7 @@ def test_precision_and_layout_reach_the_step(precision: int | str, dtype: torch.
     """Channels last is auto's layout in bf16 alone; parameters stay in float32."""
     net, seen = network(gpu, precision), list[Any]()
     found = results(Sequential(net), job(terms={**TERMS, "looking": Looking(seen)}), tasks(net)[:1])
-    assert {(kind, device.type, way) for kind, device, way in seen} == {(dtype, gpu, last)}
+    assert {(kind, there.type, way) for kind, there, way in seen} == {(dtype, gpu, last)}
     assert all(p.dtype in (torch.float32, torch.int64) for p in (found[0].params or {}).values())
 
 
@@ -167,11 +171,11 @@ def test_an_epoch_waits_for_nothing(stack: int, gpu: str) -> None:
     net.autocast = watching
     try:
         with pytest.raises(RuntimeError, match="synchroniz"):  # what comes after the last step waits for it
-            results(executor, job(training=replace(TRAINING, epochs=1)), tasks(net)[:1] if not stack else tasks(net))
+            results(executor, job(training=replace(TRAINING, epochs=2)), tasks(net)[:1] if not stack else tasks(net))
     finally:
         library.set_sync_debug_mode("default")
     steps = len(modes)
-    assert steps >= (8 if not stack else 6)
+    assert steps >= (16 if not stack else 12)  # of two epochs
 
 
 # ---------------------------------------------------------------------------------------------------------- graphs
@@ -207,6 +211,31 @@ def test_graphs_give_the_bits_of_the_steps_that_they_record(
     assert replays[0] > 20
 
 
+@pytest.mark.parametrize("precision", [32, 64])
+def test_graphs_follow_a_learning_rate_that_changes(precision: int, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 one graph serves all rounds; in float64, whose kernel takes the rate as a number, each records."""
+    kind, made = torch.get_device_module(gpu).CUDAGraph, [0]
+    create = kind.__init__
+
+    def counted(graph: Any, *args: Any) -> None:
+        made[0] += 1
+        create(graph, *args)
+
+    monkeypatch.setattr(kind, "__init__", counted)
+    runs = []
+    for least in (1000, 4):
+        monkeypatch.setattr("flnl.engine.stacked.graph.LEAST", least)
+        net = network(gpu, precision)
+        executor, own = Stacked(net, 5, 1.0, True), []
+        for number, rate in enumerate((0.05, 0.02, 0.01)):
+            work = job(training=replace(TRAINING, lr=rate))
+            own.append([r.params for r in results(executor, work, tasks(net, (40,) * 5, number))])
+        runs.append(own)
+    assert difference(runs[0], runs[1]) is None
+    assert difference(runs[1][1], runs[1][2]) is not None
+    assert made[0] == (1 if precision == 32 else 3)
+
+
 def test_a_step_that_cannot_be_recorded_runs_as_it_is(gpu: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is seen before anything is recorded; the device works on."""
 
@@ -220,6 +249,56 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_is(gpu: str, caplog: pytest.L
     many = results(Stacked(net, 5, 1.0, True), work, tasks(net))
     assert "without a CUDA graph" in caplog.text
     close(many, results(Stacked(net, 5, 1.0, False), work, tasks(net)), 0.0)
+
+
+# -------------------------------------------------------------------------------------------------------- executors
+
+
+def test_a_worker_on_the_gpu_is_not_forked(gpu: str) -> None:
+    net = network(gpu)
+    with pytest.raises(UserError, match=f"executor.start=fork, but device={gpu}.*executor.start=spawn"):
+        Processes(net, Sequential, 2, "fork")
+    assert Processes(net, Sequential, 2, "auto").settings()["start"] == "spawn"
+
+
+def test_workers_fit_the_memory_of_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, library = network(gpu), torch.get_device_module(gpu)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 16)
+    for free, count in ((7 * 2**30, 3), (2**20, 1), (80 * 2**30, 16)):
+        monkeypatch.setattr(library, "mem_get_info", lambda _, free=free: (free, 80 * 2**30))
+        assert Processes(net, Sequential, None, "auto").count == count
+        assert Processes(net, Sequential, 5, "auto").count == 5
+
+
+@pytest.mark.parametrize(("total", "limit"), [(80, 16.0), (8, 6.0)])
+def test_a_stack_takes_no_more_than_three_quarters_of_the_gpu(
+    total: int, limit: float, gpu: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = network(gpu)
+    monkeypatch.setattr(torch.get_device_module(gpu), "mem_get_info", lambda _: (2**20, total * 2**30))
+    with caplog.at_level("INFO"):
+        assert Stacked(net, 5, None).settings()["memory"] == limit
+    assert ("executor.memory=6 GiB" in caplog.text) == (limit == 6.0)
+    assert Stacked(net, 5, 30.0).settings()["memory"] == 30.0
+
+
+@pytest.mark.slow
+def test_processes_on_the_gpu_give_the_bits_of_one_process(
+    gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers are started as new processes, which have the device, too."""
+    if gpu == device.NAME:
+        monkeypatch.setenv("FLNL_SIMULATED_GPU", "1")
+        monkeypatch.syspath_prepend(str(device.SITE))
+    words = [word for word in BY_NAME["feddyn"].words if not word.startswith("executor=")]
+    one = run(words, tmp_path / "one", f"device={gpu}", "executor=sequential")
+    two = run(words, tmp_path / "two", f"device={gpu}", "executor=processes", "executor.workers=2")
+    assert difference(one.state, two.state) is None
+
+
+def test_no_such_device_is_refused() -> None:
+    with pytest.raises(UserError, match="device=xpu, but torch finds no such device here: use device=cpu"):
+        fabric_for("xpu", 32)
 
 
 # ------------------------------------------------------------------------------------------------------- whole runs

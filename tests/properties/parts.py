@@ -130,7 +130,8 @@ class ClassCentres(LossTerm):
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
         features = network.logits(task.samples, output=FEATURES)
         change = (features - network.received(task, output=FEATURES)).square().mean()
-        return {**state, "moved": torch.stack([state["moved"][0] + change, change.new_tensor(fit.lr)])}
+        moved = state["moved"][0] + change
+        return {**state, "moved": torch.stack([moved, torch.full_like(moved, fit.lr)])}
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Judge(Exchange):
         models = torch.stack([_flat(result.params) for result in gathered.results])
         far = (models - models.mean(0)).square().sum(1)
         trust = state["trust"].clone()
-        trust[[result.client for result in gathered.results]] = 1 / (1 + far)
+        trust[[result.client for result in gathered.results]] = (1 / (1 + far)).cpu()
         return {**state, "trust": trust}
 
     def receive(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:

@@ -5,6 +5,7 @@ import itertools
 import os
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from tests.simulated_gpu.waits import Mode, Waits
 NAME = "sim"
 MEMORY = 8 * 2**30
 """Bytes of memory that it says it has."""
+
+SITE = Path(__file__).with_name("site")
+"""With this folder on its path and FLNL_SIMULATED_GPU=1 in its environment, a new process has the device."""
 
 waits = Waits()
 """What made the host wait; for all tests of the process."""

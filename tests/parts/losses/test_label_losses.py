@@ -23,6 +23,7 @@ from flnl.parts.losses.entropy_minimization import EntropyMinimization
 from flnl.parts.losses.generalized_cross_entropy import GeneralizedCrossEntropy
 from flnl.parts.losses.label_smoothing import LabelSmoothing
 from flnl.parts.losses.symmetric_cross_entropy import SymmetricCrossEntropy
+from flnl.parts.losses.targets import of_labels
 from flnl.parts.losses.temperature_scaling import TemperatureScaling
 from tests.toys import step
 from tests.vectors.vectors import LABEL_NOISE, entries, label_noise
@@ -403,3 +404,13 @@ def test_every_vector_of_these_losses_is_asserted():
     ours = [n for n in entries(LABEL_NOISE) if n.startswith(("ls_", "nls_", "em_", "ts_", "gce_", "sce_", "mixup"))]
     assert len(ours) == 17
     assert [name for name in ours if f'"{name}"' not in text] == []
+
+
+def test_a_saturated_sample_has_the_loss_and_the_gradient_of_its_label():
+    """The entries of the other classes are infinite; they are left out, not multiplied by 0."""
+    values = torch.tensor([[0.5, math.inf, -math.inf], [math.nan, 2.0, math.inf]], requires_grad=True)
+    picked = of_labels(values, torch.tensor([0, 1]))
+    picked.sum().backward()
+    assert picked.tolist() == [0.5, 2.0]
+    assert values.grad is not None
+    assert values.grad.tolist() == [[1, 0, 0], [0, 1, 0]]

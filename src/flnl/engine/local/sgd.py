@@ -137,7 +137,9 @@ class LocalTraining:
         for epoch in range(self.training.epochs):
             selected = self.batch.select(network, task, epoch)
             order = draws.order(None if selected is None else selected.positions)
-            labels = held if selected is None or selected.labels is None else selected.labels.to(network.device)
+            labels = held
+            if selected is not None and selected.labels is not None:
+                labels = selected.labels.to(network.device, non_blocking=True)
             sizes = batch_sizes(len(order), size, join_last_of_one=network.has_batch_norm)
             together = list(chunks(sizes, network.together(size)))
             parts = order.split([sum(chunk) for chunk in together])

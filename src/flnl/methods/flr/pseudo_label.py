@@ -115,8 +115,11 @@ def mixed_pair(target: Tensor, partner: Tensor, share: float | Tensor) -> Tensor
 
     It is compared with the prediction on the mixed input; the averages use predictions on the unmixed inputs.
     """
-    share = torch.as_tensor(share, dtype=target.dtype, device=target.device)
-    share = share[:, None] if share.dim() == 1 else share
+    if isinstance(share, Tensor):
+        share = share.to(target.device, target.dtype, non_blocking=True)
+        share = share[:, None] if share.dim() == 1 else share
+    else:
+        share = target.new_full((), share)
     return share * target + (1 - share) * partner
 
 

@@ -1,0 +1,97 @@
+"""From a visit's second epoch on the host never waits for the device, whatever the method."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.local import sgd
+from flnl.engine.local.batching import Draws
+from flnl.engine.stacked import training
+from tests.properties.runs import assembled
+from tests.registry import BY_NAME, Entry, others_slow
+
+
+@contextmanager
+def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Torch's warnings about waiting, from the second order of batches that a visit draws to its last step.
+
+    What comes before, such as a rule's look at the client's outputs, may wait.
+    """
+    heard: list[str] = []
+    drawn: list[Draws] = []
+    order, alone, together = Draws.order, sgd.LocalTraining._train, training._Stack.train
+    mean = sgd.mean_over_steps
+
+    def next_order(self: Draws, chosen: Any) -> Any:
+        result = order(self, chosen)
+        if any(self is one for one in drawn):
+            library.set_sync_debug_mode("warn")
+        drawn.append(self)
+        return result
+
+    def ended() -> None:
+        library.set_sync_debug_mode("default")
+        drawn.clear()
+
+    def train_one(*args: Any) -> Any:
+        try:
+            return alone(*args)
+        finally:
+            ended()
+
+    def train_many(*args: Any) -> Any:
+        try:
+            return together(*args)
+        finally:
+            ended()
+
+    def mean_at_the_end(losses: Any) -> float:
+        ended()
+        return mean(losses)
+
+    monkeypatch.setattr(Draws, "order", next_order)
+    monkeypatch.setattr(sgd.LocalTraining, "_train", train_one)
+    monkeypatch.setattr(sgd, "mean_over_steps", mean_at_the_end)
+    monkeypatch.setattr(training._Stack, "train", train_many)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield heard
+    heard += [str(w.message) for w in caught if "synchroniz" in str(w.message)]
+
+
+@pytest.mark.parametrize("stack", [0, 5], ids=["sequential", "stacked"])
+@pytest.mark.parametrize("entry", others_slow(), ids=str)
+def test_a_method_waits_for_nothing(
+    entry: Entry, stack: int, tmp_path: Path, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = torch.get_device_module(gpu)
+    with assembled(entry.words, tmp_path / "run", f"device={gpu}") as parts:
+        net = parts.evaluator.network
+        executor: Any = Stacked(net, 5, 1.0, False) if stack else Sequential(net)
+        with later_epochs(library, monkeypatch) as heard:
+            parts.results(executor=executor)
+    assert not set(heard)
+
+
+def test_what_waits_is_heard(gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = torch.get_device_module(gpu)
+    number = torch.zeros(1, device=gpu)
+    backward = sgd.backward
+
+    def looks(loss: Any) -> None:
+        backward(loss)
+        number.item()
+
+    monkeypatch.setattr(sgd, "backward", looks)
+    with assembled(BY_NAME["fedavg"].words, tmp_path / "run", f"device={gpu}") as parts:
+        executor = Sequential(parts.evaluator.network)
+        with later_epochs(library, monkeypatch) as heard:
+            parts.results(executor=executor)
+    assert heard
