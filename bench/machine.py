@@ -7,9 +7,9 @@ import platform
 import subprocess
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 
 from bench.ways import PEERS_PYTHON, ROOT
+from flnl.doctor.surroundings import processor
 
 OURS = ("torch", "torchvision", "lightning", "numpy")
 PEERS = ("flwr", "ray", "pfl", "fluke-fl", "torch")
@@ -33,7 +33,7 @@ def machine() -> Machine:
     """Describe the current machine."""
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
-        cpu=_cpu(),
+        cpu=processor(),
         cores=len(os.sched_getaffinity(0)),
         memory_gib=pages * size / 2**30,
         load=os.getloadavg(),
@@ -42,14 +42,6 @@ def machine() -> Machine:
         peers=_peers(),
         commit=_commit(),
     )
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _peers() -> str:

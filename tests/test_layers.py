@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compare", "run"),
     ("sweep",),
     ("list", "main", "predict", "tables", "tune"),
+    ("doctor",),
     (DOOR,),
 )
 """Rooms from the lowest layer up. A room imports from lower layers alone: rooms of one layer do not know each other."""

@@ -13,6 +13,7 @@ from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local import sgd
 from flnl.engine.local.batching import Draws
+from flnl.engine.local.lightning import backward, mean_over_steps
 from flnl.engine.stacked import training
 from tests.properties.runs import assembled
 from tests.registry import BY_NAME, Entry, others_slow
@@ -27,7 +28,6 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     heard: list[str] = []
     drawn: list[Draws] = []
     order, alone, together = Draws.order, sgd.LocalTraining._train, training._Stack.train
-    mean = sgd.mean_over_steps
 
     def next_order(self: Draws, chosen: Any) -> Any:
         result = order(self, chosen)
@@ -54,7 +54,7 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
 
     def mean_at_the_end(losses: Any) -> float:
         ended()
-        return mean(losses)
+        return mean_over_steps(losses)
 
     monkeypatch.setattr(Draws, "order", next_order)
     monkeypatch.setattr(sgd.LocalTraining, "_train", train_one)
@@ -83,7 +83,6 @@ def test_a_method_waits_for_nothing(
 def test_what_waits_is_heard(gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = torch.get_device_module(gpu)
     number = torch.zeros(1, device=gpu)
-    backward = sgd.backward
 
     def looks(loss: Any) -> None:
         backward(loss)

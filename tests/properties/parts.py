@@ -19,6 +19,7 @@ from flnl.core.parts import Aggregator, BatchRule, Exchange, GradientTransform, 
 from flnl.core.payload import Params, Payload
 from flnl.core.step import FEATURES, FIRST, SECOND, Step
 from flnl.numerics.averaging import WeightedSum, divided, summed
+from flnl.parts.losses.targets import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,11 @@ class PeerNetworks(LossTerm):
         return torch.from_numpy(rng.normal(size=(size, 1, 1, 1)))
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        losses = [F.cross_entropy(step.outputs[name], step.labels, reduction="none") for name in (FIRST, SECOND)]
+        losses = [cross_entropy(step.outputs[name], step.labels) for name in (FIRST, SECOND)]
         ranks = [loss.detach().argsort(stable=True).argsort(stable=True) for loss in losses]
         easy = [(rank < (len(rank) + 1) // 2).to(losses[0].dtype) for rank in ranks]
         total = (losses[0] * easy[1]).mean() + (losses[1] * easy[0]).mean()
-        noisy = step.inputs + 0.1 * step.draw.to(step.inputs)
+        noisy = step.inputs + 0.1 * step.draw.to(step.inputs, non_blocking=True)
         opinion = step.output(SECOND, noisy, frozen=True).softmax(1)
         first = step.output(FIRST, noisy) if self.again else step.output(FIRST)
         return total + (first.softmax(1) - opinion).square().mean(), state
@@ -124,7 +125,7 @@ class ClassCentres(LossTerm):
         return {"centres": rows.T @ features / rows.sum(0).clamp_min(1)[:, None], "moved": moved}
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        centres = state["centres"].to(step.logits)
+        centres = state["centres"].to(step.logits, non_blocking=True)
         return self.strength * (step.output(FEATURES) - centres[step.labels]).square().sum(1), state
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:

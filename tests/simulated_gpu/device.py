@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import backend_registration
 
 from tests.simulated_gpu import fabric
 from tests.simulated_gpu.library import load
@@ -181,11 +182,11 @@ def install() -> None:
     if _installed:
         return
     library = load()
-    torch.utils.rename_privateuse1_backend(NAME)
+    backend_registration.rename_privateuse1_backend(NAME)
     library.hooks()
     library.poison(True)
     torch._register_device_module(NAME, _module())
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     library.listen(waits)
     fabric.register(NAME)
     _accept_streams()

@@ -4,9 +4,10 @@ from typing import Any
 
 import torch
 from lightning.fabric import connector
-from lightning.fabric.accelerators import ACCELERATOR_REGISTRY, Accelerator
+from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
+from lightning.fabric.accelerators.accelerator import Accelerator
 from lightning.fabric.plugins.precision import MixedPrecision
-from lightning.fabric.strategies import SingleDeviceStrategy
+from lightning.fabric.strategies.single_device import SingleDeviceStrategy
 
 
 def register(name: str) -> None:

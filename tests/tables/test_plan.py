@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flnl.core.errors import UserError
+from flnl.storage.paces import Pace, Paces
 from flnl.sweep.ledger import Job, Ledger
 from flnl.tables.cost import Estimate, estimate
 from flnl.tables.failed_jobs import failed_jobs, remember
@@ -285,6 +286,30 @@ def test_an_estimate_counts_passes_and_goes_by_the_nearest_runs_that_were_measur
     guess = estimate(plan(tmp_path, tables), gpu=True)
     assert guess == Estimate(pytest.approx(4 * (125 + 140 + 28 + 140 + 28)), 5, 2, 0, 1)  # type: ignore[arg-type]
     assert estimate(plan(tmp_path, tables), gpu=False).measured == 1
+
+
+def test_what_has_never_run_is_estimated_by_the_doctors_times(tmp_path: Path) -> None:
+    """A pass took it 2 s with batches of 10 and 1 s with 20; GPUs, other networks and other data do not count."""
+    tables = table(noisy(0.4), noisy(0.4, "train.batch_size=20"), noisy(0.4, "train.batch_size=40"), rows=(FEDAVG,))
+    found = plan(tmp_path, tables)
+    first = next(iter(found.runs.values())).identity
+    kind = first.dataset, first.model
+    doctor = Paces(
+        (
+            Pace(*kind, 10, "a processor", False, 2.0),
+            Pace(*kind, 20, "a processor", False, 1.0),
+            Pace(*kind, 10, "a GPU", True, 0.1),
+            Pace(first.dataset, "another", 10, "a processor", False, 100.0),
+            Pace("another", first.model, 10, "a processor", False, 100.0),
+        )
+    )
+    guess = estimate(found, gpu=False, doctor=doctor)
+    assert guess == Estimate(pytest.approx(140 * (2.0 + 1.0 + 1.5)), 3, 0, 0, 0, 3)  # type: ignore[arg-type]
+    assert estimate(found, gpu=True, doctor=doctor).seconds == pytest.approx(3 * 14.0)
+    # What has run here says more.
+    finish(found, next(iter(found.runs.values())), wall_time_s=1120.0, participations=560, metrics={"best": 0.5})
+    guess = estimate(plan(tmp_path, tables), gpu=False, doctor=doctor)
+    assert guess == Estimate(pytest.approx(2 * 140 * 8.0), 2, 2, 0, 1, 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

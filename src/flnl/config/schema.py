@@ -102,8 +102,8 @@ class Root:
     wandb: Wandb
 
 
-NO_GROUPS = ("table", "scale")
-"""Folders of ``conf/`` that say nothing of a single run: ``flnl.tables`` reads them."""
+NO_GROUPS = ("table", "scale", "doctor")
+"""Folders of ``conf/`` that say nothing of a single run: ``flnl.tables`` and ``flnl.doctor`` read them."""
 
 GROUPS = ("protocol", "dataset", "partition", "noise", "model", "method", "executor")
 

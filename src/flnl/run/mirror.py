@@ -39,9 +39,7 @@ class Mirror:
     @classmethod
     def open(cls, settings: Wandb, folder: Path, key: str, config: Mapping[str, Any], **names: Any) -> Mirror:
         """Start the mirror of the run in ``folder``; ``names`` are W&B's group, job type, name and tags."""
-        mode: str = settings.mode
-        if mode == "auto":
-            mode = MODES.get(os.environ.get("WANDB_MODE", ""), "online" if _has_key() else "offline")
+        mode = effective_mode(settings.mode)
         if mode == "disabled":
             return cls(None, mode)
         try:
@@ -145,6 +143,13 @@ def _start(
 
 _assigned: set[str] = set()
 """Folders assigned by earlier runs of this process, which a new run may replace."""
+
+
+def effective_mode(mode: str) -> str:
+    """What ``wandb.mode`` means here: ``auto`` is ``WANDB_MODE``, or else online if there is a key, or else offline."""
+    if mode != "auto":
+        return mode
+    return MODES.get(os.environ.get("WANDB_MODE", ""), "online" if _has_key() else "offline")
 
 
 def _has_key() -> bool:

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flnl.cli import guard
+from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
+from flnl.storage.paces import Paces
 from flnl.storage.tuned import Tuned
 from flnl.tables import load
 from flnl.tables.cost import Estimate, estimate
@@ -169,7 +171,8 @@ def print_plan(plan: Plan) -> None:
 def _cost(plan: Plan) -> str:
     """The estimated cost of the missing runs: one line for CPUs, one for GPUs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cpu, gpu = estimate(plan, gpu=False), estimate(plan, gpu=True)
+    doctor = Paces.load(Path(compose.load([]).cache).expanduser())
+    cpu, gpu = estimate(plan, gpu=False, doctor=doctor), estimate(plan, gpu=True, doctor=doctor)
     on_cpu = f"about {_time(cpu.seconds)} one after the other, {_time(cpu.seconds / cores)} on {cores} cores"
     on_gpu = f"about {gpu.seconds / HOUR:.1f} GPU hours"
     return f"on a CPU: {_with_basis(cpu, on_cpu)}\non a GPU: {_with_basis(gpu, on_gpu)}"
@@ -177,11 +180,12 @@ def _cost(plan: Plan) -> str:
 
 def _with_basis(cost: Estimate, text: str) -> str:
     """``text`` followed by how many runs the estimate covers and on which measurements it is based."""
-    if not cost.measured:
-        return "no estimate: nothing measured"
     if not cost.runs:
-        return "no estimate: nothing measured with their data set and network"
-    covered = f"{text} for {cost.runs} of {cost.runs + cost.unknown} runs, from the times of {cost.measured}"
+        what = " with their data set and network" if cost.measured else ""
+        return f"no estimate: nothing measured{what}; flnl doctor times the papers' networks"
+    sources = [f"the times of {cost.measured}"] * bool(cost.measured)
+    sources += [f"flnl doctor's of plain SGD for {cost.timed}"] * bool(cost.timed)
+    covered = f"{text} for {cost.runs} of {cost.runs + cost.unknown} runs, from {' and '.join(sources)}"
     guessed = f"; for {cost.guessed} of them, from other methods or batch sizes" if cost.guessed else ""
     unknown = f"; no estimate for {cost.unknown}: nothing measured with their data set and network"
     return covered + guessed + (unknown if cost.unknown else "")

@@ -119,8 +119,8 @@ class Identities:
         return Identity(
             key=identities.run_key(plain),
             method=str(plain["method"]["name"]),
-            dataset=_sized(plain["dataset"]),
-            model=_called(plain["model"]),
+            dataset=dataset_name(plain["dataset"]),
+            model=model_name(plain["model"]),
             trainings=trainings(plain),
             epochs=int(plain["train"]["epochs"]),
             batch=int(plain["train"]["batch_size"]),
@@ -145,12 +145,14 @@ def _is_choice(override: str) -> bool:
     return (CONF / override.lstrip("+~").split("=")[0].split("@")[0]).is_dir()
 
 
-def _sized(dataset: Mapping[str, Any]) -> str:
+def dataset_name(dataset: Mapping[str, Any]) -> str:
+    """The data set's name, with its size if only a part of it is used."""
     sizes = [f"{name}={dataset[name]}" for name in ("train_size", "test_size") if dataset.get(name) is not None]
     return " ".join([str(dataset["name"]), *sizes])
 
 
-def _called(model: Mapping[str, Any]) -> str:
+def model_name(model: Mapping[str, Any]) -> str:
+    """The class of the network, with its arguments."""
     arguments = ", ".join(f"{name}={value}" for name, value in sorted(model.items()) if not name.startswith("_"))
     return f"{stored_name(str(model['_target_']))}({arguments})"
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.messages import ClientTask, Fit
@@ -15,6 +14,7 @@ from flnl.core.step import FIRST, SECOND, Step
 from flnl.methods.co_teaching.selection import Taught, disagreement, selection
 from flnl.numerics.losses import weighted_mean
 from flnl.numerics.small_loss import Schedule, forget_rate
+from flnl.parts.losses.targets import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class CoTeaching(LossTerm):
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
         """The sum of both networks' losses, a scalar; the state with this batch."""
         logits = step.output(FIRST), step.output(SECOND)
-        first, second = (F.cross_entropy(z, step.targets, reduction="none") for z in logits)
+        first, second = (cross_entropy(z, step.targets) for z in logits)
         differ = disagreement(*logits)
         taught = self._taught(step, first, second, differ)
         loss = _mean(first, taught.by_second, step.weight) + _mean(second, taught.by_first, step.weight)

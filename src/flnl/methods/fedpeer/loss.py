@@ -18,7 +18,7 @@ from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
 from flnl.core.step import Step
 from flnl.methods.fedpeer.exchange import LabelDistribution, OwnDistribution
-from flnl.parts.losses.targets import expected, of_labels
+from flnl.parts.losses.targets import cross_entropy, expected, of_labels
 
 FloorTerms = Literal["subtracted", "both"]
 
@@ -71,7 +71,7 @@ def cores_loss(
 
 def _cross_entropy(logits: Tensor, labels: Tensor, floor: float) -> Tensor:
     if floor == 0:
-        return F.cross_entropy(logits, labels, reduction="none")  # bit-identical to FedAvg's loss
+        return cross_entropy(logits, labels)  # bit-identical to FedAvg's loss
     losses = _losses(logits, floor)
     return expected(losses, labels)
 
@@ -121,7 +121,7 @@ class Peer(LossTerm):
         """The loss [B]."""
         beta = self._beta(step.broadcast.since(self.first_stage))
         if beta == 0:
-            return F.cross_entropy(step.logits, step.targets, reduction="none"), state
+            return cross_entropy(step.logits, step.targets), state
         kept = step.kept.get(OwnDistribution)
         q = (step.broadcast.extras.one(LabelDistribution) if kept is None else kept).shares.to(
             step.logits.device, non_blocking=True

@@ -9,7 +9,7 @@ from torch import Tensor
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
 from flnl.methods.loss_correction.transition import SMALLEST, TransitionMatrix
-from flnl.parts.losses.targets import expected
+from flnl.parts.losses.targets import cross_entropy, expected
 
 Correction = Literal["forward", "reweight"]
 
@@ -58,7 +58,7 @@ class LossCorrection(LossTerm):
         """The loss [B]."""
         estimate = step.kept.get(TransitionMatrix)
         if estimate is None:
-            return F.cross_entropy(step.logits, step.targets, reduction="none"), state
+            return cross_entropy(step.logits, step.targets), state
         matrix = estimate.values.to(step.logits.device, non_blocking=True)
         if self.form == "forward":
             return forward_loss(step.logits, step.targets, matrix), state

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.messages import ClientTask, Fit
@@ -15,6 +14,7 @@ from flnl.core.step import Step
 from flnl.methods.loss_correction.loss import Correction, forward_loss, reweighted_loss
 from flnl.methods.loss_correction.transition import SMALLEST, Slack, TransitionMatrix, revised
 from flnl.numerics.losses import weighted_mean
+from flnl.parts.losses.targets import cross_entropy
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 
@@ -63,8 +63,8 @@ class Revision(LossTerm):
         """The loss [B]; the state after a step of Δ on this batch."""
         estimate = step.kept.get(TransitionMatrix)
         if estimate is None:
-            return F.cross_entropy(step.logits, step.targets, reduction="none"), state
-        matrix, logits = estimate.values.to(state.slack), step.logits.detach()
+            return cross_entropy(step.logits, step.targets), state
+        matrix, logits = estimate.values.to(state.slack, non_blocking=True), step.logits.detach()
 
         def mean(slack: Tensor) -> Tensor:
             return weighted_mean(self._losses(logits, step.targets, matrix, slack), step.weight)

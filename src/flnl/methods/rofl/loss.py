@@ -15,7 +15,7 @@ from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
 from flnl.core.step import FEATURES, Step
 from flnl.methods.rofl.centroids import GlobalCentroids, class_means, moved, nearest_class
 from flnl.numerics.small_loss import Schedule, forget_rate, smallest
-from flnl.parts.losses.targets import expected
+from flnl.parts.losses.targets import cross_entropy, expected
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class RoFL(LossTerm):
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
         """The losses [B], scaled so that their mean is the mean over I; the state with this batch."""
         round, features = step.broadcast.round, step.output(FEATURES)
-        fitted = F.cross_entropy(step.logits, step.targets, reduction="none")
+        fitted = cross_entropy(step.logits, step.targets)
         valid = torch.ones_like(fitted, dtype=torch.bool) if step.weight is None else step.weight > 0
         forget = forget_rate(round, self.forget_rate, self.num_gradual, 1.0, self.schedule)
         kept = smallest(fitted, valid, forget)

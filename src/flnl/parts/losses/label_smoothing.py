@@ -10,6 +10,7 @@ from torch import Tensor
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import Count
 from flnl.core.step import Step
+from flnl.parts.losses.targets import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -28,4 +29,4 @@ class LabelSmoothing(LossTerm):
         """The loss [B]."""
         r = self.r if step.broadcast.round >= self.start else 0.0
         spread = -F.log_softmax(step.logits, 1).mean(1)
-        return (1 - r) * F.cross_entropy(step.logits, step.targets, reduction="none") + r * spread, state
+        return (1 - r) * cross_entropy(step.logits, step.targets) + r * spread, state

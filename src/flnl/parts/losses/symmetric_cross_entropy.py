@@ -10,7 +10,7 @@ from torch import Tensor
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative
 from flnl.core.step import Step
-from flnl.parts.losses.targets import expected
+from flnl.parts.losses.targets import cross_entropy, expected
 
 
 @dataclass(frozen=True)
@@ -29,4 +29,4 @@ class SymmetricCrossEntropy(LossTerm):
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss [B]."""
         reverse = -self.log_zero * expected(1 - F.softmax(step.logits, 1), step.targets)
-        return self.alpha * F.cross_entropy(step.logits, step.targets, reduction="none") + self.beta * reverse, state
+        return self.alpha * cross_entropy(step.logits, step.targets) + self.beta * reverse, state

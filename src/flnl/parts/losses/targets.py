@@ -1,6 +1,7 @@
-"""Extends per-label losses to training targets: labels, or soft labels after mixing."""
+"""Losses of training targets: labels, or soft labels after mixing."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -17,6 +18,14 @@ def expected(losses: Tensor, targets: Tensor) -> Tensor:
     if targets.is_floating_point():
         return (targets * losses).sum(1)
     return of_labels(losses, targets)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy [B] of logits [B, K] and targets, int64 [B] or float [B, K]; torch's, to the bit.
+
+    Torch's own, run for many clients at once, computes its gradient by ``scatter_add``; see ``of_labels``.
+    """
+    return expected(-F.log_softmax(logits, dim=1), targets)
 
 
 def of_labels(values: Tensor, labels: Tensor) -> Tensor:

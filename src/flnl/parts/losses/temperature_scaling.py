@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import Positive
 from flnl.core.step import Step
+from flnl.parts.losses.targets import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -25,4 +25,4 @@ class TemperatureScaling(LossTerm):
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss [B]."""
         scaled = step.logits / self.temperature if self.form == "divide" else step.logits * self.temperature
-        return F.cross_entropy(scaled, step.targets, reduction="none"), state
+        return cross_entropy(scaled, step.targets), state

@@ -1,0 +1,1 @@
+"""``flnl doctor``: what this machine has, whether its GPU computes what the CPU computes, and how fast it trains."""

@@ -1,0 +1,120 @@
+"""What this machine has, and what runs would use of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+
+from flnl.config import compose
+from flnl.core.errors import UserError
+from flnl.engine.executors.processes import usable_cores
+from flnl.run.mirror import effective_mode
+from flnl.run.record import environment
+
+GIB = 2**30
+OPTIONAL = {"ray": "executor=ray", "optuna": "flnl tune --trials", "jinja2": "flnl tables render"}
+"""Packages of the extras, and what needs them."""
+LITTLE_SPACE = 5.0
+"""GiB of free disk below which a folder gets a warning."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fact about the machine."""
+
+    name: str
+    value: str
+    problem: bool = False  # something will not work
+
+
+def surroundings(cfg: DictConfig) -> Iterator[Row]:
+    """The facts, for runs with the configuration ``cfg``."""
+    about = environment()
+    versions = dict(about["versions"])
+    yield Row("flnl", f"{versions.pop('flnl', 'not installed')}, commit {about['commit']}")
+    yield Row("Python", versions.pop("python"))
+    yield Row("packages", ", ".join(f"{name} {version}" for name, version in versions.items()))
+    absent = [f"{name} ({use})" for name, use in OPTIONAL.items() if importlib.util.find_spec(name) is None]
+    if absent:
+        yield Row("not installed", ", ".join(absent))
+    yield Row("machine", str(about["machine"]))
+    yield Row("processor", f"{processor()}; {usable_cores()} usable cores, {_memory():.0f} GiB of memory")
+    yield from _gpus()
+    yield from _folders(cfg)
+    yield Row("W&B", _wandb(effective_mode(cfg.wandb.mode)))
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _memory() -> float:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    except (OSError, ValueError):
+        return float("nan")
+
+
+def _gpus() -> Iterator[Row]:
+    if not torch.cuda.is_available():
+        built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is built without CUDA"
+        yield Row("GPU", f"none ({built})")
+        return
+    for number in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(number)
+        free, total = torch.cuda.mem_get_info(number)
+        size = f"{total / GIB:.0f} GiB of memory, {free / GIB:.0f} free"
+        kind = f"compute capability {properties.major}.{properties.minor}"
+        yield Row(f"GPU {number}", f"{properties.name}; {size}; {kind}; CUDA {torch.version.cuda}")
+
+
+def _folders(cfg: DictConfig) -> Iterator[Row]:
+    for title, text in (("runs", cfg.output_root), ("cache", cfg.cache)):
+        folder = Path(text).expanduser()
+        yield _writable(title, folder)
+    roots: dict[Path, list[str]] = {}
+    for name in compose.options("dataset"):
+        if (root := _root(name)) is not None:
+            roots.setdefault(root, []).append(name)
+    for root, names in roots.items():
+        content = sorted(p.name for p in root.iterdir() if not p.name.startswith(".")) if root.is_dir() else []
+        held = ", ".join(content[:6]) + (" ..." if len(content) > 6 else "") if content else "nothing there yet"
+        yield Row("data", f"{root}, for {', '.join(names)}: {held}")
+
+
+def _writable(title: str, folder: Path) -> Row:
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not os.access(there, os.W_OK):
+        return Row(title, f"{folder}: cannot be written", problem=True)
+    free = shutil.disk_usage(there).free / GIB
+    return Row(title, f"{folder}: {free:.0f} GiB free", problem=free < LITTLE_SPACE)
+
+
+def _root(dataset: str) -> Path | None:
+    """The folder of a data set's files; None if it has none, or if the user must name it."""
+    try:
+        root = compose.resolved(compose.load([f"dataset={dataset}"]))["dataset"].get("root")
+    except UserError:
+        return None
+    return Path(root).expanduser() if root else None
+
+
+def _wandb(mode: str) -> str:
+    return {
+        "online": "online: metrics are sent",
+        "offline": "offline: metrics stay in the run's folder; wandb login, or WANDB_API_KEY, sends them",
+        "disabled": "disabled",
+    }[mode]

@@ -1,0 +1,142 @@
+"""How long local training takes here, for the networks, images and batches of the papers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import yaml
+
+from flnl.config import compose
+from flnl.config.folders import CONF
+from flnl.config.schema import Training
+from flnl.core.execution import as_list
+from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
+from flnl.data.images import TensorImages
+from flnl.data.transforms import Transform
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.network import Network, fabric_for
+from flnl.engine.stacked.eligibility import why_not
+from flnl.parts.batches import Plain
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.storage.paces import Pace
+from flnl.tables.identity import dataset_name, model_name
+
+FILE = CONF / "doctor" / "networks.yaml"
+COHORT = 10
+"""Clients in a round on a GPU, which trains them together if it can. On a CPU one client is enough."""
+LONG_ENOUGH = 1.0
+"""Seconds that a measurement takes at least."""
+MOST_STEPS = 256
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is timed."""
+
+    title: str
+    overrides: Sequence[str]
+    images: int  # in the training set
+    classes: int
+    shape: tuple[int, int, int]  # (C, H, W) of an image
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The resolved configuration."""
+        return dict(compose.resolved(compose.load(list(self.overrides))))
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A measurement, or why there is none."""
+
+    setting: Setting
+    batch: int
+    pace: Pace | None
+    stacked: bool = False  # the clients of a round were trained together
+    failure: str = ""
+
+    @property
+    def images_a_second(self) -> float:
+        """Training images a second; 0 without a measurement."""
+        return 0.0 if self.pace is None else self.setting.images / self.pace.seconds
+
+
+def settings() -> list[Setting]:
+    """What ``conf/doctor/networks.yaml`` lists."""
+    rows = yaml.safe_load(FILE.read_text())
+    return [Setting(**{**row, "shape": tuple(row["shape"])}) for row in rows]
+
+
+def timings(device: str, name: str, chosen: Sequence[Setting]) -> Iterator[Timed]:
+    """Time every setting on ``device``, whose name is ``name``; a network that does not fit is no error."""
+    for setting in chosen:
+        plain = setting.plain
+        batch = int(plain["train"]["batch_size"])
+        try:
+            seconds, stacked = _seconds_of_an_image(setting, plain, device)
+        except torch.OutOfMemoryError:
+            yield Timed(setting, batch, None, failure="does not fit the memory")
+            continue
+        kind = dataset_name(plain["dataset"]), model_name(plain["model"]), batch
+        yield Timed(setting, batch, Pace(*kind, name, device != "cpu", seconds * setting.images), stacked)
+
+
+def _seconds_of_an_image(setting: Setting, plain: dict[str, Any], device: str) -> tuple[float, bool]:
+    network = _network(setting, plain, device)
+    job = LocalTraining(_training(plain), Plain(), {"cross_entropy": CrossEntropy()}, None, {})
+    on_gpu = device != "cpu"
+    stacked = on_gpu and why_not(job, network) is None
+    executor: Any = Stacked(network, COHORT, None) if stacked else Sequential(network)
+    clients = COHORT if stacked else 1
+    _round(executor, job, network, clients, job.training.batch_size * 2)  # libraries initialise
+    steps = 2
+    while True:
+        images = clients * steps * job.training.batch_size
+        seconds = _round(executor, job, network, clients, steps * job.training.batch_size)
+        if seconds >= LONG_ENOUGH or steps >= MOST_STEPS:
+            return seconds / images, stacked
+        steps = min(MOST_STEPS, max(2 * steps, int(steps * 1.2 * LONG_ENOUGH / max(seconds, 1e-3))))
+
+
+def _network(setting: Setting, plain: dict[str, Any], device: str) -> Network:
+    """The network with random weights; those that a paper starts from take as long."""
+    model = dict(plain["model"])
+    if "pretrained" in model:
+        model["pretrained"] = "none"
+    torch.manual_seed(0)
+    module = compose.build(model)(setting.shape, setting.classes)
+    channels, *size = setting.shape
+    transform = Transform((size[0], size[1]), (0.5,) * channels, (0.25,) * channels, padding=4, flip=True)
+    return Network(module, transform, setting.classes, fabric_for(device, 32))
+
+
+def _training(plain: dict[str, Any]) -> Training:
+    return replace(Training(**plain["train"]), lr=0.01, epochs=1)
+
+
+def _round(executor: Any, job: LocalTraining, network: Network, clients: int, samples: int) -> float:
+    """Seconds of the local training of ``clients`` clients of ``samples`` images each."""
+    shape = (len(network.transform.mean), *network.transform.size)
+    store = TensorImages(torch.randint(0, 256, (samples, *shape), dtype=torch.uint8))
+    labels = torch.randint(0, network.num_classes, (samples,))
+    sent = Broadcast(0, 1, network.params())
+    tasks = [
+        ClientTask(k, Samples(store, torch.arange(samples), labels), sent, ClientState(), 1) for k in range(clients)
+    ]
+    _synchronize(network.device)
+    begun = time.perf_counter()
+    for _ in executor.map(job, tasks, as_list):
+        pass
+    _synchronize(network.device)
+    return time.perf_counter() - begun
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize()

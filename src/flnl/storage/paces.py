@@ -1,0 +1,56 @@
+"""The file in which ``flnl doctor`` keeps how long training takes here, for ``flnl tables plan``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from flnl.storage.output_file import write_output
+
+NAME = "paces.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The time of local training of plain SGD with cross-entropy, one process with one thread on a CPU."""
+
+    dataset: str  # as ``flnl tables`` names it, with its size if only a part of it is used
+    model: str  # class and arguments
+    batch: int
+    device: str  # name of the GPU, or of the processor
+    gpu: bool
+    seconds: float  # of a pass over all training images
+
+
+@dataclass(frozen=True)
+class Paces:
+    """All paces that were measured on this machine."""
+
+    values: Sequence[Pace] = ()
+
+    @classmethod
+    def load(cls, folder: Path) -> Paces:
+        """Those kept in ``folder``; none if there is no such file, or if another version has written it."""
+        try:
+            text = json.loads((folder / NAME).read_text())
+            return cls(tuple(Pace(**row) for row in text["paces"])) if text["format"] == FORMAT else cls()
+        except (OSError, ValueError, LookupError, TypeError):
+            return cls()
+
+    def including(self, new: Sequence[Pace]) -> Paces:
+        """With ``new`` in place of earlier ones of the same training on the same device."""
+        fresh = {replace(pace, seconds=0.0) for pace in new}
+        return Paces((*(pace for pace in self.values if replace(pace, seconds=0.0) not in fresh), *new))
+
+    def save(self, folder: Path) -> None:
+        """Write the file into ``folder``.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        text = {"format": FORMAT, "paces": [asdict(pace) for pace in self.values]}
+        write_output(folder / NAME, (json.dumps(text, indent=1) + "\n").encode())
