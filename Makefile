@@ -9,6 +9,8 @@ UV := $(shell command -v uv 2>/dev/null || echo $(UV_VENV)/bin/uv)
 LOCKED := $(VENV)/.made-from-lock
 STAMP := $(VENV)/.installed
 PEERS := bench/.venv-peers
+# In processes of their own: see tests/cuda/conftest.py.
+GPU_TESTS = FLNL_SIMULATED_GPU=1 FLNL_DEMAND_GPU_TESTS=$(FLNL_DEMAND_GPU_TESTS) $(RUN) -m pytest -n 2 --dist worksteal tests/cuda
 ARGS ?=
 SCALE ?= small
 TABLES ?=
@@ -17,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help env run reproduce-tables card test test-all bench bench-peers check format wheel lock clean
+.PHONY: help env run reproduce-tables card test test-all test-gpu bench bench-peers check format wheel lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,10 +37,15 @@ card: $(STAMP) ## show the federation without training: make card ARGS="partitio
 	@$(RUN) -m flnl card $(ARGS)
 
 test: $(STAMP) ## the tests, in under twelve minutes on two quiet cores
-	@$(RUN) -m pytest -n 2 --dist worksteal -m "not slow"
+	@$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/cuda -m "not slow"
+	@$(GPU_TESTS) -m "not slow"
 
 test-all: $(STAMP) ## every test, in under an hour
-	@$(RUN) -m pytest -n 2 --dist worksteal
+	@$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/cuda
+	@$(GPU_TESTS)
+
+test-gpu: $(STAMP) ## the tests for a GPU alone, on the simulated one if there is none
+	@$(GPU_TESTS)
 
 bench: $(STAMP) ## how fast a round is: make bench ARGS="--workloads mlp --ways hand,sequential", or --quick
 	@$(RUN) -m bench $(ARGS)

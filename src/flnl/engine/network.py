@@ -85,6 +85,7 @@ class Network(RunModel):
         self.transform = transform
         self.num_classes = num_classes
         self.dtype = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
+        self.asked_layout: Layout = layout
         self.memory_format = laid_out(module, fabric, layout)
         moved = module.to(device=fabric.device, dtype=self.dtype)
         self._module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub

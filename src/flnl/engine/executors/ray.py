@@ -65,7 +65,7 @@ class Ray(Crewed):
         """Create the actors, reserved together."""
         recipe = Recipe.of(self.network)
         if self.num_gpus:
-            recipe = replace(recipe, device="cuda")
+            recipe = replace(recipe, device="cuda", layout=self.network.asked_layout)  # auto is another on a GPU
         return Actors(self.count, recipe, self.inner, images, {"CPU": self.num_cpus, "GPU": self.num_gpus})
 
     def settings(self) -> dict[str, Any]:
