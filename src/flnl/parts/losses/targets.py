@@ -35,3 +35,13 @@ def of_labels(values: Tensor, labels: Tensor) -> Tensor:
     """
     classes = torch.arange(values.shape[1], device=values.device)
     return torch.where(labels[:, None] == classes, values, 0.0).sum(1)
+
+
+def mixed_pair(target: Tensor, partner: Tensor, share: float | Tensor) -> Tensor:
+    """The soft label of a mixed input, ``λ t_a + (1 - λ) t_b`` [B, K]; ``share`` is λ, of all rows or of each [B]."""
+    if isinstance(share, Tensor):
+        share = share.to(target.device, target.dtype, non_blocking=True)
+        share = share[:, None] if share.dim() == 1 else share
+    else:
+        share = target.new_full((), share)
+    return share * target + (1 - share) * partner
