@@ -413,6 +413,29 @@ REGISTRY: tuple[Entry, ...] = (
         testing=True,
     ),
     Entry(
+        "two_views",
+        (
+            "method=fedavg",
+            "method.batch._target_=tests.properties.parts.TwoViews",
+            "+method.local.agreement={_target_:tests.properties.parts.Agreement,strength:0.5}",
+            *ONE_STAGE,
+        ),
+        _fedavg("TwoViews", "cross_entropy + agreement"),
+        testing=True,
+    ),
+    Entry(
+        "phases_with_a_second_pool",
+        (
+            "method=fedavg",
+            "method.batch._target_=tests.properties.parts.EasyThenHard",
+            "+method.local.guesses={_target_:tests.properties.parts.Guesses}",
+            *("partition=fedcorr", "partition.alpha=1.0"),
+            *ONE_STAGE,
+        ),
+        _fedavg("EasyThenHard", "cross_entropy + guesses"),
+        testing=True,
+    ),
+    Entry(
         "pair_of_networks",
         (
             "method=fedavg",

@@ -6,7 +6,7 @@ in eval mode and full precision, without augmentation by default: mixed precisio
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -287,13 +287,34 @@ class _Passes(ForwardPasses):
         module = self.network.module
         buffers = {buffer: tensor.clone() for buffer, tensor in module.named_buffers()}
         with torch.no_grad():
+            if not buffers:  # no pass can write anything
+                return by_name.output(module, name, inputs)
             return by_name.output_with(module, buffers, name, inputs)
+
+    def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
+        module = self.network.module
+        mode = module.training
+        if not training:
+            module.eval()
+        try:
+            apart = self.network.has_batch_norm and module.training
+            return outputs_on(batches, partial(self.frozen, name), apart=apart)
+        finally:
+            if not training:
+                module.train(mode)
 
     def scored(self, inputs: Tensor) -> Tensor:
         return self.network.scored(inputs)
 
     def received(self, inputs: Tensor) -> Tensor:
         return self.received_module(inputs)
+
+
+def outputs_on(batches: Sequence[Tensor], forward: Callable[[Tensor], Tensor], *, apart: bool) -> list[Tensor]:
+    """The outputs of ``forward`` on each of ``batches``: from one pass, or from one for each if ``apart``."""
+    if apart or len(batches) == 1:
+        return [forward(batch) for batch in batches]
+    return list(forward(torch.cat(list(batches))).split([len(batch) for batch in batches]))
 
 
 SCORE_BATCH = 512
