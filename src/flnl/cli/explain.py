@@ -15,6 +15,7 @@ from flnl.config.folders import CONF
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.short_keys import without_declarations
+from flnl.config.stage_training import may_be_added
 from flnl.core.errors import UserError
 
 
@@ -81,7 +82,10 @@ def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
             references = (re.fullmatch(r"\$\{(method\.[\w.]+)\}", value) for value in owners.values())
             targets = {reference[1] for reference in references if reference}
             return f"{reason}; the part's own key is {targets.pop()}" if len(targets) == 1 else reason
-    known = [k for k, _ in flatten(OmegaConf.to_container(without_declarations(_chosen(overrides))))]
+    chosen = without_declarations(_chosen(overrides))
+    if may_be_added(chosen, key):
+        return f"{key} is not set, so train.{key.rpartition('.')[2]} holds there; write +{key}=... to set it"
+    known = [k for k, _ in flatten(OmegaConf.to_container(chosen))]
     sections = sorted({k[: k.rfind(".")] for k in known if "." in k})
     close = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.6)
     if not close:

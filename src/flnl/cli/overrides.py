@@ -20,6 +20,7 @@ from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.schema import Root
 from flnl.config.short_keys import without_declarations
+from flnl.config.stage_training import may_be_added
 from flnl.core.errors import UserError
 
 FLAGS = {
@@ -104,7 +105,8 @@ def _check_additions(overrides: Sequence[Override]) -> None:
     known = dict(flatten(OmegaConf.to_container(composed)))
     for override in values:
         key = override.key_or_group
-        if key not in known and not any(k.startswith(f"{key}.") for k in known):
+        there = key in known or any(k.startswith(f"{key}.") for k in known)
+        if not there and not may_be_added(composed, key):
             raise UserError(f"+{no_such_key(key, rest)}")
 
 

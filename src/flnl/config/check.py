@@ -22,7 +22,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from flnl.config.compose import options, resolved
 from flnl.config.given import takers
-from flnl.config.schema import GROUPS, METHOD, Root
+from flnl.config.schema import GROUPS, METHOD, Root, Training
 from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
 from flnl.core.errors import UserError, shortened
@@ -316,6 +316,10 @@ def _method(method: Mapping[str, Any]) -> Iterator[Fault]:
         for key in STAGE_VALUES:
             if key in stage:
                 yield from _wrong(f"{where}.{key}", stage[key], STAGE_VALUES[key])
+        if isinstance(train := stage.get("train", {}), Mapping):
+            yield from _values(f"{where}.train.", train, Training)
+        else:
+            yield f"{where}.train", f"={_value(train)}: set one of {', '.join(field_types(Training))} in it"
         if isinstance(correct := stage.get("correct"), Mapping):
             yield from _faults(f"{where}.correct.", correct, Correct)
         elif correct is not None:
@@ -342,7 +346,7 @@ STAGE_VALUES: Mapping[str, Any] = {
     "restart": bool,
     "silent": list[str],
 }
-"""What a stage says besides its parts and how it corrects labels."""
+"""What a stage says besides its parts, its values of local training, and how it corrects labels."""
 
 
 @dataclass(frozen=True)
@@ -378,6 +382,15 @@ def _faults(prefix: str, node: Mapping[str, Any], schema: type, added: Collectio
 
     Fields of the types ``added`` are missing by right.
     """
+    yield from _values(prefix, node, schema)
+    optional = {f.name for f in fields(schema) if f.default is not MISSING or f.default_factory is not MISSING}
+    hints = field_types(schema)
+    missing = (key for key, hint in hints.items() if key not in node and hint not in added and key not in optional)
+    yield from ((f"{prefix}{key}", " is missing") for key in missing)
+
+
+def _values(prefix: str, node: Mapping[str, Any], schema: type) -> Iterator[Fault]:
+    """As ``_faults``, for the fields that are there."""
     hints = field_types(schema)
     for key, value in node.items():
         name = f"{prefix}{key}"
@@ -397,9 +410,6 @@ def _faults(prefix: str, node: Mapping[str, Any], schema: type, added: Collectio
             yield from _part(name, value, Slot())
         else:
             yield from _wrong(name, value, hints[key])
-    optional = {f.name for f in fields(schema) if f.default is not MISSING or f.default_factory is not MISSING}
-    missing = (key for key, hint in hints.items() if key not in node and hint not in added and key not in optional)
-    yield from ((f"{prefix}{key}", " is missing") for key in missing)
 
 
 @cache

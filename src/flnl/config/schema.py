@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval, MinLen
 
@@ -12,7 +13,7 @@ from flnl.core.ranges import Count, Neutral, NonNegative, PathText, Positive, Po
 
 @dataclass(frozen=True)
 class Training:
-    """``train``: local SGD."""
+    """``train``: local SGD. A stage may set some of the values in place of the run's: ``method.stages.NAME.train``."""
 
     lr: Positive
     momentum: Annotated[float, Interval(ge=0, lt=1)]
@@ -20,14 +21,30 @@ class Training:
     batch_size: PositiveCount
     epochs: PositiveCount
     lr_decay: PositiveShare
+    milestones: Annotated[list[PositiveCount], Neutral(())] = field(default_factory=list)
+    milestone_decay: Annotated[PositiveShare, Neutral(0.1)] = 0.1
+    keep_momentum: Annotated[bool, Neutral(False)] = False
 
-    def at(self, round: int) -> Training:
-        """What holds in ``round`` (from 0, over all stages): the rate is ``lr · lr_decay^round``.
+    def at(self, round: int, of_stage: Mapping[str, Any] | None = None, stage_round: int = 0) -> Training:
+        """What holds in a round: the rate is ``lr · lr_decay^r · milestone_decay^m``, with m the milestones up to r.
+
+        r counts the rounds before this one: within the stage for a schedule (``lr_decay``, ``milestones``) that the
+        stage sets itself, over all stages for one that is the run's.
 
         A round is one aggregation, as "communication round" is in FedCorr (Sec. 3.2), whose iterations over the clients
         are made of many: each of a chain of single clients counts.
+
+        Args:
+            round: number of the round, from 0, over all stages.
+            of_stage: the values that the round's stage sets, by the names of these fields.
+            stage_round: number of the round, from 0, within its stage.
         """
-        return replace(self, lr=self.lr * self.lr_decay**round)
+        own = of_stage or {}
+        here = replace(self, **own)
+        decays = stage_round if "lr_decay" in own else round
+        reached = stage_round if "milestones" in own else round
+        steps = sum(milestone <= reached for milestone in here.milestones)
+        return replace(here, lr=here.lr * here.lr_decay**decays * here.milestone_decay**steps)
 
 
 @dataclass(frozen=True)

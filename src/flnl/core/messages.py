@@ -50,6 +50,7 @@ class ClientState:
     weight: Tensor | None = None  # float [n], weight of each sample in the loss; None for all ones
     terms: Mapping[str, Any] = field(default_factory=dict)  # state of each loss term, by its name
     extras: Payload = field(default_factory=Payload)  # kept values of exchanges
+    momentum: Params | None = None  # of the optimiser, by parameter; None if the next visit starts from zero
 
     def keeping(self, *values: Any) -> ClientState:
         """The state with ``values`` added to ``extras``; each replaces an earlier one of its type."""
@@ -58,7 +59,8 @@ class ClientState:
     @property
     def empty(self) -> bool:
         """Whether the client keeps nothing."""
-        return self.labels is None and self.weight is None and not self.terms and not len(self.extras)
+        nothing = self.labels is None and self.weight is None and self.momentum is None
+        return nothing and not self.terms and not len(self.extras)
 
     def held(self, given: Tensor) -> Tensor:
         """The client's current labels, int64 [n]: the corrected ones, or else the ``given`` ones."""
@@ -127,6 +129,7 @@ class Fit:
     steps: int
     finite: bool  # False if any parameter is NaN or infinite
     lr: float  # learning rate of the steps
+    momentum: Params | None = None  # of the optimiser, by parameter; None unless the client keeps it
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, get_args
 
@@ -65,6 +65,7 @@ class Stage:
     correct: Correcting | None
     restart: bool = False  # start from the run's initial model
     replaces: frozenset[str] = frozenset()  # slots in which the stage has parts in place of the method's
+    train: Mapping[str, Any] = field(default_factory=dict)  # values of local training in place of the run's
 
     def rounds_in_pass(self, clients: int) -> int:
         """Number of rounds in which each of ``clients`` clients is visited once."""
@@ -105,6 +106,7 @@ class Stage:
         shown = {
             "length": f"{self.rounds} rounds" if self.rounds is not None else f"{self.passes} passes",
             "start": "from the initial model" if self.restart else "",
+            "train": ", ".join(f"{name}={_short(value)}" for name, value in self.train.items()),
             "sampler": _shown(self.sampler),
             "batch": _shown(self.batch),
             "local": " + ".join(_shown(term, name) for name, term in self.local.items()),
@@ -370,6 +372,7 @@ def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Meth
                 correct=_correcting(name, values.get("correct"), config["corrector"]),
                 restart=values.get("restart", False),
                 replaces=frozenset(given),
+                train=values.get("train", {}),
             )
         )
     method = Method(config["name"], tuple(stages), exchanges, config["networks"])

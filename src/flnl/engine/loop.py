@@ -186,6 +186,8 @@ class _Server:
             initial = self.run.settings.initial
             assert initial is not None, "the initial model is known"
             state = replace(state, server=replace(state.server, params=initial))
+        if stage.restart or not self._training(state, stage).keep_momentum:
+            state = self._without_momentum(state)
         for exchange in stage.exchange.values():
             job = exchange.before_stage(stage.number)
             if job is None:
@@ -195,6 +197,19 @@ class _Server:
             kept = {a.client: state.client(a.client).keeping(*a.keeps) for a in answers}
             state = self._take_in(state, tasks, answers, kept)
         return state
+
+    def _without_momentum(self, state: FederatedState) -> FederatedState:
+        """The state in which no client keeps momentum: it belongs to a model or a stage that is over."""
+        training = self.run.settings.training
+        if not any(s.train.get("keep_momentum", training.keep_momentum) for s in self.run.method.stages):
+            return state  # without reading every client's state
+        held = {client: state.client(client) for client in state.clients}
+        return state.keeping({c: replace(s, momentum=None) for c, s in held.items() if s.momentum is not None})
+
+    def _training(self, state: FederatedState, stage: Stage) -> Training:
+        """The settings of local training in this round."""
+        stage_round = state.round - sum(self._lengths[: stage.number - 1])
+        return self.run.settings.training.at(state.round, stage.train, stage_round)
 
     def _sample(self, state: FederatedState, stage: Stage, stage_round: int) -> tuple[FederatedState, list[int]]:
         """Sample the cohort; count the traffic of the sampler's own queries."""
@@ -229,7 +244,7 @@ class _Server:
         """
         settings = self.run.settings
         job = LocalTraining(
-            settings.training.at(state.round),
+            self._training(state, stage),
             stage.batch,
             stage.local,
             stage.gradient,

@@ -35,7 +35,8 @@ from flnl.storage.atomic import write_atomically
 
 NAME = "identities.json"
 SETTING = re.compile(
-    r"method\.\w+|method\.local\.\w+\.(?!_)\w+|(?:train|partition)\.(?!_)\w+|rounds|fraction|centralized"
+    r"method\.\w+|method\.local\.\w+\.(?!_)\w+|method\.stages\.\w+\.train\.\w+|(?:train|partition)\.(?!_)\w+"
+    r"|rounds|fraction|centralized"
 )
 MANY = 50
 """After this many new identities a message is printed; they are saved after every further ``MANY``."""
@@ -50,7 +51,7 @@ class Identity:
     dataset: str  # with its size, if only a part of it is used
     model: str  # class and arguments
     trainings: int  # budget of local trainings
-    epochs: int  # per local training
+    epochs: float  # per local training, mean over the budget
     batch: int
     clients: int
     settings: Mapping[str, Any]  # for notes: the method's constants, training, partition; by dotted key
@@ -122,7 +123,7 @@ class Identities:
             dataset=_sized(plain["dataset"]),
             model=_called(plain["model"]),
             trainings=trainings(plain),
-            epochs=int(plain["train"]["epochs"]),
+            epochs=_epochs(plain),
             batch=int(plain["train"]["batch_size"]),
             clients=_clients(plain),
             settings=_settings(plain),
@@ -176,15 +177,25 @@ def trainings(plain: Mapping[str, Any]) -> int:
     A stage of passes trains every client once per pass. A stage of rounds trains one cohort per round, of the
     fraction that its sampler sets, or else of the run's ``fraction``.
     """
+    return sum(_stage_trainings(plain, stage) for stage in plain["method"]["stages"].values())
+
+
+def _stage_trainings(plain: Mapping[str, Any], stage: Mapping[str, Any]) -> int:
     clients = _clients(plain)
-    total = 0
-    for stage in plain["method"]["stages"].values():
-        if "passes" in stage:
-            total += int(stage["passes"]) * clients
-        else:
-            fraction = float(stage.get("sampler", {}).get("fraction", plain["fraction"]))
-            total += int(stage["rounds"]) * cohort_size(fraction, clients)
-    return total
+    if "passes" in stage:
+        return int(stage["passes"]) * clients
+    fraction = float(stage.get("sampler", {}).get("fraction", plain["fraction"]))
+    return int(stage["rounds"]) * cohort_size(fraction, clients)
+
+
+def _epochs(plain: Mapping[str, Any]) -> float:
+    """Epochs of a local training, on average over the budget: stages may set a number of their own."""
+    usual, total = plain["train"]["epochs"], trainings(plain)
+    epochs = sum(
+        _stage_trainings(plain, stage) * stage.get("train", {}).get("epochs", usual)
+        for stage in plain["method"]["stages"].values()
+    )
+    return float(epochs / total if total else usual)
 
 
 def _digest() -> str:

@@ -88,7 +88,8 @@ def rounds(
             found.append({"params": fit.params, "states": dict(fit.states), "loss": fit.loss, "steps": fit.steps})
             ended = {name: term.finish(net, task, fit, fit.states[name]) for name, term in work.terms.items()}
             kept = {name: state for name, state in ended.items() if state is not None}
-            states[task.client] = replace(task.state, terms={**task.state.terms, **kept})
+            found[-1]["momentum"] = fit.momentum
+            states[task.client] = replace(task.state, terms={**task.state.terms, **kept}, momentum=fit.momentum)
         params = fits[0].params
         given.get("between", lambda: None)()
     return found
@@ -131,6 +132,12 @@ def test_networks_and_optimisers(name: str, momentum: float, weight_decay: float
     recorder = same(NETWORKS[name](), work)
     assert recorder.replays >= 3 * 3 * 6 - WARM  # three rounds of three epochs of six batches that all clients have
     assert any("last batches" in said for said in recorder.said)
+
+
+def test_clients_continue_with_their_momentum():
+    """It is copied into the graph and back, with those who step apart from the others for last batches."""
+    for net in (NETWORKS["mlp with batch norm"](), NETWORKS["cnn with batch norm"]()):
+        same(net, job(replace(TRAINING, keep_momentum=True)), cohorts=[range(4), range(1, 6), range(6)])
 
 
 def test_a_graph_is_kept_from_round_to_round():

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from flnl.config import compose, registry, schema
 from flnl.config.check import located
 from flnl.core.execution import Executor, ExecutorChoice, described
-from flnl.core.method import Method
+from flnl.core.method import Method, Stage
 from flnl.engine.executors.processes import usable_cores
 from flnl.engine.executors.worker_context import Inner
 from flnl.engine.local.sgd import LocalTraining
@@ -53,7 +53,7 @@ class Work:
 
     model: str  # name of the model's class
     parameters: int
-    products: int  # multiply-adds of a forward pass on one batch
+    products: int  # multiply-adds of a forward pass on the largest batch
     cohorts: Mapping[str, int]  # clients in a cohort, by stage
     device: str  # "cpu" or "cuda"
     cores: int  # processes with this one's number of threads that fit the cores
@@ -66,7 +66,7 @@ class Work:
         return cls(
             model=registry.stored_name(str(cfg.model._target_)),
             parameters=sum(p.numel() for p in network.module.parameters()),
-            products=products(network) * cfg.train.batch_size,
+            products=products(network) * max(_training(cfg, stage).batch_size for stage in method.stages),
             cohorts={stage.name: stage.sampler.size(clients) for stage in method.stages},
             device=network.device.type,
             cores=max(1, usable_cores() // torch.get_num_threads()),
@@ -77,12 +77,17 @@ class Work:
 
 def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None:
     """Why some stage of the method cannot stack clients; None if all stages can."""
-    training = schema.Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
     for stage in method.stages:
-        job = LocalTraining(training, stage.batch, stage.local, stage.gradient, stage.exchange)
+        job = LocalTraining(_training(cfg, stage), stage.batch, stage.local, stage.gradient, stage.exchange)
         if (reason := why_not(job, network)) is not None:
             return reason
     return None
+
+
+def _training(cfg: DictConfig, stage: Stage) -> schema.Training:
+    """The settings of local training in a stage's first round."""
+    training = schema.Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
+    return training.at(0, stage.train)
 
 
 def _beside_others() -> bool:

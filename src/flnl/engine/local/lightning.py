@@ -65,15 +65,17 @@ def mean_over_steps(losses: Sequence[Tensor]) -> float:
 class ClientModule(L.LightningModule):
     """Local training of one client, under Lightning's method names."""
 
-    def __init__(self, module: nn.Module, training: Training) -> None:
+    def __init__(self, module: nn.Module, training: Training, momenta: Mapping[Tensor, Tensor] | None = None) -> None:
+        """``momenta``: each trainable parameter's momentum buffer, updated in place; None to start from zero."""
         super().__init__()
         self.module = module
         self.training_settings = training
+        self._momenta = momenta
 
     def training_step(self, step: Step, objective: Objective) -> Tensor:
         """The objective on one batch, a scalar or [B]."""
         return objective(step)
 
     def configure_optimizers(self) -> Sgd:
-        """SGD on the trainable parameters; new for every client and round, so momentum starts at zero."""
-        return Sgd([p for p in self.module.parameters() if p.requires_grad], self.training_settings)
+        """SGD on the trainable parameters; new for every client and round."""
+        return Sgd([p for p in self.module.parameters() if p.requires_grad], self.training_settings, self._momenta)

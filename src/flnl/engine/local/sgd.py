@@ -16,6 +16,7 @@ from flnl.core.step import Step
 from flnl.core.streams import torch_seeded
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.lightning import ClientModule, Objective, backward, mean_over_steps
+from flnl.engine.local.momentum import continued
 from flnl.engine.local.steps import Steps
 from flnl.engine.network import Network
 from flnl.numerics.distance import squared_move
@@ -38,9 +39,15 @@ class LocalTraining:
         task = self.begun(network, task)
         network.load(task.broadcast.params)
         with torch_seeded(task.torch_seed("dropout"), network.device):
-            states, loss, steps = self._train(network, task)
+            states, loss, steps, momentum = self._train(network, task)
         params = network.params()
-        return self.report(network, task, Fit(params, states, loss, steps, all_finite(params), self.training.lr))
+        fit = Fit(params, states, loss, steps, all_finite(params), self.training.lr, momentum)
+        return self.report(network, task, fit)
+
+    @property
+    def keeps_momentum(self) -> bool:
+        """Whether clients keep the optimiser's momentum for their next visit."""
+        return self.training.keep_momentum and self.training.momentum != 0
 
     def begun(self, network: Network, task: ClientTask) -> ClientTask:
         """The task, with what exchanges leave on the client before training; the network may then hold any model."""
@@ -69,7 +76,8 @@ class LocalTraining:
             up, keep = exchange.report(network, task, fit)
             sent, kept = sent.including(*up), kept.including(*keep)
         labels = self.batch.relabels(network, task)
-        state = ClientState(task.state.labels if labels is None else labels, task.state.weight, terms, kept)
+        held = task.state.labels if labels is None else labels
+        state = ClientState(held, task.state.weight, terms, kept, fit.momentum)
         return ClientResult(
             task.client, len(task.samples), fit.params, state, sent, *outcome, self._observe(network, task, fit.params)
         )
@@ -81,12 +89,18 @@ class LocalTraining:
         moved = squared_move(task.broadcast.params, params, network.trainable())
         return Observation(moved, network.logits(task.samples).argmax(1))
 
-    def _train(self, network: Network, task: ClientTask) -> tuple[Mapping[str, Any], float, int]:
-        """Run all steps on the loaded network; return the terms' states, the mean loss and the number of steps."""
+    def _train(self, network: Network, task: ClientTask) -> tuple[Mapping[str, Any], float, int, Params | None]:
+        """Run all steps on the loaded network.
+
+        Returns:
+            The terms' states, the mean loss, the number of steps, and the momentum if the client keeps it.
+        """
         module = network.module
-        client = ClientModule(module, self.training)
-        optimizer = client.configure_optimizers()
         trainable = network.trainable()
+        momentum = continued(task.state.momentum, trainable) if self.keeps_momentum else None
+        buffers = None if momentum is None else {trainable[name]: buffer for name, buffer in momentum.items()}
+        client = ClientModule(module, self.training, buffers)
+        optimizer = client.configure_optimizers()
         live = list(trainable.values())
         objective = Objective(self.terms, self.states(network, task))
         losses: list[Tensor] = []
@@ -113,7 +127,8 @@ class LocalTraining:
                 self._rescale(trainable, before, step)
             losses.append(loss.detach())
         module.eval()
-        return objective.states, mean_over_steps(losses), len(losses)
+        kept = None if momentum is None else {name: buffer.contiguous() for name, buffer in momentum.items()}
+        return objective.states, mean_over_steps(losses), len(losses), kept
 
     def _rescale(self, trainable: Params, before: list[Tensor], step: Step) -> None:
         """Replace the optimiser's update by the gradient transform's version of it."""

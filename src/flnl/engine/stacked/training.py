@@ -13,6 +13,7 @@ from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
 from flnl.data.transforms import Augmentation
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
+from flnl.engine.local.momentum import continued
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
@@ -88,7 +89,7 @@ class _Stack:
         self.graphs = graphs
         device = network.device
         self.kept = many.store([task.broadcast.params for task in tasks])
-        self.momenta = {n: torch.zeros_like(self.kept[n]) for n in many.trainable if job.training.momentum != 0}
+        self.momenta = self._momenta() if job.training.momentum != 0 else {}
         states = []
         for task in tasks:
             with network.holding(task.broadcast.params):
@@ -108,6 +109,16 @@ class _Stack:
         self.losses = torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.views: dict[tuple[int, ...], View] = {}
         self.ranks: dict[tuple[int, ...], Tensor | None] = {}
+
+    def _momenta(self) -> Params:
+        """Where the clients' momenta start, in the stored layout."""
+        if not self.job.keeps_momentum:
+            return {name: torch.zeros_like(self.kept[name]) for name in self.many.trainable}
+        starts = [
+            continued(task.state.momentum, {name: task.broadcast.params[name] for name in self.many.trainable})
+            for task in self.tasks
+        ]
+        return {name: self.many.kept(name, torch.stack([s[name] for s in starts])) for name in self.many.trainable}
 
     def _weighted(self) -> bool:
         having = {task.state.weight is not None for task in self.tasks}
@@ -310,14 +321,24 @@ class _Stack:
 
     def fits(self) -> list[Fit]:
         """Each client's fit, by rank."""
-        clients = len(self.tasks)
-        params = {n: self.many.client(n, self.many.leaf(n, self.kept[n]), clients) for n in self.many.names}
+        params = {n: self._by_client(n, self.kept[n]) for n in self.many.names}
+        momenta = {n: self._by_client(n, t) for n, t in self.momenta.items()} if self.job.keeps_momentum else None
         whole = [torch.isfinite(t.flatten(1)).all(1) for t in params.values() if t.is_floating_point()]
         finite, losses = torch.stack(whole).all(0).tolist(), self.losses.tolist()
         epochs, states = self.job.training.epochs, self.objective.finished()
         fits = []
         for k, sizes in enumerate(self.sizes):
             steps = epochs * len(sizes)
-            trained = {name: t[k].clone(memory_format=torch.contiguous_format) for name, t in params.items()}
-            fits.append(Fit(trained, states[k], losses[k] / max(steps, 1), steps, finite[k], self.job.training.lr))
+            trained, momentum = _of(k, params), None if momenta is None else _of(k, momenta)
+            loss = losses[k] / max(steps, 1)
+            fits.append(Fit(trained, states[k], loss, steps, finite[k], self.job.training.lr, momentum))
         return fits
+
+    def _by_client(self, name: str, stored: Tensor) -> Tensor:
+        """A tensor in the stored layout as [K, *shape]."""
+        return self.many.client(name, self.many.leaf(name, stored), len(self.tasks))
+
+
+def _of(k: int, tensors: Params) -> Params:
+    """Copies of one client's tensors."""
+    return {name: t[k].clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
