@@ -86,6 +86,8 @@ class Network(RunModel):
         self._module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
         self._awaited: Params | None = None  # parameters that ``module`` loads when it is next used
         self.has_batch_norm = has_batch_norm(module)
+        self.has_buffers = any(True for _ in module.buffers())
+        self._layers = tuple(module.modules())
         self.here = Resident(fabric.device)
         """Maps stored images to those this network reads: moved to its device where they fit."""
         self._frozen: nn.Module | None = None
@@ -155,14 +157,25 @@ class Network(RunModel):
 
     def scored(self, inputs: Tensor) -> Tensor:
         """Outputs [B, K] of the loaded parameters in eval mode, without gradients; leaves batch statistics alone."""
-        mode = self.module.training
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                logits: Tensor = self.module(inputs)
-        finally:
-            self.module.train(mode)
+        with self.evaluating(), torch.no_grad():
+            logits: Tensor = self.module(inputs)
         return logits
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within this, the module is in eval mode; afterwards each layer is in the mode in which it was.
+
+        As ``module.eval()``, without the cost of ``nn.Module.__setattr__`` in each layer, which a small network's pass
+        would notice.
+        """
+        modes = [layer.training for layer in self._layers]
+        for layer in self._layers:
+            layer.__dict__["training"] = False
+        try:
+            yield
+        finally:
+            for layer, mode in zip(self._layers, modes, strict=True):
+                layer.__dict__["training"] = mode
 
     def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
         """The received model in eval mode, separate from the one being trained; built at its first call.
@@ -249,13 +262,8 @@ class Network(RunModel):
     def _scores(
         self, images: "Images", index: Tensor, forward: Callable[[Tensor], Tensor], augment: np.random.Generator | None
     ) -> Tensor:
-        mode = self.module.training
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                parts = [forward(inputs).cpu() for inputs in self._chunks(images, index, augment)]
-        finally:
-            self.module.train(mode)
+        with self.evaluating(), torch.no_grad():
+            parts = [forward(inputs).cpu() for inputs in self._chunks(images, index, augment)]
         return torch.cat(parts) if parts else torch.empty(0, self.num_classes, dtype=self.dtype)
 
     def _chunks(self, images: "Images", index: Tensor, augment: np.random.Generator | None) -> Iterator[Tensor]:
@@ -285,23 +293,16 @@ class _Passes(ForwardPasses):
 
     def frozen(self, name: str, inputs: Tensor) -> Tensor:
         module = self.network.module
-        buffers = {buffer: tensor.clone() for buffer, tensor in module.named_buffers()}
         with torch.no_grad():
-            if not buffers:  # no pass can write anything
+            if not self.network.has_buffers:  # no pass can write anything
                 return by_name.output(module, name, inputs)
+            buffers = {buffer: tensor.clone() for buffer, tensor in module.named_buffers()}
             return by_name.output_with(module, buffers, name, inputs)
 
     def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
-        module = self.network.module
-        mode = module.training
-        if not training:
-            module.eval()
-        try:
-            apart = self.network.has_batch_norm and module.training
+        with nullcontext() if training else self.network.evaluating():
+            apart = self.network.has_batch_norm and self.network.module.training
             return outputs_on(batches, partial(self.frozen, name), apart=apart)
-        finally:
-            if not training:
-                module.train(mode)
 
     def scored(self, inputs: Tensor) -> Tensor:
         return self.network.scored(inputs)

@@ -24,7 +24,8 @@ from flnl.methods.fedrn.batch import ReliableSamples
 from flnl.methods.fedrn.exchange import CleanSamples, LastModel, Neighbours, Reliability, ReliableNeighbours
 from flnl.methods.fedrn.head import with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood, scores, similarities
-from flnl.methods.fedrn.selection import LossMixture, above, agreed
+from flnl.methods.fedrn.selection import above, agreed
+from flnl.numerics.loss_mixture import LossMixture
 from flnl.numerics.scaling import min_max
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY

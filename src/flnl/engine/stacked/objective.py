@@ -5,7 +5,7 @@ other terms run under ``torch.func.vmap``, in which each call sees one client's 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -392,23 +392,13 @@ class _Passes(ForwardPasses):
             return by_name.output_with(self.network.module, tensors, name, inputs)
 
     def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
-        with nullcontext() if training else self._evaluating():
+        with nullcontext() if training else self.network.evaluating():
             apart = self.network.has_batch_norm and self.network.module.training
             return outputs_on(batches, partial(self.frozen, name), apart=apart)
 
     def scored(self, inputs: Tensor) -> Tensor:
-        with self._evaluating(), torch.no_grad():
+        with self.network.evaluating(), torch.no_grad():
             return by_name.output_with(self.network.module, self.tensors, LOGITS, inputs)
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        module = self.network.module
-        mode = module.training
-        module.eval()
-        try:
-            yield
-        finally:
-            module.train(mode)
 
     def received(self, inputs: Tensor) -> Tensor:
         return self.received_module(inputs)
