@@ -901,6 +901,60 @@ REGISTRY += (
     ),
 )
 
+RELABELLED = ("method=joint_opt", "method.T_wu=1", "method.T=3", "method.window=3", "method.epochs=2", "noise.rho=0.8")
+"""Labels are updated from a client's third epoch on."""
+
+
+def _joint_opt(final: int = 0, batch: str = "Plain", terms: str = "", rest: str = "Mean(samples)") -> dict[str, str]:
+    """JointOpt's stages: the chosen terms act in the second one only."""
+    return {
+        name: f"{length} rounds: Uniform, {batch}, {term}, {rest}, Replace, soft_labels"
+        for name, length, term in (
+            ("warmup", 1, "cross_entropy"),
+            ("usual", 3, f"joint_opt{terms}"),
+            ("final", final, "joint_opt"),
+        )
+    }
+
+
+REGISTRY += (
+    Entry("joint_opt", RELABELLED, _joint_opt(), (1, 2, 3)),
+    Entry(
+        "joint_opt_with_another_network_on_the_final_labels",
+        (*RELABELLED, "method.T_final=2", "method.final_milestones=[1]", "train.keep_momentum=true"),
+        _joint_opt(2),
+        (1, 3, 4, 5),
+    ),
+    Entry(
+        "joint_opt_and_mixup_with_batch_norm",
+        (
+            *(*RELABELLED, "method/batch=mixup", "method/local=[joint_opt,fedprox]", "method.incomplete=average"),
+            *("method.update_from=1", "method/aggregator=uniform_mean", *NORMED),
+        ),
+        _joint_opt(0, "Mixup", " + fedprox", "Mean(uniform)"),
+        (1, 2, 3),
+    ),
+    Entry(
+        "joint_opt_on_unequal_clients",
+        (*RELABELLED, "method.prior=labels", "partition=fedcorr", "partition.alpha=1.0", "eval.validation=0.2"),
+        _joint_opt(),
+        (1, 2, 3),
+    ),
+    Entry(
+        "fedcorr_and_joint_opt",
+        (
+            *("method=fedcorr", "method/local=[joint_opt]", "method/exchange=[lid,soft_labels]"),
+            *("method.local.joint_opt.window=2", *THREE_STAGES),
+        ),
+        {
+            "preprocess": PREPROCESS.replace("lid,", "lid, soft_labels,"),
+            "finetune": FINETUNE.replace("Replace,", "Replace, soft_labels,"),
+            "usual": "2 rounds: Uniform, Mixup, joint_opt, Mean(samples), Replace, soft_labels",
+        },
+        (16, 18, 19),
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 
 REPRESENTATIVES = (

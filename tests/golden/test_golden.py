@@ -80,6 +80,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "fednoro": ("method=fednoro", "method.s1=2", "method.T=4", "method.ramp_end=4"),
     "fedlsr": ("method=fedlsr", "method.plus=true", "rounds=6"),
     "fedrn": ("method=fedrn", "method.T_wu=3", "method.T=5"),
+    "joint_opt": (
+        *("method=joint_opt", "method.T_wu=1", "method.T=4", "method.T_final=2", "method.window=3"),
+        *("method.epochs=3", "method.final_milestones=[1]", "method.final_lr=0.1"),
+    ),
 }
 
 KEPT = ("round", "stage", "cohort", "loss", "accuracy", "test_loss")

@@ -26,6 +26,7 @@ def local(term: str, value: str, beside: str = "") -> tuple[str, ...]:
 
 
 HALVES = ("method.T_wu=2", "method.T=2")
+JOINT_OPT = ("method.alpha=0", "method.beta=0", "method.update_from=null", *HALVES, "method.epochs=2")
 REVISED = ("method.T_wu=2", "method.T_lc=2", "method.T=0")
 UNIFORM = (*FEDAVG, "method/aggregator=uniform_mean")
 ROFL_NEUTRAL = ("method.forget_rate=0", "method.lambda_cen=0", "method.lambda_e=0", "method.T_pl=4", "rounds=4")
@@ -193,6 +194,13 @@ CASES = {
         ("method=fedlsr", "method.plus=true", "method.lambda_e=0", "rounds=4"),
         ("method=fedlsr", "rounds=4"),
     ),
+    "joint_opt_that_leaves_labels_as_they_are": (
+        (
+            *("method=joint_opt", "method.alpha=0", "method.beta=0", "method.update_from=null", *HALVES),
+            *("method.epochs=${train.epochs}", "noise.rho=0.6"),
+        ),
+        (*FEDAVG, "noise.rho=0.6"),
+    ),
     "fedrn_that_never_leaves_its_warm_up": (("method=fedrn", "method.T_wu=4", "method.T=0"), FEDAVG),
     "fedpeer_without_privacy": (
         ("method=fedpeer", "method.epsilon=100.0", "rounds=4"),
@@ -226,6 +234,9 @@ ALIVE = {
     "fednoro": ("method=fednoro", "method.s1=1", "method.T=0"),
     "fedlsr": ("method=fedlsr", "method.gamma=0", "rounds=4"),
     "fedrn": ("method=fedrn", "method.T_wu=1", "method.T=3"),
+    "joint_opt_prior": ("method=joint_opt", *JOINT_OPT, "method.alpha=0.1"),
+    "joint_opt_entropy": ("method=joint_opt", *JOINT_OPT, "method.beta=0.1"),
+    "joint_opt_epochs": ("method=joint_opt", *JOINT_OPT[:-1], "method.epochs=3"),
 }
 """What is not neutral; every one must differ from FedAvg."""
 
@@ -413,7 +424,15 @@ NORO = (
 )
 LSR = ("method=fedlsr", "rounds=3", "noise.rho=0.6")
 RN = ("method=fedrn", "method.T_wu=2", "method.T=2", "noise.rho=0.8", "fraction=1.0", "train.lr=0.2")
+OPT = (
+    *("method=joint_opt", "method.T_wu=1", "method.T=3", "method.window=3", "method.epochs=4", "noise.rho=0.8"),
+    "train.lr=0.2",
+)
 SWITCHES = {
+    OPT: (
+        *("method.alpha=0.5", "method.beta=0.2", "method.prior=labels", "method.update_from=1", "method.window=2"),
+        *("method.epochs=5", "method.T_final=1", "method.incomplete=average method.window=9"),
+    ),
     FAIR: (
         *("method.loss_on=local", "method.rho=0.01", "method.exploration=0.9", "method.nonpositive=skip"),
         *("method/sampler=uniform", "method/aggregator=mean"),

@@ -7,7 +7,7 @@ import pytest
 
 from tests.toys import vector_names
 from tests.vectors.baselines import VECTORS
-from tests.vectors.vectors import FEDERATED, entries
+from tests.vectors.vectors import FEDERATED, LABEL_NOISE, entries
 
 TEXT = "".join(file.read_text() for file in Path(__file__).parents[1].rglob("test_*.py"))
 
@@ -41,6 +41,12 @@ def test_every_vector_of_its_parts_among_the_baselines_is_asserted():
 def test_every_vector_of_fednoro_is_asserted():
     ours = [name for name in entries(FEDERATED) if name.startswith("fednoro.")]
     assert len(ours) == 4
+    assert [name for name in ours if f'"{name}"' not in TEXT] == []
+
+
+def test_every_vector_of_jointopt_is_asserted():
+    ours = [name for name in entries(LABEL_NOISE) if name.startswith("jointopt_")]
+    assert len(ours) == 2
     assert [name for name in ours if f'"{name}"' not in TEXT] == []
 
 

@@ -8,16 +8,22 @@ from omegaconf import DictConfig, Node, OmegaConf
 
 from flnl.config import given
 from flnl.config.short_keys import shortest
+from flnl.config.written import CENTRALIZED
 from flnl.core.errors import UserError
 
 
 def _protocol(key: str, *default: Any, _root_: DictConfig, _node_: Node) -> Any:
     """What the protocol says of ``key``: for the method by name, or for all, or else the default.
 
-    A variant of a method says in ``like`` whose section it takes.
+    A variant of a method says in ``like`` whose section it takes. In centralized training, the method's section may
+    have a section ``centralized``, which comes first.
     """
     protocol, method = _root_.protocol, _root_.method.get("like", _root_.method.name)
-    for name, section in ((f".{method}", protocol.get(method, {})), ("", protocol)):
+    own = protocol.get(method, {})
+    sections = [(f".{method}", own), ("", protocol)]
+    if isinstance(own, DictConfig) and _root_.get("centralized") is True and CENTRALIZED in own:
+        sections.insert(0, (f".{method}.{CENTRALIZED}", own[CENTRALIZED]))
+    for name, section in sections:
         if not isinstance(section, DictConfig | dict):
             raise UserError(f"protocol{name}={section}: must have the values of a method, a key each")
         if key in section:

@@ -8,6 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, Node
 
+CENTRALIZED = "centralized"
+"""The section, of a method's section of a protocol, whose values hold in centralized training only."""
+
 
 def node_at(cfg: DictConfig, key: str) -> Node | None:
     """The node at a dotted ``key``, unresolved; None where there is none."""
@@ -44,5 +47,6 @@ def source(cfg: DictConfig, key: str) -> str:
         return key if node_at(cfg, repeated[1]) is None else source(cfg, repeated[1])
     named = re.search(r"\$\{protocol:(\w+)", written)
     method = cfg.method.get("like", cfg.method.name) if named else None
-    places = (f"protocol.{method}.{named[1]}", f"protocol.{named[1]}") if named else ()
+    sections = (*((f".{method}.{CENTRALIZED}",) if cfg.get("centralized") is True else ()), f".{method}", "")
+    places = [f"protocol{section}.{named[1]}" for section in sections] if named else []
     return next((place for place in places if node_at(cfg, place) is not None), key)

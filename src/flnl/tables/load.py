@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.ranges import PositiveCount, Seed
-from flnl.tables.scaling import Scaling
+from flnl.tables.scaling import Scaling, triggers
 from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
 
 TABLES, SCALES = CONF / "table", CONF / "scale"
@@ -192,9 +192,9 @@ def table(name: str) -> Table:
                 f"{_shown(path)}: {row.label} has a cell “never”, which only a metric where lower is better can have"
             )
         if idle := [
-            override
-            for override in row.where
-            if not any(override in (*written.overrides, *c.overrides) for c in written.columns)
+            line
+            for line in row.where
+            if not any(triggers(line) <= {*written.overrides, *c.overrides} for c in written.columns)
         ]:
             raise UserError(f"{_shown(path)}: {row.label}: where names {idle[0]}, which no column has")
     return Table(

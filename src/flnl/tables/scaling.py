@@ -118,8 +118,13 @@ class Scaling:
 
 def cell_overrides(row: Row, column: Column) -> list[str]:
     """The overrides of a cell before scaling."""
-    further = [one for trigger, overrides in row.where if trigger in column.overrides for one in overrides]
+    further = [one for trigger, overrides in row.where if triggers(trigger) <= {*column.overrides} for one in overrides]
     return [*column.overrides, *row.overrides, *further]
+
+
+def triggers(where: str) -> set[str]:
+    """The overrides, separated by spaces, all of which a column must have for a line of ``where`` to hold there."""
+    return {*where.split()}
 
 
 def _key(override: str) -> str:

@@ -31,7 +31,7 @@ class Row:
     method: str  # the paper's name of the method, the unit of rankings; "" if the row is not a method
     overrides: tuple[str, ...]  # Hydra overrides
     missing: str | None  # what is not implemented yet ("RoFL"); None if the row can run
-    where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (override of a column, the row's additional ones there)
+    where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (overrides of a column, the row's additional ones there)
 
 
 @dataclass(frozen=True)

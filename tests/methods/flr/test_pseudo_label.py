@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from flnl.data.noise.client import FLR
-from flnl.methods.flr.pseudo_label import Schedule, mixed_pair, mixture, regulariser, running_average
+from flnl.methods.flr.pseudo_label import Schedule, mixture, regulariser, running_average
+from flnl.parts.losses.targets import mixed_pair
 from tests.toys import vector
 from tests.vectors.baselines import baseline, check
 

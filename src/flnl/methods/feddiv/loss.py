@@ -4,13 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative
 from flnl.core.step import Step
+from flnl.numerics.mean_prediction import log_mean_prediction
 
 
 def divergence_from_uniform(logits: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -19,11 +18,7 @@ def divergence_from_uniform(logits: Tensor, weight: Tensor | None = None) -> Ten
     Logits are [B, K]; ``weight`` [B] is each row's weight in the mean, None for equal weights. FedDiv, Eq. 14; Tanaka
     et al. 2018.
     """
-    logs = F.log_softmax(logits, dim=1)
-    share = torch.full_like(logs[:, 0], 1 / len(logs)) if weight is None else weight / weight.sum()
-    mean = torch.logsumexp(logs + share.log()[:, None], dim=0)
-    divergence: Tensor = -mean.mean() - math.log(logits.shape[1])
-    return divergence
+    return -log_mean_prediction(logits, weight).mean() - math.log(logits.shape[1])
 
 
 @dataclass(frozen=True)

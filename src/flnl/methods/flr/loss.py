@@ -21,11 +21,11 @@ from flnl.methods.flr.pseudo_label import (
     Schedule,
     Special,
     Warmup,
-    mixed_pair,
     mixture,
     regulariser,
     running_average,
 )
+from flnl.parts.losses.targets import mixed_pair
 
 
 @dataclass(frozen=True)

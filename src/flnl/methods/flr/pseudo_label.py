@@ -110,16 +110,6 @@ def mixture(server: Tensor, client: Tensor, alpha: float | Tensor) -> Tensor:
     return alpha * server + (1 - alpha) * client
 
 
-def mixed_pair(target: Tensor, partner: Tensor, share: float | Tensor) -> Tensor:
-    """FLR+: the pseudo label of a mixed input, ``λ t_a + (1 - λ) t_b`` [B, K], as ELR+ mixes it.
-
-    It is compared with the prediction on the mixed input; the averages use predictions on the unmixed inputs.
-    """
-    share = torch.as_tensor(share, dtype=target.dtype, device=target.device)
-    share = share[:, None] if share.dim() == 1 else share
-    return share * target + (1 - share) * partner
-
-
 def regulariser(logits: Tensor, target: Tensor, *, inner_max: Share = INNER_MAX, clamp: Clamp = "inner") -> Tensor:
     """``log(1 - ⟨p, t⟩)`` [B], with p the softmax of logits [B, K] and no gradient through t [B, K] (FLR, Eq. 1).
 

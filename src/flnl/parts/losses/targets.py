@@ -1,5 +1,6 @@
 """Extends per-label losses to training targets: labels, or soft labels after mixing."""
 
+import torch
 from torch import Tensor
 
 
@@ -16,3 +17,10 @@ def expected(losses: Tensor, targets: Tensor) -> Tensor:
     if targets.is_floating_point():
         return (targets * losses).sum(1)
     return losses.gather(1, targets[:, None])[:, 0]
+
+
+def mixed_pair(target: Tensor, partner: Tensor, share: float | Tensor) -> Tensor:
+    """The soft label of a mixed input, ``λ t_a + (1 - λ) t_b`` [B, K]; ``share`` is λ, of all rows or of each [B]."""
+    share = torch.as_tensor(share, dtype=target.dtype, device=target.device)
+    share = share[:, None] if share.dim() == 1 else share
+    return share * target + (1 - share) * partner

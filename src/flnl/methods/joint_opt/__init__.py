@@ -1,0 +1,1 @@
+"""JointOpt: a network and the soft labels of its samples are optimised in turn."""
