@@ -955,6 +955,30 @@ REGISTRY += (
     ),
 )
 
+DIVIDED = ("method=dividemix", "method.T_wu=2", "method.T=3", "noise.rho=0.8")
+
+
+def _dividemix(rest: str = "Mean(samples)") -> dict[str, str]:
+    return {
+        "warmup": f"2 rounds: Uniform, Plain, warm_up, {rest}, Replace",
+        "usual": f"3 rounds: Uniform, CoDivide, mixmatch, {rest}, Replace, division",
+    }
+
+
+REGISTRY += (
+    Entry("dividemix", DIVIDED, _dividemix(), ASSESSED),
+    Entry(
+        "dividemix_with_batch_norm_on_unequal_clients",
+        (
+            *(*DIVIDED, "method.refit=epoch", "method.history=2", "method.penalty=true", "method.prior=labels"),
+            *("method.clock=rounds", "method.epochs=3", "train.keep_momentum=true", *NORMED),
+            *("partition=fedcorr", "partition.alpha=1.0", "method/aggregator=uniform_mean"),
+        ),
+        _dividemix("Mean(uniform)"),
+        ASSESSED,
+    ),
+)
+
 BY_NAME = {entry.name: entry for entry in REGISTRY}
 
 REPRESENTATIVES = (

@@ -103,6 +103,11 @@ class Network(RunModel):
         return self.fabric.device
 
     @property
+    def normalisation(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each channel, [C, 1, 1]."""
+        return self.transform.constants(self.dtype, self.device)
+
+    @property
     def layout(self) -> Layout:
         """Name of the weights' memory layout."""
         return "channels_last" if self.memory_format == torch.channels_last else "contiguous"
