@@ -413,6 +413,29 @@ REGISTRY: tuple[Entry, ...] = (
         testing=True,
     ),
     Entry(
+        "two_views",
+        (
+            "method=fedavg",
+            "method.batch._target_=tests.properties.parts.TwoViews",
+            "+method.local.agreement={_target_:tests.properties.parts.Agreement,strength:0.5}",
+            *ONE_STAGE,
+        ),
+        _fedavg("TwoViews", "cross_entropy + agreement"),
+        testing=True,
+    ),
+    Entry(
+        "phases_with_a_second_pool",
+        (
+            "method=fedavg",
+            "method.batch._target_=tests.properties.parts.EasyThenHard",
+            "+method.local.guesses={_target_:tests.properties.parts.Guesses}",
+            *("partition=fedcorr", "partition.alpha=1.0"),
+            *ONE_STAGE,
+        ),
+        _fedavg("EasyThenHard", "cross_entropy + guesses"),
+        testing=True,
+    ),
+    Entry(
         "pair_of_networks",
         (
             "method=fedavg",
@@ -929,6 +952,30 @@ REGISTRY += (
             "usual": "2 rounds: Uniform, Mixup, joint_opt, Mean(samples), Replace, soft_labels",
         },
         (16, 18, 19),
+    ),
+)
+
+DIVIDED = ("method=dividemix", "method.T_wu=2", "method.T=3", "noise.rho=0.8")
+
+
+def _dividemix(rest: str = "Mean(samples)") -> dict[str, str]:
+    return {
+        "warmup": f"2 rounds: Uniform, Plain, warm_up, {rest}, Replace",
+        "usual": f"3 rounds: Uniform, CoDivide, mixmatch, {rest}, Replace, division",
+    }
+
+
+REGISTRY += (
+    Entry("dividemix", DIVIDED, _dividemix(), ASSESSED),
+    Entry(
+        "dividemix_with_batch_norm_on_unequal_clients",
+        (
+            *(*DIVIDED, "method.refit=epoch", "method.history=2", "method.penalty=true", "method.prior=labels"),
+            *("method.clock=rounds", "method.epochs=3", "train.keep_momentum=true", *NORMED),
+            *("partition=fedcorr", "partition.alpha=1.0", "method/aggregator=uniform_mean"),
+        ),
+        _dividemix("Mean(uniform)"),
+        ASSESSED,
     ),
 )
 

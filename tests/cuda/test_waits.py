@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from flnl.core.step import Phase, Step
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local import sgd
 from flnl.engine.local.batching import Draws
 from flnl.engine.local.lightning import backward, mean_over_steps
+from flnl.engine.local.steps import Steps
 from flnl.engine.stacked import training
 from tests.properties.runs import assembled
 from tests.registry import BY_NAME, Entry, others_slow
@@ -28,6 +30,7 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     heard: list[str] = []
     drawn: list[Draws] = []
     order, alone, together = Draws.order, sgd.LocalTraining._train, training._Stack.train
+    steps = Steps._of
 
     def next_order(self: Draws, chosen: Any) -> Any:
         result = order(self, chosen)
@@ -35,6 +38,10 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
             library.set_sync_debug_mode("warn")
         drawn.append(self)
         return result
+
+    def of_phase(self: Steps, phase: Phase, epoch: int) -> Iterator[Step]:
+        yield from steps(self, phase, epoch)
+        library.set_sync_debug_mode("default")  # the rule may look at outputs before the next phase
 
     def ended() -> None:
         library.set_sync_debug_mode("default")
@@ -57,6 +64,7 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         return mean_over_steps(losses)
 
     monkeypatch.setattr(Draws, "order", next_order)
+    monkeypatch.setattr(Steps, "_of", of_phase)
     monkeypatch.setattr(sgd.LocalTraining, "_train", train_one)
     monkeypatch.setattr(sgd, "mean_over_steps", mean_at_the_end)
     monkeypatch.setattr(training._Stack, "train", train_many)

@@ -80,6 +80,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "fednoro": ("method=fednoro", "method.s1=2", "method.T=4", "method.ramp_end=4"),
     "fedlsr": ("method=fedlsr", "method.plus=true", "rounds=6"),
     "fedrn": ("method=fedrn", "method.T_wu=3", "method.T=5"),
+    "dividemix": ("method=dividemix", "method.T_wu=2", "method.T=4"),
     "joint_opt": (
         *("method=joint_opt", "method.T_wu=1", "method.T=4", "method.T_final=2", "method.window=3"),
         *("method.epochs=3", "method.final_milestones=[1]", "method.final_lr=0.1"),

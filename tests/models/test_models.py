@@ -568,6 +568,27 @@ def test_features_of_the_batch_need_no_further_pass(kind: type[OwnHead]) -> None
     assert network.hidden.weight.grad is not None
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_opinions_of_several_batches(training: bool) -> None:
+    """One pass for all; under batch norm one for each in training mode, whose statistics are the batch's own."""
+    plain, batches = OwnHead(), [torch.randn(n, 1, 2, 2) for n in (5, 3)]
+    found = step_of(plain, batches[0]).opinions("logits", batches, training=training)
+    assert plain.passes == 1
+    for logits, batch in zip(found, batches, strict=True):
+        torch.testing.assert_close(logits, plain(batch))
+        assert not logits.requires_grad
+
+    normed = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3, momentum=0.5), nn.Linear(3, 2))
+    normed(torch.randn(9, 4))  # running statistics that are no batch's
+    before = {name: buffer.clone() for name, buffer in normed.named_buffers()}
+    found = step_of(normed, batches[0]).opinions("logits", batches, training=training)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in normed.named_buffers())
+    assert normed.training
+    normed.train(training)
+    for logits, batch in zip(found, batches, strict=True):
+        torch.testing.assert_close(logits, normed(batch))
+
+
 @pytest.mark.parametrize("kind", [OwnHead, OwnOutputs, lambda: MLP([3], 0.0)((1, 2, 2), 2)])
 def test_a_pair_has_the_features_of_both(kind: Callable[[], nn.Module]) -> None:
     pair, inputs = Pair(kind(), kind()), torch.randn(5, 1, 2, 2)

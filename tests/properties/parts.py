@@ -4,7 +4,7 @@ They are no method of anybody's. They stand in the registry so that every slot o
 independent of order, before a method that needs it exists.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from flnl.core.messages import ClientResult, ClientTask, Combined, Fit, Gathered
 from flnl.core.model import Model
-from flnl.core.parts import Aggregator, BatchRule, Exchange, GradientTransform, LossTerm, Selection, ServerUpdate
+from flnl.core.parts import Aggregator, BatchRule, Exchange, GradientTransform, LossTerm, ServerUpdate
 from flnl.core.payload import Params, Payload
-from flnl.core.step import FEATURES, FIRST, SECOND, Step
+from flnl.core.step import FEATURES, FIRST, LOGITS, SECOND, Phase, Step
 from flnl.numerics.averaging import WeightedSum, divided, summed
 from flnl.parts.losses.targets import cross_entropy
 
@@ -77,11 +77,72 @@ class Scaled(GradientTransform):
 class HalfTheSamples(BatchRule):
     """Another half of the samples each epoch, those with the largest outputs first."""
 
-    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
         scores = network.logits(task.samples).max(1).values
         half = torch.argsort(scores, descending=True, stable=True)[: (len(task.samples) + 1) // 2]
         chosen = task.stream("half", epoch).permutation(len(half))
-        return Selection(half[torch.from_numpy(chosen)].sort().values)
+        yield Phase(positions=half[torch.from_numpy(chosen)].sort().values)
+
+
+@dataclass(frozen=True)
+class TwoViews(BatchRule):
+    """Two views of each image."""
+
+    views: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class Agreement(LossTerm):
+    """Holds the last view of an image to the mean of the network's opinions of all of them, without gradients."""
+
+    strength: float
+    training: bool = True
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        opinions = [z.softmax(1) for z in step.opinions(LOGITS, step.views, training=self.training)]
+        opinion = torch.stack(opinions).mean(0)
+        return self.strength * (step.output(LOGITS, step.views[-1]).softmax(1) - opinion).square().sum(1), state
+
+
+@dataclass(frozen=True)
+class EasyThenHard(BatchRule):
+    """Trains on the easier half of the samples beside the harder one, then on what is harder by then, beside nothing.
+
+    Each in two views; ``facts`` are the samples' losses before the phase.
+    """
+
+    views: ClassVar[int] = 2
+
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
+        for name in ("easy", "hard"):
+            losses = F.cross_entropy(network.logits(task.samples).double(), task.labels, reduction="none")
+            order = torch.argsort(losses, stable=True)
+            easy, hard = order.tensor_split(2)
+            yield Phase(name, easy if name == "easy" else hard, beside=hard if name == "easy" else None, facts=losses)
+
+
+@dataclass(frozen=True)
+class Guesses(LossTerm):
+    """Cross-entropy, the more the easier a sample was; in the second pool, two views are held to each other.
+
+    The latter rises over the epochs of a visit. A draw moves a row of either pool.
+    """
+
+    fits_labels: ClassVar[bool] = True
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        return torch.from_numpy(rng.normal(size=size))
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        trust = torch.exp(-step.phase.facts)[step.positions].to(step.logits)
+        total = (F.cross_entropy(step.logits, step.labels, reduction="none") * trust).mean()
+        if step.beside is not None:
+            assert step.progress is not None
+            share = (step.progress.epoch + step.number / step.progress.batches) / step.progress.epochs
+            one, other = (step.output(LOGITS, view).softmax(1) for view in step.beside.views)
+            moved = 0.1 * step.draw[len(step.labels) :, None].to(one)
+            total = total + share * (one - other + moved).square().mean()
+        return total + 0.1 * step.draw.to(total).mean(), state
 
 
 @dataclass(frozen=True)

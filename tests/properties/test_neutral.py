@@ -234,6 +234,7 @@ ALIVE = {
     "fednoro": ("method=fednoro", "method.s1=1", "method.T=0"),
     "fedlsr": ("method=fedlsr", "method.gamma=0", "rounds=4"),
     "fedrn": ("method=fedrn", "method.T_wu=1", "method.T=3"),
+    "dividemix": ("method=dividemix", "method.T_wu=1", "method.T=3"),
     "joint_opt_prior": ("method=joint_opt", *JOINT_OPT, "method.alpha=0.1"),
     "joint_opt_entropy": ("method=joint_opt", *JOINT_OPT, "method.beta=0.1"),
     "joint_opt_epochs": ("method=joint_opt", *JOINT_OPT[:-1], "method.epochs=3"),
@@ -428,7 +429,17 @@ OPT = (
     *("method=joint_opt", "method.T_wu=1", "method.T=3", "method.window=3", "method.epochs=4", "noise.rho=0.8"),
     "train.lr=0.2",
 )
+DIVIDE = ("method=dividemix", "method.T_wu=2", "method.T=2", "noise.rho=0.8", "train.lr=0.2")
 SWITCHES = {
+    DIVIDE: (
+        *("method.lambda_u=1", "method.refit=epoch", "method.threshold=0.9", "method.history=5", "method.penalty=true"),
+        *("method.alpha=0.5", "method.temperature=1", "method.ramp=1", "method.clock=rounds", "method.prior=labels"),
+        *("method.epochs=3", "method.local.mixmatch.lambda_r=0"),
+        *(
+            f"method.exchange.division.fitting.{value}"
+            for value in ("tolerance=1.0", "min_variance=0.1", "iterations=1")
+        ),
+    ),
     OPT: (
         *("method.alpha=0.5", "method.beta=0.2", "method.prior=labels", "method.update_from=1", "method.window=2"),
         *("method.epochs=5", "method.T_final=1", "method.incomplete=average method.window=9"),

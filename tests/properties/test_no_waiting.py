@@ -24,7 +24,7 @@ from tests.properties.runs import assembled
 from tests.registry import Entry, others_slow
 
 EXCEPTIONS: Mapping[str, str] = {
-    "select": "a rule that chooses an epoch's samples by the client's own model looks at its outputs before the epoch",
+    "phases": "a rule that plans an epoch by the client's own model looks at its outputs before each phase",
 }
 """Functions that may wait, and why."""
 

@@ -44,9 +44,10 @@ def test_every_vector_of_fednoro_is_asserted():
     assert [name for name in ours if f'"{name}"' not in TEXT] == []
 
 
-def test_every_vector_of_jointopt_is_asserted():
-    ours = [name for name in entries(LABEL_NOISE) if name.startswith("jointopt_")]
-    assert len(ours) == 2
+@pytest.mark.parametrize(("family", "count"), [("jointopt_", 2), ("dividemix_", 5)])
+def test_every_vector_of_a_method_against_label_noise_is_asserted(family: str, count: int):
+    ours = [name for name in entries(LABEL_NOISE) if name.startswith(family)]
+    assert len(ours) == count
     assert [name for name in ours if f'"{name}"' not in TEXT] == []
 
 

@@ -40,6 +40,10 @@ class Model(Protocol):
     def dtype(self) -> torch.dtype:
         """Type of parameters and inputs: float32, or float64 under ``precision=64``."""
 
+    @property
+    def normalisation(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation, [C, 1, 1] each: inputs are ``(pixel - mean) / std`` of pixels in [0, 1]."""
+
     def load(self, params: Params) -> None:
         """Write ``params`` into the model, in place."""
 

@@ -27,7 +27,7 @@ from flnl.core.messages import (
     Opened,
 )
 from flnl.core.payload import Params, Payload, V
-from flnl.core.step import Mixing, Step
+from flnl.core.step import WHOLE, Mixing, Phase, Step
 from flnl.core.streams import stream
 
 if TYPE_CHECKING:
@@ -88,7 +88,10 @@ class LossTerm(Part, Protocol):
         return state
 
     def draw(self, rng: np.random.Generator, size: int) -> Any:
-        """The random draw for one batch of ``size``, made before the step."""
+        """The random draw for one batch of ``size``, made before the step.
+
+        Samples of the phase's second pool count: ``size`` is B + B'.
+        """
         return None
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
@@ -103,27 +106,25 @@ class LossTerm(Part, Protocol):
         return state
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The samples of one epoch and their training labels."""
-
-    positions: Tensor  # int64 [m], each at most once
-    labels: Tensor | None = None  # int64 [n], for all the client's samples; None for the client's current labels
-
-
 class BatchRule(Part, Protocol):
-    """Prepares a client's samples for training: selects those of each epoch, relabels them, mixes batches."""
+    """Prepares a client's samples for training: plans each epoch, relabels samples, mixes batches."""
+
+    views: ClassVar[int] = 1
+    """Number of views of each image that a step has, each augmented by random draws of its own."""
 
     def limited_to(self) -> Sequence[int]:
         """Numbers, from 1, of the stages in which the rule acts; empty if it acts in all."""
         return ()
 
-    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
-        """The selection of this epoch; None for all samples as they are. The network holds the current parameters."""
-        return None
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterable[Phase]:
+        """The phases of this epoch, of ``epochs`` in the visit; by default one, of all samples as they are.
 
-    def selections(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
-        """The selection after each step of the rule, by the step's name, only for the record; None for all samples."""
+        Each phase is asked for once the one before it is trained. The network holds the current parameters.
+        """
+        return (WHOLE,)
+
+    def selections(self, network: Model, task: ClientTask) -> Mapping[str, Phase]:
+        """The samples and labels after each step of the rule, by the step's name, only for the record."""
         return {}
 
     def relabels(self, network: Model, task: ClientTask) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +26,38 @@ class Mixing:
     partner: Tensor  # int64 [B]
 
 
+@dataclass(frozen=True)
+class Phase:
+    """A pass over some of a client's samples, within an epoch; a batch rule plans an epoch as one phase or several."""
+
+    name: str | None = None  # for loss terms
+    positions: Tensor | None = None  # int64 [m], the phase's samples, each at most once; None for all
+    labels: Tensor | None = None  # int64 [n], for all the client's samples; None for the client's current labels
+    beside: Tensor | None = None  # int64 [m'], a second pool of samples: each step also gets a batch of them
+    facts: Any = None  # what loss terms need to know, such as a probability of each sample
+
+
+WHOLE = Phase()
+"""All samples with the client's current labels."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where in the client's visit a phase is."""
+
+    epoch: int  # local epoch, from 0
+    epochs: int  # local epochs of the visit
+    batches: int  # batches of the phase
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A batch of the phase's second pool."""
+
+    positions: Tensor  # int64 [B'], positions of the samples on the client
+    views: tuple[Tensor, ...]  # [B', C, H, W] each, as ``Step.views``
+
+
 class ForwardPasses(Protocol):
     """The forward passes available in a step. ``inputs`` are [B, C, H, W]."""
 
@@ -39,6 +71,14 @@ class ForwardPasses(Protocol):
 
     def frozen(self, name: str, inputs: Tensor) -> Tensor:
         """As ``output``, without gradients; batch norm uses the batch but does not update its running statistics."""
+        ...
+
+    def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
+        """One output on each of ``batches``, without gradients, in training or in eval mode.
+
+        Batch norm uses each batch by itself and does not update its running statistics. Where it does not tell them
+        apart, the batches pass the network as one.
+        """
         ...
 
     def scored(self, inputs: Tensor) -> Tensor:
@@ -67,6 +107,12 @@ class Step:
     params: Params  # the parameters being trained (not copies; no buffers)
     broadcast: Broadcast
     kept: Payload  # what the client keeps from earlier visits
+    views: tuple[
+        Tensor, ...
+    ] = ()  # [B, C, H, W] each: the views that the batch rule asks for; the first is ``unmixed``
+    phase: Phase = WHOLE
+    progress: Progress | None = None  # None if clients are trained together
+    beside: Beside | None = None  # a batch of the phase's second pool; None if it has none
     computed: Mapping[str, Tensor] | None = None  # outputs on ``inputs``, if already computed
     term: str | None = None  # name of the loss term that is being called with this step; None if none is
 
@@ -115,6 +161,16 @@ class Step:
         except KeyError:
             there = ", ".join(self.outputs)
             raise LookupError(f"the network has no output {name!r}; there are {there}") from None
+
+    def opinions(self, name: str, batches: Sequence[Tensor], *, training: bool = True) -> list[Tensor]:
+        """One output on each of ``batches`` [B', C, H, W], without gradients.
+
+        Args:
+            name: as of ``output``.
+            batches: inputs; batch norm uses each batch by itself.
+            training: in training mode, without updating running statistics; False: in eval mode.
+        """
+        return self.passes.several(name, batches, training=training)
 
     @property
     def logits(self) -> Tensor:

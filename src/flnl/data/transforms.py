@@ -77,6 +77,10 @@ class Transform:
         crop = _crop_by_copy if images.device.type == "cpu" else _crop_by_gather
         return crop(padded, draws, self.size)
 
+    def constants(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """``mean`` and ``std``, each [C, 1, 1]; do not modify them."""
+        return _constants(self.mean, self.std, dtype, device)
+
     def normalize(
         self,
         images: Tensor,
@@ -84,7 +88,7 @@ class Transform:
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> Tensor:
         """Normalise stored pixels [b, C, H, W] to inputs of ``dtype`` in ``memory_format``."""
-        mean, std = _constants(self.mean, self.std, dtype, images.device)
+        mean, std = self.constants(dtype, images.device)
         return (images.to(dtype, memory_format=memory_format) / self.scale).sub_(mean).div_(std)
 
 

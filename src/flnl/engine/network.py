@@ -6,7 +6,7 @@ in eval mode and full precision, without augmentation by default: mixed precisio
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -91,6 +91,8 @@ class Network(RunModel):
         self._module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
         self._awaited: Params | None = None  # parameters that ``module`` loads when it is next used
         self.has_batch_norm = has_batch_norm(module)
+        self.has_buffers = any(True for _ in module.buffers())
+        self._layers = tuple(module.modules())
         self.here = Resident(fabric.device)
         """Maps stored images to those this network reads: moved to its device where they fit."""
         self._frozen: nn.Module | None = None
@@ -104,6 +106,11 @@ class Network(RunModel):
     def device(self) -> torch.device:
         """The module's device."""
         return self.fabric.device
+
+    @property
+    def normalisation(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each channel, [C, 1, 1]."""
+        return self.transform.constants(self.dtype, self.device)
 
     @property
     def layout(self) -> Layout:
@@ -160,14 +167,25 @@ class Network(RunModel):
 
     def scored(self, inputs: Tensor) -> Tensor:
         """Outputs [B, K] of the loaded parameters in eval mode, without gradients; leaves batch statistics alone."""
-        mode = self.module.training
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                logits: Tensor = self.module(inputs)
-        finally:
-            self.module.train(mode)
+        with self.evaluating(), torch.no_grad():
+            logits: Tensor = self.module(inputs)
         return logits
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within this, the module is in eval mode; afterwards each layer is in the mode in which it was.
+
+        As ``module.eval()``, without the cost of ``nn.Module.__setattr__`` in each layer, which a small network's pass
+        would notice.
+        """
+        modes = [layer.training for layer in self._layers]
+        for layer in self._layers:
+            layer.__dict__["training"] = False
+        try:
+            yield
+        finally:
+            for layer, mode in zip(self._layers, modes, strict=True):
+                layer.__dict__["training"] = mode
 
     def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
         """The received model in eval mode, separate from the one being trained; built at its first call.
@@ -254,13 +272,8 @@ class Network(RunModel):
     def _scores(
         self, images: "Images", index: Tensor, forward: Callable[[Tensor], Tensor], augment: np.random.Generator | None
     ) -> Tensor:
-        mode = self.module.training
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                parts = [forward(inputs).cpu() for inputs in self._chunks(images, index, augment)]
-        finally:
-            self.module.train(mode)
+        with self.evaluating(), torch.no_grad():
+            parts = [forward(inputs).cpu() for inputs in self._chunks(images, index, augment)]
         return torch.cat(parts) if parts else torch.empty(0, self.num_classes, dtype=self.dtype)
 
     def _chunks(self, images: "Images", index: Tensor, augment: np.random.Generator | None) -> Iterator[Tensor]:
@@ -290,15 +303,29 @@ class _Passes(ForwardPasses):
 
     def frozen(self, name: str, inputs: Tensor) -> Tensor:
         module = self.network.module
-        buffers = {buffer: tensor.clone() for buffer, tensor in module.named_buffers()}
         with torch.no_grad():
+            if not self.network.has_buffers:  # no pass can write anything
+                return by_name.output(module, name, inputs)
+            buffers = {buffer: tensor.clone() for buffer, tensor in module.named_buffers()}
             return by_name.output_with(module, buffers, name, inputs)
+
+    def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
+        with nullcontext() if training else self.network.evaluating():
+            apart = self.network.has_batch_norm and self.network.module.training
+            return outputs_on(batches, partial(self.frozen, name), apart=apart)
 
     def scored(self, inputs: Tensor) -> Tensor:
         return self.network.scored(inputs)
 
     def received(self, inputs: Tensor) -> Tensor:
         return self.received_module(inputs)
+
+
+def outputs_on(batches: Sequence[Tensor], forward: Callable[[Tensor], Tensor], *, apart: bool) -> list[Tensor]:
+    """The outputs of ``forward`` on each of ``batches``: from one pass, or from one for each if ``apart``."""
+    if apart or len(batches) == 1:
+        return [forward(batch) for batch in batches]
+    return list(forward(torch.cat(list(batches))).split([len(batch) for batch in batches]))
 
 
 SCORE_BATCH = 512

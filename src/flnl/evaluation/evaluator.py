@@ -280,8 +280,8 @@ class Evaluator:
             self.network.load(task.broadcast.params)
             row: dict[str, Any] = {}
             for name, subset in rule.selections(self.network, task).items():
-                labels = held if subset is None or subset.labels is None else subset.labels
-                kept = torch.arange(len(held)) if subset is None else subset.positions
+                labels = held if subset.labels is None else subset.labels
+                kept = torch.arange(len(held)) if subset.positions is None else subset.positions
                 row[name] = confusion(true[kept].numpy(), labels[kept].numpy(), C)
             if row:
                 row = {name: confusion(true.numpy(), labels.numpy(), C) for name, labels in begun.items()} | row

@@ -34,13 +34,16 @@ TOLERANCE = 1e-3
 """EM stops once the mean log-likelihood gains less: scikit-learn's default, with which released codes run."""
 
 
-def two_gaussians(values: Array, tolerance: float = TOLERANCE, *, variance: float | None = None) -> Mixture:
+def two_gaussians(
+    values: Array, tolerance: float = TOLERANCE, *, variance: float | None = None, iterations: int | None = None
+) -> Mixture:
     """Fit a Gaussian mixture of two components to ``values`` [n] by EM; the fit is independent of their scale.
 
     Each variance is increased by ``variance``, in units of the values squared, on which the fit then depends; by
     default by ``REGULARISATION``, a share of the variance of all values.
 
-    EM ends when an iteration gains less than ``tolerance`` in the mean log-likelihood of the standardised values.
+    EM ends when an iteration gains less than ``tolerance`` in the mean log-likelihood of the standardised values, or
+    after ``iterations``; by default after 100, or later for a tolerance below ``TOLERANCE``.
 
     EM starts from the optimal split of the sorted values (exact 2-means), so the fit is deterministic. Fewer than two
     values, or nearly equal values, give a single component, and no value is ``upper``. Non-finite values are replaced
@@ -65,7 +68,7 @@ def two_gaussians(values: Array, tolerance: float = TOLERANCE, *, variance: floa
         precisions_init=[[[1 / (p.var() + added)]] for p in parts],
         reg_covar=added,
         tol=tolerance,
-        max_iter=100 if tolerance >= TOLERANCE else 100_000,
+        max_iter=iterations or (100 if tolerance >= TOLERANCE else 100_000),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

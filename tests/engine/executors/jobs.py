@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
+from flnl.core.step import WHOLE, Phase
 from flnl.data.images import TensorImages
 
 
@@ -107,10 +108,10 @@ IMPORTED_BY = os.getpid()
 class Deadly(BatchRule):
     """Kills whatever process trains, unless it is the one that has imported this."""
 
-    def select(self, network: Model, task: ClientTask, epoch: int) -> None:
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterable[Phase]:
         if os.getpid() != IMPORTED_BY:
             os.kill(os.getpid(), signal.SIGKILL)
-        return
+        return (WHOLE,)
 
 
 def tasks(params: Params, images: TensorImages, sizes: Sequence[int]) -> list[ClientTask]:
@@ -133,10 +134,10 @@ def clients(results: list[Answer]) -> Block[tuple[int, list[int]], Answer]:
 class Endless(BatchRule):
     """Trains for ever wherever it is not what has imported this."""
 
-    def select(self, network: Model, task: ClientTask, epoch: int) -> None:
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterable[Phase]:
         while os.getpid() != IMPORTED_BY:
             time.sleep(1)
-        return
+        return (WHOLE,)
 
 
 class Frozen:

@@ -17,13 +17,14 @@ from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask,
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
-from flnl.core.step import Step
+from flnl.core.step import LOGITS, Step
 from flnl.data.federation.build import Federation
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.jobs import Reduce
+from flnl.engine.local.batching import Draws
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.eligibility import why_not
@@ -40,7 +41,7 @@ from flnl.parts.aggregators.mean import Mean
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.proximal import Proximal
-from tests.properties.parts import HalfTheSamples, Pull, Scaled
+from tests.properties.parts import Agreement, EasyThenHard, Guesses, HalfTheSamples, Pull, Scaled
 from tests.properties.runs import assembled, difference, run
 from tests.registry import BY_NAME, COVERING, REGISTRY, Entry, others_slow
 from tests.toys import federation, mlp, network, random_federation
@@ -121,7 +122,7 @@ def agree(
 # -------------------------------------------------------------------------------------------------- whole methods
 
 
-ALONE = ("dropout", "feddiv", "reselection", "half_the_samples")
+ALONE = ("dropout", "feddiv", "reselection", "half_the_samples", "phases")
 """Entries with dropout, a choice of samples by the client's own model, or a say in the optimiser's step, throughout."""
 
 
@@ -268,6 +269,93 @@ def test_mixing_and_augmentation(transform: Transform | None, caplog: pytest.Log
     for rule in (Plain(), Mixup(1.0, True, None), Mixup(0.5, True, [1])):
         net = network(mlp(4, 3, norm=True), transform=transform)
         agree(net, job(batch=rule), tasks(net), caplog)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("transform", [None, CROPPED])
+def test_views(transform: Transform | None, mixed: bool, caplog: pytest.LogCaptureFixture, monkeypatch: Any):
+    """Each with crops of its own, beside batches that are mixed or not; also where images are drawn for in parts."""
+    rule = ManyViews(1.0, mixed, None)
+    terms = {"cross_entropy": CrossEntropy(), "agreement": Agreement(2.0)}
+    net = network(mlp(4, 3), transform=transform)
+    found = agree(net, job(batch=rule, terms=terms), tasks(net), caplog)
+    if transform is not None:  # equal views change little else than what batches are mixed of
+        plain = results(Sequential(net), job(batch=Mixup(1.0, mixed, None), terms=terms), tasks(net))
+        assert difference(found, plain, tolerance=EXACT) is not None
+    monkeypatch.setattr("flnl.engine.network.CHUNK_BYTES", 8 * 4 * 11)
+    monkeypatch.setattr("flnl.engine.executors.stacked.POOLED", 1e-8)
+    agree(network(mlp(4, 3), transform=transform), job(batch=rule, terms=terms), tasks(net), caplog)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_opinions(training: bool, caplog: pytest.LogCaptureFixture):
+    """Of each view, in both modes, and under batch norm, which uses each view by itself and updates nothing."""
+    for norm in (False, True):
+        net = network(mlp(4, 3, norm=norm), transform=CROPPED)
+        terms = {"cross_entropy": CrossEntropy(), "opinion": Opinion(training)}
+        agree(net, job(batch=ManyViews(1.0, False, None), terms=terms), tasks(net), caplog)
+
+
+@dataclass(frozen=True)
+class Opinion(LossTerm):
+    """Holds the predictions to opinions of the views."""
+
+    training: bool
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        opinions = step.opinions(LOGITS, step.views, training=self.training)
+        return (step.logits - torch.stack(opinions).mean(0)).square().sum(1), state
+
+
+@dataclass(frozen=True)
+class ManyViews(Mixup):
+    """Mixup, with three views of each image."""
+
+    views: ClassVar[int] = 3
+
+
+def test_views_that_nobody_reads_cost_nothing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    """Where all terms are of rows, which see no views."""
+    net, drawn = network(mlp(4, 3), transform=CROPPED), list[int]()
+    crops = Draws.crops
+
+    def counted(*args: Any, view: int = 0, **more: Any) -> Any:
+        drawn.append(view)
+        return crops(*args, view=view, **more)
+
+    monkeypatch.setattr(Draws, "crops", counted)
+    results(Stacked(net, 15, 1.0), job(batch=ManyViews(1.0, False, None)), tasks(net))
+    assert set(drawn) == {0}
+    drawn.clear()
+    terms = {"cross_entropy": CrossEntropy(), "agreement": Agreement(2.0)}
+    results(Stacked(net, 15, 1.0), job(batch=ManyViews(1.0, False, None), terms=terms), tasks(net))
+    assert set(drawn) == {0, 1, 2}
+
+
+@dataclass(frozen=True)
+class Hurries(LossTerm):
+    """Reads where in its visit the client is."""
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        assert step.progress is not None
+        return step.logits.square().mean() * step.progress.epoch, state
+
+
+def test_the_place_in_a_visit_is_a_single_clients(caplog: pytest.LogCaptureFixture):
+    net, work = network(mlp(4, 3)), job(terms={"cross_entropy": CrossEntropy(), "hurries": Hurries()})
+    given = tasks(net)
+    one = results(Sequential(net), work, given)
+    assert difference(results(Stacked(net, 15, 1.0), work, given), one) is None
+    assert "are not at the same place in their visits" in caplog.text
+
+
+def test_phases_of_a_clients_own_run_one_by_one(caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3))
+    work = job(batch=EasyThenHard(), terms={"guesses": Guesses()})
+    given = tasks(net, (9, 8, 5))
+    one = results(Sequential(net), work, given)
+    assert difference(results(Stacked(net, 15, 1.0), work, given), one) is None
+    assert "EasyThenHard chooses samples by the client's own model" in caplog.text
 
 
 def test_crops_are_drawn_in_the_portions_of_one_client(caplog: pytest.LogCaptureFixture, monkeypatch: Any):

@@ -1,6 +1,6 @@
 """Local training against a plain torch loop, and every seam that a part can act through."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from flnl.config.schema import Training
 from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Samples
 from flnl.core.model import Model
-from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm, Selection
+from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
-from flnl.core.step import Step
+from flnl.core.step import Phase, Step
 from flnl.data.transforms import Transform
 from flnl.engine.local.batching import batch_sizes
 from flnl.engine.local.sgd import LocalTraining
@@ -405,12 +405,12 @@ def test_terms_are_added(per_sample: bool):
 class Parity(BatchRule):
     """Even positions in even epochs, odd ones in odd epochs."""
 
-    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
         """Half of the samples."""
-        return Selection(torch.arange(epoch % 2, len(task.samples), 2))
+        yield Phase(positions=torch.arange(epoch % 2, len(task.samples), 2))
 
 
-def test_selection_chooses_the_samples_of_an_epoch():
+def test_a_phase_chooses_the_samples_of_an_epoch():
     net, recorder = network(mlp(4, 3)), Recorder()
     work = task(net.module, random_federation([8]).samples(0))
     training = replace(TRAINING, epochs=3, batch_size=4)

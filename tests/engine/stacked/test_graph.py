@@ -30,9 +30,9 @@ from flnl.engine.stacked.training import train
 from flnl.methods.fedcorr.exchange import NoiseDirective
 from flnl.parts.batches import Mixup
 from flnl.parts.losses.cross_entropy import CrossEntropy
-from tests.engine.executors.test_stacked import TERMS, TRAINING, OwnScale, Seen, job
+from tests.engine.executors.test_stacked import CROPPED, TERMS, TRAINING, OwnScale, Seen, job
 from tests.engine.stacked.tape import Tape
-from tests.properties.parts import Scaled
+from tests.properties.parts import Agreement, Scaled, TwoViews
 from tests.properties.runs import assembled, difference
 from tests.registry import REGISTRY, Entry, others_slow
 from tests.toys import mlp, network, random_federation
@@ -227,6 +227,7 @@ RECORDED: dict[str, LocalTraining] = {
     "the round, by row": job(terms={"cross_entropy": CrossEntropy(), "grows": GrowsByRow()}),
     "mixup": job(batch=Mixup(1.0, True, None)),
     "mixup and a term that sees it": job(batch=Mixup(1.0, True, None), terms=TERMS["proximal"]),
+    "two views": job(batch=TwoViews(), terms={"cross_entropy": CrossEntropy(), "agreement": Agreement(0.5)}),
     "a scaled gradient": job(gradient=Scaled(0.3)),
     "a gradient by the batch": job(gradient=OwnScale()),
 }
@@ -237,6 +238,10 @@ RECORDED: dict[str, LocalTraining] = {
 def test_parts(name: str, clients: int):
     recorder = same(network(mlp(4, 3), precision=32), RECORDED[name], sizes=SIZES[:clients])
     assert all("last batches" in said for said in recorder.said)
+
+
+def test_views_with_crops():
+    same(network(mlp(4, 3), precision=32, transform=CROPPED), RECORDED["two views"])
 
 
 def test_weights_of_samples():
@@ -356,6 +361,7 @@ NOT_STACKED = (
     "fedcorr_with_dropout",
     "fedavg_and_reselection",
     "parts_with_memory",
+    "phases_with_a_second_pool",
     "flr_on_half_the_samples",
     "fedlsr_as_released_with_batch_norm",
 )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flnl.config.schema import Training
 from flnl.core.messages import ClientState, ClientTask
 from flnl.core.payload import Payload
+from flnl.core.step import Phase
 from flnl.engine import loop
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
@@ -138,7 +139,7 @@ def test_an_epoch_trains_on_what_a_loop_over_samples_keeps(local: float, other: 
     net, work = client(state=known())
     net.load({"scale": torch.tensor([local], dtype=torch.float64)})
     found = replace(RULE, **other).select(net, work, 1)
-    assert found is not None
+    assert found.positions is not None
     assert found.labels is not None
     kept, labels = by_hand(work, local, **other)
     assert found.positions.tolist() == kept
@@ -149,7 +150,7 @@ def test_an_epoch_trains_on_what_a_loop_over_samples_keeps(local: float, other: 
 def test_the_first_epoch_compares_the_received_model_with_itself_less_the_bias() -> None:
     net, work = client(state=known())
     found = RULE.select(net, work, 0)
-    assert found is not None
+    assert found.positions is not None
     assert found.positions.tolist() == by_hand(work, 1.0)[0]
 
 
@@ -182,8 +183,8 @@ def test_cached_agreement_is_with_the_labels_of_the_last_visit() -> None:
     rule = replace(RULE, pcs="cached", pcs_start=3)
     net, work = client(state=known(BIAS, 3, LastPredictions(last)))
     found, early = rule.select(net, work, 0), replace(rule, pcs_start=4).select(net, work, 0)
-    assert found is not None
-    assert early is not None
+    assert found.positions is not None
+    assert early.positions is not None
     guess = work.samples.read().flatten(1).argmax(1)
     off = by_hand(work, 1.0, pcs="off")[0]
     assert found.positions.tolist() == [i for i in off if int(last[i]) == int(guess[i])]
@@ -192,10 +193,10 @@ def test_cached_agreement_is_with_the_labels_of_the_last_visit() -> None:
 
 def test_a_client_without_a_filter_or_without_noise_uses_all_it_has() -> None:
     net, work = client(sent=None)
-    assert RULE.select(net, work, 0) is None
+    assert RULE.select(net, work, 0) == Phase()
     net, work = client()
-    assert replace(RULE, delta=1.0, strict_delta=True).select(net, work, 0) is None
-    assert replace(RULE, threshold=0.0).select(net, work, 0) is None
+    assert replace(RULE, delta=1.0, strict_delta=True).select(net, work, 0) == Phase()
+    assert replace(RULE, threshold=0.0).select(net, work, 0) == Phase()
 
 
 def test_new_labels_stay_where_they_are_to_persist() -> None:
@@ -223,7 +224,7 @@ def test_a_noisy_client_that_keeps_too_little_trains_on_nothing() -> None:
     kept = len(by_hand(work, 1.0)[0])
     for least, left in ((kept, 0), (kept - 1, kept)):
         found = replace(RULE, at_least=least).select(net, work, 0)
-        assert found is not None
+        assert found.positions is not None
         assert len(found.positions) == left
     rule = replace(RULE, at_least=60)
     training = Training(lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=10, epochs=2, lr_decay=1.0)
@@ -407,8 +408,8 @@ def test_the_record_says_what_each_step_leaves_of_the_first_clients(tmp_path: Pa
             for name, pcs in (("filtered and relabelled", "off"), ("re-selected", "per_epoch")):
                 found = replace(rule, pcs=pcs, at_least=0).select(network, work, 0)
                 counts = np.zeros((10, 10), int)
-                for i in range(len(work.samples)) if found is None else found.positions.tolist():
-                    label = work.labels[i] if found is None else found.labels[i]
+                for i in range(len(work.samples)) if found.positions is None else found.positions.tolist():
+                    label = work.labels[i] if found.labels is None else found.labels[i]
                     counts[int(truth[work.samples.index[i]]), int(label)] += 1
                 assert row[name] == counts.tolist()
                 sizes.append(counts.sum())

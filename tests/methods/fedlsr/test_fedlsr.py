@@ -10,16 +10,23 @@ import torch
 import torch.nn.functional as F
 from scipy import ndimage
 from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as tv
 
 from flnl.config.schema import Training
 from flnl.core.errors import UserError
-from flnl.core.messages import Broadcast
+from flnl.core.execution import as_list
+from flnl.core.messages import Broadcast, ClientResult
+from flnl.data.transforms import Transform
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.batching import Draws
 from flnl.engine.local.sgd import LocalTraining
+from flnl.methods.fedlsr.colour import ColourDraw, drawn_colours, recoloured
 from flnl.methods.fedlsr.loss import FedLSR, divergence, entropy, ramp, sharpened_mixture
-from flnl.methods.fedlsr.view import drawn_view, rotated, view
+from flnl.methods.fedlsr.view import Pixels, drawn_view, rotated, view
 from flnl.parts.batches import Plain
-from tests.toys import mlp, network, random_federation, task
+from tests.properties.runs import difference
+from tests.toys import federation, mlp, network, random_federation, task
 from tests.vectors.vectors import federated
 
 TERM = FedLSR(
@@ -33,6 +40,8 @@ TERM = FedLSR(
     view="rotation",
     degrees=30.0,
 )
+SINGLE = 5e-6
+"""Torchvision changes hues in single precision."""
 RELEASED = replace(TERM, variant="official_code")
 
 
@@ -158,6 +167,104 @@ def test_a_step_of_training(kind: Literal["rotation", "mirror"]) -> None:
     for (name, before), grad in zip(net.module.named_parameters(), grads, strict=True):
         assert found.params is not None
         torch.testing.assert_close(found.params[name], before.detach() - 0.5 * grad, rtol=1e-7, atol=1e-10)
+
+
+def sequentially(pixels: Tensor, draw: ColourDraw) -> Tensor:
+    """Each image by itself, by torchvision's functions, in the order of the slots."""
+    changed = []
+    for number, image in enumerate(pixels):
+        for slot in range(7):
+            at = slot if slot < 3 else slot - 1
+            if slot == 3:
+                image = tv.adjust_hue(image, float(draw.hue[number]))
+            elif float(draw.factor[number, at]) != 1:
+                of = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation)[int(draw.kind[number, at])]
+                image = of(image, float(draw.factor[number, at]))
+        changed.append(tv.rgb_to_grayscale(image, 3) if bool(draw.grey[number]) else image)
+    return torch.stack(changed)
+
+
+def test_colours_change_as_torchvision_changes_them() -> None:
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.random((300, 3, 4, 5)))
+    pixels[:5] = pixels[:5, :1]  # grey ones, whose hue is none
+    pixels[5:9] = pixels[5:9].round()  # equal channels, at the borders of hues
+    draw = drawn_colours(rng, 300)
+    found = recoloured(pixels, draw)
+    torch.testing.assert_close(found, sequentially(pixels, draw), rtol=0, atol=SINGLE)
+    assert float(found.min()) >= 0
+    assert float(found.max()) <= 1
+    still = (draw.factor == 1).all(1) & (draw.hue == 0) & ~draw.grey
+    assert bool(still.any())
+    assert torch.equal(found[still], pixels[still])
+
+
+def test_changes_of_colours_are_drawn_as_their_code_draws_them() -> None:
+    """Four of five images change, by factors of 0.2 to 1.8 and a fifth of a turn, in any order; one of five is grey."""
+    size = 20_000
+    draw = drawn_colours(np.random.default_rng(0), size)
+    jittered = draw.hue != 0
+    assert float(jittered.double().mean()) == pytest.approx(0.8, abs=0.01)
+    assert float(draw.grey.double().mean()) == pytest.approx(0.2, abs=0.01)
+    assert (draw.factor[~jittered] == 1).all()
+    used = draw.factor[jittered] != 1
+    assert (used.sum(1) == 3).all()
+    kinds = draw.kind[jittered]
+    for kind in range(3):
+        factors = draw.factor[jittered][used & (kinds == kind)]
+        assert len(factors) == int(jittered.sum())
+        np.testing.assert_allclose(np.quantile(factors, [0, 0.25, 0.5, 1]), [0.2, 0.6, 1.0, 1.8], atol=0.03)
+    hue = draw.hue[jittered]
+    np.testing.assert_allclose(np.quantile(hue, [0, 0.25, 0.5, 1]), [-0.2, -0.1, 0, 0.2], atol=0.01)
+    orders = {
+        tuple(zip(np.flatnonzero(u) >= 3, k[u], strict=True)) for u, k in zip(used.numpy(), kinds.numpy(), strict=True)
+    }
+    assert len(orders) == 24  # orders of four changes: of the three others, and how many come before the hue
+
+
+def test_a_recoloured_view_is_made_of_pixels() -> None:
+    """Inputs are normalised: their colours change before that, and after the images are mirrored."""
+    draw = drawn_view(np.random.default_rng(1), 40, "colour", 30.0)
+    assert draw.mirrored is not None
+    assert draw.colours is not None
+    pixels = torch.rand(40, 3, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    of = Pixels(f64([0.5, 0.4, 0.3])[:, None, None], f64([0.2, 0.3, 0.25])[:, None, None])
+    found = view((pixels - of.mean) / of.std, draw, of)
+    mirrored = torch.stack([x.flip(2) if flag else x for x, flag in zip(pixels, draw.mirrored, strict=True)])
+    torch.testing.assert_close(found * of.std + of.mean, sequentially(mirrored, draw.colours), rtol=0, atol=SINGLE)
+
+
+def test_a_step_with_colours_stacks(caplog: pytest.LogCaptureFixture) -> None:
+    """The same as one by one; nothing stays on the client."""
+    transform = Transform((4, 4), (0.5, 0.4, 0.3), (0.2, 0.3, 0.25), scale=1.0)
+    sizes = (9, 7, 8)
+    rng = torch.Generator().manual_seed(0)
+    data = federation(
+        [torch.rand(n, 3, 4, 4, generator=rng) for n in sizes],
+        [torch.randint(0, 3, (n,), generator=rng) for n in sizes],
+        transform=transform,
+    )
+    net = network(mlp(48, 3), transform=transform)
+    training = Training(lr=0.1, momentum=0.5, weight_decay=0.0, batch_size=4, epochs=2, lr_decay=1.0)
+    given = [task(net.module, data.samples(k), client=k) for k in range(3)]
+
+    def trained(term: FedLSR, executor: Any) -> list[ClientResult]:
+        work = LocalTraining(training, Plain(), {"fedlsr": term}, None, {})
+        return [r for block in executor.map(work, given, as_list) for r in block.results]
+
+    term = replace(TERM, view="colour")
+    one, many = trained(term, Sequential(net)), trained(term, Stacked(net, 15, 1.0))
+    assert not caplog.records, "the clients ran one by one"
+    assert difference(many, one, tolerance=1e-9) is None
+    assert all(not r.state.terms for r in many)
+    assert difference(many, trained(replace(TERM, view="mirror"), Sequential(net)), tolerance=1e-9) is not None
+
+
+def test_grey_images_have_no_colours_to_change() -> None:
+    data, module = random_federation([4], shape=(1, 4, 4)), mlp(16, 3)
+    net = network(module, transform=data.dataset.transform)
+    with pytest.raises(UserError, match=r"method\.view=colour .* 1x4x4 .*use method\.view=rotation or mirror"):
+        replace(TERM, view="colour").begin(net, task(module, data.samples(0)), None)
 
 
 def test_features_that_are_no_images_are_refused() -> None:

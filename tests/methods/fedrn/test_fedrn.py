@@ -17,13 +17,15 @@ from flnl.core.errors import UserError
 from flnl.core.findings import SuspectedSamples
 from flnl.core.messages import ClientState, Samples
 from flnl.core.payload import Params, Payload, size_in_bytes
+from flnl.core.step import WHOLE
 from flnl.core.streams import stream
 from flnl.engine.network import Network
 from flnl.methods.fedrn.batch import ReliableSamples
 from flnl.methods.fedrn.exchange import CleanSamples, LastModel, Neighbours, Reliability, ReliableNeighbours
 from flnl.methods.fedrn.head import with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood, scores, similarities
-from flnl.methods.fedrn.selection import LossMixture, above, agreed
+from flnl.methods.fedrn.selection import above, agreed
+from flnl.numerics.loss_mixture import LossMixture
 from flnl.numerics.scaling import min_max
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
@@ -255,11 +257,11 @@ def test_a_client_chooses_with_its_neighbours() -> None:
 
     rule, after = ReliableSamples(), replace(asked, state=asked.state.keeping(chosen))
     for epoch in (0, 4):
-        selection = rule.select(net, after, epoch)
-        assert selection is not None
-        assert selection.positions.tolist() == chosen.mask.nonzero()[:, 0].tolist()
-        assert selection.labels is None
-    assert rule.select(net, asked, 0) is None
+        (phase,) = rule.phases(net, after, epoch, 5)
+        assert phase.positions is not None
+        assert phase.positions.tolist() == chosen.mask.nonzero()[:, 0].tolist()
+        assert phase.labels is None
+    assert list(rule.phases(net, asked, 0, 5)) == [WHOLE]
 
 
 def test_without_neighbours_nothing_is_chosen() -> None:

@@ -5,8 +5,9 @@ terms under each of them. Each purpose has its own random stream: switching one 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,15 @@ def chunks(sizes: Sequence[int], together: int) -> Iterator[Sequence[int]]:
         yield sizes[first : first + together]
 
 
+def restarted(sizes: Sequence[int], steps: int) -> list[int]:
+    """Sizes of the next ``steps`` batches of a pool whose batches have ``sizes``; exhausted, it starts over.
+
+    >>> restarted([3, 1], 5)
+    [3, 1, 3, 1, 3]
+    """
+    return list(islice(cycle(sizes), steps))
+
+
 @dataclass(frozen=True)
 class Draws:
     """One client's random draws during one local training, in order; each stream is opened at its first draw."""
@@ -47,15 +57,30 @@ class Draws:
     task: ClientTask
     batch: BatchRule
     terms: Mapping[str, LossTerm]
+    _views: dict[tuple[int, bool], np.random.Generator] = field(default_factory=dict, init=False, repr=False)
 
     def order(self, chosen: Tensor | None) -> Tensor:
         """The next epoch's shuffled positions, int64 [n]: of the ``chosen`` samples, or of all."""
         drawn = torch.from_numpy(self._order.permutation(len(self.task.samples if chosen is None else chosen)))
         return drawn if chosen is None else chosen[drawn]
 
-    def crops(self, transform: Transform, count: int, stored: tuple[int, int]) -> Augmentation | None:
-        """Crops and flips of the next ``count`` images, whose stored size is ``stored`` (H', W')."""
-        return transform.draw(self._crops, count, stored) if transform.random(stored) else None
+    def order_beside(self, pool: Tensor, count: int) -> Tensor:
+        """``count`` shuffled positions of a phase's second ``pool`` int64 [m']: all of them again and again."""
+        passes = -(-count // len(pool))
+        drawn = [torch.from_numpy(self._order_beside.permutation(len(pool))) for _ in range(passes)]
+        return pool[torch.cat(drawn)[:count]]
+
+    def crops(
+        self, transform: Transform, count: int, stored: tuple[int, int], *, view: int = 0, beside: bool = False
+    ) -> Augmentation | None:
+        """Crops and flips of the next ``count`` images, whose stored size is ``stored`` (H', W').
+
+        Each ``view`` of an image, from 0, has a stream of its own; so have those of a phase's second pool.
+        """
+        if not transform.random(stored):
+            return None
+        rng = self._crops if view == 0 and not beside else self._crops_of(view, beside)
+        return transform.draw(rng, count, stored)
 
     def mixing(self, size: int) -> Any:
         """The batch rule's random draw for mixing the next batch of ``size`` samples."""
@@ -75,6 +100,16 @@ class Draws:
     @cached_property
     def _crops(self) -> np.random.Generator:
         return self.task.stream("augmentation")
+
+    def _crops_of(self, view: int, beside: bool) -> np.random.Generator:
+        if (view, beside) not in self._views:
+            purpose = "augmentation of the second pool" if beside else "augmentation of another view"
+            self._views[view, beside] = self.task.stream(purpose, view)
+        return self._views[view, beside]
+
+    @cached_property
+    def _order_beside(self) -> np.random.Generator:
+        return self.task.stream("batches of the second pool")
 
     @cached_property
     def _mixing(self) -> np.random.Generator:

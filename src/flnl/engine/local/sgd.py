@@ -1,9 +1,6 @@
-"""Local training of one client: epochs of mini-batch SGD on the sum of the method's loss terms.
+"""Local training of one client: epochs of mini-batch SGD on the sum of the method's loss terms."""
 
-``batching`` provides the batches and all random draws: augmentation, mixing and the terms' draws.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,15 +8,16 @@ import torch
 from torch import Tensor
 
 from flnl.config.schema import Training
-from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Observation, Samples
+from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Observation
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload, all_finite
 from flnl.core.step import Step
 from flnl.core.streams import torch_seeded
-from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
+from flnl.engine.local.batching import inherits
 from flnl.engine.local.lightning import ClientModule, Objective, backward, mean_over_steps
 from flnl.engine.local.momentum import continued
+from flnl.engine.local.steps import Steps
 from flnl.engine.network import Network
 from flnl.numerics.distance import squared_move
 
@@ -108,7 +106,7 @@ class LocalTraining:
         losses: list[Tensor] = []
         scaled = self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
         module.train()
-        for step in self._steps(network, task, trainable):
+        for step in Steps(self.training, self.batch, self.terms, network, task, trainable):
             if network.has_batch_norm:  # a batch of one has no statistics: use the running ones
                 statistics = len(step.inputs) > 1
                 if module.training != statistics:
@@ -139,84 +137,6 @@ class LocalTraining:
             previous = dict(zip(trainable, before, strict=True))
             for name, new in self.gradient.update(previous, trainable, step).items():
                 trainable[name].copy_(new)
-
-    def _steps(self, network: Network, task: ClientTask, trainable: Params) -> Iterator[Step]:
-        """All batches of all epochs; inputs are prepared for a chunk of batches at a time."""
-        draws = Draws(task, self.batch, self.terms)
-        samples = replace(task.samples, images=network.here(task.samples.images))
-        stored, fixed = self._together(network, samples)
-        held = task.labels.to(network.device)
-        passes = network.passes(task.broadcast)
-        weight = None if task.state.weight is None else task.state.weight.to(network.device, network.dtype)
-        size = self.training.batch_size
-        for epoch in range(self.training.epochs):
-            selected = self.batch.select(network, task, epoch)
-            order = draws.order(None if selected is None else selected.positions)
-            labels = held
-            if selected is not None and selected.labels is not None:
-                labels = selected.labels.to(network.device, non_blocking=True)
-            sizes = batch_sizes(len(order), size, join_last_of_one=network.has_batch_norm)
-            together = list(chunks(sizes, network.together(size)))
-            parts = order.split([sum(chunk) for chunk in together])
-            number = 0
-            prepared = self._inputs(network, samples, parts, stored, fixed, draws)
-            for chunk, where, inputs in zip(together, parts, prepared, strict=True):
-                there = where.to(network.device, non_blocking=True)
-                given = labels[there]
-                for batch, batch_labels, positions in zip(
-                    inputs.split(chunk), given.split(chunk), there.split(chunk), strict=True
-                ):
-                    draw = draws.mixing(len(batch_labels))
-                    mixed, targets = self.batch.mix(batch, batch_labels, network.num_classes, draw)
-                    yield Step(
-                        inputs=mixed,
-                        labels=batch_labels,
-                        targets=targets,
-                        positions=positions,
-                        weight=None if weight is None else self.batch.weigh(weight[positions], draw),
-                        draws=draws.of_terms(len(batch_labels)),
-                        number=number,
-                        unmixed=batch,
-                        mixing=draw,
-                        passes=passes,
-                        params=trainable,
-                        broadcast=task.broadcast,
-                        kept=task.state.extras,
-                    )
-                    number += 1
-
-    def _inputs(
-        self,
-        network: Network,
-        samples: Samples,
-        parts: Sequence[Tensor],
-        stored: Tensor | None,
-        fixed: Tensor | None,
-        draws: Draws,
-    ) -> Iterator[Tensor]:
-        """Inputs of the samples at each of ``parts``, augmented if the data set uses augmentation."""
-        if fixed is not None:
-            yield from (fixed[part.to(network.device, non_blocking=True)] for part in parts)
-            return
-        held = (
-            samples.read_each(parts, augmented=True)
-            if stored is None
-            else (stored.index_select(0, part.to(stored.device, non_blocking=True)) for part in parts)
-        )
-        for images in held:
-            height, width = images.shape[-2:]
-            yield network.prepare(images, draws.crops(network.transform, len(images), (height, width)))
-
-    def _together(self, network: Network, samples: Samples) -> tuple[Tensor | None, Tensor | None]:
-        """The client's stored images, if they fit one chunk; and its inputs, if they need no augmentation.
-
-        Each is None otherwise.
-        """
-        if len(samples) > network.chunk(1):
-            return None, None
-        stored = samples.read(augmented=True)
-        random = network.transform.random((stored.shape[-2], stored.shape[-1]))
-        return stored, None if random else network.prepare(stored)
 
 
 def _as(parameter: Tensor, gradient: Tensor) -> Tensor:

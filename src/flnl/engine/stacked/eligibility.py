@@ -14,7 +14,7 @@ def why_not(job: LocalTraining, network: Network) -> str | None:
 
     The first call compares the network with its stacked form.
     """
-    if not inherits(job.batch, BatchRule, "select"):
+    if not inherits(job.batch, BatchRule, "phases"):
         return f"{type(job.batch).__name__} chooses samples by the client's own model"
     if job.gradient is not None and not inherits(job.gradient, GradientTransform, "update"):
         return f"{type(job.gradient).__name__} acts on the optimiser's step"

@@ -5,7 +5,9 @@ other terms run under ``torch.func.vmap``, in which each call sees one client's 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import torch
@@ -17,7 +19,7 @@ from flnl.core.parts import GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import LOGITS, ForwardPasses, Step
 from flnl.engine.local.batching import inherits
-from flnl.engine.network import Network
+from flnl.engine.network import Network, outputs_on
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.joining import Joined, filled, flattened, join, mapped
 from flnl.engine.stacked.network import Outputs, StackedNetwork
@@ -41,6 +43,7 @@ class Batch:
     number: int
     unmixed: Tensor | None  # [K, B, C, H, W]; None if nothing was mixed
     mixing: Joined | None  # the mixing draw of each client's batch; None if nothing was mixed or no part reads it
+    views: tuple[Tensor, ...] = ()  # [K, B, C, H, W] each, views besides the first; empty if they are equal to it
 
     def each(self, of: Callable[[Tensor], Tensor]) -> Self:
         """The same batch with ``of(tensor)`` in the place of each tensor."""
@@ -61,6 +64,7 @@ class Objective:
     gradient: GradientTransform | None
     tasks: Sequence[ClientTask]
     states: list[dict[str, Any]]
+    views: int = 1  # number of views in a step
     asked: set[str] | None = None  # collects what steps read, see ``flnl.engine.stacked.tracing``; None: no tracing
     _held: tuple[tuple[int, ...], Joined] | None = None
     _received: dict[tuple[int, ...], Joined] = field(default_factory=dict)
@@ -265,7 +269,9 @@ class Objective:
         return recorded
 
 
-NOT_OF_ROWS = frozenset({"inputs", "unmixed", "mixing", "weight", "number", "passes", "params", "kept"})
+NOT_OF_ROWS = frozenset(
+    ("inputs", "unmixed", "mixing", "weight", "number", "passes", "params", "kept", "views", "progress", "beside")
+)
 """What a rowwise term must not read of a step: it differs between the clients whose rows are together."""
 
 
@@ -294,6 +300,7 @@ class _Stepped:
         data = [*outputs.values(), inputs, batch.labels, batch.targets, batch.positions]
         data += [] if batch.weight is None else [batch.weight]
         data += [] if batch.unmixed is None else [batch.unmixed]
+        data += batch.views
         network, drawn, mixing = objective.network, batch.draws, batch.mixing
         sent, kept = objective.received(members), objective.kept(members)
         self._mixed, self._mixing, self._kept = batch.unmixed is not None, mixing, kept
@@ -302,6 +309,7 @@ class _Stepped:
         self._names, self._outputs = list(named), list(outputs)
         self._weighted, self._number = batch.weight is not None, batch.number
         self._drawn, self._sent = drawn, sent
+        self._more, self._views = len(batch.views), objective.views
         more = [joined.tensors for joined in (sent, kept, drawn, mixing) if joined is not None]
         self.given = [*named.values(), *data, *(tensor for tensors in more for tensor in tensors)]
 
@@ -319,6 +327,7 @@ class _Stepped:
         inputs, labels, targets, positions = take(4)
         weight = take(1)[0] if self._weighted else None
         unmixed = take(1)[0] if self._mixed else inputs
+        views = (unmixed, *take(self._more)) if self._more else (unmixed,) * self._views
         sent, kept, drawn, mixing = (
             self._fill(joined, [] if joined is None else take(len(joined.tensors)))
             for joined in (self._sent, self._kept, self._drawn, self._mixing)
@@ -337,6 +346,8 @@ class _Stepped:
             params={name: tensors[name] for name in self._trainable},
             broadcast=sent,
             kept=kept,
+            views=views,
+            progress=UNKNOWN,
             computed=outputs,
         )
         return self._watched(step), left
@@ -346,6 +357,16 @@ class _Stepped:
         if joined is None or isinstance(joined.form, Unlike):
             return None if joined is None else joined.form
         return filled(joined.form, lambda hole: tensors[hole.index])
+
+
+class _Unknown:
+    """Stands for the progress of clients' visits; reading it raises ``NotStackable``."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotStackable("clients that are trained together are not at the same place in their visits")
+
+
+UNKNOWN: Any = _Unknown()
 
 
 @dataclass(frozen=True)
@@ -370,15 +391,14 @@ class _Passes(ForwardPasses):
         with torch.no_grad():
             return by_name.output_with(self.network.module, tensors, name, inputs)
 
+    def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
+        with nullcontext() if training else self.network.evaluating():
+            apart = self.network.has_batch_norm and self.network.module.training
+            return outputs_on(batches, partial(self.frozen, name), apart=apart)
+
     def scored(self, inputs: Tensor) -> Tensor:
-        module = self.network.module
-        mode = module.training
-        module.eval()
-        try:
-            with torch.no_grad():
-                return by_name.output_with(module, self.tensors, LOGITS, inputs)
-        finally:
-            module.train(mode)
+        with self.network.evaluating(), torch.no_grad():
+            return by_name.output_with(self.network.module, self.tensors, LOGITS, inputs)
 
     def received(self, inputs: Tensor) -> Tensor:
         return self.received_module(inputs)

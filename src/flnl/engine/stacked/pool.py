@@ -39,16 +39,18 @@ class Pool:
             images = self._network.here(samples[0].images)
             yield from images.read_each([each.index for each in samples], augmented=True)
 
-    def inputs(self, rows: Sequence[Tensor], draws: Iterable[Augmentation | None]) -> Iterator[Tensor]:
-        """Inputs [b, C, H, W] of the samples at each of ``rows`` [b], augmented by the matching draw.
+    def inputs(
+        self, rows: Sequence[Tensor], draws: Iterable[Sequence[Augmentation | None]]
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Inputs [b, C, H, W] of the samples at each of ``rows`` [b], one for each of the matching draws.
 
         Images in files are decoded ahead (``Images.read_each``), while earlier inputs are in use.
         """
         if self._images is None:
             stored = self._network.here(self._store).read_each([self._index[part] for part in rows], augmented=True)
-            for images, crops in zip(stored, draws, strict=True):
-                yield self._network.inputs(images, crops)
+            for images, drawn in zip(stored, draws, strict=True):
+                yield tuple(self._network.inputs(images, crops) for crops in drawn)
             return
-        for part, crops in zip(rows, draws, strict=True):
+        for part, drawn in zip(rows, draws, strict=True):
             images = self._images.index_select(0, part.to(self._images.device, non_blocking=True))
-            yield self._network.inputs(images, crops) if self.random else images
+            yield tuple(self._network.inputs(images, crops) if self.random else images for crops in drawn)

@@ -69,7 +69,7 @@ class Epoch:
     rows: Tensor  # int64 [n], rows in the pool
     labels: Tensor  # int64 [n]
     weight: Tensor | None  # [n]
-    crops: Augmentation | None
+    crops: Sequence[Augmentation | None]  # of each view
 
 
 class _Stack:
@@ -94,7 +94,7 @@ class _Stack:
         for task in tasks:
             with network.holding(task.broadcast.params):
                 states.append(job.states(network, task))
-        self.objective = Objective(network, many, job.terms, job.gradient, tasks, states)
+        self.objective = Objective(network, many, job.terms, job.gradient, tasks, states, job.batch.views)
         self.step = Stepper(job, network, many, self.objective, learning_rate(job.training, network))
         self.pool = Pool(network, tasks, pooled)
         self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
@@ -105,6 +105,7 @@ class _Stack:
         self.weight = self._weights().to(device, network.dtype) if self._weighted() else None
         by_row = self.weight is None or inherits(job.batch, BatchRule, "weigh")
         self.rule_mixes = not (by_row and inherits(job.batch, BatchRule, "mix"))
+        self.several = self.pool.random and self.objective.sees_steps and job.batch.views > 1
         self.losses = torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.views: dict[tuple[int, ...], View] = {}
         self.ranks: dict[tuple[int, ...], Tensor | None] = {}
@@ -155,21 +156,26 @@ class _Stack:
             rows,
             self.labels[there],
             None if self.weight is None else self.weight[there],
-            self._crops() if self.pool.random else None,
+            [self._crops(view) for view in range(self.job.batch.views if self.several else 1)],
         )
 
-    def _crops(self) -> Augmentation:
-        """Crops and flips in the order of the epoch, drawn in the same chunks as when a client trains alone."""
+    def _crops(self, view: int) -> Augmentation | None:
+        """Crops and flips of a view in the order of the epoch, drawn in the same chunks as when a client trains alone.
+
+        None if nothing is random.
+        """
+        if not self.pool.random:
+            return None
         together = self.network.together(self.job.training.batch_size)
         drawn = [
-            draws.crops(self.network.transform, sum(chunk), self.pool.stored)
+            draws.crops(self.network.transform, sum(chunk), self.pool.stored, view=view)
             for draws, sizes in zip(self.draws, self.sizes, strict=True)
             for chunk in chunks(sizes, together)
         ]
         augmented = [crops for crops in drawn if crops is not None]
         return Augmentation(torch.cat([c.offset for c in augmented]), torch.cat([c.flip for c in augmented]))
 
-    def _run(self, run: Run, parts: Sequence[Tensor], epoch: Epoch, inputs: Iterator[Tensor]) -> None:
+    def _run(self, run: Run, parts: Sequence[Tensor], epoch: Epoch, inputs: Iterator[tuple[Tensor, ...]]) -> None:
         """Train the members of ``run`` on the next of ``inputs``.
 
         Each of ``parts``, int64 [steps, K, B], holds the positions in ``epoch`` of the samples of one item of
@@ -197,10 +203,12 @@ class _Stack:
 
     # ------------------------------------------------------------------------------------------------------- batches
 
-    def _batches(self, run: Run, where: Tensor, prepared: Tensor, epoch: Epoch, number: int) -> Iterator[Batch]:
+    def _batches(
+        self, run: Run, where: Tensor, prepared: tuple[Tensor, ...], epoch: Epoch, number: int
+    ) -> Iterator[Batch]:
         """Batches of the samples at ``where`` [steps, K, B].
 
-        ``prepared`` are their inputs, [steps, B, K, ...], or [steps, K, B, ...] if the batch rule mixes them.
+        ``prepared`` are the views of their inputs, [steps, K, B, ...] each if ``_by_client``, else [steps, B, K, ...].
         """
         steps, size = len(where), run.size
         there = where.to(epoch.positions.device, non_blocking=True)
@@ -208,10 +216,12 @@ class _Stack:
         targets, weight = labels, None if epoch.weight is None else epoch.weight[there]
         unmixed: Tensor | None = None
         drawn: list[Any] = []
-        if not self.rule_mixes:
-            inputs = prepared.flatten(2, 3)
+        if not self._by_client:
+            inputs = prepared[0].flatten(2, 3)
+        elif not self.rule_mixes:
+            inputs = prepared[0].transpose(1, 2).flatten(2, 3)
         else:
-            unmixed = prepared
+            unmixed = prepared[0]
             drawn = [self.draws[k].mixing(size) for _ in range(steps) for k in run.members]
             mixed, targets, weight = self._mixed(drawn, unmixed, labels, weight)
             inputs = mixed.transpose(1, 2).flatten(2, 3)
@@ -232,18 +242,26 @@ class _Stack:
                 number=number + step,
                 unmixed=unmixed[step] if mixes and unmixed is not None else None,
                 mixing=of_all(drawn[step * clients : (step + 1) * clients]) if mixes and asked else None,
+                views=tuple(view[step] for view in prepared[1:]),
             )
 
-    def _inputs(self, parts: Sequence[Tensor], epoch: Epoch) -> Iterator[Tensor]:
-        """Inputs of the samples at each of ``parts``, in the shape that ``_batches`` expects."""
-        places = parts if self.rule_mixes else [part.transpose(1, 2) for part in parts]
+    @property
+    def _by_client(self) -> bool:
+        """Whether inputs are prepared as [steps, K, B, ...]: to be mixed, or as one of several views."""
+        return self.rule_mixes or self.several
+
+    def _inputs(self, parts: Sequence[Tensor], epoch: Epoch) -> Iterator[tuple[Tensor, ...]]:
+        """The views of the samples at each of ``parts``, in the shape that ``_batches`` expects."""
+        places = parts if self._by_client else [part.transpose(1, 2) for part in parts]
         flat = [part.reshape(-1) for part in places]
         crops = (
-            None if epoch.crops is None else Augmentation(epoch.crops.offset[part], epoch.crops.flip[part])
+            [None if view is None else Augmentation(view.offset[part], view.flip[part]) for view in epoch.crops]
             for part in flat
         )
-        flat_inputs = self.pool.inputs([epoch.rows[part] for part in flat], crops)
-        return (inputs.unflatten(0, part.shape) for inputs, part in zip(flat_inputs, places, strict=True))
+        prepared = self.pool.inputs([epoch.rows[part] for part in flat], crops)
+        return (
+            tuple(view.unflatten(0, part.shape) for view in views) for views, part in zip(prepared, places, strict=True)
+        )
 
     def _mixed(
         self, drawn: Sequence[Any], inputs: Tensor, labels: Tensor, weight: Tensor | None

@@ -1,6 +1,6 @@
 """FedDiv's batch rule: each epoch trains, with mixup, on the samples on which the filter and two models agree."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
-from flnl.core.parts import Selection
 from flnl.core.ranges import Count, Neutral, NonNegative, Share
+from flnl.core.step import WHOLE, Phase
 from flnl.methods.feddiv import consistency
 from flnl.methods.feddiv.consistency import debiased, no_bias
 from flnl.methods.feddiv.exchange import ClassBias, LastPredictions, received_logits
@@ -48,11 +48,15 @@ class Reselection(Mixup):
     at_least: Count
     inference_augment: bool
 
-    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
-        """The selected samples and their labels; None if the client counts as clean."""
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
+        """One phase, of the selected samples."""
+        yield self.select(network, task, epoch)
+
+    def select(self, network: Model, task: ClientTask, epoch: int) -> Phase:
+        """The selected samples and their labels; the whole client if it counts as clean."""
         by = task.broadcast.extras.get(Filter)
         if by is None or len(task.samples) == 0:
-            return None
+            return WHOLE
         logits, labels = received_logits(network, task, augmented=self.inference_augment), task.labels
         losses = filter_losses(logits, labels, loss=self.loss, norm=self.norm)
         flags = clean_flags(losses, by, threshold=self.threshold, guard=self.guard, guard_above=self.guard_above)
@@ -62,19 +66,18 @@ class Reselection(Mixup):
             clean, labels, torch.softmax(logits.double(), dim=1), self._local(network, task, epoch, bias), bias.visits
         )
         if not selected.noisy:
-            return None
+            return WHOLE
         kept = selected.keep.nonzero()[:, 0]
-        return Selection(kept if len(kept) > self.at_least else kept[:0], selected.labels)
+        return Phase(None, kept if len(kept) > self.at_least else kept[:0], selected.labels)
 
-    def selections(self, network: Model, task: ClientTask) -> Mapping[str, Selection | None]:
+    def selections(self, network: Model, task: ClientTask) -> Mapping[str, Phase]:
         """Selections at the start of a visit: after filtering and relabelling, after reselection (FedDiv, Fig. 7)."""
         steps = {"filtered and relabelled": "off", "re-selected": self.pcs}
         return {name: replace(self, pcs=pcs, at_least=0).select(network, task, 0) for name, pcs in steps.items()}
 
     def relabels(self, network: Model, task: ClientTask) -> Tensor | None:
         """Under ``persist``, a noisy client's labels with relabelled samples; else None."""
-        selected = self.select(network, task, 0) if self.persist else None
-        return None if selected is None else selected.labels
+        return self.select(network, task, 0).labels if self.persist else None
 
     @property
     def _choice(self) -> consistency.Selection:

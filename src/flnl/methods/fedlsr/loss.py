@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.errors import UserError
-from flnl.core.messages import ClientTask
+from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative, Positive, Share
 from flnl.core.step import LOGITS, Step
-from flnl.methods.fedlsr.view import Kind, ViewDraw, drawn_view, view
+from flnl.methods.fedlsr.view import Kind, Pixels, ViewDraw, drawn_view, view
 from flnl.parts.losses.targets import expected
 
 SMALLEST = 1e-6
@@ -81,11 +81,11 @@ class FedLSR(LossTerm):
     view: Kind
     degrees: Positive
 
-    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
-        """Check that there is a second view.
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Pixels | None:
+        """How inputs are made of pixels, if their colours change; else None.
 
         Raises:
-            UserError: if the inputs are no images: a side of one pixel.
+            UserError: if the inputs are no images: a side of one pixel; or have no colours to change.
         """
         channels, height, width = task.samples.images.shape
         if min(height, width) < 2:
@@ -93,17 +93,28 @@ class FedLSR(LossTerm):
                 f"FedLSR rotates or mirrors images, but this dataset has {channels}x{height}x{width} "
                 "(channels x height x width): use a data set of images, or another method"
             )
-        return state
+        if self.view != "colour":
+            return None
+        if channels != 3:
+            raise UserError(
+                f"method.view=colour changes the colours of images, but this dataset has {channels}x{height}x{width} "
+                "(channels x height x width): use method.view=rotation or mirror"
+            )
+        return Pixels(*(t.clone() for t in network.normalisation))
 
     def draw(self, rng: np.random.Generator, size: int) -> FedLSRDraw:
         """λ, and the second view."""
         return FedLSRDraw(float(rng.beta(1, 1)), drawn_view(rng, size, self.view, self.degrees))
 
-    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+    def __call__(self, step: Step, state: Pixels | None) -> tuple[Tensor, Any]:
         """The loss [B]."""
-        one, other = step.logits, step.output(LOGITS, view(step.inputs, step.draw.view))
+        one, other = step.logits, step.output(LOGITS, view(step.inputs, step.draw.view, state))
         gamma = self.gamma * ramp(step.broadcast.round, sum(step.broadcast.lengths), self.warmup)
         return self.loss(one, other, step.targets, step.draw.share, gamma), state
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        """None: nothing is kept for the next visit."""
+        return None
 
     def loss(self, one: Tensor, other: Tensor, targets: Tensor, share: float | Tensor, gamma: float) -> Tensor:
         """The loss [B], from the logits of both views [B, K], targets, λ and γ_t."""

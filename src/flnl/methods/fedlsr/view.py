@@ -1,4 +1,4 @@
-"""The second view of a batch of images: each rotated or mirrored by chance."""
+"""The second view of a batch of images: each rotated, or mirrored, or mirrored and recoloured by chance."""
 
 from dataclasses import dataclass
 from math import pi
@@ -9,7 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Kind = Literal["rotation", "mirror"]
+from flnl.methods.fedlsr.colour import ColourDraw, drawn_colours, recoloured
+
+Kind = Literal["rotation", "mirror", "colour"]
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How inputs are made of pixels in [0, 1]: ``(pixel - mean) / std``."""
+
+    mean: Tensor  # [C, 1, 1]
+    std: Tensor  # [C, 1, 1]
 
 
 @dataclass(frozen=True)
@@ -18,22 +28,29 @@ class ViewDraw:
 
     angle: Tensor | None = None  # float64 [B], radians; None: no rotation
     mirrored: Tensor | None = None  # bool [B]; None: no mirroring
+    colours: ColourDraw | None = None  # None: colours stay
 
 
 def drawn_view(rng: np.random.Generator, size: int, kind: Kind, degrees: float) -> ViewDraw:
-    """Draw angles, uniform between ``-degrees`` and ``degrees``, or which images are mirrored, each with chance 1/2."""
+    """Draw angles, uniform between ``-degrees`` and ``degrees``, or which images are mirrored, each with chance 1/2.
+
+    Or which are mirrored, and how colours change.
+    """
     if kind == "rotation":
         return ViewDraw(angle=torch.from_numpy(rng.uniform(-degrees, degrees, size) * (pi / 180)))
-    return ViewDraw(mirrored=torch.from_numpy(rng.random(size) < 0.5))
+    mirrored = torch.from_numpy(rng.random(size) < 0.5)
+    return ViewDraw(mirrored=mirrored, colours=drawn_colours(rng, size) if kind == "colour" else None)
 
 
-def view(images: Tensor, draw: ViewDraw) -> Tensor:
-    """The second view of ``images`` [B, C, H, W], of the same shape."""
+def view(images: Tensor, draw: ViewDraw, pixels: Pixels | None = None) -> Tensor:
+    """The second view of ``images`` [B, C, H, W], of the same shape; ``pixels`` are needed for colours."""
     if draw.angle is not None:
         images = rotated(images, draw.angle)
     if draw.mirrored is not None:
         mirrored = draw.mirrored.to(images.device, non_blocking=True)
         images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
+    if draw.colours is not None and pixels is not None:
+        images = (recoloured(images * pixels.std + pixels.mean, draw.colours) - pixels.mean) / pixels.std
     return images
 
 

@@ -1,11 +1,13 @@
 """FedRN's batch rule: training on the samples that the client and its neighbours take for clean."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from flnl.core.messages import ClientTask
 from flnl.core.model import Model
-from flnl.core.parts import BatchRule, Selection
+from flnl.core.parts import BatchRule
+from flnl.core.step import Phase
 from flnl.methods.fedrn.exchange import CleanSamples
 
 
@@ -18,7 +20,7 @@ class ReliableSamples(BatchRule):
 
     reads: ClassVar[tuple[type, ...]] = (CleanSamples,)
 
-    def select(self, network: Model, task: ClientTask, epoch: int) -> Selection | None:
-        """The chosen samples, with the client's labels."""
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
+        """One phase, of the chosen samples, with the client's labels."""
         chosen = task.state.extras.get(CleanSamples)
-        return None if chosen is None else Selection(chosen.mask.nonzero()[:, 0])
+        yield Phase(positions=None if chosen is None else chosen.mask.nonzero()[:, 0])

@@ -19,7 +19,8 @@ from flnl.core.stored import stored
 from flnl.core.streams import stream
 from flnl.methods.fedrn.head import in_head, with_trained_head
 from flnl.methods.fedrn.reliability import neighbourhood
-from flnl.methods.fedrn.selection import LossMixture, above, agreed
+from flnl.methods.fedrn.selection import above, agreed
+from flnl.numerics.loss_mixture import LossMixture
 
 
 @dataclass(frozen=True)

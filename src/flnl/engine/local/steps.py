@@ -1,0 +1,118 @@
+"""The steps of one client's visit: its epochs' phases, cut into batches with their random draws.
+
+``batching`` provides the batches and all random draws: augmentation, mixing and the terms' draws.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+
+from torch import Tensor
+
+from flnl.config.schema import Training
+from flnl.core.messages import ClientTask
+from flnl.core.parts import BatchRule, LossTerm
+from flnl.core.payload import Params
+from flnl.core.step import Beside, Phase, Progress, Step
+from flnl.engine.local.batching import Draws, batch_sizes, chunks, restarted
+from flnl.engine.local.inputs import Inputs
+from flnl.engine.network import Network
+
+
+class Steps:
+    """All steps of a visit; inputs are prepared for a chunk of batches at a time."""
+
+    def __init__(
+        self,
+        training: Training,
+        rule: BatchRule,
+        terms: Mapping[str, LossTerm],
+        network: Network,
+        task: ClientTask,
+        trainable: Params,
+    ) -> None:
+        self._training, self._rule, self._network, self._task = training, rule, network, task
+        self._trainable = trainable
+        self._draws = Draws(task, rule, terms)
+        self._inputs = Inputs(network, task, self._draws)
+        self._labels = task.labels.to(network.device)
+        weight = task.state.weight
+        self._weight = None if weight is None else weight.to(network.device, network.dtype)
+        self._passes = network.passes(task.broadcast)
+
+    def __iter__(self) -> Iterator[Step]:
+        """The steps; each phase begins once the steps before it are trained."""
+        epochs = self._training.epochs
+        for epoch in range(epochs):
+            for phase in self._rule.phases(self._network, self._task, epoch, epochs):
+                yield from self._of(phase, epoch)
+
+    def _of(self, phase: Phase, epoch: int) -> Iterator[Step]:
+        """The steps of one phase, in an epoch from 0."""
+        rule, network, draws, task = self._rule, self._network, self._draws, self._task
+        device, weight = network.device, self._weight
+        order = draws.order(phase.positions)
+        labels = self._labels if phase.labels is None else phase.labels.to(device, non_blocking=True)
+        sizes = self._sizes(len(order))
+        progress = Progress(epoch, self._training.epochs, len(sizes))
+        together = self._chunks(sizes)
+        parts = order.split([sum(chunk) for chunk in together])
+        pool = self._beside(phase, len(sizes))
+        number = 0
+        for chunk, where, prepared in zip(together, parts, self._inputs.views(parts, rule.views), strict=True):
+            there = where.to(device, non_blocking=True)
+            for views, batch_labels, positions, beside in zip(
+                _split(prepared, chunk), labels[there].split(chunk), there.split(chunk), pool, strict=False
+            ):
+                size, batch = len(batch_labels), views[0]
+                draw = draws.mixing(size)
+                mixed, targets = rule.mix(batch, batch_labels, network.num_classes, draw)
+                yield Step(
+                    inputs=mixed,
+                    labels=batch_labels,
+                    targets=targets,
+                    positions=positions,
+                    weight=None if weight is None else rule.weigh(weight[positions], draw),
+                    draws=draws.of_terms(size if beside is None else size + len(beside.positions)),
+                    number=number,
+                    unmixed=batch,
+                    mixing=draw,
+                    passes=self._passes,
+                    params=self._trainable,
+                    broadcast=task.broadcast,
+                    kept=task.state.extras,
+                    views=views,
+                    phase=phase,
+                    progress=progress,
+                    beside=beside,
+                )
+                number += 1
+
+    def _beside(self, phase: Phase, steps: int) -> Iterator[Beside | None]:
+        """Batches of the phase's second pool for ``steps`` steps; None for each if it has none."""
+        if phase.beside is None or len(phase.beside) == 0:
+            return repeat(None)
+        return self._of_pool(phase.beside, steps)
+
+    def _of_pool(self, pool: Tensor, steps: int) -> Iterator[Beside]:
+        sizes = restarted(self._sizes(len(pool)), steps)
+        together = self._chunks(sizes)
+        parts = self._draws.order_beside(pool, sum(sizes)).split([sum(chunk) for chunk in together])
+        several = self._inputs.views(parts, self._rule.views, beside=True)
+        for chunk, where, prepared in zip(together, parts, several, strict=True):
+            there = where.to(self._network.device, non_blocking=True)
+            for positions, views in zip(there.split(chunk), _split(prepared, chunk), strict=True):
+                yield Beside(positions, views)
+
+    def _sizes(self, count: int) -> list[int]:
+        return batch_sizes(count, self._training.batch_size, join_last_of_one=self._network.has_batch_norm)
+
+    def _chunks(self, sizes: Sequence[int]) -> list[Sequence[int]]:
+        return list(chunks(sizes, self._network.together(self._training.batch_size)))
+
+
+def _split(views: tuple[Tensor, ...], sizes: Sequence[int]) -> Iterable[tuple[Tensor, ...]]:
+    """The views of each batch; views that are one tensor stay one tensor."""
+    first = views[0].split(sizes)
+    if all(view is views[0] for view in views):
+        return ((batch,) * len(views) for batch in first)
+    return zip(first, *(view.split(sizes) for view in views[1:]), strict=True)

@@ -1,0 +1,154 @@
+"""DivideMix's objectives: of the warm-up, and of a network that learns from the other's division."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.errors import UserError
+from flnl.core.messages import ClientTask, Fit
+from flnl.core.model import Model
+from flnl.core.parts import LossTerm
+from flnl.core.ranges import NonNegative, Positive
+from flnl.core.step import FIRST, SECOND, Mixing, Step
+from flnl.methods.dividemix.mixmatch import divergence, refined, sharpened
+from flnl.numerics.losses import weighted_mean
+from flnl.parts.losses.targets import expected
+
+OTHER = {FIRST: SECOND, SECOND: FIRST}
+
+
+@dataclass(frozen=True)
+class WarmUp(LossTerm):
+    """``Σ_networks (ℓ_CE - H(p))``, per sample; without ``penalty`` the cross-entropy alone (Li et al. 2020, Sec. 3.1).
+
+    The penalty keeps networks from being sure of labels that are wrong in one direction (asymmetric noise).
+    """
+
+    fits_labels: ClassVar[bool] = True
+    rowwise: ClassVar[bool] = True
+    networks: ClassVar[int | None] = 2
+    penalty: bool
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """The loss [B]."""
+        logs = [F.log_softmax(step.output(name), 1) for name in (FIRST, SECOND)]
+        loss = expected(-logs[0], step.targets) + expected(-logs[1], step.targets)
+        if self.penalty:
+            loss = loss + sum((one.exp() * one).sum(1) for one in logs)
+        return loss, state
+
+
+@dataclass(frozen=True)
+class MixMatch(LossTerm):
+    """``L_x + λ_u(t) L_u + λ_r L_reg`` of the phase's network (Li et al. 2020, Sec. 3.2 and 3.3).
+
+    Of clean samples, labels are refined by the network's own predictions; the others' labels are guessed by both
+    networks. Rows of both, in two views, are mixed with each other. L_x is the cross-entropy of rows that began as
+    clean ones, L_u the squared error of the rest, a mean over rows and classes, and ``L_reg = KL(π ‖ p̄)`` with p̄ the
+    mean prediction of all rows. λ_u(t) rises linearly to ``lambda_u`` over ``ramp`` local epochs, or rounds, from the
+    start of the stage.
+
+    No gradient flows into targets. For these, batch norm uses the batch of each view in the network that is trained,
+    and the running statistics in the other.
+    """
+
+    fits_labels: ClassVar[bool] = True
+    networks: ClassVar[int | None] = 2
+    alpha: NonNegative
+    temperature: Positive
+    lambda_u: NonNegative
+    ramp: NonNegative
+    clock: Literal["epochs", "rounds"]
+    lambda_r: NonNegative
+    prior: Literal["uniform", "labels"]  # π: the same share for each class, or the shares of the client's labels
+
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Tensor:
+        """π, [K]."""
+        classes = network.num_classes
+        counts = torch.bincount(task.labels, minlength=classes) if self.prior == "labels" else torch.ones(classes)
+        return (counts.double() / counts.sum().clamp_min(1)).to(network.device, network.dtype)
+
+    def draw(self, rng: np.random.Generator, size: int) -> Mixing:
+        """λ ~ Beta(α, α), or 1 - λ if that is larger, and a partner for each of the 2 ``size`` rows."""
+        share = float(rng.beta(self.alpha, self.alpha)) if self.alpha > 0 else 1.0
+        return Mixing(max(share, 1 - share), torch.from_numpy(rng.permutation(2 * size)))
+
+    def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss, a scalar.
+
+        Raises:
+            UserError: if the batch rule does not divide the samples.
+        """
+        if step.phase.name not in OTHER or len(step.views) != 2:
+            raise UserError("MixMatch learns from divided samples in two views: add method/batch=co_divide")
+        others = () if step.beside is None else step.beside.views
+        with torch.no_grad():
+            known, guessed = self._targets(step)
+            soft = torch.cat([known, known] if guessed is None else [known, known, guessed, guessed])
+        inputs, targets, weight = self._mixed(step.draw, torch.cat([*step.views, *others]), soft, step.weight)
+        logs = F.log_softmax(step.output(step.phase.name, inputs), 1)
+        rows = 2 * len(step.labels)
+        total = weighted_mean(expected(-logs[:rows], targets[:rows]), None if weight is None else weight[:rows])
+        if guessed is not None:
+            total = total + self.weight(step) * (logs[rows:].exp() - targets[rows:]).square().mean()
+        return total + self.lambda_r * divergence(logs, state), state
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Tensor) -> Any:
+        """None: nothing is kept for the next visit."""
+        return None
+
+    def weight(self, step: Step) -> float:
+        """λ_u(t)."""
+        place, rounds = step.progress, step.broadcast.since(step.broadcast.stage)
+        assert place is not None, "phases are of one client"
+        done = rounds * place.epochs + place.epoch + step.number / place.batches if self.clock == "epochs" else rounds
+        return self.lambda_u * ramped(done, self.ramp)
+
+    def _targets(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        """Soft labels of the clean samples [B, K], and of the others [B', K]; None without others."""
+        name = step.phase.name
+        assert name is not None
+        views = _distinct(step.views)
+        beside = () if step.beside is None else _distinct(step.beside.views)
+        mine = [z.softmax(1) for z in step.opinions(name, [*views, *beside])]
+        right = step.phase.facts[step.positions]
+        classes = mine[0].shape[1]
+        known = refined(step.labels, right, _mean(mine[: len(views)]), self.temperature, classes)
+        if not beside:
+            return known, None
+        theirs = [z.softmax(1) for z in step.opinions(OTHER[name], beside, training=False)]
+        return known, sharpened(_mean([*mine[len(views) :], *theirs]), self.temperature)
+
+    @staticmethod
+    def _mixed(
+        draw: Mixing, inputs: Tensor, soft: Tensor, weight: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """All rows mixed with their partners: inputs, targets, and weights if the clean samples have some."""
+        partner, share = draw.partner.to(inputs.device, non_blocking=True), draw.share
+        rows = [inputs, soft]
+        if weight is not None:
+            rows.append(torch.cat([weight, weight, weight.new_ones(len(inputs) - 2 * len(weight))]))
+        mixed = [torch.lerp(t[partner], t, share) for t in rows]
+        return mixed[0], mixed[1], mixed[2] if weight is not None else None
+
+
+def ramped(done: float, length: float) -> float:
+    """``min(1, done / length)``; 1 if ``length`` is 0.
+
+    >>> [ramped(t, 16) for t in (0, 4, 20)], ramped(0, 0)
+    ([0.0, 0.25, 1.0], 1.0)
+    """
+    return 1.0 if done >= length else done / length
+
+
+def _distinct(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The views without repetitions of one tensor, as they are without augmentation."""
+    return views[:1] if all(view is views[0] for view in views) else views
+
+
+def _mean(probabilities: list[Tensor]) -> Tensor:
+    return torch.stack(probabilities).mean(0)
