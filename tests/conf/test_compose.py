@@ -144,6 +144,18 @@ def test_what_a_protocol_says_of_a_method_reaches_it(method: str) -> None:
         )
 
 
+def test_a_methods_section_may_have_another_for_centralized_training() -> None:
+    words = ["method=fedprox", "protocol=cifar10", "+protocol.fedprox.centralized={mu: 0.5, epochs: 1}"]
+    inside, alone = compose.load(words), compose.load([*words, "centralized=true"])
+    assert [(c.method.mu, c.train.epochs, c.train.lr) for c in (inside, alone)] == [(1.0, 5, 0.01), (0.5, 1, 0.01)]
+    wrong = [*words[:2], "+protocol.fedprox.centralized.mu=-1.0"]
+    check_config(compose.load(wrong))
+    with pytest.raises(UserError, match=r"^protocol\.fedprox\.centralized\.mu=-1\.0: must be"):
+        check_config(compose.load([*wrong, "centralized=true"]))
+    with pytest.raises(UserError, match=r"protocol\.fedprox\.centralized=3: must have the values of a method"):
+        compose.resolved(compose.load([*words[:2], "+protocol.fedprox.centralized=3", "centralized=true"]))
+
+
 def test_a_proximal_term_in_another_method_takes_what_the_protocol_says_of_it() -> None:
     words = ["dataset=cifar10", "method=flr", "method/local=[flr,fedprox]"]
     composed = compose.load(words)

@@ -84,6 +84,11 @@ def test_a_table_is_read_as_it_stands(own: Path) -> None:
             "[method=fedprox], where: {noise.rho=0.1: [a=1]}",
             "where names noise.rho=0.1, which no column has",
         ),
+        (
+            "[method=fedprox]",
+            "[method=fedprox], where: {noise.rho=0.0 noise.tau=0.5: [a=1]}",
+            "where names noise.rho=0.0 noise.tau=0.5, which no column has",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(own: Path, before: str, after: str, said: str) -> None:

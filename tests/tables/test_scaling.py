@@ -35,6 +35,18 @@ def test_a_scale_replaces_data_and_leaves_noise_and_method() -> None:
     )
 
 
+def test_a_row_may_say_more_where_a_column_has_several_overrides() -> None:
+    """A line of ``where`` holds if the column has all of its overrides; the last one that does counts."""
+    one = row("method=a", "lr=1", where=(("noise.rho=0.6 noise.tau=0.5", ("lr=2",)), ("noise.rho=0.8", ("lr=3",))))
+
+    def lr(*noise: str) -> str:
+        return SCALING.resolve(one, Column("c", noise))[-1]
+
+    assert lr("noise.rho=0.6", "noise.tau=0.0") == lr("noise.tau=0.5") == "lr=1"
+    assert lr("noise.tau=0.5", "noise.rho=0.6") == "lr=2"
+    assert lr("noise.rho=0.8", "noise.tau=0.5") == "lr=3"
+
+
 def test_an_experiment_of_the_row_comes_first_too() -> None:
     """Otherwise the scale's words would stand before it: equal to Hydra, but not to people who read commands."""
     words = SCALING.resolve(row("experiment=a/b", "method=fedavg"), Column("c", ("eval.memorization=true",)))

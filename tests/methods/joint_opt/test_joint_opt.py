@@ -134,7 +134,7 @@ def test_the_oldest_prediction_leaves_first() -> None:
     for prediction in made:
         labels = labels.recorded(at, prediction)
     found = labels.updated(at, "wait")
-    np.testing.assert_allclose(found.values, [[1, 0], [1.6 / 3, 1.4 / 3]], rtol=1e-12)
+    np.testing.assert_allclose(found.values, [[1.0, 0.0], [1.6 / 3, 1.4 / 3]], rtol=1e-12)
     assert found.seen.tolist() == [0, 5]
 
 
@@ -142,7 +142,7 @@ def test_a_short_history_may_count_as_far_as_it_goes() -> None:
     """No mass is lost: with two of ten predictions, the mean is of two."""
     labels, at = SoftLabels.of(torch.tensor([0, 1]), 2, 10, torch.float64), torch.tensor([0])
     labels = labels.recorded(at, f64([[0.2, 0.8]])).recorded(at, f64([[0.4, 0.6]]))
-    np.testing.assert_allclose(labels.updated(at, "average").values, [[0.3, 0.7], [0, 1]], rtol=1e-12)
+    np.testing.assert_allclose(labels.updated(at, "average").values, [[0.3, 0.7], [0.0, 1.0]], rtol=1e-12)
     assert torch.equal(labels.updated(at, "wait").values, labels.values)
     unseen = SoftLabels.of(torch.tensor([1]), 2, 10, torch.float64).updated(torch.tensor([0]), "average")
     assert unseen.values.tolist() == [[0, 1]]
@@ -153,7 +153,7 @@ def test_a_label_that_is_corrected_starts_again() -> None:
     for _ in range(2):
         labels = labels.recorded(at, f64([[0.3, 0.7], [0.4, 0.6]])).updated(at, "wait")
     after = labels.following(torch.tensor([1, 1]))
-    np.testing.assert_allclose(after.values, [[0, 1], [0.4, 0.6]])
+    np.testing.assert_allclose(after.values, [[0.0, 1.0], [0.4, 0.6]])
     assert after.seen.tolist() == [0, 2]
     assert not after.history[0].any()
     assert bool(after.history[1].all())
@@ -188,7 +188,7 @@ def by_hand(work: ClientTask, visits: list[int]) -> tuple[np.ndarray[Any, Any], 
                 loss = -(soft[batch] * p.log()).sum(1).mean() - 0.8 * (p * p.log()).sum(1).mean()
                 loss = loss - 1.2 * (p.mean(0).log() / 3).sum()
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
             epochs.append(predictions)
             if round >= 1 and len(epochs) >= 3:
