@@ -121,6 +121,22 @@ def test_a_run_that_goes_on_keeps_it(
     assert fourth.lines == unbroken.lines
 
 
+REASON = auto.unstackable
+
+
+def test_a_run_says_at_its_start_that_a_stage_does_not_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the reason, before its first round, whichever stage it is."""
+    monkeypatch.setattr(auto, "unstackable", REASON)
+    words = [*BY_NAME["dividemix"].words, "executor=stacked"]
+    with assembled(words, tmp_path / "run"):
+        said = " ".join(capsys.readouterr().err.split())
+    assert "clients run one by one: CoDivide chooses samples by the client's own model" in said
+    with assembled(WORDS, tmp_path / "other", "executor=stacked"):
+        assert "one by one" not in capsys.readouterr().err
+
+
 def test_the_state_says_who_computed_it(tmp_path: Path) -> None:
     """A process that was killed before it saved anything leaves its name in the record, not in the checkpoint."""
     from flnl.run import checkpoint

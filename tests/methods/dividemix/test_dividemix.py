@@ -165,8 +165,8 @@ def test_divisions_that_have_no_mixture() -> None:
     for kind in ("equal", "single"):
         losses = np.asarray(entry.inputs[f"losses_{kind}"])
         assert mixture.right(min_max(losses)).tolist() == entry.approx(f"p_clean_{kind}")
-    losses = f64([[[0.3, 0.1, 0.2, 0.9, 0.1, 0.7, 0.8, 1.0, 0.0, 0.4, 0.5]] * 2])
-    judgement = Judgement(torch.full((2, 11), 0.4, dtype=torch.float64), losses, None)
+    scaled = f64([[[0.3, 0.1, 0.2, 0.9, 0.1, 0.7, 0.8, 1.0, 0.0, 0.4, 0.5]] * 2])
+    judgement = Judgement(torch.full((2, 11), 0.4, dtype=torch.float64), scaled, None)
     clean, others = judgement.division(0, 0.5)
     assert clean.tolist() == [1, 8]  # two of eleven; of 0.1 and 0.1 the first
     assert len(clean) == ceil(11 / 10)
@@ -356,7 +356,7 @@ def test_a_visit_by_hand(norm: bool, transform: Transform | None, refit: Any) ->
         optimisers[own].step()
     for name, tensor in made.state_dict().items():
         torch.testing.assert_close(found.params[name], tensor, rtol=1e-9, atol=1e-11)
-    first = [s.phase.name for s in NOTED if s.progress is not None and s.progress.epoch == 0]
+    first = [str(s.phase.name) for s in NOTED if s.progress is not None and s.progress.epoch == 0]
     assert first == sorted(first)  # the first network's phase, then the second's
     assert {FIRST, SECOND} == set(first)
 
@@ -484,7 +484,7 @@ def test_samples_of_no_weight_do_not_count() -> None:
     soft = draw.share * soft + (1 - draw.share) * soft[draw.partner]
     both = torch.cat([weight, weight])
     share = draw.share * both + (1 - draw.share) * both[draw.partner]
-    logits = net.module.first(mixed)
+    logits = net.passes(work.broadcast).output(FIRST, mixed)
     losses = F.cross_entropy(logits, soft, reduction="none")
     wanted = float(((share * losses).sum() / share.sum() + divergence(logits, prior)).detach())
     assert found == pytest.approx(wanted, rel=1e-9)
@@ -501,6 +501,7 @@ def test_the_samples_that_both_doubt_are_found(tmp_path: Path) -> None:
     assert isinstance(suspected, SuspectedSamples)
     assert suspected.client == 3
     assert suspected.mask.tolist() == [False, True, True, False]
+    assert suspected.score is not None
     assert suspected.score.tolist() == pytest.approx([0.15, 0.75, 0.55, 0.475])
 
 

@@ -22,6 +22,7 @@ from flnl.config.check import located
 from flnl.core.execution import Executor, ExecutorChoice, described
 from flnl.core.method import Method, Stage
 from flnl.engine.executors.processes import usable_cores
+from flnl.engine.executors.stacked import Stacked
 from flnl.engine.executors.worker_context import Inner
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
@@ -152,6 +153,8 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder:
     plain: Any = OmegaConf.to_container(cfg.executor, resolve=True)
     if located(str(plain["_target_"])) is not Auto:
         executor, reason = compose.build(plain)(network), "as asked"
+        if isinstance(executor, Stacked) and work.unstackable is not None:
+            reason += f"; where they cannot be stacked, clients run one by one: {work.unstackable}"
     elif earlier:
         node = registry.restored("executor", _node(_record(earlier)), str(folder / RESULT))
         executor, reason = compose.build(node)(network), "as the run began"

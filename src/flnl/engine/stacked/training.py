@@ -208,7 +208,7 @@ class _Stack:
     ) -> Iterator[Batch]:
         """Batches of the samples at ``where`` [steps, K, B].
 
-        ``prepared`` are the views of their inputs, [steps, K, B, ...] each if ``_by_client``, else [steps, B, K, ...].
+        ``prepared`` are the inputs' views, [steps, K, B, ...] each if ``_clients_first``, else [steps, B, K, ...].
         """
         steps, size = len(where), run.size
         there = where.to(epoch.positions.device, non_blocking=True)
@@ -216,7 +216,7 @@ class _Stack:
         targets, weight = labels, None if epoch.weight is None else epoch.weight[there]
         unmixed: Tensor | None = None
         drawn: list[Any] = []
-        if not self._by_client:
+        if not self._clients_first:
             inputs = prepared[0].flatten(2, 3)
         elif not self.rule_mixes:
             inputs = prepared[0].transpose(1, 2).flatten(2, 3)
@@ -246,13 +246,13 @@ class _Stack:
             )
 
     @property
-    def _by_client(self) -> bool:
+    def _clients_first(self) -> bool:
         """Whether inputs are prepared as [steps, K, B, ...]: to be mixed, or as one of several views."""
         return self.rule_mixes or self.several
 
     def _inputs(self, parts: Sequence[Tensor], epoch: Epoch) -> Iterator[tuple[Tensor, ...]]:
         """The views of the samples at each of ``parts``, in the shape that ``_batches`` expects."""
-        places = parts if self._by_client else [part.transpose(1, 2) for part in parts]
+        places = parts if self._clients_first else [part.transpose(1, 2) for part in parts]
         flat = [part.reshape(-1) for part in places]
         crops = (
             [None if view is None else Augmentation(view.offset[part], view.flip[part]) for view in epoch.crops]
