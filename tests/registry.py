@@ -955,7 +955,14 @@ REGISTRY += (
     ),
 )
 
-DIVIDED = ("method=dividemix", "method.T_wu=2", "method.T=3", "noise.rho=0.8")
+DIVIDED = (
+    "method=dividemix",
+    "method/batch=co_divide",
+    "method/local=[mixmatch]",
+    "method.T_wu=2",
+    "method.T=3",
+    "noise.rho=0.8",
+)
 
 
 def _dividemix(rest: str = "Mean(samples)") -> dict[str, str]:

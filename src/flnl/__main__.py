@@ -24,7 +24,7 @@ COMMANDS = {
     "figures": ("flnl.figures.__main__", "RUN_DIR ...", "redraw the figures of runs from their records"),
     "tables": ("flnl.tables.__main__", "list|plan|run|render ...", "the papers' tables, our numbers beside theirs"),
     "tune": ("flnl.tune.__main__", "KEY=V1,V2 ... [--each KEY]", "choose hyperparameters on held-out seeds or samples"),
-    "doctor": ("flnl.doctor.__main__", "", "what this machine has, whether its GPU is right, how fast it trains"),
+    "doctor": ("flnl.doctor.__main__", "", "check this machine and its GPU; time training"),
     "predict": ("flnl.predict", "RUN_DIR IMAGE_OR_FOLDER ...", "classify images with the model of a run"),
 }
 """Each command's module with its ``main``, its arguments, and what it does."""

@@ -17,6 +17,7 @@ from flnl.config import compose
 from flnl.config.check import STAGE_VALUES, _wrong, check_config, field_types, located
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten, run_key
+from flnl.config.schema import Training
 from flnl.config.short_keys import connect, declared
 from flnl.config.written import node_at, text_at, texts
 from flnl.core.errors import UserError
@@ -46,6 +47,8 @@ def hint_of(plain: dict[str, Any], key: str) -> Any:
     node: Any = plain
     for name in path:
         node = node[name]
+    if path[-1] == "train":
+        return field_types(Training)[leaf]
     kind = located(node.get("_target_"))
     return STAGE_VALUES[leaf] if kind is None else field_types(kind)[leaf]
 

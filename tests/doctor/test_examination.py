@@ -101,6 +101,7 @@ def test_mistakes_are_refused(arguments: list[str], message: str, monkeypatch: p
         doctor.command(arguments)
 
 
+@pytest.mark.slow
 def test_every_network_of_the_tables_at_the_papers_scale_is_timed() -> None:
     """Else ``flnl tables plan scale=paper`` could not say what it costs."""
     plan = parse(["plan", "scale=paper", "seeds=1"]).plan

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flnl import list as listing
+from flnl.config.schema import NO_GROUPS
 from tests.products.conftest import Commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +19,7 @@ def test_every_file_of_the_configuration_with_its_first_comment(said: Commands) 
     assert answer.code == 0
     lines = answer.out.splitlines()
     files = [path for path in (ROOT / "conf").rglob("*.yaml") if path.name != "config.yaml"]
-    files = [path for path in files if path.parent.name not in ("table", "scale")]
+    files = [path for path in files if path.parent.name not in NO_GROUPS]
     assert len(lines) == len(files)
     for file in files:
         comment = next(c for c in re.findall(r"^# (.*)$", file.read_text(), re.MULTILINE) if c[0] != "@")
@@ -35,7 +36,7 @@ def test_every_file_of_the_configuration_with_its_first_comment(said: Commands) 
         ("noise", "noise=asymmetric"),
         ("method", "method=arfl"),
         ("method/local", "method/local=co_teaching"),
-        ("batch", "method/batch=mixup"),
+        ("batch", "method/batch=co_divide"),
         ("experiment", "experiment=comparison/digits_dirichlet"),
     ],
 )

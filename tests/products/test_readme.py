@@ -68,5 +68,11 @@ def test_the_short_keys_of_a_method(said: Commands) -> None:
 def test_the_options_of_a_group_and_no_other(said: Commands) -> None:
     lines = said(listing, "--markdown", "method/batch").out.splitlines()
     assert lines[:2] == ["| `method/batch` | what |", "|---|---|"]
-    assert [line.split("`")[1] for line in lines[2:]] == ["mixup", "plain", "reliable_samples", "reselection"]
+    assert [line.split("`")[1] for line in lines[2:]] == [
+        "co_divide",
+        "mixup",
+        "plain",
+        "reliable_samples",
+        "reselection",
+    ]
     assert said(listing, "--markdown", "bach").code == 2

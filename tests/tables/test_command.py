@@ -192,7 +192,7 @@ def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path:
         (["plan", "fedcorr_9", "device=cpu"], "come after --, as in -- device=cpu"),
         (["plan", "fedcorr_9", "--", "nonsense=3"], "nonsense is not a key of the configuration"),
         (["run", "fedcorr_9", "--", "devise=cpu"], "devise is not a key of the configuration; did you mean device?"),
-        (["run", "fedcorr_9", "--", "device=cdua"], "device=cdua: must be 'auto', 'cpu' or 'cuda'"),
+        (["run", "fedcorr_9", "--", "device=cdua"], "device=cdua: must be auto, cpu or cuda"),
         (["run", "fedcorr_9", "--", "executor=rai"], "executor=rai does not exist; did you mean ray?"),
         (["run", "fedcorr_9", "--", "hydra/launcher=job"], "did you mean joblib"),
         (["run", "fedcorr_9", "--", "hydra.launcher.n_job=4"], "hydra.launcher.n_job"),
@@ -243,10 +243,10 @@ def test_a_cell_that_makes_no_run_is_named(command: Tables, tmp_path: Path) -> N
     assert re.search(r"mine FedAvg .*noise\.roh", found.err)
 
 
-def test_every_table_is_listed_with_what_it_lacks(command: Tables) -> None:
+def test_every_table_is_listed_and_lacks_no_method(command: Tables) -> None:
     lines = command("list").out.splitlines()
     assert len(lines) == 30
-    assert "JointOpt" in next(line for line in lines if line.startswith("fedcorr_2 "))
+    assert not [line for line in lines if "there is no" in line]
 
 
 @pytest.mark.parametrize("verb", ["--help", "list", pytest.param("plan fedpeer_3", marks=pytest.mark.slow)])

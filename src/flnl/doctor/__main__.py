@@ -9,26 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-
-import torch
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from flnl.cli import guard
 from flnl.cli.parser import Parser
-from flnl.config import compose
-from flnl.config.check import check_config
-from flnl.core.errors import UserError
-from flnl.core.terminal import cell, print_line
-from flnl.doctor.agreement import TOLERANCE, Agreement, agreements
-from flnl.doctor.surroundings import Row, processor, surroundings
-from flnl.doctor.timing import Setting, Timed, settings, timings
-from flnl.engine.network import fabric_for
-from flnl.storage.paces import Paces
-
-MINUTE, HOUR = 60.0, 3600.0
 
 
 def parser() -> Parser:
@@ -47,116 +30,6 @@ def parser() -> Parser:
     return options
 
 
-def chosen(texts: Sequence[str]) -> list[Setting]:
-    """The settings to time: all, or those whose title contains one of ``texts`` in any case.
-
-    Raises:
-        UserError: if there is none.
-    """
-    known = settings()
-    wanted = [one for one in known if not texts or any(text.lower() in one.title.lower() for text in texts)]
-    if not wanted:
-        titles = ", ".join(dict.fromkeys(one.title for one in known))
-        raise UserError(f"--networks {' '.join(texts)}: no title contains this; there are {titles}")
-    return wanted
-
-
-def examine(device: str, *, quick: bool, wanted: Sequence[Setting]) -> bool:
-    """Print everything; return whether all is well.
-
-    Raises:
-        UserError: if there is no such device.
-    """
-    cfg = compose.load([f"device={device}"])
-    check_config(cfg)
-    torch.set_num_threads(cfg.threads)
-    place = fabric_for(device, 32).device
-    console = Console()
-    rows = list(surroundings(cfg))
-    console.print(_facts(rows))
-    good = not any(row.problem for row in rows)
-    if place.type != "cpu":
-        good = _compare(console, place.type) and good
-    if not quick:
-        _time(console, place, wanted, Path(cfg.cache).expanduser())
-    return good
-
-
-def _facts(rows: Sequence[Row]) -> Table:
-    table = Table(show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for row in rows:
-        table.add_row(cell(row.name), cell(f"{'PROBLEM: ' if row.problem else ''}{row.value}"))
-    return table
-
-
-def _compare(console: Console, device: str) -> bool:
-    """Print the comparison with the CPU; return whether everything agrees."""
-    table = Table(title=f"{device} beside the CPU, double precision")
-    for title in ("method", "clients", "difference", "same bits again", "time", "CPU", ""):
-        table.add_column(title, justify="left" if title in ("method", "clients", "") else "right")
-    results: list[Agreement] = []
-    with _busy(console) as progress:
-        task = progress.add_task(f"comparing {device} with the CPU")
-        for one in agreements(device):
-            results.append(one)
-            progress.update(task, description=f"comparing {device} with the CPU: {one.method}, {one.way}")
-    for one in results:
-        table.add_row(
-            *(one.method, one.way, f"{one.difference:.1e}", "yes" if one.repeats else "NO"),
-            *(f"{one.seconds:.1f} s", f"{one.seconds_on_cpu:.1f} s", "agrees" if one.agrees else "WRONG"),
-        )
-    console.print(table)
-    wrong = [f"{one.method} ({one.way})" for one in results if not one.agrees]
-    if wrong:
-        print_line(f"{device} does not compute what the CPU computes (tolerance {TOLERANCE:g}): {', '.join(wrong)}")
-    return not wrong
-
-
-def _time(console: Console, place: torch.device, wanted: Sequence[Setting], cache: Path) -> None:
-    """Print how long training takes, and keep it for ``flnl tables plan``."""
-    name = processor() if place.type == "cpu" else str(torch.get_device_module(place).get_device_name(place))
-    threads = f", {torch.get_num_threads()} thread" if place.type == "cpu" else ""
-    table = Table(title=f"local training on {name}{threads}")
-    for title in ("network and data", "batch", "images a second", "a pass over the data", "clients"):
-        table.add_column(title, justify="left" if title in ("network and data", "clients") else "right")
-    timed: list[Timed] = []
-    with _busy(console) as progress:
-        task = progress.add_task("timing")
-        for setting, one in zip(wanted, timings(place.type, name, wanted), strict=True):
-            timed.append(one)
-            progress.update(task, description=f"timing: {len(timed)} of {len(wanted)}, {setting.title}")
-    for one in timed:
-        if one.pace is None:
-            table.add_row(one.setting.title, str(one.batch), one.failure, "", "")
-            continue
-        how = "together" if one.stacked else "one by one"
-        rate = f"{one.images_a_second:,.0f}" if one.images_a_second >= 10 else f"{one.images_a_second:.1f}"
-        table.add_row(one.setting.title, str(one.batch), rate, duration(one.pace.seconds), how)
-    console.print(table)
-    paces = [one.pace for one in timed if one.pace is not None]
-    Paces.load(cache).including(paces).save(cache)
-    print_line("flnl tables plan estimates with these times what has not run here yet")
-
-
-def _busy(console: Console) -> Progress:
-    error = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    return Progress(*columns, console=error, transient=True, disable=not error.is_terminal)
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it.
-
-    >>> duration(42.0), duration(600.0), duration(9000.0)
-    ('42 s', '10 min', '2.5 h')
-    """
-    if seconds < 2 * MINUTE:
-        return f"{seconds:.0f} s"
-    return f"{seconds / HOUR:.1f} h" if seconds >= 2 * HOUR else f"{seconds / MINUTE:.0f} min"
-
-
 def command(arguments: Sequence[str]) -> None:
     """Run the command that ``arguments`` describe.
 
@@ -165,6 +38,8 @@ def command(arguments: Sequence[str]) -> None:
         SystemExit: with 1 if something is not well.
     """
     options = parser().parse_args(arguments)
+    from flnl.doctor.examination import chosen, examine
+
     wanted = chosen(options.networks)
     if not examine(options.device, quick=options.quick, wanted=wanted):
         sys.exit(1)
