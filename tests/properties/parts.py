@@ -134,15 +134,15 @@ class Guesses(LossTerm):
         return torch.from_numpy(rng.normal(size=size))
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        trust = torch.exp(-step.phase.facts)[step.positions].to(step.logits)
+        trust = torch.exp(-step.phase.facts).to(step.logits, non_blocking=True)[step.positions]
         total = (F.cross_entropy(step.logits, step.labels, reduction="none") * trust).mean()
         if step.beside is not None:
             assert step.progress is not None
             share = (step.progress.epoch + step.number / step.progress.batches) / step.progress.epochs
             one, other = (step.output(LOGITS, view).softmax(1) for view in step.beside.views)
-            moved = 0.1 * step.draw[len(step.labels) :, None].to(one)
+            moved = 0.1 * step.draw[len(step.labels) :, None].to(one, non_blocking=True)
             total = total + share * (one - other + moved).square().mean()
-        return total + 0.1 * step.draw.to(total).mean(), state
+        return total + 0.1 * step.draw.to(total, non_blocking=True).mean(), state
 
 
 @dataclass(frozen=True)
