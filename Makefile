@@ -36,7 +36,7 @@ reproduce-tables: $(STAMP) ## the papers' tables, ours beside theirs: make repro
 card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"
 	@$(RUN) -m flnl card $(ARGS)
 
-test: $(STAMP) ## the tests, in under twelve minutes on two quiet cores
+test: $(STAMP) ## the tests, in fifteen minutes on two quiet cores
 	@$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/cuda -m "not slow"
 	@$(GPU_TESTS) -m "not slow"
 
