@@ -286,6 +286,22 @@ void with_draws(bool random, F&& call) {
   call();
 }
 
+// Runs an operation on the CPU, in place of its arguments; dropout draws as the CPU's dropout does.
+void compute(const c10::OperatorHandle& op, Stack& run) {
+  with_draws(op.hasTag(at::Tag::nondeterministic_seeded), [&] {
+    if (op.schema().name() == "aten::native_dropout") {
+      Tensor in = run[0].toTensor();
+      double p = run[1].toDouble();
+      Tensor noise = at::empty_like(in).bernoulli_(1 - p);
+      Tensor kept = noise.to(at::kBool);
+      noise.div_(1 - p);
+      run = {in * noise, kept};
+      return;
+    }
+    op.redispatchBoxed(CPU_KEYS, &run);
+  });
+}
+
 // ---------------------------------------------------------------------------------------------------------- the fallback
 
 const std::unordered_set<std::string> VALUES = {"aten::equal", "aten::is_nonzero", "aten::item",
@@ -318,7 +334,6 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const std::string& name = schema.name();
   const size_t count = schema.arguments().size();
   const bool indexing = INDEXING.count(name) > 0;
-  const bool random = op.hasTag(at::Tag::nondeterministic_seeded);
   auto begin = static_cast<ptrdiff_t>(stack->size() - count);
   Stack args(stack->begin() + begin, stack->end());
 
@@ -391,18 +406,7 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   }
 
   Stack run = args;
-  with_draws(random, [&] {
-    if (name == "aten::native_dropout") {  // as the CPU's dropout draws
-      Tensor in = run[0].toTensor();
-      double p = run[1].toDouble();
-      Tensor noise = at::empty_like(in).bernoulli_(1 - p);
-      Tensor kept = noise.to(at::kBool);
-      noise.div_(1 - p);
-      run = {in * noise, kept};
-      return;
-    }
-    op.redispatchBoxed(CPU_KEYS, &run);
-  });
+  compute(op, run);
 
   if (now == nullptr) {
     for (auto& [device, host] : changed) Views::written(device, host);
@@ -446,18 +450,7 @@ void replay(Recording& of) {
   at::AutoDispatchBelowAutograd below;
   for (Node& node : of.nodes) {
     Stack run = node.args;
-    with_draws(node.op.hasTag(at::Tag::nondeterministic_seeded), [&] {
-      if (node.op.schema().name() == "aten::native_dropout") {
-        Tensor in = run[0].toTensor();
-        double p = run[1].toDouble();
-        Tensor noise = at::empty_like(in).bernoulli_(1 - p);
-        Tensor kept = noise.to(at::kBool);
-        noise.div_(1 - p);
-        run = {in * noise, kept};
-        return;
-      }
-      node.op.redispatchBoxed(CPU_KEYS, &run);
-    });
+    compute(node.op, run);
     std::vector<Tensor> flat;
     for (const IValue& value : run) each_tensor(value, [&](const Tensor& t) { flat.push_back(t); });
     for (auto& [number, where] : node.outs) where.copy_(flat[number]);
