@@ -26,6 +26,9 @@ _CONTROL = re.compile(
 )
 
 
+MINUTE, HOUR = 60.0, 3600.0
+
+
 def visible(text: object) -> str:
     r"""``text`` with every control character escaped as in Python's string literals.
 
@@ -54,6 +57,17 @@ def cell(text: object, style: str = "") -> Text:
     from rich.text import Text
 
     return Text(visible(redacted(str(text))), style)
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it.
+
+    >>> duration(42.0), duration(600.0), duration(9000.0)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < MINUTE:
+        return f"{seconds:.0f} s"
+    return f"{seconds / HOUR:.1f} h" if seconds >= HOUR else f"{seconds / MINUTE:.0f} min"
 
 
 class Lines(logging.Formatter):

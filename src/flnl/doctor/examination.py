@@ -13,14 +13,12 @@ from rich.table import Table
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.core.errors import UserError
-from flnl.core.terminal import cell, print_line
+from flnl.core.terminal import cell, duration, print_line
 from flnl.doctor.agreement import TOLERANCE, Agreement, agreements
 from flnl.doctor.surroundings import Row, processor, surroundings
 from flnl.doctor.timing import Setting, Timed, settings, timings
 from flnl.engine.network import fabric_for
 from flnl.storage.paces import Paces
-
-MINUTE, HOUR = 60.0, 3600.0
 
 
 def chosen(texts: Sequence[str]) -> list[Setting]:
@@ -120,14 +118,3 @@ def _busy(console: Console) -> Progress:
     error = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     return Progress(*columns, console=error, transient=True, disable=not error.is_terminal)
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it.
-
-    >>> duration(42.0), duration(600.0), duration(9000.0)
-    ('42 s', '10 min', '2.5 h')
-    """
-    if seconds < 2 * MINUTE:
-        return f"{seconds:.0f} s"
-    return f"{seconds / HOUR:.1f} h" if seconds >= 2 * HOUR else f"{seconds / MINUTE:.0f} min"

@@ -17,7 +17,7 @@ from pathlib import Path
 from flnl.cli import guard
 from flnl.config import compose
 from flnl.core.errors import UserError
-from flnl.core.terminal import print_line
+from flnl.core.terminal import HOUR, duration, print_line
 from flnl.storage.paces import Paces
 from flnl.storage.tuned import Tuned
 from flnl.tables import load
@@ -32,7 +32,6 @@ OPTIONS = ("scale", "seeds", "tuned", "out")
 RESULTS = Path("results")
 MOST_SEEDS = 1000
 """A larger number of seeds is refused as a mistake: every cell's configuration is composed once for each seed."""
-MINUTE, HOUR = 60.0, 3600.0
 
 USAGE = """\
 flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [tuned=FILE] [out=FOLDER] [-- OVERRIDE ...]
@@ -173,7 +172,7 @@ def _cost(plan: Plan) -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     doctor = Paces.load(Path(compose.load([]).cache).expanduser())
     cpu, gpu = estimate(plan, gpu=False, doctor=doctor), estimate(plan, gpu=True, doctor=doctor)
-    on_cpu = f"about {_time(cpu.seconds)} one after the other, {_time(cpu.seconds / cores)} on {cores} cores"
+    on_cpu = f"about {duration(cpu.seconds)} one after the other, {duration(cpu.seconds / cores)} on {cores} cores"
     on_gpu = f"about {gpu.seconds / HOUR:.1f} GPU hours"
     return f"on a CPU: {_with_basis(cpu, on_cpu)}\non a GPU: {_with_basis(gpu, on_gpu)}"
 
@@ -189,12 +188,6 @@ def _with_basis(cost: Estimate, text: str) -> str:
     guessed = f"; for {cost.guessed} of them, from other methods or batch sizes" if cost.guessed else ""
     unknown = f"; no estimate for {cost.unknown}: nothing measured with their data set and network"
     return covered + guessed + (unknown if cost.unknown else "")
-
-
-def _time(seconds: float) -> str:
-    if seconds < MINUTE:
-        return f"{seconds:.0f} s"
-    return f"{seconds / HOUR:.1f} h" if seconds >= HOUR else f"{seconds / MINUTE:.0f} min"
 
 
 def run(request: Request) -> int:
