@@ -114,6 +114,11 @@ MISTAKES = {
     "noise@x=symmetric": "noise@x cannot be set here",
     "experiment=nothing": "experiment",
     "executor=gpu": "executor",
+    "executor=inner/stacked": "executor=inner/stacked does not exist; did you mean stacked?",
+    "executor/inner=stacked": "executor/inner belongs to executor=processes or executor=ray, which is not chosen here",
+    "executor=processes executor/inner=stakced": "did you mean stacked? there are sequential, stacked",
+    "executor=ray executor/inner=null": "executor/inner takes one of sequential, stacked",
+    "executor=processes executor.inner.stack=5": "executor.inner.stack belongs to executor/inner=stacked",
     "partition=file": "partition.path",
     "noise=human": "noise.source",
     # keys

@@ -62,6 +62,8 @@ NEEDED = {
     "method/sampler/top_quality": ["method/exchange=[lid,learning_quality]"],
     "method/aggregator/learning_quality_mean": ["method/exchange=[lid,learning_quality]"],
     "method/sampler/by_relevance": ["method/exchange=[lid,relevance]"],
+    "executor/inner/sequential": ["executor=processes"],
+    "executor/inner/stacked": ["executor=processes"],
 }
 SELECTABLE = [
     path

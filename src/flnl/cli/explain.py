@@ -65,12 +65,18 @@ def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
     """A message for an unknown key: where ``key`` belongs, or the closest key under the options that are chosen."""
     group, _, place = key.partition("@")
     if (CONF / group).is_dir():
+        above, _, slot = group.partition("/")
+        if owners := [] if place else _choosing(above, slot):
+            return f"{key} belongs to {' or '.join(f'{above}={owner}' for owner in owners)}, which is not chosen here"
         return f"{key} cannot be set here: " + (f"{group} has a fixed place, write {group}=" if place else "see --help")
     if "/" in key:
         groups = sorted(str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir())
         close = difflib.get_close_matches(key, groups, n=1)
         return f"{key} is not a group of the configuration" + (f"; did you mean {close[0]}?" if close else "")
     group, _, leaf = key.partition(".")
+    slot, _, value = leaf.partition(".")
+    if value and (CONF / group / slot).is_dir() and group == "executor":
+        group, leaf = f"{group}/{slot}", value
     if leaf and (CONF / group).is_dir():
         owners = {}
         for path in sorted((CONF / group).glob("*.yaml")):
@@ -91,6 +97,13 @@ def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
     if not close:
         close = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]][:1]
     return f"{key} is not a key of the configuration" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _choosing(group: str, slot: str) -> list[str]:
+    """The options of ``group`` that choose one of the group ``slot`` below it."""
+    files = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted((CONF / group).glob("*.yaml"))}
+    lists = {name: content.get("defaults", []) for name, content in files.items() if isinstance(content, dict)}
+    return [name for name, chosen in lists.items() if any(isinstance(one, dict) and slot in one for one in chosen)]
 
 
 def _chosen(overrides: Sequence[str]) -> DictConfig:

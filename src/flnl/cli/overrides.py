@@ -86,7 +86,7 @@ def _check_choice(override: Override, group: str) -> None:
         raise UserError(f"{override.input_line}: {group} takes each choice once, and {again[0]} is repeated")
     if (override.is_add() or override.is_force_add()) and "@" not in override.key_or_group:
         raise UserError(f"{override.input_line}: {group} is part of every run; write {group}=..., without +")
-    if group == "method" and "/" in str(value):
+    if group in ("method", "executor") and "/" in str(value):
         raise UserError(not_an_option(group, str(value), options(group)))
 
 

@@ -47,9 +47,9 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
 
 
 def options(group: str) -> list[str]:
-    """What can be chosen in ``group``; the parts of methods lie in folders below them and are no methods."""
-    names = (str(p.relative_to(CONF / group).with_suffix("")) for p in (CONF / group).rglob("*.yaml"))
-    return sorted(o for o in names if group != "method" or "/" not in o)
+    """What can be chosen in ``group``; parts of methods and of executors lie in folders below them, as other groups."""
+    names = (p.relative_to(CONF / group).with_suffix("").as_posix() for p in (CONF / group).rglob("*.yaml"))
+    return sorted(o for o in names if group not in ("method", "executor") or "/" not in o)
 
 
 def _owners(key: str) -> str:

@@ -20,12 +20,12 @@ def not_an_option(group: str, option: str, options: Sequence[str]) -> str:
 FIRST = ("method", "dataset", "partition", "noise", "model", "protocol", "experiment", "debug")
 """The order of the groups; the others follow."""
 
-NESTED = ("method", "hydra")
+NESTED = ("method", "executor", "hydra")
 """Groups with groups in their folders; elsewhere a folder is part of the option's name."""
 
 
 def groups() -> dict[str, list[Path]]:
-    """The files of every group, by the group's name; a method's parts are groups of their own, by slot."""
+    """The files of every group, by the group's name; parts of methods and of executors are groups of their own."""
     files: dict[str, list[Path]] = {}
     for file in sorted(CONF.rglob("*.yaml")):
         parts = file.relative_to(CONF).parts[:-1]

@@ -50,9 +50,13 @@ class Executor(Protocol):
     def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
         """Partition of the tasks' positions into groups that run together; single tasks unless clients are stacked.
 
-        Any selection of whole groups, in order, is grouped in the same way, so that workers can share the groups out.
+        It depends on the job, the tasks and the configuration, never on how many workers share the groups out.
         """
         return [[position] for position in range(len(tasks))]
+
+    def together(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
+        """Run one of ``groups``, without dividing it again; return the result of each task, in order."""
+        return [result for block in self.map(job, tasks, as_list) for result in block.results]
 
     def settings(self) -> dict[str, Any]:
         """Effective settings for the run's record, besides the executor's name."""

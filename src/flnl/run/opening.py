@@ -122,7 +122,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     lines: Mapping[str, Any] = {}
     if resumed is not None:
         state, seconds, lines = _restored(resumed, federation, network, folder), resumed.seconds, resumed.lines
-    work = auto.Work.of(cfg, method, network, len(federation.with_data))
+    work = auto.Work.of(cfg, method, network, [federation.sizes[client] for client in federation.with_data])
     executor, chosen = auto.settled(cfg, work, network, first_executor, folder.path)
     about = {
         "key": key,

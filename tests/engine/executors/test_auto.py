@@ -8,6 +8,7 @@ import pytest
 
 from flnl.config import compose
 from flnl.config.check import check_config
+from flnl.core.execution import described
 from flnl.data.transforms import Transform
 from flnl.engine.executors import auto, processes
 from flnl.engine.executors.auto import Work, choose, products
@@ -15,11 +16,19 @@ from flnl.engine.network import Network, fabric_for
 from tests.properties.runs import Ran, assembled, run
 from tests.registry import BY_NAME
 
-MLP = Work("MLP", 4_810, 47_360, {"training": 10}, "cpu", 2)
+MLP = Work("MLP", 4_810, 47_360, {"training": 10}, "cpu", 2, steps=350)
+CNN = replace(MLP, model="CNN", parameters=6_090, products=837_120)
 LENET = replace(MLP, model="LeNet5", parameters=62_006, products=6_512_640)
 NO = "dropout draws clients' masks apart"
 CASES: dict[str, tuple[Work, str, str]] = {
     "small": (MLP, "stacked", "short"),
+    "longer rounds": (CNN, "divided in processes", "CNN's step is short and a round has many, so workers train stacks"),
+    "many clients": (replace(MLP, cohorts={"training": 100}, steps=3500), "divided in processes", "short"),
+    "longer rounds on one core": (replace(CNN, cores=1), "divided", "short"),
+    "longer rounds beside other jobs": (replace(CNN, shared=True), "divided", "short"),
+    "longer rounds that cannot be stacked": (replace(CNN, unstackable=NO), "processes", NO),
+    "longer rounds of one block": (replace(CNN, cohorts={"training": 9}), "stacked", "short"),
+    "longer rounds on a GPU": (replace(CNN, device="cuda"), "stacked", "one device"),
     "large": (LENET, "processes", "LeNet5's step is too long to stack on a CPU"),
     "many parameters": (replace(MLP, parameters=100_001), "processes", "too long"),
     "large batches": (replace(MLP, products=2_500_001), "processes", "too long"),
@@ -72,6 +81,29 @@ def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "usable_cores", lambda: 2)
     monkeypatch.setattr(processes, "usable_cores", lambda: 2)
     monkeypatch.setattr(auto, "unstackable", lambda *given: NO)
+
+
+DIGITS = {"fraction=0.25": "stacked", "model=mlp": "stacked", "model=cnn": "divided in processes"}
+
+
+@pytest.mark.parametrize("word", DIGITS)
+def test_the_digits_that_workers_stack(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default network on ten clients a round, but not on five, nor the default MLP; the same bits on one core."""
+    executors, chosen = {}, list[str]()
+
+    def noted(work: Work) -> tuple[auto.Choice, str]:
+        chosen.append(choose(work)[0])
+        return choose(work)
+
+    monkeypatch.setattr(auto, "unstackable", lambda *given: None)
+    monkeypatch.setattr(auto, "choose", noted)
+    for cores in (2, 1):
+        monkeypatch.setattr(auto, "usable_cores", lambda cores=cores: cores)
+        with assembled(["method=fedavg", "wandb.mode=disabled", word], tmp_path / str(cores)) as parts:
+            executors[cores] = described(parts.executor)
+    assert chosen == [DIGITS[word], DIGITS[word].removesuffix(" in processes")]
+    here = {name: value for name, value in executors[2].items() if name != "workers"}
+    assert executors[1] == here.get("inner", here)
 
 
 PROCESSES = {"name": "processes", "workers": 2, "start": "fork", "inner": {"name": "sequential"}}

@@ -892,7 +892,7 @@ def test_memory_bounds_a_stack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         memory = clients * (model + batch) / 0.75 / 2**30
         results(Stacked(net, 20, memory), job(), tasks(net))
         assert (sizes[0] if sizes else None) == expected, (clients, sizes)
-    assert "executor.memory" in caplog.text
+    assert "more than a stack's memory=" in caplog.text
 
 
 def test_the_order_of_steps():

@@ -391,7 +391,13 @@ def test_graphs_are_a_gpus(tmp_path: Path):
     with pytest.raises(UserError, match=r"executor\.graphs=auto"):
         Stacked(network(mlp(4, 3)), 5, 1.0, True)
     with assembled(REGISTRY[0].words, tmp_path / "run", "executor=stacked") as parts:
-        assert parts.executor.settings() == {"stack": 20, "memory": 1.0, "graphs": "auto"}
+        assert parts.executor.settings() == {
+            "stack": 20,
+            "memory": 1.0,
+            "graphs": "auto",
+            "split": 1,
+            "memory_format": "contiguous",
+        }
 
 
 @pytest.mark.parametrize(("stack", "fits"), [(0, False), (1, True), (4, True), (5, True), (7, False), (20, True)])

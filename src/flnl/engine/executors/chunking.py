@@ -10,20 +10,29 @@ from flnl.core.execution import BLOCK
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of work for one worker: ``positions`` of tasks, in order.
+    """A piece of work for one worker: ``positions`` of tasks, in order, and how these are grouped.
 
     The worker reduces whole blocks; for other pieces it returns results, and the parent reduces them in order.
     """
 
     positions: tuple[int, ...]
     whole: bool
+    groups: tuple[tuple[int, ...], ...]  # tasks that run together, as indices into ``positions``
+
+    @classmethod
+    def of(cls, groups: Sequence[Sequence[int]], *, whole: bool) -> Piece:
+        """The piece of these groups of positions."""
+        positions = tuple(sorted(i for group in groups for i in group))
+        index = {position: i for i, position in enumerate(positions)}
+        return cls(positions, whole, tuple(tuple(index[i] for i in group) for group in groups))
 
 
 def plan(sizes: Sequence[int], groups: Sequence[Sequence[int]], workers: int) -> list[Piece]:
     """Split tasks into pieces, in the order of dispatch, the largest first.
 
-    A block stays whole if the smaller blocks keep the other workers busy for as long as it takes; the others are split
-    into groups. The split does not affect results: a block is always reduced in the order of its tasks.
+    A block stays whole if it is of a single group, or if the smaller blocks keep the other workers busy for as long as
+    it takes; the others are split into groups. The split does not affect results: groups are given, and a block is
+    always reduced in the order of its tasks.
 
     Args:
         sizes: number of samples of each task.
@@ -37,10 +46,12 @@ def plan(sizes: Sequence[int], groups: Sequence[Sequence[int]], workers: int) ->
     pieces, left = [], sum(sizes)
     for positions in sorted(_unions(len(sizes), groups), key=samples, reverse=True):
         left -= samples(positions)
-        if left >= samples(positions) * (workers - 1):
-            pieces.append(Piece(positions, True))
+        held = set(positions)
+        together = [group for group in groups if group[0] in held]
+        if len(together) == 1 or left >= samples(positions) * (workers - 1):
+            pieces.append(Piece.of(together, whole=True))
         else:
-            pieces += [Piece(tuple(group), False) for group in groups if group[0] in positions]
+            pieces += [Piece.of([group], whole=False) for group in together]
     return sorted(pieces, key=lambda piece: samples(piece.positions), reverse=True)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from flnl.core.errors import UserError
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor, described
 from flnl.core.images import Images
 from flnl.core.messages import ClientTask
@@ -92,7 +93,8 @@ def run(
             while idle and waiting:
                 worker, piece = idle.pop(0), waiting.pop(0)
                 in_hand[worker] = piece
-                crew.hand(worker, encode(([tasks[i] for i in piece.positions], piece.whole), shared))
+                work = [tasks[i] for i in piece.positions], piece.groups, piece.whole
+                crew.hand(worker, encode(work, shared))
             yield from order.ready()  # workers continue meanwhile
             for worker, answer in crew.answers() if in_hand else ():
                 piece = in_hand.pop(worker)
@@ -177,7 +179,16 @@ class Crewed(Executor):
     )  # at most one
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_here", self.inner(self.network))
+        """Build the inner executor on this process's network, too.
+
+        Raises:
+            UserError: if it refuses its settings.
+        """
+        try:
+            here = self.inner(self.network)
+        except UserError as error:
+            raise UserError(str(error).replace("executor.", "executor.inner.")) from None
+        object.__setattr__(self, "_here", here)
 
     @property
     @abstractmethod
@@ -191,6 +202,10 @@ class Crewed(Executor):
     def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
         """The groups of the inner executor."""
         return self._here.groups(job, tasks)
+
+    def together(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
+        """Run a group in this process."""
+        return self._here.together(job, tasks)
 
     def map(
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import torch
@@ -14,7 +14,7 @@ from annotated_types import Ge, Interval, MultipleOf
 from flnl.core.errors import UserError
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor
 from flnl.core.messages import ClientResult, ClientTask
-from flnl.core.ranges import Positive
+from flnl.core.ranges import Positive, PositiveCount
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.eligibility import clients_in, why_not
@@ -43,13 +43,16 @@ Blocks = Annotated[int, Ge(BLOCK), MultipleOf(BLOCK)]
 class Stacked(Executor):
     """Trains a cohort in stacks of clients, on one network; other jobs run one client after another.
 
-    The split into stacks depends only on the cohort and the configuration.
+    The split into stacks depends only on the cohort, the configuration and the kind of device: a cohort is cut into
+    ``split`` sections, and each section into stacks.
     """
 
     network: Network
     stack: Few | Blocks  # maximum number of clients in a stack
     memory: Positive | None  # GiB that a stack may take; None for the default
     graphs: Literal["auto"] | bool = "auto"  # record steps as CUDA graphs; early run records lack this field
+    split: PositiveCount = 1  # number of sections of a cohort; early run records lack this field
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"  # early run records lack this field
     _logged: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,18 +70,37 @@ class Stacked(Executor):
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
     ) -> Iterator[Block[V, T]]:
         """Reduced blocks of ``BLOCK`` tasks, in order."""
-        results = self._results(job, tasks)
+        groups = self.groups(job, tasks)
+        results = (result for group in groups for result in self.together(job, [tasks[i] for i in group]))
         while block := list(islice(results, BLOCK)):
             yield reduce(block)
 
     def groups(self, job: ClientJob[Any], tasks: Sequence[ClientTask]) -> list[list[int]]:
         """The stacks; single clients if they run one by one."""
         at_once = (self._at_once(job, tasks) if isinstance(job, LocalTraining) else 0) or 1
-        return [list(range(first, min(first + at_once, len(tasks)))) for first in range(0, len(tasks), at_once)]
+        return [
+            list(section[first : first + at_once])
+            for section in sections(len(tasks), self.split)
+            for first in range(0, len(section), at_once)
+        ]
+
+    def together(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
+        """Train the tasks as one stack, or one by one if they cannot be stacked."""
+        if isinstance(job, LocalTraining) and self._at_once(job, tasks):
+            results = self._trained(job, tasks)
+            if results is not None:
+                return cast("list[T]", results)
+        return [job(self.network, task) for task in tasks]
 
     def settings(self) -> dict[str, Any]:
         """The effective settings."""
-        return {"stack": self.stack, "memory": self._memory, "graphs": self.graphs}
+        return {
+            "stack": self.stack,
+            "memory": self._memory,
+            "graphs": self.graphs,
+            "split": self.split,
+            "memory_format": self.memory_format,
+        }
 
     @cached_property
     def _memory(self) -> float:
@@ -99,15 +121,6 @@ class Stacked(Executor):
         wanted = self.graphs is not False and can_record(self.network.device)
         return Graphs(Recorder(self.network.device) if wanted else None, self._log_eager)
 
-    def _results(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> Iterator[T]:
-        """The result of each task, in order; computed a stack at a time, or lazily one by one."""
-        asked: Any = job
-        at_once = self._at_once(asked, tasks) if isinstance(asked, LocalTraining) else 0
-        for first in range(0, len(tasks), at_once or 1):
-            together = tasks[first : first + (at_once or 1)]
-            results = self._trained(asked, together) if at_once and len(together) >= self._fewest else None
-            yield from (job(self.network, task) for task in together) if results is None else cast("list[T]", results)
-
     @property
     def _fewest(self) -> int:
         """Smallest stack: two clients, or one if its steps are recorded as graphs."""
@@ -124,16 +137,18 @@ class Stacked(Executor):
             if count:
                 return count
             few = 1 if self._graphs else min(self.stack, BLOCK)
-            reason = f"{few} at once would take more than executor.memory={self._memory:g} GiB"
+            reason = f"{few} at once would take more than a stack's memory={self._memory:g} GiB"
         self._log_unstacked(reason)
         return 0
 
     def _trained(self, job: LocalTraining, tasks: Sequence[ClientTask]) -> list[ClientResult] | None:
         """The clients' results; None if training shows that they cannot be stacked."""
         network = self.network
+        many = stacked(network).network
+        many.lay_out(torch.channels_last if self.memory_format == "channels_last" else torch.contiguous_format)
         tasks = [job.begun(network, task) for task in tasks]
         try:
-            fits = train(job, network, stacked(network).network, tasks, self._pooled(), self._graphs)
+            fits = train(job, network, many, tasks, self._pooled(), self._graphs)
         except NotStackable as refusal:
             self._log_unstacked(str(refusal))
             return None
@@ -158,4 +173,18 @@ class Stacked(Executor):
     def _log_once(self, sentence: str) -> None:
         if sentence not in self._logged:
             self._logged.add(sentence)
-            log.warning("executor=stacked: %s (logged once)", sentence)
+            log.warning("stacked: %s (logged once)", sentence)
+
+
+def sections(count: int, split: int) -> list[range]:
+    """Cut ``count`` positions into ``split`` consecutive sections of whole blocks, as equal as these allow.
+
+    There are fewer sections if there are fewer blocks; only the last block may be short.
+
+    >>> sections(20, 2), sections(12, 2), sections(3, 2)
+    ([range(0, 10), range(10, 20)], [range(0, 5), range(5, 12)], [range(0, 3)])
+    """
+    blocks = -(-count // BLOCK)
+    split = min(split, blocks)
+    borders = [min(count, BLOCK * (blocks * number // split)) for number in range(split + 1)] if split else []
+    return [range(first, last) for first, last in pairwise(borders)]

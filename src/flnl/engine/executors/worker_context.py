@@ -15,7 +15,7 @@ import threadpoolctl
 import torch
 from torch import nn
 
-from flnl.core.execution import ClientJob, Executor, as_list
+from flnl.core.execution import BLOCK, ClientJob, Executor
 from flnl.core.images import Images
 from flnl.core.payload import Params
 from flnl.data.transforms import Transform
@@ -86,14 +86,17 @@ class Workbench:
         self._job, self._reduce = decode(call, self.shared)
 
     def work(self, message: bytes | memoryview) -> bytes:
-        """Run an encoded piece of work, (tasks, whole); return the encoded blocks, single results or failure."""
+        """Run an encoded piece of work, (tasks, groups, whole); return encoded blocks, single results or failure."""
         try:
-            tasks, whole = decode(message, self.shared)
+            tasks, groups, whole = decode(message, self.shared)
             assert self._job is not None, "a call has begun"
+            results: list[Any] = [None] * len(tasks)
+            for group in groups:
+                for i, result in zip(group, self.executor.together(self._job, [tasks[i] for i in group]), strict=True):
+                    results[i] = result
             if whole:
-                return encode(list(self.executor.map(self._job, tasks, self._reduce)), self.shared)
-            blocks = self.executor.map(self._job, tasks, as_list)
-            return encode([result for block in blocks for result in block.results], self.shared)
+                results = [self._reduce(results[i : i + BLOCK]) for i in range(0, len(results), BLOCK)]
+            return encode(results, self.shared)
         except Exception as error:
             return _failed(error)
 

@@ -65,8 +65,12 @@ class Linear(Layer):
 
 
 class Conv2d(Layer):
-    """[B, K·C, H, W] to [B, K·out, H', W']: a grouped convolution with (at least) one group per client."""
+    """[B, K·C, H, W] to [B, K·out, H', W']: a grouped convolution with (at least) one group per client.
 
+    ``memory_format`` is that of the inputs it computes on, and so of its outputs.
+    """
+
+    memory_format = torch.contiguous_format
     weight: Tensor
     bias: Tensor | None
 
@@ -80,6 +84,8 @@ class Conv2d(Layer):
     def forward(self, inputs: Tensor) -> Tensor:
         """One grouped convolution for all clients."""
         groups = len(self.weight) // self.outputs * self.groups
+        if self.memory_format is torch.channels_last:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding, self.dilation, groups)
 
 

@@ -15,7 +15,7 @@ from flnl.core.step import LOGITS
 from flnl.core.streams import torch_seeded
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
-from flnl.engine.stacked.layers import KNOWN, Form, Layer
+from flnl.engine.stacked.layers import KNOWN, Conv2d, Form, Layer
 from flnl.models import outputs as by_name
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,12 @@ class StackedNetwork:
         for name, tensor in tensors.items():
             slot = self.slots[name]
             setattr(slot.layer, slot.attribute, tensor)
+
+    def lay_out(self, memory_format: torch.memory_format) -> None:
+        """Compute convolutions, and what follows them, in this memory layout from now on."""
+        for layer in self.module.modules():
+            if isinstance(layer, Conv2d):
+                layer.memory_format = memory_format
 
     def release(self) -> None:
         """Drop all tensors."""
