@@ -34,7 +34,8 @@ from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
-from flnl.engine.network import Layout, Network, fabric_for
+from flnl.engine.network import Layout, Network
+from flnl.engine.placement import placement_for
 from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 
@@ -134,7 +135,7 @@ def by_hand(way: Way, workload: Workload, images: Tensor, labels: Tensor, device
 
 def ours(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: torch.device) -> Round:
     """Our executors, with the same inputs as in a run."""
-    fabric = fabric_for(device.type, "bf16" if way.precision == "bf16" else 32)
+    fabric = placement_for(device.type, "bf16" if way.precision == "bf16" else 32)
     transform = Transform(size=workload.shape[1:], mean=(0.5,) * 3, std=(0.5,) * 3)
     network = Network(model(workload), transform, 10, fabric, way.layout)
     training = Training(workload.lr, workload.momentum, 0.0, workload.batch, workload.epochs, lr_decay=1.0)

@@ -31,7 +31,8 @@ from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine import loop
 from flnl.engine.executors.sequential import Sequential
-from flnl.engine.network import Network, fabric_for, initial_params
+from flnl.engine.network import Network, initial_params
+from flnl.engine.placement import placement_for
 from flnl.evaluation.evaluator import Evaluator
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.batches import Plain
@@ -128,7 +129,7 @@ def network(
     module: nn.Module, *, classes: int = 3, precision: int | str = 64, transform: Transform | None = None
 ) -> Network:
     """The module behind the interface that the loop uses."""
-    return Network(module, transform or PLAIN, classes, fabric_for("cpu", precision))
+    return Network(module, transform or PLAIN, classes, placement_for("cpu", precision))
 
 
 # ------------------------------------------------------------------------------------------------------------ data
@@ -302,7 +303,7 @@ def rounds(
 ) -> list[RoundResult]:
     """Every round of a method, from what ``module`` holds now."""
     data = federation.dataset
-    net = Network(module, data.transform, data.num_classes, fabric_for("cpu", precision))
+    net = Network(module, data.transform, data.num_classes, placement_for("cpu", precision))
     settings = loop.Settings(seed, training, eval_every, on_nonfinite)
     start = loop.initial_state(net.params())
     run = loop.Federated(method, federation, Sequential(net), NoEvaluation(), settings)
@@ -345,7 +346,7 @@ def composed(*overrides: str) -> Composed:
     dealt = from_config(cfg)
     data = dealt.dataset
     module, _ = initial_params(lambda: compose.build(cfg.model)(data.train.shape, data.num_classes), cfg.seed)
-    net = Network(module, data.transform, data.num_classes, fabric_for("cpu", cfg.precision))
+    net = Network(module, data.transform, data.num_classes, placement_for("cpu", cfg.precision))
     start = net.params()
     settings = loop.Settings(cfg.seed, Training(**compose.resolved(cfg)["train"]), cfg.eval.every, cfg.on_nonfinite)
     run = loop.Federated(made, dealt, Sequential(net), Evaluator(dealt, net, made), settings)

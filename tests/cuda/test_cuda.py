@@ -22,7 +22,8 @@ from flnl.engine.executors.processes import Processes
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
-from flnl.engine.network import Network, fabric_for
+from flnl.engine.network import Network
+from flnl.engine.placement import placement_for
 from flnl.models.resnet import ResNet
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
@@ -40,7 +41,7 @@ CROPPED = Transform(size=(12, 12), mean=(0.4,) * 3, std=(0.2,) * 3, padding=2, f
 def network(device: str, precision: int | str = 32, layout: Any = "auto") -> Network:
     torch.manual_seed(0)
     module: nn.Module = ResNet(8, [1, 1])((3, 12, 12), 3)
-    return Network(module, CROPPED, 3, fabric_for(device, precision), layout)
+    return Network(module, CROPPED, 3, placement_for(device, precision), layout)
 
 
 def tasks(net: Network, sizes: Sequence[int] = SIZES, round: int = 0) -> list[ClientTask]:
@@ -298,7 +299,7 @@ def test_processes_on_the_gpu_give_the_bits_of_one_process(
 
 def test_no_such_device_is_refused() -> None:
     with pytest.raises(UserError, match="device=xpu, but torch finds no such device here: use device=cpu"):
-        fabric_for("xpu", 32)
+        placement_for("xpu", 32)
 
 
 # ------------------------------------------------------------------------------------------------------- whole runs

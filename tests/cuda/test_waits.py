@@ -14,7 +14,7 @@ from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local import sgd
 from flnl.engine.local.batching import Draws
-from flnl.engine.local.lightning import backward, mean_over_steps
+from flnl.engine.local.objective import backward, mean_over_steps
 from flnl.engine.local.steps import Steps
 from flnl.engine.stacked import training
 from tests.properties.runs import assembled

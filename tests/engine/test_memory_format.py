@@ -16,7 +16,8 @@ from flnl.data.transforms import Transform
 from flnl.engine.executors.serialization import Shared, decode, encode
 from flnl.engine.executors.worker_context import Recipe
 from flnl.engine.local.sgd import LocalTraining
-from flnl.engine.network import Layout, Network, fabric_for
+from flnl.engine.network import Layout, Network
+from flnl.engine.placement import placement_for
 from flnl.models.cnn import CNN
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
@@ -33,7 +34,7 @@ def cnn() -> nn.Module:
 
 
 def net(layout: Layout, precision: int = 64) -> Network:
-    return Network(cnn(), COLOUR, 3, fabric_for("cpu", precision), layout)
+    return Network(cnn(), COLOUR, 3, placement_for("cpu", precision), layout)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def test_training_is_the_same_in_both_layouts(batch: Plain | Mixup, gradient: Gr
 )
 def test_auto_is_channels_last_for_convolutions_in_32_bits(module, precision, expected):
     made = module() if module is cnn else mlp(4, 3)
-    assert Network(made, COLOUR, 3, fabric_for("cpu", precision)).layout == expected
+    assert Network(made, COLOUR, 3, placement_for("cpu", precision)).layout == expected
 
 
 def test_inputs_and_weights_lie_alike():

@@ -21,7 +21,8 @@ from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast
 from flnl.core.step import Step
 from flnl.data.transforms import Transform
-from flnl.engine.network import Network, fabric_for
+from flnl.engine.network import Network
+from flnl.engine.placement import placement_for
 from flnl.models.imagenet import ResNet18ImageNet
 from flnl.models.layers import Classifier, has_batch_norm
 from flnl.models.mlp import MLP
@@ -549,7 +550,7 @@ class OwnOutputs(OwnHead):
 
 def step_of(module: nn.Module, inputs: Tensor) -> Step:
     """A step in which ``module`` is trained on ``inputs``."""
-    network = Network(module, Transform((2, 2), (0.0,), (1.0,), 1.0), 2, fabric_for("cpu", 32))
+    network = Network(module, Transform((2, 2), (0.0,), (1.0,), 1.0), 2, placement_for("cpu", 32))
     return replace(toy_step(logits=inputs), passes=network.passes(Broadcast(0, 1, network.params())))
 
 

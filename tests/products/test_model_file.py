@@ -18,7 +18,8 @@ from flnl.config.compose import load
 from flnl.core.errors import UserError
 from flnl.data.federation.build import from_config
 from flnl.engine.model_file import ModelFile
-from flnl.engine.network import Network, fabric_for
+from flnl.engine.network import Network
+from flnl.engine.placement import placement_for
 from flnl.predict import classify
 from flnl.storage.digest import digest
 from tests.products.conftest import Commands, Own, read_csv
@@ -34,7 +35,7 @@ def expected(ran: Ran, words: list[str]) -> torch.Tensor:
     params = ran.state.server.params
     double = any(p.dtype == torch.float64 for p in params.values())
     module = compose.build(cfg.model)(data.train.shape, data.num_classes)
-    network = Network(module, data.transform, data.num_classes, fabric_for("cpu", 64 if double else 32))
+    network = Network(module, data.transform, data.num_classes, placement_for("cpu", 64 if double else 32))
     network.load(params)
     return torch.softmax(network.outputs(data.test, torch.arange(len(data.test))).double(), 1)
 

@@ -51,7 +51,10 @@ def test_order_truth_and_global_generators_do_not_matter(entry: Entry, reference
     reference = references.run(entry.words).rounds
     with assembled(entry.words, tmp_path / "run") as one:
         network = one.evaluator.network
-        networks = (network, Network(deepcopy(network.module), network.transform, network.num_classes, network.fabric))
+        networks = (
+            network,
+            Network(deepcopy(network.module), network.transform, network.num_classes, network.placement),
+        )
 
         torch.manual_seed(5)
         np.random.seed(5)  # noqa: NPY002 (it is the global generator that must not matter)

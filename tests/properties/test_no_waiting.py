@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local import sgd
-from flnl.engine.local.lightning import mean_over_steps
+from flnl.engine.local.objective import mean_over_steps
 from flnl.engine.stacked import training
 from flnl.engine.stacked.tracing import Waits
 from tests.properties.runs import assembled

@@ -17,7 +17,7 @@ from flnl.core.terminal import cell, duration, print_line
 from flnl.doctor.agreement import TOLERANCE, Agreement, agreements
 from flnl.doctor.surroundings import Row, processor, surroundings
 from flnl.doctor.timing import Setting, Timed, settings, timings
-from flnl.engine.network import fabric_for
+from flnl.engine.placement import placement_for
 from flnl.storage.paces import Paces
 
 
@@ -44,7 +44,7 @@ def examine(device: str, *, quick: bool, wanted: Sequence[Setting]) -> bool:
     cfg = compose.load([f"device={device}"])
     check_config(cfg)
     torch.set_num_threads(cfg.threads)
-    place = fabric_for(device, 32).device
+    place = placement_for(device, 32).device
     console = Console()
     rows = list(surroundings(cfg))
     console.print(_facts(rows))

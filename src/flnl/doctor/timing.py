@@ -20,7 +20,8 @@ from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
-from flnl.engine.network import Network, fabric_for
+from flnl.engine.network import Network
+from flnl.engine.placement import placement_for
 from flnl.engine.stacked.eligibility import why_not
 from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
@@ -113,7 +114,7 @@ def _network(setting: Setting, plain: dict[str, Any], device: str) -> Network:
     module = compose.build(model)(setting.shape, setting.classes)
     channels, *size = setting.shape
     transform = Transform((size[0], size[1]), (0.5,) * channels, (0.25,) * channels, padding=4, flip=True)
-    return Network(module, transform, setting.classes, fabric_for(device, 32))
+    return Network(module, transform, setting.classes, placement_for(device, 32))
 
 
 def _training(plain: dict[str, Any]) -> Training:

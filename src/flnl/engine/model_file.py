@@ -23,7 +23,8 @@ from flnl.config.check import faults_among
 from flnl.core.errors import UserError
 from flnl.core.payload import Params
 from flnl.data.transforms import Transform
-from flnl.engine.network import Network, fabric_for
+from flnl.engine.network import Network
+from flnl.engine.placement import placement_for
 from flnl.models.outputs import networks
 from flnl.storage.atomic import write_atomically
 from flnl.storage.digest import digest
@@ -120,7 +121,7 @@ class ModelFile:
             channels, height, width = self.shape
             make = compose.build(node)
             module = networks(lambda: make((channels, height, width), len(self.classes)), self.networks)
-            network = Network(module, self._transform(), len(self.classes), fabric_for("cpu", 64 if double else 32))
+            network = Network(module, self._transform(), len(self.classes), placement_for("cpu", 64 if double else 32))
             network.module.load_state_dict(self.weights)
         except Exception as error:  # weights that do not fit fail in many ways
             reason = " ".join(str(error).split())[:200]

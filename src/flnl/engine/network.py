@@ -5,20 +5,17 @@ in eval mode and full precision, without augmentation by default: mixed precisio
 """
 
 import copy
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientTask, Samples
 from flnl.core.model import RunModel
 from flnl.core.payload import Params
@@ -26,52 +23,27 @@ from flnl.core.step import LOGITS, ForwardPasses
 from flnl.core.streams import torch_seed, torch_seeded
 from flnl.data.transforms import Augmentation, Transform
 from flnl.engine.device_images import Resident
+from flnl.engine.placement import Placement
 from flnl.models import outputs as by_name
 from flnl.models.layers import has_batch_norm
 
 if TYPE_CHECKING:
     from flnl.core.images import Images
 
-PRECISIONS: dict[int | str, str] = {32: "32-true", "bf16": "bf16-mixed", 64: "64-true"}
 Layout = Literal["auto", "contiguous", "channels_last"]
 CHUNK_BYTES = 64 * 2**20
 """Upper limit for inputs prepared at once (but never less than one batch)."""
 
 
-def fabric_for(device: str, precision: int | str) -> Fabric:
-    """The process's Fabric.
-
-    Raises:
-        UserError: if there is no such device.
-    """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device != "cpu" and not torch.get_device_module(device).is_available():
-        kind = "GPU" if device == "cuda" else "such device"
-        raise UserError(
-            f"device={device}, but torch finds no {kind} here: use device=cpu, or device=auto to take what there is"
-        )
-    if device != "cpu":  # make runs reproducible to the bit, as they are on the CPU
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        # Nothing here reads memory that was not written, so filling it costs time for nothing.
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no stub
-        torch.backends.cudnn.benchmark = False
-        torch.backends.cudnn.allow_tf32 = False  # precision=32 means 32
-    return Fabric(accelerator=device, devices=1, precision=cast(Any, PRECISIONS[precision]))
-
-
-def laid_out(module: nn.Module, fabric: Fabric, layout: Layout) -> torch.memory_format:
+def laid_out(module: nn.Module, placement: Placement, layout: Layout) -> torch.memory_format:
     """Memory layout of convolutions' inputs and weights; it changes the order of sums, so it is a setting of the run.
 
     ``auto`` is channels last for networks with convolutions, which take about a tenth less time so on a CPU; on a GPU
     only in bf16, whose matrix units need it; never in float64, which has no faster kernels for it.
     """
     convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
-    gains = ("32-true", "bf16-mixed") if fabric.device.type == "cpu" else ("bf16-mixed",)
-    last = layout == "channels_last" or (
-        layout == "auto" and convolves and fabric.strategy.precision.precision in gains
-    )
+    gains = ("32-true", "bf16-mixed") if placement.device.type == "cpu" else ("bf16-mixed",)
+    last = layout == "channels_last" or (layout == "auto" and convolves and placement.precision in gains)
     return torch.channels_last if last else torch.contiguous_format
 
 
@@ -79,33 +51,32 @@ class Network(RunModel):
     """The model, and the transform from stored images to its inputs."""
 
     def __init__(
-        self, module: nn.Module, transform: Transform, num_classes: int, fabric: Fabric, layout: Layout = "auto"
+        self, module: nn.Module, transform: Transform, num_classes: int, placement: Placement, layout: Layout = "auto"
     ) -> None:
-        self.fabric = fabric
+        self.placement = placement
         self.transform = transform
         self.num_classes = num_classes
-        self.dtype = torch.float64 if fabric.strategy.precision.precision == "64-true" else torch.float32
+        self.dtype = torch.float64 if placement.precision == "64-true" else torch.float32
         self.asked_layout: Layout = layout
-        self.memory_format = laid_out(module, fabric, layout)
-        moved = module.to(device=fabric.device, dtype=self.dtype)
+        self.memory_format = laid_out(module, placement, layout)
+        moved = module.to(device=placement.device, dtype=self.dtype)
         self._module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
         self._awaited: Params | None = None  # parameters that ``module`` loads when it is next used
         self.has_batch_norm = has_batch_norm(module)
         self.has_buffers = any(True for _ in module.buffers())
         self._layers = tuple(module.modules())
-        self.here = Resident(fabric.device)
+        self.here = Resident(placement.device)
         """Maps stored images to those this network reads: moved to its device where they fit."""
         self._frozen: nn.Module | None = None
         self._frozen_of: Params | None = None
         self._received_by: ClientTask | None = None
         self._received: dict[str, Tensor] = {}  # outputs of the model that this task received, by name
-        full = fabric.strategy.precision.precision == "32-true"
-        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext if full else fabric.autocast
+        self.autocast = placement.autocast
 
     @property
     def device(self) -> torch.device:
         """The module's device."""
-        return self.fabric.device
+        return self.placement.device
 
     @property
     def normalisation(self) -> tuple[Tensor, Tensor]:

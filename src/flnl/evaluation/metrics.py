@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 from torch import Tensor
 
 from flnl.core.images import Labels
@@ -47,7 +46,7 @@ def detection_auc(score: Array, wrong: Mask) -> float:
     0.75
     """
     positives = int(wrong.sum())
-    above = float(rankdata(score)[wrong].sum()) - positives * (positives + 1) / 2
+    above = float(_ranks(score)[wrong].sum()) - positives * (positives + 1) / 2
     pairs = positives * (len(wrong) - positives)
     return above / pairs if pairs else float("nan")
 
@@ -81,9 +80,17 @@ def absolute_error(estimate: Sequence[float] | Array, truth: Sequence[float] | A
 
 def rank_correlation(rho: Sequence[float] | Array, truth: Sequence[float] | Array) -> float:
     """Spearman's rank correlation, ties at their mean rank; NaN if one side is constant."""
-    a, b = (ranks - ranks.mean() for ranks in (rankdata(rho), rankdata(truth)))
+    a, b = (ranks - ranks.mean() for ranks in (_ranks(rho), _ranks(truth)))
     scale = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / scale) if scale > 0 else float("nan")
+
+
+def _ranks(values: Sequence[float] | Array) -> Array:
+    """Ranks from 1, ties at their mean rank."""
+    from scipy.stats import rankdata  # not for every run: importing it takes a third of a second
+
+    ranks: Array = rankdata(values)
+    return ranks
 
 
 def l1_error(shares: Array, true: Array) -> float:

@@ -24,7 +24,8 @@ from flnl.core.state import FederatedState
 from flnl.data.federation.build import Federation, from_config
 from flnl.engine import loop
 from flnl.engine.executors import auto
-from flnl.engine.network import Network, fabric_for, initial_params
+from flnl.engine.network import Network, initial_params
+from flnl.engine.placement import placement_for
 from flnl.evaluation.evaluator import Evaluator
 from flnl.models.outputs import networks
 from flnl.run import checkpoint, progress
@@ -99,14 +100,14 @@ def open_session(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> S
 
 def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Session:
     folder, method, key = claimed.folder, claimed.method, claimed.key
-    fabric = fabric_for(cfg.device, cfg.precision)
+    placement = placement_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     data = federation.dataset
     make = compose.build(cfg.model)
     module, params = initial_params(
         lambda: networks(lambda: make(data.train.shape, data.num_classes), method.networks), cfg.seed
     )
-    network = Network(module, data.transform, data.num_classes, fabric, cfg.memory_format)
+    network = Network(module, data.transform, data.num_classes, placement, cfg.memory_format)
     params = {
         name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
     }

@@ -12,7 +12,8 @@ from flnl.core.execution import described
 from flnl.data.transforms import Transform
 from flnl.engine.executors import auto, processes
 from flnl.engine.executors.auto import Work, choose, products
-from flnl.engine.network import Network, fabric_for
+from flnl.engine.network import Network
+from flnl.engine.placement import placement_for
 from tests.properties.runs import Ran, assembled, run
 from tests.registry import BY_NAME
 
@@ -67,7 +68,7 @@ def test_products_are_counted(name: str) -> None:
     shape, parameters, expected = MODELS[name]
     module = compose.build(compose.load([f"model={name}"]).model)(shape, 10)
     transform = Transform(size=shape[1:], mean=(0.0,) * shape[0], std=(1.0,) * shape[0])
-    assert products(Network(module, transform, 10, fabric_for("cpu", 32))) == expected
+    assert products(Network(module, transform, 10, placement_for("cpu", 32))) == expected
     assert sum(p.numel() for p in module.parameters()) == parameters
     small = parameters <= auto.STACKED_PARAMETERS and expected * 10 <= auto.STACKED_PRODUCTS
     assert small == (name != "lenet5"), "stacked, LeNet-5 is slower and the others faster"

@@ -15,7 +15,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor, nn
 
 from flnl.config import compose, registry, schema
 from flnl.config.check import located
@@ -127,14 +127,26 @@ def _beside_others() -> bool:
 
 
 def products(network: Network) -> int:
-    """Multiply-adds of the network's forward pass on one image."""
+    """Multiply-adds of the network's linear layers and convolutions in a forward pass on one image."""
+    counts: list[int] = []
+
+    def count(layer: Any, _: Any, output: Tensor) -> None:
+        counts.append(output.numel() * layer.weight[0].numel())
+
+    multiplying = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    layers = [layer for layer in network.module.modules() if isinstance(layer, multiplying)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
     size = (1, len(network.transform.mean), *network.transform.size)
     mode = network.module.training
     network.module.eval()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        network.module(torch.zeros(size, dtype=network.dtype, device=network.device))
-    network.module.train(mode)
-    return int(counter.get_total_flops()) // 2
+    try:
+        with torch.no_grad():
+            network.module(torch.zeros(size, dtype=network.dtype, device=network.device))
+    finally:
+        network.module.train(mode)
+        for hook in hooks:
+            hook.remove()
+    return sum(counts)
 
 
 def choose(work: Work) -> tuple[Choice, str]:

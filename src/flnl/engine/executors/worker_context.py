@@ -20,7 +20,8 @@ from flnl.core.images import Images
 from flnl.core.payload import Params
 from flnl.data.transforms import Transform
 from flnl.engine.executors.serialization import Shared, decode, encode
-from flnl.engine.network import PRECISIONS, Layout, Network, fabric_for
+from flnl.engine.network import Layout, Network
+from flnl.engine.placement import PRECISIONS, placement_for
 
 Inner = Callable[[Network], Executor]
 
@@ -41,7 +42,7 @@ class Recipe:
     def of(cls, network: Network) -> Recipe:
         """The recipe of a network in this process."""
         names = {name: precision for precision, name in PRECISIONS.items()}
-        precision = names[str(network.fabric.strategy.precision.precision)]
+        precision = names[network.placement.precision]
         device, threads = network.device.type, torch.get_num_threads()
         return cls(network.module, network.transform, network.num_classes, device, precision, threads, network.layout)
 
@@ -49,8 +50,8 @@ class Recipe:
         """Build the network, and set this process's number of threads."""
         torch.set_num_threads(self.threads)
         threadpoolctl.threadpool_limits(self.threads)
-        fabric = fabric_for(self.device, self.precision)
-        return Network(self.module, self.transform, self.num_classes, fabric, self.layout)
+        placement = placement_for(self.device, self.precision)
+        return Network(self.module, self.transform, self.num_classes, placement, self.layout)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from flnl.core.payload import Params, Payload, all_finite
 from flnl.core.step import Step
 from flnl.core.streams import torch_seeded
 from flnl.engine.local.batching import inherits
-from flnl.engine.local.lightning import ClientModule, Objective, backward, mean_over_steps
 from flnl.engine.local.momentum import continued
+from flnl.engine.local.objective import Objective, backward, mean_over_steps
 from flnl.engine.local.steps import Steps
 from flnl.engine.network import Network
 from flnl.numerics.distance import squared_move
@@ -95,6 +95,8 @@ class LocalTraining:
         Returns:
             The terms' states, the mean loss, the number of steps, and the momentum if the client keeps it.
         """
+        from flnl.engine.local.lightning import ClientModule
+
         module = network.module
         trainable = network.trainable()
         momentum = continued(task.state.momentum, trainable) if self.keeps_momentum else None

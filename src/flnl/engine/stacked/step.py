@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flnl.config.schema import Training
 from flnl.core.payload import Params
-from flnl.engine.local.optimizer import Sgd
+from flnl.engine.local.optimizer import FusedSgd
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.network import Outputs, StackedNetwork
@@ -25,7 +25,7 @@ class View:
     momenta: Params  # in the stored layout; empty without momentum
     tensors: Params  # views of ``kept`` in the layers' layout
     live: Params  # the trainable ones of ``tensors``
-    optimizer: Sgd
+    optimizer: FusedSgd
 
     @classmethod
     def of(
@@ -44,7 +44,7 @@ class View:
         tensors = {name: many.leaf(name, t).detach() for name, t in kept.items()}
         live = {name: tensors[name].requires_grad_() for name in many.trainable}
         leaves = {live[name]: many.leaf(name, momentum) for name, momentum in momenta.items()}
-        return cls(members, kept, momenta, tensors, live, Sgd(live.values(), training, leaves, rate))
+        return cls(members, kept, momenta, tensors, live, FusedSgd(live.values(), training, leaves, rate))
 
     def everything(self) -> list[Tensor]:
         """All tensors that a step updates, in an order that is the same for views of equally many clients."""

@@ -1,0 +1,56 @@
+"""The objective of local training: the sum of a method's loss terms, its gradients, and its mean over the steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flnl.core.parts import LossTerm
+from flnl.core.step import Step
+from flnl.numerics.losses import weighted_mean
+
+
+@dataclass
+class Objective:
+    """The sum of named loss terms, with each term's state on this client."""
+
+    terms: Mapping[str, LossTerm]
+    states: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, step: Step) -> Tensor:
+        """The loss of one batch, a scalar: per-sample terms are averaged by ``step.weight``, scalars added.
+
+        If all terms are per sample and the batch has no weights: the rows [B], whose mean is the loss. Returning rows
+        saves a graph node; ``backward`` takes both forms.
+        """
+        rows = step.weight is None
+        losses: list[Tensor] = []
+        for name, term in self.terms.items():
+            with step.called_by(name):
+                loss, self.states[name] = term(step, self.states.get(name))
+            rows = rows and loss.dim() == 1
+            losses.append(loss)
+        assert losses, "a method has at least one loss term"
+        if not rows:
+            losses = [weighted_mean(loss, step.weight) if loss.dim() == 1 else loss for loss in losses]
+        return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
+
+
+def backward(loss: Tensor) -> None:
+    """Compute the gradients of ``loss``, or of the mean of its rows [B]."""
+    if loss.dim() == 0:
+        loss.backward()
+    else:
+        loss.backward(torch.full_like(loss, 1 / len(loss)))
+
+
+def mean_over_steps(losses: Sequence[Tensor]) -> float:
+    """Mean loss over the steps; a step's loss is a scalar, or rows [B] to be averaged. 0 without steps."""
+    values: dict[int, float] = {}
+    for shape in {loss.shape for loss in losses}:
+        steps = [step for step, loss in enumerate(losses) if loss.shape == shape]
+        together = torch.stack([losses[step] for step in steps])
+        values |= zip(steps, (together.mean(1) if shape else together).double().tolist(), strict=True)
+    return sum(values[step] for step in range(len(losses))) / max(len(losses), 1)
