@@ -1,11 +1,11 @@
-"""Ray's actors: the same bits, deaths, and what can never be had. Without Ray, the refusal alone."""
+"""Ray's actors: the same bits, deaths, and what can never be had, on one cluster a process of the tests."""
 
 import json
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from flnl.engine.executors.sequential import Sequential
 from flnl.engine.network import Network
 from tests.engine.executors import jobs
 from tests.engine.executors.test_processes import IMAGES, same
+from tests.engine.executors.test_stacks_in_workers import stacked
 from tests.properties.reference import References
 from tests.properties.runs import assembled, run, without_times
-from tests.registry import BY_NAME, REGISTRY, Entry
+from tests.registry import BY_NAME, Entry, others_slow
 from tests.toys import mlp, network
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
@@ -37,18 +38,25 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """A Ray of two cores that the tests join."""
-    ray = pytest.importorskip("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
     quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     ray.init(num_cpus=2, _node_ip_address="127.0.0.1", runtime_env={"env_vars": {"PYTHONPATH": python_path()}}, **quiet)
     yield "auto"
     ray.shutdown()
 
 
-def on_ray(net: Network, workers: int | None = 2, cpus: float = 1, gpus: float = 0) -> Any:
+def on_ray(
+    net: Network,
+    workers: int | None = 2,
+    cpus: float = 1,
+    gpus: float = 0,
+    inner: Callable[[Network], Any] = Sequential,
+) -> Any:
     from flnl.engine.executors.ray import Ray
 
-    return Ray(net, Sequential, workers, cpus, gpus, None)
+    return Ray(net, inner, workers, cpus, gpus, None)
 
 
 @pytest.mark.slow
@@ -91,8 +99,11 @@ def actors() -> dict[int, Any]:
     return {}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("entry", REGISTRY, ids=str)
+FAST = ("fedavg", "fedcorr_with_batch_norm")
+"""Entries that every run of the tests has on Ray: to run all takes many minutes."""
+
+
+@pytest.mark.parametrize("entry", others_slow(FAST), ids=str)
 def test_every_method_agrees_with_sequential_to_the_bit(
     entry: Entry, references: References, tmp_path: Path, kept: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +125,18 @@ def test_every_method_agrees_with_sequential_to_the_bit(
             executor.close()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("entry", others_slow(FAST[1:]), ids=str)
+def test_every_method_stacks_with_the_bits_of_one_process(entry: Entry, tmp_path: Path, kept: None) -> None:
+    """In pairs, so that the few clients of a registry's round are several stacks."""
+    with assembled(entry.words, tmp_path / "run") as one:
+        net = one.evaluator.network
+        executor = on_ray(net, inner=stacked())
+        try:
+            assert same(one.results(executor=stacked()(net)), one.results(executor=executor))
+        finally:
+            executor.close()
+
+
 def test_an_actor_that_dies_is_replaced(tmp_path: Path, cluster: str, caplog: pytest.LogCaptureFixture) -> None:
     net = network(mlp(4, 3))
     executor = on_ray(net)
@@ -130,7 +152,6 @@ def test_an_actor_that_dies_is_replaced(tmp_path: Path, cluster: str, caplog: py
         executor.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -145,7 +166,6 @@ def test_what_can_never_be_had_is_refused(asked: dict[str, Any], said: str, clus
         on_ray(network(mlp(4, 3)), **asked)
 
 
-@pytest.mark.slow
 def test_workers_are_as_many_as_there_is_room_for(cluster: str) -> None:
     assert on_ray(network(mlp(4, 3)), None).count == 2
     assert on_ray(network(mlp(4, 3)), None, cpus=2).count == 1
@@ -186,6 +206,5 @@ print(ray.is_initialized())
 
 @pytest.mark.slow
 def test_a_ray_of_its_own_listens_to_this_machine_alone_and_ends_with_it() -> None:
-    pytest.importorskip("ray")
     found = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=CONF.parent)
     assert found.stdout.split() == ["['127.0.0.1']", "False"], found.stderr

@@ -217,9 +217,10 @@ class Actors(Crew):
 
         bundle = {kind: amount for kind, amount in self._each.items() if amount} or {"CPU": 0.001}
         group = placement_group([bundle] * self.workers)
-        if not self._ray.wait([group.ready()], timeout=PATIENCE)[0]:
+        if not group.wait(PATIENCE):  # unlike ready(), it starts no process
             log.warning("waiting until %d workers of %s are free on this Ray", self.workers, bundle)
-            self._ray.get(group.ready())
+            while not group.wait(PATIENCE):
+                pass
         return group
 
     def _put(self, packed: Packed) -> tuple[Any, ...]:
