@@ -9,8 +9,8 @@ from typing import Any
 from bench.report import Results, time_of
 from flnl.figure_style import CLEAN, GREY, INK, bare, title
 
-COLOURS = {"hand": INK, "ours": CLEAN, "peer": GREY}
-NAMES = {"hand": "hand-written loop", "ours": "flnl", "peer": "other frameworks"}
+COLOURS = {"hand": INK, "centralised": GREY, "ours": CLEAN, "peer": GREY}
+NAMES = {"hand": "hand-written loop", "centralised": "centralised training", "ours": "flnl", "peer": "other frameworks"}
 
 
 def draw(results: Results, path: Path) -> None:
@@ -42,7 +42,7 @@ def draw(results: Results, path: Path) -> None:
     )
     kinds = dict.fromkeys(m.kind for measured in results.measured.values() for m in measured)
     patches = [Patch(color=COLOURS[kind], label=NAMES[kind]) for kind in kinds]
-    figure.legend(handles=patches, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

@@ -23,10 +23,11 @@ State = dict[str, Tensor]
 
 def local_sgd(network: nn.Module, workload: Workload, inputs: Tensor, labels: Tensor, epochs: Sequence[Tensor]) -> None:
     """Train ``network`` in place on one client's normalised inputs."""
-    _train(network, workload, ((inputs[i], labels[i]) for order in epochs for i in order.split(workload.batch)))
+    train(network, workload, ((inputs[i], labels[i]) for order in epochs for i in order.split(workload.batch)))
 
 
-def _train(network: nn.Module, workload: Workload, batches: Iterator[tuple[Tensor, Tensor]]) -> None:
+def train(network: nn.Module, workload: Workload, batches: Iterator[tuple[Tensor, Tensor]]) -> None:
+    """Train ``network`` in place on batches of inputs and labels, with a new optimiser."""
     network.train()
     optimizer = torch.optim.SGD(network.parameters(), workload.lr, workload.momentum, fused=True)
     for inputs, labels in batches:
@@ -44,7 +45,7 @@ def accuracy(network: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     return right / len(labels)
 
 
-def _cropped(workload: Workload, images: Tensor, order: Tensor, rng: np.random.Generator) -> Tensor:
+def cropped(workload: Workload, images: Tensor, order: Tensor, rng: np.random.Generator) -> Tensor:
     """The images [n, C, H, W] in this order, randomly cropped with 4 pixels of black padding, and randomly flipped."""
     count, pad = len(order), 4
     tops, lefts = (rng.integers(0, 2 * pad + 1, count).tolist() for _ in range(2))
@@ -95,11 +96,11 @@ class HandLoop:
 
         def batches() -> Iterator[tuple[Tensor, Tensor]]:
             for order in epochs:
-                inputs = normalise(_cropped(workload, data.images[client], order, rng), workload.dtype)
+                inputs = normalise(cropped(workload, data.images[client], order, rng), workload.dtype)
                 labels = data.labels[client][order]
                 yield from zip(inputs.split(workload.batch), labels.split(workload.batch), strict=True)
 
-        _train(self.network, workload, batches())
+        train(self.network, workload, batches())
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Our loop with one of its executors, as in a run: rounds are logged; no checkpoints, figures or W&B.
 
-``python -m bench.ours JOB.json EXECUTOR FOLDER``
+``python -m bench.ours JOB.json EXECUTOR FOLDER [OVERRIDE...]``
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from bench.turns import Turns
 from bench.workloads import SEED, Job
 from flnl.config import compose
 from flnl.config.check import check_config
+from flnl.core.execution import described
+from flnl.engine.executors.auto import shown
 from flnl.run import opening
 from flnl.run.session import Session
 
@@ -28,7 +30,7 @@ def overrides_of(job: Job, executor: str, folder: Path) -> list[str]:
         *(["dataset.padding=4", "dataset.flip=true"] if w.crop else []),
         "partition=file",
         "noise=none",
-        f"model={w.model}",
+        *(["model=lenet5", "model._target_=bench.networks.PublicCNN"] if w.model == "public" else [f"model={w.model}"]),
         f"executor={executor}",
         f"fraction={w.cohort / w.clients}",
         "rounds=1000000",
@@ -60,8 +62,8 @@ def opened(job: Job, executor: str, folder: Path, *more: str) -> Session:
 def main() -> None:
     """Run rounds on request."""
     turns = Turns()
-    with opened(Job.load(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])) as run:
-        about = {"executor": type(run.executor).__name__}
+    with opened(Job.load(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3]), *sys.argv[4:]) as run:
+        about = {"executor": shown(described(run.executor))}
         for result in run.results():
             run.log(result)
             run.keep(now=False)

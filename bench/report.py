@@ -37,6 +37,11 @@ class Results:
         floor = self.floor(workload)
         return None if floor is None else measured.ratio(floor)
 
+    def share(self, workload: str, measured: Measured) -> Spread | None:
+        """The throughput relative to a centralised loop on this workload."""
+        bound = next((m for m in self.measured[workload] if m.kind == "centralised"), None)
+        return None if bound is None else measured.ratio(bound)
+
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
@@ -107,10 +112,11 @@ def _workload(results: Results, name: str) -> str:
         time = m.spread
         rows.append(
             (
-                m.way + (f" ({m.detail})" if m.detail and m.detail.lower() != m.way else ""),
+                m.way + (f" ({m.detail})" if m.detail and m.detail != m.way else ""),
                 time_of(time.median) if time else "failed",
                 f"{time_of(time.low)} to {time_of(time.high)}" if time else "",
                 _times(results.ratio(name, m), spread=True),
+                _times(results.share(name, m), spread=False),
                 time_of(Spread.of(m.cpu).median) if m.cpu else "-",
                 f"{m.peak / 2**30:.2f}" if m.peak else "-",
                 str(m.processes),
@@ -123,6 +129,7 @@ def _workload(results: Results, name: str) -> str:
         "a round",
         "range",
         "times as fast as hand",
+        "times as fast as centralised",
         "CPU time a round",
         "own memory, GiB",
         "processes",

@@ -27,7 +27,7 @@ SILENT = {
     "WANDB_MODE": "disabled",
     "PYTHONUNBUFFERED": "1",
 }
-Kind = Literal["hand", "ours", "peer"]
+Kind = Literal["hand", "centralised", "ours", "peer"]
 
 
 class WayError(Exception):
@@ -45,6 +45,7 @@ class Way:
 
 
 HAND = Way("hand", "hand", (sys.executable, "-m", "bench.hand", "{job}"))
+CENTRALISED = Way("centralised", "centralised", (sys.executable, "-m", "bench.centralised", "{job}"))
 PEERS = tuple(
     Way(name, "peer", (str(PEERS_PYTHON), "-m", f"bench.peers.{name}", "{job}")) for name in ("flower", "pfl", "fluke")
 )
@@ -56,11 +57,11 @@ def executors(conf: Path = ROOT / "conf/executor") -> list[str]:
 
 
 def ways(conf: Path = ROOT / "conf/executor") -> dict[str, Way]:
-    """All ways by name: the baseline, our executors, other frameworks."""
-    ours = [
-        Way(name, "ours", (sys.executable, "-m", "bench.ours", "{job}", name, "{folder}")) for name in executors(conf)
-    ]
-    return {way.name: way for way in (HAND, *ours, *PEERS)}
+    """All ways by name: the baseline, the bound, our executors, workers that stack, other frameworks."""
+    command = (sys.executable, "-m", "bench.ours", "{job}")
+    ours = [Way(name, "ours", (*command, name, "{folder}")) for name in executors(conf)]
+    stacks = Way("workers-stack", "ours", (*command, "processes", "{folder}", "executor/inner=stacked"))
+    return {way.name: way for way in (HAND, CENTRALISED, *ours, stacks, *PEERS)}
 
 
 def environment() -> dict[str, str]:

@@ -24,7 +24,7 @@ class Workload:
 
     name: str
     title: str
-    model: Literal["mlp", "cnn", "lenet5", "resnet18"]
+    model: Literal["mlp", "cnn", "lenet5", "resnet18", "public"]
     data: Literal["digits", "pixels"]  # real 8x8 digits, or random 32x32 colour images
     cohort: int
     turn: int  # rounds per turn, so that a turn is long enough to be timed
@@ -87,6 +87,19 @@ WORKLOADS = {
             epochs=1,
             test=100,
             repeats=3,
+        ),
+        Workload(
+            "public",
+            "pfl-research's CIFAR-10 setting",
+            "public",
+            "pixels",
+            cohort=50,
+            turn=1,
+            clients=1000,
+            samples=50,
+            epochs=1,
+            lr=0.1,
+            momentum=0.0,
         ),
         Workload("mlp-100", "MLP, digits, 100 a round", "mlp", "digits", cohort=100, turn=2, clients=100, peers=False),
     )
@@ -180,6 +193,7 @@ def normalise(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def model(workload: Workload) -> nn.Module:
     """The network with the initial parameters of a run with seed ``SEED``."""
+    from bench.networks import PublicCNN
     from flnl.models.cnn import CNN
     from flnl.models.lenet import LeNet5
     from flnl.models.mlp import MLP
@@ -190,6 +204,7 @@ def model(workload: Workload) -> nn.Module:
         "cnn": CNN([16, 32], 0.0),
         "lenet5": LeNet5(),
         "resnet18": ResNet(64, [2] * 4),
+        "public": PublicCNN(),
     }
     torch.manual_seed(torch_seed(SEED, "initialisation"))
     return makers[workload.model](workload.shape, 10).to(workload.dtype)

@@ -11,6 +11,7 @@ import torch
 
 from bench import __main__ as command
 from bench import figure, hand, ours, report
+from bench.centralised import CentralisedLoop
 from bench.machine import Machine
 from bench.measure import Measured, Spread, alternate, prepared, ratios
 from bench.memory import Sampler, cpu_seconds, tree
@@ -43,7 +44,10 @@ def test_the_hand_written_loop_and_our_executor_train_the_same_model(workload: W
 def test_all_executors_and_frameworks_are_found(tmp_path: Path) -> None:
     for name in ("stacked", "sequential"):
         (tmp_path / f"{name}.yaml").touch()
-    assert list(ways(tmp_path)) == ["hand", "sequential", "stacked", "flower", "pfl", "fluke"]
+    assert list(ways(tmp_path)) == [
+        *("hand", "centralised", "sequential", "stacked", "workers-stack"),
+        *("flower", "pfl", "fluke"),
+    ]
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -183,3 +187,39 @@ def test_crop_and_flip_are_compared_where_both_were_measured() -> None:
 def test_the_floor_and_the_frameworks_are_what_they_are_called() -> None:
     assert HAND.kind == "hand"
     assert [way.name for way in PEERS] == ["flower", "pfl", "fluke"]
+
+
+def test_a_centralised_loop_takes_the_steps_of_a_round_in_epochs_of_all_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sample once before any comes again, and crops where the round has them."""
+    for workload in (SMALL, replace(SMALL, model="lenet5", data="pixels", crop=True)):
+        loop = CentralisedLoop(Job.load(prepared(workload, tmp_path)))
+        seen = [int(i) for _ in range(workload.clients) for i in loop._positions(workload.samples)]
+        assert sorted(seen) == list(range(workload.clients * workload.samples))
+        batches, before = list(loop._batches()), [p.clone() for p in loop.network.parameters()]
+        assert len(batches) == workload.steps
+        assert all(inputs.shape[1:] == workload.shape for inputs, _ in batches)
+        assert 0 <= loop.round() <= 1
+        assert all(not torch.equal(p, old) for p, old in zip(loop.network.parameters(), before, strict=True))
+
+
+def test_a_share_is_of_the_centralised_loop() -> None:
+    results = _results()
+    results.measured["mlp"].append(Measured("centralised", "centralised", [2.0, 4.0]))
+    sequential = next(m for m in results.measured["mlp"] if m.way == "sequential")
+    expected = ratios([2.0, 4.0], sequential.seconds)
+    assert results.share("mlp", sequential) == Spread.of(expected)
+    assert results.share("mlp-100", sequential) is None
+
+
+def test_the_public_setting_has_the_same_bits_for_any_number_of_workers(tmp_path: Path) -> None:
+    """Its network has dropout, which draws from a client's own stream."""
+    workload = replace(WORKLOADS["public"], clients=7, cohort=6, samples=12, test=10)
+    assert workload.steps == 12
+    job, models = Job.load(prepared(workload, tmp_path)), []
+    for number, words in enumerate((["sequential"], ["processes", "executor.workers=2"])):
+        with ours.opened(job, words[0], tmp_path / str(number), *words[1:]) as run:
+            models.append(next(iter(run.results())).state.server.params)
+    assert sum(p.numel() for p in models[0].values()) == 1_626_442
+    assert all(torch.equal(models[0][name], value) for name, value in models[1].items())
