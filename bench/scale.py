@@ -69,6 +69,7 @@ class Case:
             "model=mlp",
             "model.hidden=[512]",
             f"fraction={COHORT / self.clients}",
+            "executor=stacked",  # in this process, where training can be timed apart
             f"rounds={self.rounds}",
             f"train.batch_size={SAMPLES}",
             f"client_memory={self.client_memory}",

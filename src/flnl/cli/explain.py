@@ -66,8 +66,10 @@ def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
     group, _, place = key.partition("@")
     if (CONF / group).is_dir():
         above, _, slot = group.partition("/")
-        if owners := [] if place else _choosing(above, slot):
-            return f"{key} belongs to {' or '.join(f'{above}={owner}' for owner in owners)}, which is not chosen here"
+        if choosing := [] if place else _choosing(above, slot):
+            return (
+                f"{key} belongs to {' or '.join(f'{above}={option}' for option in choosing)}, which is not chosen here"
+            )
         return f"{key} cannot be set here: " + (f"{group} has a fixed place, write {group}=" if place else "see --help")
     if "/" in key:
         groups = sorted(str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir())

@@ -86,8 +86,9 @@ class Stacked(Executor):
 
     def together(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
         """Train the tasks as one stack, or one by one if they cannot be stacked."""
-        if isinstance(job, LocalTraining) and self._at_once(job, tasks):
-            results = self._trained(job, tasks)
+        asked: Any = job
+        if isinstance(asked, LocalTraining) and self._at_once(asked, tasks):
+            results = self._trained(asked, tasks)
             if results is not None:
                 return cast("list[T]", results)
         return [job(self.network, task) for task in tasks]
