@@ -1,7 +1,7 @@
 """The papers' tables, our numbers beside theirs: list the tables, plan and run missing runs, render results.
 
     flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL]
-        [tuned=FILE] [out=FOLDER] [-- OVERRIDE ...]
+        [tuned=FILE] [verify=false] [out=FOLDER] [-- OVERRIDE ...]
 
 Modules that take seconds to import are imported only when something is run.
 """
@@ -29,7 +29,7 @@ from flnl.tables.table import Table
 VERBS = ("list", "plan", "run", "render")
 LAUNCHING = ("plan", "run")
 """The verbs that take a selection of cells, and overrides after ``--``: how runs are launched."""
-OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "out")
+OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "verify", "out")
 REPEATABLE = ("rows", "columns")
 """The options that may be given several times."""
 RESULTS = Path("results")
@@ -37,8 +37,8 @@ MOST_SEEDS = 1000
 """A larger number of seeds is refused as a mistake: every cell's configuration is composed once for each seed."""
 
 USAGE = """\
-flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=FILE] [out=FOLDER]
-            [-- OVERRIDE ...]
+flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=FILE]
+            [verify=false] [out=FOLDER] [-- OVERRIDE ...]
 The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
   list    list the tables
@@ -54,6 +54,8 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
   columns the same for columns: columns='ρ=0.6*'
   tuned   a file of flnl tune: rows of the methods that it names get the values that it chose for them,
           and the folder of results is results/SCALE_tuned
+  verify  verify=false takes data files that differ from the published ones, such as copies that went through JPEG;
+          these are runs of their own, and notes under the tables tell of them
 
 After --, overrides set how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
 hydra.launcher.n_jobs=4 for the default joblib, executor=ray, device=cpu.
@@ -70,6 +72,7 @@ class Request:
     scale: str
     seeds: int | None
     tuned: Tuned | None
+    verify: bool  # whether data files must be the published ones
     out: Path
     overrides: tuple[str, ...]
     warned: set[str] = field(default_factory=set)  # warnings already printed
@@ -87,6 +90,8 @@ class Request:
     def plan_of(self, tables: Sequence[Table]) -> Plan:
         """The plan of ``tables`` at the scale."""
         scaling = load.scaling(self.scale)
+        if not self.verify:
+            scaling = scaling.unverified()
         if self.tuned is not None:
             scaling = scaling.tuned(self.tuned)
             self.warn([f"tuned: no row of these tables is of {cells}" for cells in scaling.unused(tables)])
@@ -143,6 +148,7 @@ def parse(arguments: Sequence[str]) -> Request:
         scale,
         None if seeds is None else int(seeds),
         Tuned.load(Path(last["tuned"])) if "tuned" in last else None,
+        load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
         Path(last["out"]) if "out" in last else RESULTS / (f"{scale}_tuned" if "tuned" in last else scale),
         overrides,
     )

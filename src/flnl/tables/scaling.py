@@ -70,6 +70,10 @@ class Scaling:
         change = f"{keys}: chosen for {methods} by `{shlex.join(tuned.command)}`."
         return replace(self, changes=(*self.changes, change), chosen=tuple(chosen))
 
+    def unverified(self) -> Scaling:
+        """The scale with data files that need not be the published ones."""
+        return replace(self, overrides=(*self.overrides, "dataset.verify=false"))
+
     def unused(self, tables: Iterable[Table]) -> list[str]:
         """What was chosen for cells that no table has, by the overrides of such cells."""
         cells = [cell_overrides(row, column) for t in tables for row in t.rows for column in t.columns]
