@@ -59,7 +59,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tables:
 
 
 def copied(tmp_path: Path) -> Path:
-    """A table of one's own as README says: ``fedcorr_9`` under another name, without the paper, with two rows."""
+    """A table of one's own as docs/tables.md has it: ``fedcorr_9`` renamed, without the paper, with two rows."""
     written = (tmp_path / "table" / "fedcorr_9.yaml").read_text()
     rows = re.findall(r"  - label: Fed(?:Avg|Prox)\n(?:    .*\n)+?(?=  - |notes)", written)
     head = written[: written.index("rows:")].replace("paper: FedCorr\n", "").replace("title: ", "title: My ")
