@@ -42,10 +42,10 @@ def test_points_are_the_samples_with_wrong_labels_and_colours_their_two_classes(
 def _points(axes: Any, colors: Mapping[Any, str]) -> dict[tuple[float, float], str]:
     """The class of each point by its colour; each class also has a marker of its own."""
     classes = [cast(PathCollection, one) for one in axes.collections]
-    shapes = {one.get_paths()[0].vertices.tobytes() for one in classes}
+    shapes = {np.asarray(one.get_paths()[0].vertices).tobytes() for one in classes}
     assert len(shapes) == len(classes)
     return {
-        (float(x), float(y)): colors[tuple(map(float, one.get_facecolor()[0]))]
+        (float(x), float(y)): colors[tuple(np.asarray(one.get_facecolor())[0].tolist())]
         for one in classes
         for x, y in np.asarray(one.get_offsets())
     }

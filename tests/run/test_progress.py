@@ -1,6 +1,7 @@
 """What a run shows on a terminal while it runs."""
 
 import re
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.registry import TINY
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock of the bar: the test sets its only value."""
     clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     return clock
 
 

@@ -48,7 +48,7 @@ def draw(lines: Sequence[Swept], key: str, metric: str) -> Figure:
             "ls": DASHES[i // len(EIGHT) % len(DASHES)],
             "label": line.name,
         }
-        drawn = {"marker": MARKERS[i % len(MARKERS)], "ms": 4, "lw": 1.4, "capsize": 2}
+        drawn: dict[str, Any] = {"marker": MARKERS[i % len(MARKERS)], "ms": 4, "lw": 1.4, "capsize": 2}
         points = sorted((p.at, p.mean, p.deviation or 0.0) for p in line.points if p.at is not None)
         if points:
             x, mean, deviation = _columns(points)

@@ -55,7 +55,12 @@ class Bar:
         )
         self._bar = Progress(*columns, console=self.console, disable=not self._animated)
         self._task = self._bar.add_task(
-            "rounds", total=self._work[-1], completed=self._begun, rounds=self._counted(done), stage="", accuracy=""
+            "rounds",
+            total=self._work[-1],
+            completed=round(self._begun),
+            rounds=self._counted(done),
+            stage="",
+            accuracy="",
         )
 
     def __enter__(self) -> Self:
