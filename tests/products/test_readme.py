@@ -7,9 +7,7 @@ import pytest
 
 from flnl import list as listing
 from flnl.config import compose
-from flnl.run.train import train
 from tests.products.conftest import Commands
-from tests.registry import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -51,25 +49,6 @@ def test_the_rendered_table_is_one_that_was_rendered() -> None:
     shown = re.search(r"<!-- from (.*?) -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
     assert shown is not None
     assert f"\n\n{shown.group(2)}\n\n" in (ROOT / shown.group(1)).read_text()
-
-
-def test_the_method_that_is_added_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its three files as they stand, the module under a name of its own."""
-    page = (ROOT / "docs" / "extending.md").read_text()
-    section = page[page.index("## Adding a method") :]
-    (module,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    part, method = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
-    (tmp_path / "readme_gce.py").write_text(module)
-    for name, text in (("method/local/gce", part), ("method/gce", method)):
-        file = tmp_path / "conf" / f"{name}.yaml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text.replace("flnl.parts.losses.gce", "readme_gce"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    also = f"hydra.searchpath=[file://{tmp_path / 'conf'}]"
-    words = [*TINY, "method=gce", "rounds=2", f"output={tmp_path / 'run'}", f"cache={tmp_path}"]
-    outcome = train(compose.load([also, *words]), words)
-    assert outcome.status == "finished"
-    assert "gce(q=0.7)" in str(outcome.record["stages"])
 
 
 def test_the_short_keys_of_a_method(said: Commands) -> None:

@@ -184,7 +184,7 @@ def test_a_number_that_an_earlier_table_has_is_a_link_to_it(filled: list[Filled]
     page = Page((out / "report.html").read_text())
     assert page.words["a"].count("as in P 1") == 1
     assert page.all("href").count("#p_1-1-4") == 2
-    listed = [attrs["id"] for tag, attrs in page.tags if tag == "div" and attrs.get("class") == "made"]
+    listed = [str(attrs["id"]) for tag, attrs in page.tags if tag == "div" and attrs.get("class") == "made"]
     assert [one for one in listed if one.endswith(("_2-1-1", "_9-1-1"))] == ["p_9-1-1"]
     assert "52.00" in (out / "p_2.md").read_text(), "files are whole"
 
