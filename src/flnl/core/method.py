@@ -142,6 +142,10 @@ class Method:
         """Total number of rounds."""
         return sum(stage.length(clients) for stage in self.stages)
 
+    def participations(self, clients: int) -> int:
+        """Total number of local trainings, at most: some samplers choose fewer clients than they may."""
+        return sum(stage.length(clients) * stage.sampler.size(clients) for stage in self.stages)
+
     @property
     def title(self) -> str:
         """Display name; marks upper bounds."""

@@ -25,7 +25,9 @@ from flnl.data.federation.build import Federation, from_config
 from flnl.engine import loop
 from flnl.engine.executors import auto
 from flnl.engine.network import Network, fabric_for, initial_params
+from flnl.evaluation import probabilities
 from flnl.evaluation.evaluator import Evaluator
+from flnl.evaluation.recording import MOST_VALUES, Recorder
 from flnl.models.outputs import networks
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder, next_in_order, open_folder
@@ -118,6 +120,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         last = recorded if isinstance(recorded, int) else 0
         resumed = checkpoint.newest(folder.path / "checkpoints", network.device, last)
     first_executor = (resumed.executor if resumed is not None else {}) or (folder.earlier or {}).get("executor")
+    evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
     state, seconds = loop.initial_state(params), 0.0
     lines: Mapping[str, Any] = {}
     if resumed is not None:
@@ -198,6 +201,35 @@ def _restored(
         )
     params = {name: p.to(network.device) for name, p in resumed.state.server.params.items()}
     return replace(resumed.state, server=replace(resumed.state.server, params=params))
+
+
+def _recorder(
+    cfg: DictConfig, method: Method, federation: Federation, network: Network, resumed: checkpoint.Checkpoint | None
+) -> Recorder | None:
+    """What records class probabilities for a label audit, from the checkpoint's sums; None to record none.
+
+    Raises:
+        UserError: if the run was begun with another ``audit.window``, or must record and has begun without it.
+    """
+    wanted, share = cfg.audit.record, cfg.audit.window
+    if wanted == "auto":
+        wanted = cfg.products and len(federation.held) * federation.num_classes <= MOST_VALUES
+    if not wanted:
+        return None
+    earlier = None if resumed is None else resumed.recorded
+    if earlier is None and resumed is not None:
+        if cfg.audit.record is True:
+            raise UserError(
+                "audit.record=true: this run was begun without recording class probabilities, and those of its first "
+                f"{resumed.state.round} rounds are lost: leave audit.record out, or start a new run"
+            )
+        progress.opening([f"note: no {probabilities.NAME}: class probabilities were not recorded from the start"])
+        return None
+    if earlier is not None and earlier.share != share:
+        raise UserError(
+            f"audit.window={share:g}: this run was begun with audit.window={earlier.share:g}; resume with that"
+        )
+    return Recorder(federation, network, share, method.participations(len(federation.with_data)), earlier)
 
 
 def _print_differences(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
