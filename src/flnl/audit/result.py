@@ -136,8 +136,11 @@ class Audit:
     options: Options
     source: ProbabilitySource
     samples: AuditedSamples
-    likeliest: Labels  # [T, 3 or K], the most probable classes of the T = ``Options.top`` first samples by rank
-    likeliest_probability: Array  # [T, 3 or K], descending
+    detailed: (
+        Indices  # [S], samples of which the next two tell: the first ``Options.top`` by rank, then others to review
+    )
+    likeliest: Labels  # [S, 3 or K], their most probable classes
+    likeliest_probability: Array  # [S, 3 or K], descending
     joint: JointEstimate
     by_client: tuple[ClientSummary, ...]  # by number
     by_pair: tuple[PairSummary, ...]  # the largest first
