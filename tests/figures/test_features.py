@@ -12,6 +12,7 @@ import torch
 from matplotlib.collections import PathCollection
 
 from flnl.core.errors import UserError
+from flnl.data.federation.recorded import recorded_federation
 from flnl.engine.model_file import ModelFile
 from flnl.figures import __main__, drawing, features
 from flnl.figures.record import read
@@ -43,7 +44,7 @@ def test_points_are_the_samples_with_wrong_labels_and_colours_their_two_classes(
 
 def test_features_are_what_the_head_reads(ran: Ran) -> None:
     model = ModelFile.load(ran.folder)
-    network, federation = model.network(), features._federation(read(ran.folder), ran.folder, ())
+    network, federation = model.network(), recorded_federation(ran.record, ran.folder)
     index = torch.tensor([4, 0, 9])
     found = torch.from_numpy(features.features(network, federation.dataset.test, index))
     logits = found @ model.weights["head.weight"].T + model.weights["head.bias"]
