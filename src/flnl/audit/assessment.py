@@ -77,6 +77,7 @@ class CleanSamples:
 
     labels: Labels  # [M]
     probabilities: Array  # [M, K]
+    times: int = 1  # how often each sample occurs, once for each model that scores it
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +182,7 @@ def assess(
             cuts=tuple(CUTS.tolist()),
             below=tuple(below.sum(axis=0).tolist()),
             expected=tuple(expected),
-            test_samples=0 if test is None else len(test.labels),
+            test_samples=0 if test is None else len(test.labels) // test.times,
             of_issues=of_issues,
         ),
         cut=cut,
@@ -226,7 +227,7 @@ class _Plain:
         """Each client's samples [C] whose most probable class is not the given one."""
         samples = self._samples
         differs = (predicted != samples.given).astype(np.float64)
-        return np.bincount(samples.place, weights=differs, minlength=len(samples.clients))
+        return np.bincount(samples.place, weights=differs, minlength=len(samples.clients)).astype(np.float64)
 
 
 class _Private:

@@ -50,7 +50,7 @@ def tables(audit: Audit) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]
         )
     for name, value in (audit.measured or {}).items():
         numbers.append((f"measured: {name.replace('_', ' ')}", f"{value}" if isinstance(value, int) else _share(value)))
-    shown = [("audit", ("", audit.dataset), numbers)]
+    shown: list[tuple[str, Sequence[str], list[Sequence[str]]]] = [("audit", ("", audit.dataset), numbers)]
     clients = sorted(
         (row for row in audit.by_client if row.issues), key=lambda row: -row.issues / row.samples
     )  # stable: equal rates stay in the order of clients

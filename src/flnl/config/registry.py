@@ -88,13 +88,21 @@ def restored(group: str, node: Any, source: str, places: Sequence[Path] = ()) ->
         UserError: if it names a class that no file of the group names, has a value that the class does not take, or
             holds what only a command line may say.
     """
-    known = targets(group, places)
-    restored_node = _withheld(_restored(node, known, f"{source}: {group}"))
+    restored_node = restored_parts(group, node, source, places)
     if not isinstance(restored_node, dict) or "_target_" not in restored_node:
         raise UserError(f"{source}: {group} names no class")
     if faults := faults_of({group: restored_node}):
         raise UserError(f"{source}: {faults}")
     return restored_node
+
+
+def restored_parts(group: str, node: Any, source: str, places: Sequence[Path] = ()) -> Any:
+    """As ``restored``, of a node with parts inside, such as a method; their values are checked with the configuration.
+
+    Raises:
+        UserError: if it names a class that no file of the group names, or holds what only a command line may say.
+    """
+    return _withheld(_restored(node, targets(group, places), f"{source}: {group}"))
 
 
 def _restored(node: Any, known: Mapping[str, str], where: str, depth: int = 0) -> Any:
