@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from flnl.audit.audited_run import AuditedRun
 from flnl.config import compose
 from flnl.config.check import check_config, check_machine
-from flnl.config.registry import option_of, restored, restored_parts
+from flnl.config.registry import option_of, restored, restored_method
 from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
@@ -161,7 +161,7 @@ def _configuration(run: AuditedRun) -> DictConfig:
     parts = {
         name: restored(name, config.get(name), source, places) for name in ("dataset", "partition", "noise", "model")
     }
-    parts["method"] = restored_parts("method", config.get("method"), source, places)
+    parts["method"] = restored_method(config.get("method"), source, places)
     cfg = OmegaConf.create(
         {**compose.resolved(compose.load()), **{k: config[k] for k in OF_RUN if k in config}, **parts}
     )
