@@ -52,9 +52,12 @@ def section(audit: Audit) -> Markup:
         hidden=True,
         aria_label="Cut on the suspicion score",
     )
-    readout = (("cut-at", f"{curve.cuts[at]:.2f}", "cut"), ("cut-count", f"{curve.below[at]:,}", "labels below"))
     value = curve.expected[at]
-    readout = (*readout, ("cut-precision", "–" if value is None else percent(value), "expected precision"))
+    readout = (
+        ("cut-at", f"{curve.cuts[at]:.2f}", "cut"),
+        ("cut-count", f"{curve.below[at]:,}", "labels below"),
+        ("cut-precision", "–" if value is None else percent(value), "expected precision"),
+    )
     return joined(
         element(
             "div",

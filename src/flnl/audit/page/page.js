@@ -434,7 +434,7 @@
     }
   });
   document.addEventListener("keydown", (event) => {
-    if (event.target !== document.body || event.ctrlKey || event.metaKey || event.altKey || !grid.firstChild) return;
+    if (event.target.closest(".card, select") || event.ctrlKey || event.metaKey || event.altKey || !grid.firstChild) return;
     if (event.key.toLowerCase() in VERDICTS || event.key === "j") focus(grid.querySelector('[tabindex="0"]') || grid.firstChild);
   });
 
