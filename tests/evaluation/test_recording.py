@@ -213,7 +213,9 @@ def pickled(path: Path, small: Probabilities) -> None:
 
 
 def without_rounds(path: Path, small: Probabilities) -> None:
-    np.savez(path, **{f.name: np.asarray(getattr(small, f.name)) for f in fields(small) if f.name != "rounds"})
+    arrays: dict[str, Any] = {f.name: np.asarray(getattr(small, f.name)) for f in fields(small)}
+    del arrays["rounds"]
+    np.savez(path, **arrays)
 
 
 def of_other_shapes(path: Path, small: Probabilities) -> None:

@@ -332,7 +332,18 @@ class Evaluator:
         """
         assert self.recorder is not None, "the run records probabilities"
         self.network.load(state.server.params)
-        return self.recorder.probabilities(key, state.round, self._names())
+        federation, sums = self.federation, self.recorder.sums
+        return Probabilities(
+            **self.recorder.means(),
+            rounds=np.array(sums.rounds, np.int64),
+            window_rounds=np.array(sums.rounds[: sums.in_window], np.int64),
+            client=np.repeat(np.array(federation.with_data), [federation.sizes[c] for c in federation.with_data]),
+            sample=np.array(self._names()),
+            tested=federation.tested,
+            key=key,
+            federation=federation.fingerprint,
+            round=state.round,
+        )
 
     def _names(self) -> list[int] | list[str]:
         """The data set's names [n] of all clients' training samples, or their positions if it has none."""

@@ -69,9 +69,8 @@ class Probabilities:
             raise UserError(f"{path} cannot be read ({error}): run the experiment again") from None
         if missing:
             raise UserError(f"{path} has no array {missing[0]!r}: it is not from this version of flnl")
-        texts = {name: str(arrays.pop(name)) for name in ("key", "federation")}
-        number = int(arrays.pop("round"))
-        read = cls(**arrays, **texts, round=number)
+        one = {name: arrays.pop(name) for name in ("key", "federation", "round")}
+        read = cls(**arrays, key=str(one["key"]), federation=str(one["federation"]), round=int(one["round"]))
         if fault := read._fault():
             raise UserError(f"{path} is damaged ({fault}): run the experiment again")
         return read

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flnl.core.images import Indices
 from flnl.core.state import FederatedState
 from flnl.core.stored import stored
-from flnl.data.federation.build import Federation
+from flnl.data.dataset import Dataset
 from flnl.engine.network import Network
-from flnl.evaluation.probabilities import Probabilities, Rows
+from flnl.evaluation.probabilities import Rows
 
 MOST_VALUES = 50_000_000
 """Number of training samples times classes up to which ``audit.record=auto`` records: 200 MB for each of two sums."""
@@ -53,7 +53,9 @@ class Recorder:
     """Adds the probabilities of evaluated models to sums.
 
     Args:
-        federation: whose samples are scored: the training samples of all clients, and the tested samples.
+        data: whose samples are scored.
+        held: positions [N] of the training samples.
+        tested: positions [M] of the test samples.
         network: scores them; ``add`` expects that it holds the evaluated model.
         share: the window ends with the last evaluation up to this share of the participations; it includes the first
             evaluation in any case.
@@ -62,15 +64,21 @@ class Recorder:
     """
 
     def __init__(
-        self, federation: Federation, network: Network, share: float, participations: int, sums: Sums | None = None
+        self,
+        data: Dataset,
+        held: Indices,
+        tested: Indices,
+        network: Network,
+        share: float,
+        participations: int,
+        sums: Sums | None = None,
     ) -> None:
-        self._federation, self._network = federation, network
+        self._data, self._network = data, network
+        self._held, self._tested = torch.from_numpy(held), torch.from_numpy(tested)
         self._limit = share * participations
-        self._held = torch.from_numpy(federation.held)
         if sums is None:
-            classes = federation.num_classes
-            empty = torch.zeros(len(self._held), classes, device=network.device)
-            sums = Sums(share, (), 0, empty, torch.zeros(len(federation.tested), classes))
+            empty = torch.zeros(len(held), data.num_classes, device=network.device)
+            sums = Sums(share, (), 0, empty, torch.zeros(len(tested), data.num_classes))
         self.sums = sums.on(network.device)
 
     def add(self, after: FederatedState, tested: Tensor) -> None:
@@ -90,40 +98,27 @@ class Recorder:
         sums.test_all.add_(_probabilities(tested))
         self.sums = replace(sums, rounds=(*sums.rounds, after.round), in_window=sums.in_window + inside)
 
-    def probabilities(self, key: str, round: int, sample: list[str] | list[int]) -> Probabilities:
-        """The means of the sums so far, and the probabilities of the loaded model as final ones.
+    def means(self) -> dict[str, Rows]:
+        """The fields of ``Probabilities`` with class probabilities, float32 [N, K] and [M, K].
 
-        Args:
-            key: the run's key.
-            round: the number of rounds so far.
-            sample: the samples' names [N], in the order of ``labels.csv``.
+        They are the means of the sums so far, and the probabilities of the loaded model as final ones.
         """
-        federation, sums = self._federation, self.sums
+        sums = self.sums
         final = torch.empty_like(sums.all)
         self._each_block(lambda block, rows: final[block].copy_(rows))
-        data = federation.dataset
-        tested = self._network.outputs(data.test, torch.from_numpy(federation.tested))
-        clients = federation.with_data
-        return Probabilities(
-            window=_mean(sums.all if sums.window is None else sums.window, sums.in_window),
-            all=_mean(sums.all, len(sums.rounds)),
-            final=final.cpu().numpy(),
-            test_window=_mean(sums.test_all if sums.test_window is None else sums.test_window, sums.in_window),
-            test_all=_mean(sums.test_all, len(sums.rounds)),
-            test_final=_probabilities(tested).float().numpy(),
-            rounds=np.array(sums.rounds, np.int64),
-            window_rounds=np.array(sums.rounds[: sums.in_window], np.int64),
-            client=np.repeat(np.array(clients, np.int64), [federation.sizes[c] for c in clients]),
-            sample=np.array(sample),
-            tested=federation.tested,
-            key=key,
-            federation=federation.fingerprint,
-            round=round,
-        )
+        tested = self._network.outputs(self._data.test, self._tested)
+        return {
+            "window": _mean(sums.all if sums.window is None else sums.window, sums.in_window),
+            "all": _mean(sums.all, len(sums.rounds)),
+            "final": final.cpu().numpy(),
+            "test_window": _mean(sums.test_all if sums.test_window is None else sums.test_window, sums.in_window),
+            "test_all": _mean(sums.test_all, len(sums.rounds)),
+            "test_final": _probabilities(tested).float().numpy(),
+        }
 
     def _each_block(self, use: Callable[[slice, Tensor], object]) -> None:
         """Give ``use`` the loaded model's probabilities, float64 on the device, of each block of training samples."""
-        first, images = 0, self._federation.dataset.train
+        first, images = 0, self._data.train
         for index in self._held.split(BLOCK):
             block = slice(first, first + len(index))
             use(block, _probabilities(self._network.outputs(images, index, on_device=True)))

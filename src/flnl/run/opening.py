@@ -238,7 +238,8 @@ def _recorder(
         raise UserError(
             f"audit.window={share:g}: this run was begun with audit.window={earlier.share:g}; resume with that"
         )
-    return Recorder(federation, network, share, method.participations(len(federation.with_data)), earlier)
+    planned = method.participations(len(federation.with_data))
+    return Recorder(federation.dataset, federation.held, federation.tested, network, share, planned, earlier)
 
 
 def _print_differences(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
