@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -23,11 +22,13 @@ from flnl.audit import __main__ as program
 from flnl.audit import audit, audited_run, folds, performing, writing
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.corrections import Corrections
+from flnl.audit.files import write_csv
 from flnl.audit.label_privacy import PURPOSE
 from flnl.audit.options import Options
 from flnl.audit.verdicts import Verdict
 from flnl.core.errors import UserError
 from flnl.data.federation.build import Federation
+from flnl.data.federation.recorded import recorded_federation
 from flnl.engine import loop
 from flnl.evaluation.probabilities import NAME, Probabilities
 from flnl.numerics.randomised_response import RandomisedResponse
@@ -63,6 +64,7 @@ def numbers_of(folder: Path) -> dict[str, Any]:
 
 
 def test_audit_csv_is_a_table_of_the_runs_labels(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
     answer = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "out")
     assert (answer.code, answer.err) == (
         0,
@@ -134,10 +136,9 @@ def test_the_truth_changes_nothing_but_what_is_named_after_it(
 ) -> None:
     words = (*PLAIN, "--clients", "--corrections", "suggested", "--min-precision", "0.3")
     said(program, fedcorr.folder, *words, "--out", tmp_path / "one")
-    drawn = audited_run.recorded_federation
 
     def other(*arguments: Any) -> Federation:
-        federation = drawn(*arguments)
+        federation = recorded_federation(*arguments)
         assert federation.truth is not None
         return replace(federation, truth=federation.truth.flip(0))
 
@@ -163,7 +164,7 @@ def test_the_truth_changes_nothing_but_what_is_named_after_it(
 
 def test_it_stands_beside_cleanlab(fedavg: Ran, said: Commands, tmp_path: Path) -> None:
     find = pytest.importorskip("cleanlab.filter", reason="cleanlab is not a dependency; install cleanlab==2.9.0")
-    rank = pytest.importorskip("cleanlab.rank")
+    rank, pd = pytest.importorskip("cleanlab.rank"), pytest.importorskip("pandas")
     held = np.load(fedavg.folder / NAME, allow_pickle=False)
     for name in ("predicted_neq_given", "confident_learning", "prune_by_class", "prune_by_noise_rate", "both"):
         said(program, fedavg.folder, "--formats", "csv", "--issues", name, "--out", tmp_path / name)
@@ -187,7 +188,7 @@ def test_names_are_verbatim_for_machines_and_marked_for_spreadsheets(own: Own, s
     nasty = ("=1+1", 'a,"b"\r\n', "\udce9\ud800")
     for spreadsheet in (False, True):
         changed = replace(found, classes=nasty, options=replace(found.options, spreadsheet=spreadsheet))
-        writing.write_csv(changed, tmp_path / "nasty.csv")
+        write_csv(changed, tmp_path / "nasty.csv")
         text = (tmp_path / "nasty.csv").read_bytes().decode("utf-8", errors="surrogateescape")
         read = [row["given_label"] for row in csv.DictReader(io.StringIO(text, newline=""))]
         names = ["'=1+1" if spreadsheet else "=1+1", nasty[1], "\udce9\\ud800"]
@@ -272,8 +273,8 @@ def test_held_out_samples_have_a_line_and_their_client(fedcorr: Ran, said: Comma
     answer = said(program, fedcorr.folder, *PLAIN, "--corrections", "suggested", "--out", tmp_path / "out")
     assert "digits reads no labels from a file" in answer.out
     corrected = read_csv(tmp_path / "out" / "corrected.csv")
-    assert [row["id"] for row in corrected] == [str(i) for i in range(170)]
     federation = AuditedRun.open(fedcorr.folder).federation
+    assert [row["id"] for row in corrected] == list(federation.dataset.ids or ())
     owner = [int(row["client"]) for row in corrected]
     assert len(federation.validation) == 32
     for client, positions in enumerate(federation.clients):
@@ -563,7 +564,7 @@ def test_no_sample_is_scored_by_a_model_that_saw_it(
         assert trained[number] <= everything - held_out
         assert len(trained[number]) > len(everything - held_out) / 2
         kept = Probabilities.load(folder / "folds" / f"3-{by}" / f"{number}.npz")
-        names = [opened.samples.name[i] for i in np.flatnonzero(assigned == number)]
+        names = [opened.samples.name[i] for i in np.flatnonzero(assigned == number).tolist()]
         assert kept.sample.tolist() == names
     if by == "clients":
         assert [len(set(assigned[opened.samples.client == c])) for c in range(8)] == [1] * 8
@@ -689,12 +690,12 @@ def test_a_folder_that_cannot_be_exchanged_in_one_step(tmp_path: Path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["audit"]
 
 
-def test_it_is_called_at_the_root_like_a_run(fedavg: Ran, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "src.audit", str(fedavg.folder), "--formats", "json", "--out", str(tmp_path / "out")]
+def test_it_is_called_at_the_root_like_a_run() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / "audit.json").exists()
+    for words, code, start in ((["--help"], 0, "usage: flnl audit"), (["nowhere"], 2, "error: nowhere: no run is")):
+        command = [sys.executable, "-m", "src.audit", *words]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert (done.returncode, (done.stdout + done.stderr).startswith(start)) == (code, True)
 
 
 def test_the_function_writes_what_the_command_writes(fedavg: Ran, said: Commands, tmp_path: Path) -> None:

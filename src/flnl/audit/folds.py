@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import threadpoolctl
@@ -118,13 +118,13 @@ def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint:
     held_out = np.zeros(len(run.position), np.bool_)
     held_out[index] = True
     trained = _restricted(run.federation, ~held_out, fingerprint)
-    scored = _restricted(run.federation, held_out, fingerprint)
     torch.set_num_threads(cfg.threads)
     threadpoolctl.threadpool_limits(cfg.threads)
     method = assemble(compose.build(cfg.method), option_of)
     network, params = initial_network(cfg, method, trained.dataset, fabric_for(cfg.device, cfg.precision))
     count = len(trained.with_data)
-    recorder = Recorder(scored, network, cfg.audit.window, method.participations(count))
+    scored, share = run.position[index], cfg.audit.window
+    recorder = Recorder(trained.dataset, scored, trained.tested, network, share, method.participations(count))
     evaluator = Evaluator(trained, network, method, recorder=recorder)
     work = auto.Work.of(cfg, method, network, count)
     executor, _ = auto.settled(cfg, work, network, None, run.folder)
@@ -140,8 +140,17 @@ def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint:
     finally:
         executor.close()
     network.load(loop.shown(method, state, count))
-    names: Any = [run.samples.name[i] for i in index.tolist()]
-    return recorder.probabilities(str(run.record["key"]), state.round, names)
+    return Probabilities(
+        **recorder.means(),
+        rounds=np.array(recorder.sums.rounds, np.int64),
+        window_rounds=np.array(recorder.sums.rounds[: recorder.sums.in_window], np.int64),
+        client=run.samples.client[index],
+        sample=np.array([run.samples.name[i] for i in index.tolist()]),
+        tested=trained.tested,
+        key=str(run.record["key"]),
+        federation=fingerprint,
+        round=state.round,
+    )
 
 
 def _restricted(federation: Federation, kept: np.ndarray[tuple[int], np.dtype[np.bool_]], name: str) -> Federation:

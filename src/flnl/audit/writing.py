@@ -86,3 +86,7 @@ def _write(examined: Examined, audit: Audit, folder: Path) -> None:
         write_csv(audit, folder / CSV)
     if "json" in audit.options.formats:
         write_json(audit, folder / JSON)
+    if "html" in audit.options.formats:
+        from flnl.audit.page import write_page  # takes Pillow
+
+        write_page(folder, audit, examined.run.federation.dataset)
