@@ -16,6 +16,7 @@ def perform(run: Path, options: Options, report: Callable[[str], None] = lambda 
     Raises:
         UserError: for mistakes that the user can correct.
     """
-    refuse_existing(folder_of(run, options), force=options.force or not options.formats)
+    if options.formats or options.corrections is not None:
+        refuse_existing(folder_of(run, options), force=options.force)
     examined = examine(run, options, report)
     return examined, write(examined)
