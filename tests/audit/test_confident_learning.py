@@ -80,8 +80,11 @@ def test_filters(case: Any) -> None:
     for title, expected in case["find_label_issues"].items():
         name, _, setting = title.partition(", ")
         key, _, value = setting.partition(" ")
-        settings = {"frac_noise": {"frac_noise": 0.5}, "min_examples_per_class": {"at_least": 5}}.get(key, {})
-        assert not key or str(*settings.values()) == value
+        known: dict[str, tuple[str, Any]] = {
+            "frac_noise": ("frac_noise", float),
+            "min_examples_per_class": ("at_least", int),
+        }
+        settings = {known[key][0]: known[key][1](value)} if key else {}
         assert issues(labels, probabilities, name, **settings) == expected, title
     counted = case["num_label_issues"]
     listed = issues(labels, probabilities, "confident_learning")

@@ -80,7 +80,7 @@ def test_each_wrong_way_differs() -> None:
     assert mean == near(wrong["unweighted mean of the thresholds of the clients that hold the class"])
     assert np.abs(mean - sums.thresholds).min() > 0.005
     confident = [joint_counts(LABELS[i], confident_class(PROBABILITIES[i], sums.thresholds), K) for i in CLIENTS]
-    raised = sum(with_diagonal(one) for one in confident)
+    raised = np.sum([with_diagonal(one) for one in confident], axis=0)
     assert raised.tolist() == wrong["diagonal clipped by each client before summing"]
     assert raised.tolist() != counts.tolist()
 

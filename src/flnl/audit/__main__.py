@@ -118,8 +118,10 @@ def command(arguments: Sequence[str]) -> None:
     from flnl.audit.performing import perform
     from flnl.audit.printed import show
 
-    examined, written = perform(run, options)
-    if not quiet:
+    if quiet:
+        perform(run, options)
+    else:
+        examined, written = perform(run, options, lambda line: print_line(line, to=sys.stderr))
         for note in examined.audit.notes:
             print_line(f"note: {note}", to=sys.stderr)
         show(examined.audit, written)

@@ -22,7 +22,14 @@ from flnl.audit.label_privacy import (
     recovered_joint,
 )
 from flnl.audit.options import Filter, Options
-from flnl.audit.precision import CUTS, below_cuts, expected_precision, shares_of_test_set
+from flnl.audit.precision import (
+    CUTS,
+    below_cuts,
+    expected_false,
+    expected_precision,
+    largest_cut,
+    shares_of_test_set,
+)
 from flnl.audit.prior import ClientPrior
 from flnl.audit.probability_table import ProbabilityTable
 from flnl.audit.result import JointEstimate, PrecisionCurve
@@ -77,6 +84,7 @@ class CleanSamples:
 
     labels: Labels  # [M]
     probabilities: Array  # [M, K]
+    times: int = 1  # how often each sample occurs, once for each model that scores it
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,14 +159,14 @@ def assess(
     suspicion = prior.suspicion(scores, samples.place)
     below = below_cuts(suspicion, samples.place, len(samples.clients))
     expected: list[float | None] = [None] * len(CUTS)
-    cut, test_scores = None, np.zeros(0)
+    cut, test_scores, false = None, np.zeros(0), np.zeros(len(CUTS))
     if test is not None:
         test_scores = scored(test.labels, test.probabilities)
         shares = shares_of_test_set(prior, test_scores)
         expected = [expected_precision(shares[:, m], samples.sizes, below[:, m]) for m in range(len(CUTS))]
+        false = np.array([expected_false(shares[:, m], samples.sizes, below[:, m]) for m in range(len(CUTS))])
     if options.min_precision is not None:
-        enough = [at for at, share in zip(CUTS, expected, strict=True) if (share or 0.0) >= options.min_precision]
-        cut = float(max(enough, default=0.0))
+        cut = largest_cut(false.tolist(), below.sum(axis=0).tolist(), options.min_precision)
         marked &= suspicion < cut
     of_issues = None
     if test is not None:
@@ -181,7 +189,7 @@ def assess(
             cuts=tuple(CUTS.tolist()),
             below=tuple(below.sum(axis=0).tolist()),
             expected=tuple(expected),
-            test_samples=0 if test is None else len(test.labels),
+            test_samples=0 if test is None else len(test.labels) // test.times,
             of_issues=of_issues,
         ),
         cut=cut,
@@ -226,7 +234,7 @@ class _Plain:
         """Each client's samples [C] whose most probable class is not the given one."""
         samples = self._samples
         differs = (predicted != samples.given).astype(np.float64)
-        return np.bincount(samples.place, weights=differs, minlength=len(samples.clients))
+        return np.bincount(samples.place, weights=differs, minlength=len(samples.clients)).astype(np.float64)
 
 
 class _Private:

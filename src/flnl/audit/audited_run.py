@@ -50,10 +50,9 @@ class AuditedRun:
             )
         federation = recorded_federation(record, folder, config_dir)
         clients, data = federation.with_data, federation.dataset
-        parts = [federation.clients[c] for c in clients]
-        position = np.concatenate([*parts, np.zeros(0, np.int64)]).astype(np.int64)
+        position = federation.held
         samples = LabelledSamples(
-            client=np.repeat(np.array(clients, np.int64), [len(part) for part in parts]),
+            client=np.repeat(np.array(clients, np.int64), [federation.sizes[c] for c in clients]),
             name=position.tolist() if data.ids is None else [data.ids[i] for i in position.tolist()],
             given=federation.given.numpy()[position],
         )

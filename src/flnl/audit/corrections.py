@@ -58,7 +58,8 @@ class Corrections:
         labels = run.federation.given.numpy().copy()
         labels[audit.samples.position] = corrected_labels(audit, verdicts)
         names = [str(i) for i in range(len(labels))] if data.ids is None else [str(name) for name in data.ids]
-        return cls(names, "id" if data.ids is None else "path", labels, _owner(run))
+        by = "id" if all(name.isdecimal() for name in names) else "path"  # positions, or paths of files with a suffix
+        return cls(names, by, labels, _owner(run))
 
     def save(self, folder: Path, classes: tuple[str, ...], *, spreadsheet: bool) -> list[str]:
         """Write the files into ``folder``; return the overrides that have a run read them from there.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,8 +39,8 @@ class Examined:
     verdicts: Mapping[int, Verdict]  # by index
 
 
-def examine(folder: Path, options: Options) -> Examined:
-    """Audit the run in ``folder``.
+def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Examined:
+    """Audit the run in ``folder``; ``report`` is told in a line what takes long.
 
     Raises:
         UserError: for mistakes that the user can correct.
@@ -50,7 +50,7 @@ def examine(folder: Path, options: Options) -> Examined:
     run = AuditedRun.open(folder, options.config_dir)
     classes = run.federation.dataset.classes
     verdicts = {} if options.reviewed is None else read_verdicts(options.reviewed, run.samples, classes)
-    where, table, test = source.find(run, options)
+    where, table, test = source.find(run, options, report)
     if table.shape[1] != len(classes):
         raise UserError(f"the probabilities are of {table.shape[1]} classes, and the run has {len(classes)}")
     assessed = assess(run.samples, table, test, options, run.data_seed)

@@ -51,7 +51,7 @@ class Disagreement:
 
     def __call__(self, labels: Labels, probabilities: Array, index: Indices | None = None) -> Mask:
         """Apply the rule."""
-        return (probabilities.argmax(axis=1) != labels) & ~close(labels, probabilities)
+        return np.asarray((probabilities.argmax(axis=1) != labels) & ~close(labels, probabilities))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class OffDiagonal:
     def __call__(self, labels: Labels, probabilities: Array, index: Indices | None = None) -> Mask:
         """Apply the rule."""
         confident = confident_class(probabilities, self.thresholds)
-        return (confident != NOBODY) & (confident != labels) & ~close(labels, probabilities)
+        return np.asarray((confident != NOBODY) & (confident != labels) & ~close(labels, probabilities))
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Cut:
     def below(self, values: Array, index: Indices | None) -> Mask:
         """Whether each of ``values`` [n] is among the lowest."""
         if index is None:
-            return values <= self.value
-        return (values < self.value) | ((values == self.value) & (index <= self.last))
+            return np.asarray(values <= self.value)
+        return np.asarray((values < self.value) | ((values == self.value) & (index <= self.last)))
 
 
 NOTHING = Cut()

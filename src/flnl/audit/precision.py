@@ -8,6 +8,7 @@ those of the test set, and the number tends to be too low.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from flnl.core.images import Indices
 
 Array = NDArray[np.float64]
 
-CUTS = np.linspace(0.0, 1.0, 101)
+CUTS = np.arange(101) / 100
 """Cuts on the suspicion score for which the expected precision is tabulated."""
 Z = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
@@ -34,10 +35,33 @@ def expected_precision(test_share: Array, samples: Indices | Array, marked: Indi
     total = float(np.sum(marked))
     if total == 0:
         return None
+    return min(max(1 - expected_false(test_share, samples, marked) / total, 0.0), 1.0)
+
+
+def expected_false(test_share: Array, samples: Indices | Array, marked: Indices | Array) -> float:
+    """The expected number of right labels among marked samples; infinite if a cut marks all test samples."""
     if np.any(test_share >= 1):
-        return 0.0
-    false = float((test_share * (samples - marked) / (1 - test_share)).sum())
-    return min(max(1 - false / total, 0.0), 1.0)
+        return math.inf
+    return float((test_share * (samples - marked) / (1 - test_share)).sum())
+
+
+def largest_cut(false: Sequence[float], marked: Sequence[int], least: float, cuts: Array = CUTS) -> float:
+    """The largest of ``cuts`` [m] below which the expected precision is at least ``least``; 0 if none is.
+
+    A larger cut marks no fewer right labels than a smaller one. Their expected number may fall where nearly all samples
+    are marked, since few are left to estimate from; there, the largest number of a smaller cut counts.
+
+    Args:
+        false: the expected number of right labels [m] below each cut.
+        marked: the number of samples [m] below each cut.
+        least: the precision to reach.
+        cuts: the cuts, ascending.
+    """
+    enough = 0.0
+    for cut, worst, total in zip(cuts.tolist(), np.maximum.accumulate(false).tolist(), marked, strict=True):
+        if total and 1 - worst / total >= least:
+            enough = cut
+    return enough
 
 
 def shares_of_test_set(prior: ClientPrior, test_scores: Array, cuts: Array = CUTS) -> Array:

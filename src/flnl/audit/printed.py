@@ -50,18 +50,20 @@ def tables(audit: Audit) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]
         )
     for name, value in (audit.measured or {}).items():
         numbers.append((f"measured: {name.replace('_', ' ')}", f"{value}" if isinstance(value, int) else _share(value)))
-    shown = [("audit", ("", audit.dataset), numbers)]
+    shown: list[tuple[str, Sequence[str], list[Sequence[str]]]] = [("audit", ("", audit.dataset), numbers)]
     clients = sorted(
         (row for row in audit.by_client if row.issues), key=lambda row: -row.issues / row.samples
     )  # stable: equal rates stay in the order of clients
     by_client: list[Sequence[str]] = []
     for row in clients[:WORST]:
         low, high = wilson(row.issues, row.samples)
-        pair = "" if row.pair is None else " for ".join(classes[k] for k in row.pair)
+        pair = "" if row.pair is None else " → ".join(classes[k] for k in row.pair)
         rate = f"{row.issues / row.samples:.2f} ({low:.2f} to {high:.2f})"
         by_client.append((row.name, f"{row.samples}", f"{row.issues}", rate, pair))
     if by_client:
-        shown.append(("clients", ("client", "samples", "issues", "rate", "most frequent"), by_client))
+        shown.append(
+            ("clients", ("client", "samples", "issues", "rate", "most frequent (given → predicted)"), by_client)
+        )
     by_pair: list[Sequence[str]] = [
         (classes[row.given], classes[row.predicted], f"{row.issues}") for row in audit.by_pair[:WORST]
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from flnl.core.images import Images
 from flnl.engine import model_file
 from flnl.engine.model_file import ModelFile
 from flnl.engine.network import Network
+from flnl.evaluation.probabilities import NAME as RECORDING
 
 Array = NDArray[np.float64]
 Table = tuple[ProbabilitySource, ProbabilityTable, CleanSamples | None]
 
-RECORDING = "probabilities.npz"
 SCORED = 16_384
 """Samples that the final model scores at once."""
 UNRECORDED = (
@@ -34,13 +34,17 @@ UNRECORDED = (
 )
 
 
-def find(run: AuditedRun, options: Options) -> Table:
+def find(run: AuditedRun, options: Options, report: Callable[[str], None]) -> Table:
     """The probabilities that ``options`` ask for: where they are from, those of all samples, those of the test set.
+
+    ``report`` is told in a line what takes long.
 
     Raises:
         UserError: if there are none, or they are of another run or of other samples.
     """
     asked = options.probabilities
+    if options.folds is not None or asked == "folds":
+        return of_folds(run, options, report)
     if isinstance(asked, Path):
         return of_file(run, asked, out_of_sample=options.out_of_sample)
     recording = run.folder / RECORDING
@@ -122,6 +126,34 @@ def _scored(network: Network, images: Images, position: NDArray[np.int64]) -> ND
     return found
 
 
+def of_folds(run: AuditedRun, options: Options, report: Callable[[str], None]) -> Table:
+    """The probabilities of models that have not seen the sample.
+
+    Raises:
+        UserError: if the run cannot be divided so.
+    """
+    from flnl.audit.folds import out_of_fold
+
+    kind = options.probabilities if options.probabilities in ("all", "final") else "window"
+    number = 5 if options.folds is None else options.folds
+    folds = out_of_fold(run, number, options.by, report)
+    first = folds[0].probabilities
+    rounds = {"window": first.window_rounds, "all": first.rounds, "final": np.array([first.round])}[kind]
+    source = ProbabilitySource(
+        name="folds",
+        rounds=tuple(int(number) for number in rounds.tolist()),
+        in_sample=False,
+        description=f"{number} folds by {options.by}, {described(kind, len(rounds), first.round)}; no model has seen "
+        "the sample that it scores",
+    )
+    values = np.empty((len(run.samples), first.window.shape[1]), np.float32)
+    for fold in folds:
+        values[fold.index] = getattr(fold.probabilities, kind)
+    tested = np.concatenate([getattr(fold.probabilities, f"test_{kind}") for fold in folds]).astype(np.float64)
+    labels = np.tile(run.federation.dataset.test_labels[run.federation.tested], number)
+    return source, InMemory(values), CleanSamples(labels, tested, number)
+
+
 def of_file(run: AuditedRun, path: Path, *, out_of_sample: bool) -> Table:
     """The probabilities of a user's file: ``pred_probs`` [N, K] of the samples that ``client`` and ``sample`` name.
 
@@ -182,10 +214,10 @@ def _order(path: Path, samples: LabelledSamples, client: NDArray[Any], name: NDA
     """
     if client.ndim != 1 or client.shape != name.shape:
         raise UserError(f"{path}: client {list(client.shape)} and sample {list(name.shape)} should be of one length")
+    if np.array_equal(client, samples.client) and name.tolist() == list(samples.name):
+        return np.arange(len(samples))
     keys: Sequence[tuple[str, str]] = list(zip(map(str, client.tolist()), map(str, name.tolist()), strict=True))
     ours = list(zip(map(str, samples.client.tolist()), map(str, samples.name), strict=True))
-    if keys == ours:
-        return np.arange(len(ours))
     row: dict[tuple[str, str], int] = {}
     for number, key in enumerate(keys):
         if row.setdefault(key, number) != number:

@@ -32,7 +32,8 @@ def by_client(samples: AuditedSamples, rates: Sequence[float], below: Indices, c
     count = len(clients)
 
     def counted(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int]:
-        return np.bincount(place[mask], minlength=count).tolist()
+        counts: list[int] = np.bincount(place[mask], minlength=count).tolist()
+        return counts
 
     differs, flagged = samples.predicted != samples.given, samples.method_flagged
     sizes, disagreements, issues = counted(np.ones(len(samples), np.bool_)), counted(differs), counted(samples.is_issue)

@@ -58,11 +58,11 @@ def write(examined: Examined) -> Written:
     """
     options, run = examined.audit.options, examined.run
     folder = folder_of(run.folder, options)
+    if not options.formats and options.corrections is None:
+        return Written((), None)
     refuse_existing(folder, force=options.force)
     if options.corrections is not None:
         refuse_parts(run)
-    if not options.formats and options.corrections is None:
-        return Written((), None)
     overrides = None
     with written_whole(folder) as fresh:
         _write(examined, examined.audit, fresh)
@@ -86,3 +86,7 @@ def _write(examined: Examined, audit: Audit, folder: Path) -> None:
         write_csv(audit, folder / CSV)
     if "json" in audit.options.formats:
         write_json(audit, folder / JSON)
+    if "html" in audit.options.formats:
+        from flnl.audit.page import write_page  # takes Pillow
+
+        write_page(folder, audit, examined.run.federation.dataset)

@@ -11,6 +11,7 @@ from typing import Any
 
 import threadpoolctl
 import torch
+from lightning.fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose, given, identity
@@ -20,7 +21,9 @@ from flnl.core.credentials import redacted_in
 from flnl.core.errors import UserError
 from flnl.core.execution import described
 from flnl.core.method import Method, assemble
+from flnl.core.payload import Params
 from flnl.core.state import FederatedState
+from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.engine import loop
 from flnl.engine.executors import auto
@@ -104,14 +107,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     fabric = fabric_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     data = federation.dataset
-    make = compose.build(cfg.model)
-    module, params = initial_params(
-        lambda: networks(lambda: make(data.train.shape, data.num_classes), method.networks), cfg.seed
-    )
-    network = Network(module, data.transform, data.num_classes, fabric, cfg.memory_format)
-    params = {
-        name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
-    }
+    network, params = initial_network(cfg, method, data, fabric)
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.aid)  # fail now, not after some rounds, if aid is unavailable
     resumed = None
@@ -173,6 +169,19 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     progress.opening([f"note: {shortened(cfg, line)}" for line in method.cautions(sizes)])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
     return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params, lines)
+
+
+def initial_network(cfg: DictConfig, method: Method, data: Dataset, fabric: Fabric) -> tuple[Network, Params]:
+    """A run's network and its parameters before the first round, on the device and in the precision of ``fabric``."""
+    make = compose.build(cfg.model)
+    module, params = initial_params(
+        lambda: networks(lambda: make(data.train.shape, data.num_classes), method.networks), cfg.seed
+    )
+    network = Network(module, data.transform, data.num_classes, fabric, cfg.memory_format)
+    placed = {
+        name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
+    }
+    return network, placed
 
 
 def _restored(
