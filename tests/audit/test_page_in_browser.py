@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from flnl.audit.page.writing import write_page
+from flnl.core.terminal import visible
 from flnl.data.images import TensorImages
 from tests.audit.pages import audit
 from tests.audit.test_page import HOSTILE, data_set
@@ -183,6 +184,8 @@ def test_hostile_names_do_nothing_and_come_back(shown: Open, tmp_path: Path) -> 
     page = shown(tmp_path / "hostile")
     move(page, 100)
     assert count(page) == many
+    shown_names = page.eval_on_selector_all(".card .about b", "all => all.map(one => one.textContent)")
+    assert shown_names == [visible(name) for name in reversed(HOSTILE)]
     page.keyboard.press("j")
     for _ in HOSTILE:
         page.keyboard.press("w")

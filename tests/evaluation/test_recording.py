@@ -115,6 +115,13 @@ def test_stopped_after_every_round_the_file_is_the_same(window: float, tmp_path:
     assert (tmp_path / "broken" / NAME).read_bytes() == unbroken.read_bytes()
 
 
+def test_executors_agree_to_the_bit(references: References, tmp_path: Path) -> None:
+    words = [word for word in FEDAVG if not word.startswith("executor=")]
+    other = run([*words, "executor=processes", "executor.workers=2"], tmp_path / "run")
+    assert other.record["executor"] != references.run(FEDAVG).record["executor"]
+    assert (other.folder / NAME).read_bytes() == (references.run(FEDAVG).folder / NAME).read_bytes()
+
+
 def test_a_run_begun_without_goes_on_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     run(FEDAVG, folder, "audit.record=false", "max_rounds=2")

@@ -16,7 +16,14 @@
 
   // Names may contain anything. Characters that reverse, hide or break text are shown as their codes.
   const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]/gu;
-  const visible = (name) => String(name).replace(CONTROLS, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+  const ESCAPES = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+  const visible = (name) => String(name).replace(CONTROLS, (c) => ESCAPES[c] || escaped(c.charCodeAt(0)));
+
+  function escaped(code) {
+    const byte = code >= 0xdc80 && code <= 0xdcff ? code - 0xdc00 : code; // a name's byte that is no UTF-8
+    return byte < 0x100 ? "\\x" + byte.toString(16).padStart(2, "0") : "\\u" + byte.toString(16).padStart(4, "0");
+  }
+
   const count = (n) => n.toLocaleString("en");
   const percent = (share) => (share === null ? "–" : Math.round(100 * share) + "\u202f%");
   const className = (k) => visible(data.classes[k]);
@@ -144,7 +151,7 @@
     document.body.append(link);
     link.click();
     link.remove();
-    setTimeout(() => URL.revokeObjectURL(url), 10000);
+    setTimeout(() => URL.revokeObjectURL(url), 60000);
   }
 
   // ---------------------------------------------------------------------------------------------------------- cards

@@ -47,14 +47,11 @@ def check_pictures(dataset: Dataset) -> None:
 def thumbnails(dataset: Dataset, positions: Sequence[int]) -> list[str | None]:
     """The data URIs of the training images at ``positions`` [n]; None for one that cannot be decoded."""
     images = dataset.train
-    if isinstance(images, ImageFiles):
-        files = [images.root / images.paths[position] for position in positions]
-        with ThreadPoolExecutor(THREADS) as pool:
-            return list(pool.map(_of_file, files))
-    if not len(positions):
-        return []
-    stored = images.read(torch.tensor(positions)).cpu().double().numpy()
-    return [_encoded(_image(pixels / dataset.transform.scale)) for pixels in stored]
+    with ThreadPoolExecutor(THREADS) as pool:
+        if isinstance(images, ImageFiles):
+            return list(pool.map(_of_file, [images.root / images.paths[position] for position in positions]))
+        stored = images.read(torch.tensor(positions, dtype=torch.int64)).cpu().double().numpy()
+        return list(pool.map(lambda pixels: _encoded(_image(pixels / dataset.transform.scale)), stored))
 
 
 def _of_file(file: Path) -> str | None:

@@ -13,6 +13,8 @@ MOST_CLASSES = 30
 MOST_PAIRS = 100
 """Number of pairs in the list."""
 SHADES = 5
+WIDE, SHORT = 5, 3
+"""A matrix of more classes, some with longer names, has its columns' names upright."""
 
 
 def shown_clients(audit: Audit) -> list[tuple[int, ClientSummary]]:
@@ -27,7 +29,7 @@ def clients(audit: Audit) -> Markup:
     """Issues by client, a row each."""
     shown = shown_clients(audit)
     judged = any(one.flagged is not None for one in audit.by_client)
-    columns = ["client", "samples", "issues", "rate", *(["method's flags"] if judged else []), "below cut"]
+    columns = ["client", "samples", "issues", "rate", *(["flagged"] if judged else []), "below cut"]
     header = element("tr", *(_sortable(name, at) for at, name in enumerate(columns)))
     left = len(audit.by_client) - len(shown)
     more = f" These are the {len(shown):,} with the most issues; audit.json has all {len(audit.by_client):,}."
@@ -36,6 +38,7 @@ def clients(audit: Audit) -> Markup:
         element(
             "p",
             "Share of each client's labels that are issues, with its 95 % interval. Choose a client to see them.",
+            " Flagged: by the method itself." if judged else "",
             more if left else "",
             class_="hint",
         ),
@@ -102,6 +105,7 @@ def _matrix(audit: Audit) -> Markup:
     counts = {(one.given, one.predicted): one.issues for one in audit.by_pair}
     most = max(counts.values(), default=0)
     order = range(len(audit.classes))
+    upright = len(audit.classes) > WIDE and max(map(len, audit.classes)) > SHORT
     corner = element("th", "given ↓ suggested →", class_="corner", scope="col")
     header = element(
         "tr", corner, *(element("th", audit.classes[k], scope="col", title=audit.classes[k]) for k in order)
@@ -114,7 +118,13 @@ def _matrix(audit: Audit) -> Markup:
         )
         for given in order
     ]
-    return element("table", element("thead", header), element("tbody", *rows), class_="matrix", id="pairs")
+    return element(
+        "table",
+        element("thead", header),
+        element("tbody", *rows),
+        class_="matrix upright" if upright else "matrix",
+        id="pairs",
+    )
 
 
 def _count(given: int, predicted: int, issues: int, most: int) -> Markup:
