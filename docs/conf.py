@@ -40,6 +40,7 @@ CONTENTS = """
 :caption: Using it
 docs/running
 docs/own_data
+docs/audit
 docs/sweeps
 docs/comparing
 docs/tables

@@ -14,6 +14,7 @@ import torch
 from matplotlib.collections import PathCollection
 
 from flnl.core.errors import UserError
+from flnl.data.federation.recorded import recorded_federation
 from flnl.engine.model_file import ModelFile
 from flnl.figures import __main__, drawing, features
 from flnl.figures.record import read
@@ -53,7 +54,7 @@ def _points(axes: Any, colors: Mapping[Any, str]) -> dict[tuple[float, float], s
 
 def test_features_are_what_the_head_reads(ran: Ran) -> None:
     model = ModelFile.load(ran.folder)
-    network, federation = model.network(), features._federation(read(ran.folder), ran.folder, ())
+    network, federation = model.network(), recorded_federation(ran.record, ran.folder)
     index = torch.tensor([4, 0, 9])
     found = torch.from_numpy(features.features(network, federation.dataset.test, index))
     logits = found @ model.weights["head.weight"].T + model.weights["head.bias"]

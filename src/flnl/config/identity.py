@@ -40,6 +40,7 @@ NOT_OF_THE_KEY = (
     "client_memory",
     "eval.memorization",
     "eval.cohort",
+    "audit",
     "checkpoint",
     "max_rounds",
     "resume",

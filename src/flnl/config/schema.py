@@ -74,6 +74,14 @@ class Eval:
 
 
 @dataclass(frozen=True)
+class Audit:
+    """``audit``: whether and how class probabilities are recorded for a label audit."""
+
+    record: Literal["auto"] | bool
+    window: PositiveShare
+
+
+@dataclass(frozen=True)
 class Checkpoints:
     """``checkpoint``: how often, how many."""
 
@@ -115,6 +123,7 @@ class Root:
     figures: bool
     train: Training
     eval: Eval
+    audit: Audit
     checkpoint: Checkpoints
     wandb: Wandb
 

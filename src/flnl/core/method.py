@@ -150,6 +150,10 @@ class Method:
         """Planned local epochs of every round, over its whole cohort: how its time compares with another's."""
         return [each for stage in self.stages for each in [stage.epochs(clients, usual)] * stage.length(clients)]
 
+    def participations(self, clients: int) -> int:
+        """Total number of local trainings, at most: some samplers choose fewer clients than they may."""
+        return sum(stage.length(clients) * stage.sampler.size(clients) for stage in self.stages)
+
     @property
     def title(self) -> str:
         """Display name; marks upper bounds."""

@@ -41,8 +41,8 @@ class NonFiniteError(Exception):
 class Evaluate(Protocol):
     """Scores models and corrections; the only part of a run that sees the true labels."""
 
-    def model(self, params: Params) -> Mapping[str, float]:
-        """Scores of a global model."""
+    def model(self, params: Params, after: FederatedState) -> Mapping[str, float]:
+        """Scores of a global model; ``after`` is the state after whose round it is evaluated."""
         ...
 
     def cohort(self, seen: Mapping[int, Observation]) -> Mapping[str, float]:
@@ -357,7 +357,7 @@ class _Server:
         method, count = self.run.method, len(self.clients)
         every = self.run.settings.eval_every or method.stages[-1].sampler.size(count)
         due = state.counters.participations // every > before.counters.participations // every
-        return self.run.evaluator.model(shown(method, state, count)) if due or last_of_stage else None
+        return self.run.evaluator.model(shown(method, state, count), state) if due or last_of_stage else None
 
     # ---------------------------------------------------------------------------------------------------- exchanges
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import threadpoolctl
 import torch
+from lightning.fabric import Fabric
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose, given, identity
@@ -20,12 +21,16 @@ from flnl.core.credentials import redacted_in
 from flnl.core.errors import UserError
 from flnl.core.execution import described
 from flnl.core.method import Method, assemble
+from flnl.core.payload import Params
 from flnl.core.state import FederatedState
+from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.engine import loop
 from flnl.engine.executors import auto
 from flnl.engine.network import Network, fabric_for, initial_params
+from flnl.evaluation import probabilities
 from flnl.evaluation.evaluator import Evaluator
+from flnl.evaluation.recording import MOST_VALUES, Recorder
 from flnl.models.outputs import networks
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder, next_in_order, open_folder
@@ -102,14 +107,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     fabric = fabric_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     data = federation.dataset
-    make = compose.build(cfg.model)
-    module, params = initial_params(
-        lambda: networks(lambda: make(data.train.shape, data.num_classes), method.networks), cfg.seed
-    )
-    network = Network(module, data.transform, data.num_classes, fabric, cfg.memory_format)
-    params = {
-        name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
-    }
+    network, params = initial_network(cfg, method, data, fabric)
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.aid)  # fail now, not after some rounds, if aid is unavailable
     resumed = None
@@ -118,6 +116,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         last = recorded if isinstance(recorded, int) else 0
         resumed = checkpoint.newest(folder.path / "checkpoints", network.device, last)
     first_executor = (resumed.executor if resumed is not None else {}) or (folder.earlier or {}).get("executor")
+    evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
     state, seconds = loop.initial_state(params), 0.0
     lines: Mapping[str, Any] = {}
     if resumed is not None:
@@ -173,6 +172,19 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params, lines)
 
 
+def initial_network(cfg: DictConfig, method: Method, data: Dataset, fabric: Fabric) -> tuple[Network, Params]:
+    """A run's network and its parameters before the first round, on the device and in the precision of ``fabric``."""
+    make = compose.build(cfg.model)
+    module, params = initial_params(
+        lambda: networks(lambda: make(data.train.shape, data.num_classes), method.networks), cfg.seed
+    )
+    network = Network(module, data.transform, data.num_classes, fabric, cfg.memory_format)
+    placed = {
+        name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
+    }
+    return network, placed
+
+
 def _restored(
     resumed: checkpoint.Checkpoint, federation: Federation, network: Network, folder: RunFolder
 ) -> FederatedState:
@@ -199,6 +211,36 @@ def _restored(
         )
     params = {name: p.to(network.device) for name, p in resumed.state.server.params.items()}
     return replace(resumed.state, server=replace(resumed.state.server, params=params))
+
+
+def _recorder(
+    cfg: DictConfig, method: Method, federation: Federation, network: Network, resumed: checkpoint.Checkpoint | None
+) -> Recorder | None:
+    """What records class probabilities for a label audit, from the checkpoint's sums; None to record none.
+
+    Raises:
+        UserError: if the run was begun with another ``audit.window``, or must record and has begun without it.
+    """
+    wanted, share = cfg.audit.record, cfg.audit.window
+    if wanted == "auto":
+        wanted = cfg.products and len(federation.held) * federation.num_classes <= MOST_VALUES
+    if not wanted:
+        return None
+    earlier = None if resumed is None else resumed.recorded
+    if earlier is None and resumed is not None:
+        if cfg.audit.record is True:
+            raise UserError(
+                "audit.record=true: this run was begun without recording class probabilities, and those of its first "
+                f"{resumed.state.round} rounds are lost: leave audit.record out, or start a new run"
+            )
+        progress.opening([f"note: no {probabilities.NAME}: class probabilities were not recorded from the start"])
+        return None
+    if earlier is not None and earlier.share != share:
+        raise UserError(
+            f"audit.window={share:g}: this run was begun with audit.window={earlier.share:g}; resume with that"
+        )
+    planned = method.participations(len(federation.with_data))
+    return Recorder(federation.dataset, federation.held, federation.tested, network, share, planned, earlier)
 
 
 def _print_differences(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:

@@ -26,9 +26,10 @@ from flnl.data.federation.build import Federation
 from flnl.engine import loop, model_file
 from flnl.engine.loop import NonFiniteError
 from flnl.engine.model_file import ModelFile
-from flnl.evaluation import label_table, metrics
+from flnl.evaluation import label_table, metrics, probabilities
 from flnl.evaluation.evaluator import FIRST_CLIENTS, Evaluator
 from flnl.evaluation.label_table import LabelTable
+from flnl.evaluation.probabilities import Probabilities
 from flnl.run import checkpoint, mirror
 from flnl.run.folder import RunFolder
 from flnl.run.record import Record
@@ -173,7 +174,8 @@ class Session:
         about = self._record.about
         self._record.sync()
         known = about["key"], about["federation"], self.seconds, about["executor"], self._record.checksums
-        saved = checkpoint.Checkpoint(state, *known)
+        recorder = self.evaluator.recorder
+        saved = checkpoint.Checkpoint(state, *known, None if recorder is None else recorder.sums)
         checkpoint.save(self.folder.path / "checkpoints", saved, self.cfg.checkpoint.keep)
         self._saved, self._saved_round = time.monotonic(), state.round
 
@@ -206,7 +208,7 @@ class Session:
         An interrupted run writes only its result, to exit quickly.
         """
         hurry = status == "interrupted"
-        if self.cfg.products and not hurry:
+        if not hurry:
             self._products()
         tables = {"clients": self.evaluator.clients(self.state), "selection": [] if hurry else self._selection()}
         record = self._record.result(status, **self._grown(), **{name: rows for name, rows in tables.items() if rows})
@@ -226,15 +228,25 @@ class Session:
         return rows
 
     def _products(self) -> None:
-        """Write ``model.pt`` and ``labels.csv``; other errors than a full disk are only logged.
+        """Write ``model.pt``, ``labels.csv`` and ``probabilities.npz``; other errors than a full disk are only logged.
+
+        Recorded probabilities of an earlier process are deleted if this one does not record any.
 
         Raises:
             DiskFullError: if there is no space for them; the run can be resumed and finished later.
         """
-        products: dict[str, Callable[[], ModelFile | LabelTable]] = {
-            model_file.NAME: self._model_file,
-            label_table.NAME: lambda: self.evaluator.table(self.shown),
-        }
+        products: dict[str, Callable[[], ModelFile | LabelTable | Probabilities]] = {}
+        if self.cfg.products:
+            products |= {
+                model_file.NAME: self._model_file,
+                label_table.NAME: lambda: self.evaluator.table(self.shown),
+            }
+        recorder = self.evaluator.recorder
+        if recorder is not None and recorder.sums.rounds:
+            products[probabilities.NAME] = lambda: self.evaluator.probabilities(self.shown, self._record.about["key"])
+        else:
+            with forgiven(log, f"{self.folder.path / probabilities.NAME} of an earlier process could not be deleted"):
+                (self.folder.path / probabilities.NAME).unlink(missing_ok=True)
         for name, make in products.items():
             with forgiven(log, f"{self.folder.path / name} could not be written"):
                 make().save(self.folder.path / name)
