@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -590,6 +591,31 @@ def test_a_class_may_be_absent_from_a_fold(tmp_path: Path, monkeypatch: pytest.M
     assert np.isfinite(found.samples.suspicion_score).all()
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "part"),
+    [
+        (("method", "sampler", "_target_"), "os.system", "os.system"),
+        (("method", "local", "cross_entropy", "_target_"), "flnl.parts.samplers.uniform.Uniform", "Uniform"),
+        (("method", "sampler", "fraction"), "${oc.env:HOME}", "interpolations are for the command line"),
+        (("train", "lr"), "${oc.env:HOME}", "train.lr"),
+        (("threads",), 10**6, "threads"),
+        (("method",), "fedavg", "method is no mapping"),
+    ],
+)
+def test_a_record_has_no_other_code_run_in_a_fold(place: tuple[str, ...], value: Any, part: str, fedavg: Ran) -> None:
+    opened = AuditedRun.open(fedavg.folder)
+    config = json.loads(json.dumps(opened.config))
+    *above, last = place
+    node = config
+    for key in above:
+        node = node[key]
+    node[last] = value
+    with pytest.raises(UserError, match=re.escape(part)):
+        folds.out_of_fold(
+            replace(opened, folder=Path("nowhere"), record={**opened.record, "config": config}), 2, "samples", print
+        )
+
+
 # ------------------------------------------------------------------------------------------------------ label privacy
 
 
@@ -623,19 +649,22 @@ def test_labels_are_drawn_once_for_each_client(
 # ------------------------------------------------------------------------------------------------------------ stopped
 
 
-def test_an_error_while_writing_leaves_the_old_folder(
-    fedavg: Ran, said: Commands, copied: Changed, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_writing_leaves_the_old_folder(
+    number: signal.Signals, code: int, fedavg: Ran, said: Commands, copied: Changed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = copied(fedavg)
     said(program, folder, *PLAIN)
     before = {file.name: file.read_bytes() for file in (folder / "audit").iterdir()}
 
     def stopped(*_: Any) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
+    handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(writing, "write_json", stopped)
     answer = said(program, folder, *PLAIN, "--force", "--score", "self_confidence")
-    assert answer.code == 130
+    assert answer.code == code
+    assert signal.getsignal(signal.SIGTERM) == handler
     assert {file.name: file.read_bytes() for file in (folder / "audit").iterdir()} == before
     assert [file.name for file in folder.glob(".audit*")] == []
 

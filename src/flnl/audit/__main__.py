@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import get_args
@@ -114,21 +115,31 @@ def command(arguments: Sequence[str]) -> None:
         Interrupted: after SIGTERM.
     """
     run, options, quiet = options_of(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
     from flnl.audit.performing import perform
     from flnl.audit.printed import show
 
-    if quiet:
-        perform(run, options)
-    else:
+    with _interruptible():
+        if quiet:
+            perform(run, options)
+            return
         examined, written = perform(run, options, lambda line: print_line(line, to=sys.stderr))
-        for note in examined.audit.notes:
-            print_line(f"note: {note}", to=sys.stderr)
-        show(examined.audit, written)
+    for note in examined.audit.notes:
+        print_line(f"note: {note}", to=sys.stderr)
+    show(examined.audit, written)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise Interrupted(number)
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Within this, SIGTERM raises ``Interrupted``, so that nothing half written stays."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _count:  # noqa: N801 (a type of argparse)

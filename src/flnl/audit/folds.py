@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from flnl.audit.audited_run import AuditedRun
 from flnl.config import compose
-from flnl.config.check import check_config, check_machine
+from flnl.config.check import check_config, check_machine, faults_of
 from flnl.config.registry import option_of, restored, restored_method
 from flnl.config.schema import Training
 from flnl.core.errors import UserError
@@ -171,9 +171,10 @@ def _configuration(run: AuditedRun) -> DictConfig:
         name: restored(name, config.get(name), source, places) for name in ("dataset", "partition", "noise", "model")
     }
     parts["method"] = restored_method(config.get("method"), source, places)
-    cfg = OmegaConf.create(
-        {**compose.resolved(compose.load()), **{k: config[k] for k in OF_RUN if k in config}, **parts}
-    )
+    values = {key: config[key] for key in OF_RUN if key in config}
+    if faults := faults_of(values):
+        raise UserError(f"{source}: {faults}")
+    cfg = OmegaConf.create({**compose.resolved(compose.load()), **values, **parts})
     check_config(cfg)
     check_machine(cfg)
     return cfg
