@@ -2,6 +2,7 @@
 
 import base64
 import re
+import time
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
@@ -230,6 +231,17 @@ def test_a_page_that_grows_too_large_is_refused_unless_forced(tmp_path: Path, mo
     with pytest.raises(UserError, match=r"--top \(they are 40 now\) .* --thumbnails, or add --force"):
         write_page(tmp_path / "a", audit(40, per_page=10), None)
     assert write_page(tmp_path / "b", audit(40, per_page=10, force=True), None) > 2000
+
+
+@pytest.mark.slow
+def test_a_page_of_a_million_samples_is_small_and_soon_written(tmp_path: Path) -> None:
+    """What a browser reads before the first suspects are shown does not grow with the samples."""
+    given = audit(10**6, clients=1000, issues=2 * 10**5, classes=[f"class {k}" for k in range(10)])
+    begun = time.process_time()
+    write_page(tmp_path, given, None)
+    assert time.process_time() - begun < 20
+    assert (tmp_path / "index.html").stat().st_size < 2 * 10**6
+    assert len(list((tmp_path / "pages").iterdir())) == 20
 
 
 # -------------------------------------------------------------------------------------------------------- thumbnails

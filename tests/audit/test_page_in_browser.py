@@ -37,11 +37,15 @@ def shown(browser: Any, tmp_path: Path) -> Iterator[Open]:
     faults: list[str] = []
     asked: list[str] = []
 
+    def refuse(dialog: Any) -> None:
+        faults.append(dialog.message)
+        dialog.dismiss()
+
     def opened(folder: Path) -> Any:
         page = context.new_page()
         page.on("console", lambda message: faults.append(message.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+        page.on("dialog", refuse)
         page.on("request", lambda request: asked.append(request.url))
         page.goto((folder / "index.html").as_uri())
         page.wait_for_selector(".card, .end:not(:empty)")

@@ -90,7 +90,7 @@ def decode(encoded: bytes, size: tuple[int, int], channels: int) -> NDArray[np.u
         Exception: of any other kind, if Pillow cannot decode the file.
     """
     pillow, (h, w) = _pillow(), size
-    image = _decoded(encoded)
+    image = _decoded(encoded, MOST_PIXELS)
     mode = "RGB" if channels == 3 else "L"
     if image.mode != mode:
         image = image.convert(mode)
@@ -99,7 +99,7 @@ def decode(encoded: bytes, size: tuple[int, int], channels: int) -> NDArray[np.u
     return np.asarray(image).reshape(h, w, channels).transpose(2, 0, 1)
 
 
-def small_copy(path: Path, longest: int, most_pixels: int = MOST_PIXELS) -> Image:
+def small_copy(path: Path, longest: int, most_pixels: int) -> Image:
     """Read an image file as ``decode`` does, in its proportions and with no side longer than ``longest`` pixels.
 
     The result is grey ("L") if the file is, and otherwise in colour ("RGB").
@@ -115,7 +115,7 @@ def small_copy(path: Path, longest: int, most_pixels: int = MOST_PIXELS) -> Imag
     return image
 
 
-def _decoded(encoded: bytes, most_pixels: int = MOST_PIXELS, draft: tuple[int, int] | None = None) -> Image:
+def _decoded(encoded: bytes, most_pixels: int, draft: tuple[int, int] | None = None) -> Image:
     """The image in a file, upright, opaque and with 8 bits a channel.
 
     Args:
