@@ -23,6 +23,7 @@ from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network, fabric_for
+from flnl.engine.stacked.graph import Recorder
 from flnl.models.resnet import ResNet
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
@@ -249,6 +250,36 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_is(gpu: str, caplog: pytest.L
     many = results(Stacked(net, 5, 1.0, True), work, tasks(net))
     assert "without a CUDA graph" in caplog.text
     close(many, results(Stacked(net, 5, 1.0, False), work, tasks(net)), 0.0)
+
+
+def test_a_recording_follows_others_that_are_gone_or_failed(gpu: str) -> None:
+    """Torch ends a memory pool with its last graph; after a failure it leaves the side stream current."""
+    library, device = torch.get_device_module(gpu), torch.device(gpu, 0)
+    numbers, record = torch.arange(4.0, device=device), Recorder(device)
+    before = library.current_stream()
+
+    def doubled() -> Tensor:
+        return numbers * 2
+
+    def reads() -> Tensor:
+        return numbers * numbers.sum().item()
+
+    graphs = [record()]
+    graphs[0].warm(doubled)
+    first = graphs[0].capture(doubled)  # keeps memory of the pool in use when the graph is gone
+    graphs.clear()
+    for step in (doubled, reads, doubled):
+        graphs.append(record())
+        graphs[-1].warm(step)
+        if step is reads:
+            with pytest.raises(RuntimeError, match="captur"):
+                graphs[-1].capture(step)
+        else:
+            last = graphs[-1].capture(step)
+            graphs[-1].replay()
+            assert last.tolist() == [0.0, 2.0, 4.0, 6.0]
+        assert library.current_stream() == before
+    assert first.shape == (4,)
 
 
 # -------------------------------------------------------------------------------------------------------- executors
