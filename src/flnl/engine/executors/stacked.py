@@ -99,6 +99,11 @@ class Stacked(Executor):
         wanted = self.graphs is not False and can_record(self.network.device)
         return Graphs(Recorder(self.network.device) if wanted else None, self._log_eager)
 
+    @property
+    def refusals(self) -> Sequence[str]:
+        """Why some steps could not be recorded as CUDA graphs; short runs of steps do not count."""
+        return tuple(self._graphs.refusals)
+
     def _results(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> Iterator[T]:
         """The result of each task, in order; computed a stack at a time, or lazily one by one."""
         asked: Any = job

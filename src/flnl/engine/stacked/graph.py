@@ -308,6 +308,7 @@ class Graphs:
         self._capture, self._say = capture, say
         self._graphs: dict[tuple[int, int], Graph] = {}  # in order of last use
         self._refused: dict[tuple[int, int], tuple[Constants, str]] = {}
+        self.refusals: list[str] = []  # why steps could not be recorded, each reason once
         self._used: set[tuple[int, int]] = set()
 
     def __bool__(self) -> bool:
@@ -340,6 +341,8 @@ class Graphs:
         if graph.refusal is not None:
             del self._graphs[key]
             self._refused[key] = graph.constants, graph.refusal
+            if graph.refusal not in self.refusals:
+                self.refusals.append(graph.refusal)
             self._say(graph.refusal)
 
     def _graph(self, key: tuple[int, int], stepper: Stepper, view: View, steps: int) -> Graph | None:
