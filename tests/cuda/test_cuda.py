@@ -326,7 +326,12 @@ def test_workers_fit_the_memory_of_the_gpu(gpu: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("total", "limit"), [(80, 16.0), (8, 6.0)])
 def test_a_stack_takes_no_more_than_three_quarters_of_the_gpu(
-    total: int, limit: float, tmp_path: Path, gpu: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    total: int,
+    limit: float,
+    tmp_path: Path,
+    gpu: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The run says so, unless the limit is set."""
     library = torch.get_device_module(gpu)
