@@ -161,6 +161,8 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder:
     else:
         name, reason = choose(work)
         executor = compose.build(plain[name])(network)
+    if isinstance(executor, Stacked) and executor.limitation:
+        reason += f"; {executor.limitation}"
     return executor, f"executor: {shown(described(executor))}: {reason}"
 
 
