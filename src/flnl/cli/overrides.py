@@ -20,7 +20,7 @@ from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.schema import Root
 from flnl.config.short_keys import without_declarations
-from flnl.config.stage_training import may_be_added
+from flnl.config.stage_training import may_be_added, may_stand_in
 from flnl.core.errors import UserError
 
 FLAGS = {
@@ -84,7 +84,7 @@ def _check_choice(override: Override, group: str) -> None:
         raise UserError(f"{override.input_line}: {group} takes one of {', '.join(options(group))}{none}")
     if again := [one for one in value if value.count(one) > 1] if isinstance(value, list) else []:
         raise UserError(f"{override.input_line}: {group} takes each choice once, and {again[0]} is repeated")
-    if (override.is_add() or override.is_force_add()) and "@" not in override.key_or_group:
+    if (override.is_add() or override.is_force_add()) and not may_stand_in(override.package or "", group):
         raise UserError(f"{override.input_line}: {group} is part of every run; write {group}=..., without +")
     if group == "method" and "/" in str(value):
         raise UserError(not_an_option(group, str(value), options(group)))

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from flnl.config import schema
+from flnl.config import compose, schema
 from flnl.config.registry import named, stored_name
 from flnl.config.schema import Training
 from flnl.core.credentials import redacted
@@ -115,7 +115,7 @@ class Session:
     def federated(self) -> loop.Federated:
         """The loop's input, besides the state."""
         cfg = self.cfg
-        training = Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
+        training = Training(**compose.build(cfg.train))
         settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial)
         return loop.Federated(self.method, self.federation, self.executor, self.evaluator, settings)
 
