@@ -28,7 +28,7 @@ FLAGS = {
     *("--shell-completion", "--config-path", "--config-name", "--config-dir"),
 }
 
-TAKES_SEVERAL = ("method/local", "method/exchange")
+TAKES_SEVERAL = ("method/local", "method/exchange", "logger")
 
 
 def check_arguments(arguments: Sequence[str]) -> None:

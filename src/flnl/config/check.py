@@ -20,7 +20,7 @@ from annotated_types import MinLen
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from flnl.config.compose import options, resolved
+from flnl.config.compose import build, options, resolved
 from flnl.config.folders import CONF
 from flnl.config.given import takers
 from flnl.config.schema import GROUPS, METHOD, Root, Training
@@ -29,6 +29,7 @@ from flnl.config.written import source, texts
 from flnl.core.errors import UserError, shortened
 from flnl.core.optimizer import SGD
 from flnl.core.ranges import Count
+from flnl.core.run_logger import Logger
 
 Fault = tuple[str, str]
 """A key, and what is wrong with it."""
@@ -48,12 +49,25 @@ def check_config(cfg: DictConfig) -> None:
         noise = OmegaConf.to_container(cfg.noise, resolve=True)
         _refuse(cfg, list(_part("noise", noise, _slots().groups["noise"])))
     plain = resolved(cfg)
-    faults = list(_faults("", {k: v for k, v in plain.items() if k not in GROUPS}, Root))
+    faults = list(_faults("", {k: v for k, v in plain.items() if k not in (*GROUPS, LOGGER)}, Root))
+    faults += _loggers(plain[LOGGER])
     for group, slot in _slots().groups.items():
         faults += _part(group, plain[group], slot)
     faults += _method(plain["method"])
     _refuse(cfg, faults)
     _refuse(cfg, list(_contradictions(plain)))
+
+
+LOGGER = "logger"
+
+
+def _loggers(node: Any) -> Iterator[Fault]:
+    """What is wrong with the loggers, each of which has a name."""
+    if not isinstance(node, Mapping):
+        yield LOGGER, f"={_value(node)}: choose some with {LOGGER}=[{','.join(options(LOGGER))}]"
+        return
+    for name, part in node.items():
+        yield from _part(f"{LOGGER}.{name}", part, Slot((Logger,), choices=LOGGER))
 
 
 def _refuse(cfg: DictConfig, faults: Sequence[Fault]) -> None:
@@ -114,6 +128,8 @@ def check_machine(cfg: DictConfig) -> None:
     cores = os.cpu_count() or 1
     if cfg.threads > cores:
         raise UserError(f"threads={cfg.threads}: this machine has {cores} core{'' if cores == 1 else 's'}")
+    for logger in build(cfg[LOGGER]).values():
+        logger.check()
 
 
 # ----------------------------------------------------------------------------------------------------------- slots

@@ -135,12 +135,13 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Wandb:
-    """``wandb``: the mirror of the metrics."""
+    """``wandb``: the settings of ``logger=wandb``."""
 
     mode: Literal["auto", "online", "offline", "disabled"]
     project: Annotated[str, MinLen(1)]
     group: str | None
     tags: list[str]
+    artifacts: bool = False
 
 
 @dataclass(frozen=True)
