@@ -5,4 +5,5 @@ from flnl.api.results import load_run as load_run
 from flnl.api.runs import run as run
 from flnl.core.errors import UserError as UserError
 
+__all__: list[str]
 __version__: str

@@ -160,6 +160,12 @@ def test_wrong_values_are_refused_by_their_key(words: tuple[str, ...]) -> None:
         check_config(cfg)
 
 
+def test_a_key_that_is_taken_out_has_its_neutral_value() -> None:
+    for word in ("~train.optimizer", "~train.cosine", "~train.min_lr", "~train.milestones"):
+        assert training(word) == training()
+    assert key("~train.optimizer") == key()
+
+
 def test_unknown_options_and_keys_name_what_there_is() -> None:
     assert "train.clip" in no_such_key("train.clp")
     for word in ("train/optimizer=[adam,sgd]", "train/optimizer=null"):

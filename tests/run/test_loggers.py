@@ -1,6 +1,7 @@
 """Loggers: which are open, what they are given, that none fails a run; and ``metrics.csv``, which every run has."""
 
 import csv
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -208,7 +209,8 @@ def test_what_is_no_logger_is_refused(word: str, reason: str) -> None:
 
 
 def test_a_missing_package_is_named_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
+    whole = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "tensorboard" else whole(name))
     check_machine(compose.load(["logger=csv"]))
     with pytest.raises(UserError, match=r"pip install 'flnl\[tensorboard\]'"):
         check_machine(compose.load(["logger=[csv,tensorboard]"]))

@@ -72,9 +72,7 @@ class InputTransform:
 class TrainedModel(nn.Module):
     """The network of a run, in evaluation mode on the CPU.
 
-    >>> model = load_model("outputs/my_run")  # doctest: +SKIP
-    >>> model.classes[int(model(model.transform("cat.png")[None]).argmax())]  # doctest: +SKIP
-    'cat'
+    The class of an image is ``model.classes[int(model(model.transform("cat.png")[None]).argmax())]``.
     """
 
     def __init__(self, network: nn.Module, classes: Sequence[str], transform: InputTransform) -> None:

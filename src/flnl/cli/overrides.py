@@ -47,10 +47,12 @@ def check_arguments(arguments: Sequence[str]) -> None:
         key = override.key_or_group
         if not key:
             raise UserError(f"{override.input_line!r} names no key: write key=value, as in noise.rho=0.6")
-        if (CONF / key.split("@")[0]).is_dir():
-            _check_choice(override, key.split("@")[0])
-        elif override.is_delete() and key in Root.__annotations__:
+        if override.is_delete() and key in Root.__annotations__:
             raise UserError(f"{override.input_line}: every run has {key}; write {key}=... to change it")
+        if key in Root.__annotations__ and (CONF / key).is_dir():
+            _check_section(override, key)
+        elif (CONF / key.split("@")[0]).is_dir():
+            _check_choice(override, key.split("@")[0])
     _check_additions(overrides)
 
 
@@ -73,6 +75,13 @@ def _check_options(arguments: Sequence[str]) -> None:
             raise UserError(f"--{name} says how to show the configuration: add --cfg job")
     if chosen.shell_completion and not any(re.match("(un)?install=|query=", argument) for argument in arguments):
         raise UserError("--shell-completion takes install=bash, uninstall=bash or query=bash, or another shell's name")
+
+
+def _check_section(override: Override, key: str) -> None:
+    """Refuse a value in the place of a section, which Hydra takes for a choice if groups are below its name."""
+    if not isinstance(override.value(), dict):
+        groups = ", ".join(f"{key}/{folder.name}=..." for folder in sorted((CONF / key).iterdir()))
+        raise UserError(f"{override.input_line}: {key} is a section; set its keys, as in {key}.lr=0.1, or {groups}")
 
 
 def _check_choice(override: Override, group: str) -> None:

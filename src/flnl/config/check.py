@@ -355,11 +355,11 @@ def _contradictions(plain: Mapping[str, Any]) -> Iterator[Fault]:
     }
     for where, own in sections.items():
         here = {**run, **own}
-        optimizer = located(here["optimizer"]["_target_"])
+        optimizer = located(here["optimizer"]["_target_"]) if "optimizer" in here else SGD
         if here["momentum"] and optimizer is not None and not issubclass(optimizer, SGD):
             key = f"{where}.momentum" if "momentum" in own else f"{where}.optimizer"
             yield key, f": {optimizer.__name__} has no momentum of SGD's (it is {here['momentum']:g}); set it to 0"
-        if here["cosine"] and here["min_lr"] > here["lr"]:
+        if here.get("cosine") and here.get("min_lr", 0.0) > here["lr"]:
             key = next((f"{where}.{name}" for name in ("min_lr", "lr") if name in own), f"{where}.cosine")
             yield key, f"={here[key.rpartition('.')[2]]:g}: the cosine ends at min_lr, which is above lr={here['lr']:g}"
 
