@@ -89,7 +89,7 @@ def _check_choice(override: Override, group: str) -> None:
     value = override.value()
     listed = isinstance(value, list) and group not in TAKES_SEVERAL
     if override.is_delete() or listed or value is None:
-        none = "; leave it out for none" if group in ("experiment", "debug") else ""
+        none = "; leave it out for none" if group in ("experiment", "debug", "local") else ""
         raise UserError(f"{override.input_line}: {group} takes one of {', '.join(options(group))}{none}")
     if again := [one for one in value if value.count(one) > 1] if isinstance(value, list) else []:
         raise UserError(f"{override.input_line}: {group} takes each choice once, and {again[0]} is repeated")

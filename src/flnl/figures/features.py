@@ -20,7 +20,7 @@ from flnl.config.check import faults_of
 from flnl.config.registry import restored
 from flnl.core.errors import UserError
 from flnl.core.step import FEATURES
-from flnl.figure_style import EIGHT, title
+from flnl.figure_style import EIGHT, MARKERS, title
 from flnl.figures.record import RunRecord
 from flnl.storage.records import RESULT
 
@@ -142,16 +142,25 @@ def _shown(heading: str, panels: list[tuple[str, Array, NDArray[np.int64]]], mod
     title(figure, f"{heading} (t-SNE)")
     colors = _colors(len(model.classes))
     for axes, (name, places, labels) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        axes.scatter(*places.T, s=7, lw=0, c=[colors[k] for k in labels])
+        for k in np.unique(labels):
+            axes.scatter(*places[labels == k].T, s=11, lw=0, color=colors[k], marker=_marker(k))
         axes.set_title(f"{name} ({len(places)})", size=9)
         axes.set(xticks=[], yticks=[])
         for side in axes.spines.values():
             side.set_linewidth(0.5)
     if len(model.classes) <= NAMED:
         axes = figure.axes[0]
-        dots = [axes.plot([], [], "o", ms=4, color=colors[k])[0] for k in range(len(model.classes))]
+        dots = [
+            axes.plot([], [], ls="", marker=_marker(k), ms=5, mew=0, color=colors[k])[0]
+            for k in range(len(model.classes))
+        ]
         figure.legend(dots, model.classes, loc="outside lower center", ncols=10, fontsize=8, frameon=False)
     return figure
+
+
+def _marker(label: int) -> str:
+    """The marker of a class: with more than eight classes, also a letter or a digit."""
+    return [*MARKERS, *(f"${letter}$" for letter in "abcdefghkmnp")][label % (len(MARKERS) + 12)]
 
 
 def _colors(count: int) -> list[Any]:

@@ -132,6 +132,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         "config": redacted_in(claimed.plain),
         "overrides": redacted_in(list(overrides)),
         "stages": [stage.describe() for stage in method.stages],
+        "data": data.fingerprint,
         "federation": federation.fingerprint,
         "classes": list(data.classes),
         "threads": torch.get_num_threads(),

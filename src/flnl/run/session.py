@@ -124,6 +124,11 @@ class Session:
         return iter(()) if self.enough else loop.rounds(self.federated(), self.state)
 
     @property
+    def epochs(self) -> list[float]:
+        """Planned local epochs of every round."""
+        return self.method.epochs(len(self.federation.with_data), self.cfg.train.epochs)
+
+    @property
     def over(self) -> bool:
         """Whether all rounds of the method are done."""
         return self.state.round >= self.rounds

@@ -80,7 +80,7 @@ def train(
     with run, Interruption() if stop is None else nullcontext(stop) as stop:
         opened(run)
         try:
-            with progress.Bar(run.rounds, run.state.round) as bar:
+            with progress.Bar(run.epochs, run.state.round) as bar:
                 for result in run.results():
                     run.log(result)
                     bar.round(result)
