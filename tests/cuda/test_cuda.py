@@ -14,6 +14,7 @@ from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Samples
+from flnl.core.optimizer import SGD, Adam, AdamW, Optimizer
 from flnl.core.parts import LossTerm
 from flnl.core.payload import all_finite
 from flnl.core.step import Step
@@ -208,7 +209,13 @@ def test_an_epoch_waits_for_nothing(stack: int, gpu: str) -> None:
 @pytest.mark.parametrize("precision", [32, "bf16"])
 @pytest.mark.parametrize("sizes", [(40,) * 5, SIZES, (40,)], ids=["equal", "unequal", "one"])
 @pytest.mark.parametrize(
-    "parts", [{}, {"batch": Mixup(1.0, True, None)}, {"terms": {**TERMS, "near": Proximal(0.1, "squared_half")}}]
+    "parts",
+    [
+        {},
+        {"batch": Mixup(1.0, True, None)},
+        {"terms": {**TERMS, "near": Proximal(0.1, "squared_half")}},
+        {"training": replace(TRAINING, lr=0.01, momentum=0.0, clip=0.5, optimizer=AdamW(0.9, 0.99, 1e-8))},
+    ],
 )
 def test_graphs_give_the_bits_of_the_steps_that_they_record(
     precision: int | str, sizes: tuple[int, ...], parts: dict[str, Any], gpu: str, monkeypatch: pytest.MonkeyPatch
@@ -235,8 +242,11 @@ def test_graphs_give_the_bits_of_the_steps_that_they_record(
     assert replays[0] > 20
 
 
+@pytest.mark.parametrize("optimizer", [SGD(), Adam(0.9, 0.99, 1e-8)])
 @pytest.mark.parametrize("precision", [32, 64])
-def test_graphs_follow_a_learning_rate_that_changes(precision: int, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_follow_a_learning_rate_that_changes(
+    precision: int, optimizer: Optimizer, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In float32 one graph serves all rounds; in float64, whose kernel takes the rate as a number, each records."""
     kind, made = torch.get_device_module(gpu).CUDAGraph, [0]
     create = kind.__init__
@@ -252,7 +262,8 @@ def test_graphs_follow_a_learning_rate_that_changes(precision: int, gpu: str, mo
         net = network(gpu, precision)
         executor, own = Stacked(net, 5, 1.0, True), []
         for number, rate in enumerate((0.05, 0.02, 0.01)):
-            work = job(training=replace(TRAINING, lr=rate))
+            momentum = TRAINING.momentum if isinstance(optimizer, SGD) else 0.0
+            work = job(training=replace(TRAINING, lr=rate, momentum=momentum, optimizer=optimizer))
             own.append([r.params for r in results(executor, work, tasks(net, (40,) * 5, number))])
         runs.append(own)
     assert difference(runs[0], runs[1]) is None

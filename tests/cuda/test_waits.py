@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flnl.core.step import Phase, Step
+from flnl.core.step import Step
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local import sgd
@@ -39,8 +39,8 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         drawn.append(self)
         return result
 
-    def of_phase(self: Steps, phase: Phase, epoch: int) -> Iterator[Step]:
-        yield from steps(self, phase, epoch)
+    def of_phase(self: Steps, *place: Any) -> Iterator[Step]:
+        yield from steps(self, *place)
         library.set_sync_debug_mode("default")  # the rule may look at outputs before the next phase
 
     def ended() -> None:

@@ -33,6 +33,7 @@ NOT_OF_THE_KEY = (
     "products",
     "figures",
     "wandb",
+    "logger",
     "device",
     "executor",
     "threads",

@@ -122,7 +122,7 @@ def _network(setting: Setting, plain: dict[str, Any], device: str) -> Network:
 
 
 def _training(plain: dict[str, Any]) -> Training:
-    return replace(Training(**plain["train"]), lr=0.01, epochs=1)
+    return replace(Training(**compose.build(plain["train"])), lr=0.01, epochs=1)
 
 
 def _round(executor: Any, job: LocalTraining, network: Network, clients: int, samples: int) -> float:

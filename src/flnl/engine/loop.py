@@ -208,8 +208,14 @@ class _Server:
 
     def _training(self, state: FederatedState, stage: Stage) -> Training:
         """The settings of local training in this round."""
-        stage_round = state.round - sum(self._lengths[: stage.number - 1])
-        return self.run.settings.training.at(state.round, stage.train, stage_round)
+        lengths = self._lengths
+        return self.run.settings.training.at(
+            state.round,
+            stage.train,
+            state.round - sum(lengths[: stage.number - 1]),
+            rounds=sum(lengths),
+            stage_rounds=lengths[stage.number - 1],
+        )
 
     def _sample(self, state: FederatedState, stage: Stage, stage_round: int) -> tuple[FederatedState, list[int]]:
         """Sample the cohort; count the traffic of the sampler's own queries."""

@@ -87,8 +87,7 @@ def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None
 
 def _training(cfg: DictConfig, stage: Stage) -> schema.Training:
     """The settings of local training in a stage's first round."""
-    training = schema.Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
-    return training.at(0, stage.train)
+    return schema.Training(**compose.build(cfg.train)).at(0, stage.train)
 
 
 def _beside_others() -> bool:

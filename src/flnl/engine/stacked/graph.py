@@ -181,7 +181,7 @@ class Graph:
         self._asked: set[str] = set()
         self._capture, self._steps, self._recorded = capture, 0, False
         self._rate = None if stepper.rate is None else stepper.rate.clone()
-        kept, momenta = _clone(view.kept), _clone(view.momenta)
+        kept, momenta = _clone(view.kept), {name: _clone(stored) for name, stored in view.momenta.items()}
         self._view = View.of(stepper.many, stepper.job.training, view.members, kept, momenta, self._rate)
         given = Given.of(stepper.objective, view.members)
         self._given = None if given is None else given.copied()
