@@ -19,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help env run reproduce-tables card test test-all test-gpu bench bench-peers check format wheel lock clean
+.PHONY: help env run reproduce-tables card test test-all test-gpu docs bench bench-peers check format wheel lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ test-all: $(STAMP) ## every test, in under an hour
 test-gpu: $(STAMP) ## the tests for a GPU alone, on the simulated one if there is none
 	@$(GPU_TESTS)
 
+docs: $(STAMP) ## build the site of the documents and the reference into docs/_build; a dead link or a page without a place fails
+	@$(RUN) -m sphinx -b html -W --keep-going -q -c docs . docs/_build && echo docs/_build/README.html
+
 bench: $(STAMP) ## how fast a round is: make bench ARGS="--workloads mlp --ways hand,sequential", or --quick
 	@$(RUN) -m bench $(ARGS)
 
@@ -73,7 +76,7 @@ lock: $(UV) ## resolve requirements.lock anew from pyproject.toml
 		--quiet bench/peers/requirements.in -o bench/peers/requirements.txt
 
 clean: ## remove the environment and the caches; outputs stay
-	rm -rf $(VENV) $(UV_VENV) $(PEERS) dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(UV_VENV) $(PEERS) dist docs/_build .mypy_cache .ruff_cache .pytest_cache
 
 $(UV_VENV)/bin/uv:
 	@$(PYTHON) -m venv $(UV_VENV)

@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("evaluation", "figures", "methods"),
     ("compare", "run"),
     ("sweep",),
-    ("list", "main", "predict", "tables", "tune"),
+    ("api", "audit", "list", "main", "predict", "tables", "tune"),
     ("doctor",),
     (DOOR,),
 )

@@ -25,6 +25,7 @@ COMMANDS = {
     "tables": ("flnl.tables.__main__", "list|plan|run|render ...", "the papers' tables, our numbers beside theirs"),
     "tune": ("flnl.tune.__main__", "KEY=V1,V2 ... [--each KEY]", "choose hyperparameters on held-out seeds or samples"),
     "doctor": ("flnl.doctor.__main__", "", "check this machine and its GPU; time training"),
+    "audit": ("flnl.audit.__main__", "RUN_DIR ...", "rank a run's labels by how likely they are wrong"),
     "predict": ("flnl.predict", "RUN_DIR IMAGE_OR_FOLDER ...", "classify images with the model of a run"),
 }
 """Each command's module with its ``main``, its arguments, and what it does."""

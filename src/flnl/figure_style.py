@@ -6,6 +6,8 @@ INK, CLEAN, WRONG = "#222222", "#4c78a8", "#d1495b"
 GREEN, ORANGE, PURPLE, GREY = "#009e73", "#e69f00", "#8e6bb0", "#b9b9b9"
 EIGHT = ("#0072b2", "#d55e00", GREEN, "#cc79a7", ORANGE, "#56b4e9", INK, "#882255")
 """Colours of lines: Okabe and Ito's without yellow, and Tol's wine; distinct in all kinds of colour blindness."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+"""One for each of ``EIGHT``, so that lines and points can also be told apart without colour."""
 DASHES = ("-", "--", ":", "-.")
 """Dash patterns, used in turn for more than eight lines."""
 MANY = 60

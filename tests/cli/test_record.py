@@ -63,7 +63,7 @@ def test_the_result_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> Non
     assert record["status"] == "finished"
     assert record["config"] == json.loads(json.dumps(plain))
     assert record["key"] == identity.run_key(plain)
-    assert len(record["key"]) == len(record["federation"]) == 64
+    assert len(record["key"]) == len(record["data"]) == len(record["federation"]) == 64
     assert record["commit"] is None or len(record["commit"].removesuffix("+changes")) == 40
     assert {"python", "torch", "numpy", "lightning", "hydra-core", "scikit-learn"} <= set(record["versions"])
     assert (record["threads"], record["executor"], record["device"]) == (1, {"name": "sequential"}, "cpu")

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from flnl.core.state import RoundResult
+from flnl.run.progress import Bar
 from flnl.sweep.ledger import Job, Ledger
 from flnl.sweep.progress import rounds_done
 from flnl.sweep.supervisor import _patterns
@@ -67,7 +70,7 @@ def test_the_same_sweep_again_skips_what_is_finished_and_tries_the_rest(command:
     done = (first / "0" / "result.json").read_bytes()
     words = re.findall(r"to go on: flnl (.*)", said.err)
     assert words
-    assert words[0].endswith("resume=true")
+    assert words[0].endswith(f"hydra.sweep.dir={first.relative_to(tmp_path)}")
     again = command(*FAILING, "resume=true")
     second = next(s for s in sweeps(tmp_path) if s != first)
     assert again.code == 1
@@ -75,6 +78,36 @@ def test_the_same_sweep_again_skips_what_is_finished_and_tries_the_rest(command:
     assert (first / "0" / "result.json").read_bytes() == done
     assert not list(second.glob("*/result.json"))  # all went on where they were
     assert [job.folder for job in Ledger(second).jobs()] == [str(first.relative_to(tmp_path) / n) for n in "012"]
+
+
+def test_the_printed_command_goes_on_in_the_same_folder(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the second of three jobs: the folder holds all of the sweep afterwards."""
+    words = [*FEDAVG, "seed=1,2,3"]
+    begun: list[int] = []
+    whole = Bar.round
+
+    def interrupted(self: Bar, result: RoundResult) -> None:
+        begun.append(result.state.round)
+        if begun.count(1) == 2 and len(begun) == begun.index(1, 1) + 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        whole(self, result)
+
+    monkeypatch.setattr(Bar, "round", interrupted)
+    said = command(*words)
+    sweep = only_sweep(tmp_path)
+    assert (said.code, statuses(sweep)) == (130, ["finished", "interrupted", "waiting"])
+    assert [job.error for job in Ledger(sweep).jobs()] == [None, "SIGINT", None]
+    done = (sweep / "0" / "result.json").read_bytes()
+    (line,) = re.findall(r"to go on: flnl (.*)", said.err)
+    again = command(*shlex.split(line))
+    assert (again.code, sweeps(tmp_path)) == (0, [sweep])
+    assert statuses(sweep) == ["finished"] * 3
+    assert "going on after round" in again.err
+    assert (sweep / "0" / "result.json").read_bytes() == done
+    assert [record(sweep / n)["status"] for n in "012"] == ["finished"] * 3
+    assert not list(tmp_path.glob("outputs/*"))
 
 
 def test_a_finished_sweep_exits_0_and_suggests_nothing(command: Command, tmp_path: Path) -> None:
@@ -96,9 +129,14 @@ def test_a_finished_sweep_exits_0_and_suggests_nothing(command: Command, tmp_pat
         ("method=fedavg,fedavgg", "fedavgg does not exist; did you mean fedavg?"),
         ("seed=range(1,0)", "seed=range(1,0) gives no value, so the sweep has no jobs"),
         ("train.lr=0.1,abc", "job 1: train.lr=abc: must be a valid number"),
+        ("hydra.launcher.n_jobs=2", "hydra.launcher.n_jobs belongs to hydra/launcher=joblib, which is not chosen here"),
+        ("hydra/launcher=submitit_slurm", "hydra/launcher=submitit_slurm: there is no srun on this machine"),
     ],
 )
-def test_a_wrong_job_is_refused_before_the_first_begins(command: Command, tmp_path: Path, axis: str, said: str) -> None:
+def test_a_wrong_job_is_refused_before_the_first_begins(
+    command: Command, tmp_path: Path, axis: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flnl.sweep.supervisor.shutil.which", lambda name: None)
     found = command(*FEDAVG, axis)
     assert (found.code, found.err.count("\n")) == (2, 1), found.err
     assert said in found.err
@@ -276,6 +314,7 @@ def test_a_stop_reaches_jobs_in_parallel_which_save_and_go_on(command: Command, 
     sweep = only_sweep(tmp_path)
     assert (said.code, statuses(sweep)) == (130, ["interrupted", "interrupted", "waiting"]), said.err
     assert "Traceback" not in said.out + said.err
+    assert [job.error for job in Ledger(sweep).jobs()] == ["SIGINT", "SIGINT", None]
     reached = record(sweep / "0")["rounds"]
     assert reached > 0
     assert (sweep / "0" / "checkpoints" / f"round_{reached:08d}.pt").exists()

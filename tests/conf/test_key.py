@@ -48,6 +48,8 @@ EXCLUDED = (
     "executor=processes",
     "executor=ray",
     "eval.memorization=true",
+    "audit.record=false",
+    "audit.window=0.25",
 )
 SAME = (
     "seed=1",

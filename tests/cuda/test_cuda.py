@@ -1,5 +1,6 @@
 """What the CPU's tests cannot see, on a GPU or on the simulated one (``tests/simulated_gpu``)."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Samples
+from flnl.core.optimizer import SGD, Adam, AdamW, Optimizer
 from flnl.core.parts import LossTerm
+from flnl.core.payload import all_finite
 from flnl.core.step import Step
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
@@ -24,6 +27,7 @@ from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
+from flnl.engine.stacked.graph import Recorder
 from flnl.models.resnet import ResNet
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
@@ -147,6 +151,27 @@ def test_images_lie_on_the_device_as_bytes(gpu: str) -> None:
     assert memory() == before
 
 
+def test_memory_is_not_filled_before_it_is_written(gpu: str) -> None:
+    """Torch does so in deterministic mode, for code that reads it all the same."""
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]  # no stub
+    network(gpu)
+    assert not torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+
+
+def test_all_tensors_of_a_model_are_examined_in_one_wait(gpu: str) -> None:
+    library, model = torch.get_device_module(gpu), {str(k): torch.ones(3, device=gpu) for k in range(5)}
+    library.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            assert all_finite(model)
+            model["3"][1] = torch.inf
+            assert not all_finite(model)
+    finally:
+        library.set_sync_debug_mode("default")
+    assert sum("synchroniz" in str(warning.message) for warning in heard) == 2
+
+
 def test_evaluation_is_computed_on_the_device(gpu: str) -> None:
     net, devices = network(gpu), set[str]()
     net.module.register_forward_pre_hook(lambda _, given: devices.add(given[0].device.type))
@@ -185,7 +210,13 @@ def test_an_epoch_waits_for_nothing(stack: int, gpu: str) -> None:
 @pytest.mark.parametrize("precision", [32, "bf16"])
 @pytest.mark.parametrize("sizes", [(40,) * 5, SIZES, (40,)], ids=["equal", "unequal", "one"])
 @pytest.mark.parametrize(
-    "parts", [{}, {"batch": Mixup(1.0, True, None)}, {"terms": {**TERMS, "near": Proximal(0.1, "squared_half")}}]
+    "parts",
+    [
+        {},
+        {"batch": Mixup(1.0, True, None)},
+        {"terms": {**TERMS, "near": Proximal(0.1, "squared_half")}},
+        {"training": replace(TRAINING, lr=0.01, momentum=0.0, clip=0.5, optimizer=AdamW(0.9, 0.99, 1e-8))},
+    ],
 )
 def test_graphs_give_the_bits_of_the_steps_that_they_record(
     precision: int | str, sizes: tuple[int, ...], parts: dict[str, Any], gpu: str, monkeypatch: pytest.MonkeyPatch
@@ -212,8 +243,11 @@ def test_graphs_give_the_bits_of_the_steps_that_they_record(
     assert replays[0] > 20
 
 
+@pytest.mark.parametrize("optimizer", [SGD(), Adam(0.9, 0.99, 1e-8)])
 @pytest.mark.parametrize("precision", [32, 64])
-def test_graphs_follow_a_learning_rate_that_changes(precision: int, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_follow_a_learning_rate_that_changes(
+    precision: int, optimizer: Optimizer, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In float32 one graph serves all rounds; in float64, whose kernel takes the rate as a number, each records."""
     kind, made = torch.get_device_module(gpu).CUDAGraph, [0]
     create = kind.__init__
@@ -229,7 +263,8 @@ def test_graphs_follow_a_learning_rate_that_changes(precision: int, gpu: str, mo
         net = network(gpu, precision)
         executor, own = Stacked(net, 5, 1.0, True), []
         for number, rate in enumerate((0.05, 0.02, 0.01)):
-            work = job(training=replace(TRAINING, lr=rate))
+            momentum = TRAINING.momentum if isinstance(optimizer, SGD) else 0.0
+            work = job(training=replace(TRAINING, lr=rate, momentum=momentum, optimizer=optimizer))
             own.append([r.params for r in results(executor, work, tasks(net, (40,) * 5, number))])
         runs.append(own)
     assert difference(runs[0], runs[1]) is None
@@ -250,6 +285,36 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_is(gpu: str, caplog: pytest.L
     many = results(Stacked(net, 5, 1.0, True), work, tasks(net))
     assert "without a CUDA graph" in caplog.text
     close(many, results(Stacked(net, 5, 1.0, False), work, tasks(net)), 0.0)
+
+
+def test_a_recording_follows_others_that_are_gone_or_failed(gpu: str) -> None:
+    """Torch ends a memory pool with its last graph; after a failure it leaves the side stream current."""
+    library, device = torch.get_device_module(gpu), torch.device(gpu, 0)
+    numbers, record = torch.arange(4.0, device=device), Recorder(device)
+    before = library.current_stream()
+
+    def doubled() -> Tensor:
+        return numbers * 2
+
+    def reads() -> Tensor:
+        return numbers * numbers.sum().item()
+
+    graphs = [record()]
+    graphs[0].warm(doubled)
+    first = graphs[0].capture(doubled)  # keeps memory of the pool in use when the graph is gone
+    graphs.clear()
+    for step in (doubled, reads, doubled):
+        graphs.append(record())
+        graphs[-1].warm(step)
+        if step is reads:
+            with pytest.raises(RuntimeError, match="captur"):
+                graphs[-1].capture(step)
+        else:
+            last = graphs[-1].capture(step)
+            graphs[-1].replay()
+            assert last.tolist() == [0.0, 2.0, 4.0, 6.0]
+        assert library.current_stream() == before
+    assert first.shape == (4,)
 
 
 # -------------------------------------------------------------------------------------------------------- executors
@@ -273,14 +338,26 @@ def test_workers_fit_the_memory_of_the_gpu(gpu: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("total", "limit"), [(80, 16.0), (8, 6.0)])
 def test_a_stack_takes_no_more_than_three_quarters_of_the_gpu(
-    total: int, limit: float, gpu: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    total: int,
+    limit: float,
+    tmp_path: Path,
+    gpu: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    net = network(gpu)
-    monkeypatch.setattr(torch.get_device_module(gpu), "mem_get_info", lambda _: (2**20, total * 2**30))
-    with caplog.at_level("INFO"):
-        assert Stacked(net, 5, None).settings()["memory"] == limit
-    assert ("executor.memory=6 GiB" in caplog.text) == (limit == 6.0)
-    assert Stacked(net, 5, 30.0).settings()["memory"] == 30.0
+    """The run says so, unless the limit is set."""
+    library = torch.get_device_module(gpu)
+    monkeypatch.setattr(library, "mem_get_info", lambda _: (2**30, total * 2**30))
+    said = "executor.memory=6 GiB, 75 % of what "
+    words = [word for word in BY_NAME["fedavg"].words if not word.startswith("executor")]
+    for more, memory in (
+        ([], limit),
+        (["executor=stacked"], limit),
+        (["executor=stacked", "executor.memory=30"], 30.0),
+    ):
+        with assembled(words, tmp_path / str(len(more)), f"device={gpu}", *more) as parts:
+            assert parts.executor.settings()["memory"] == memory
+        assert (said in capsys.readouterr().err) == (memory == 6.0), more
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flnl.core.step import Phase, Step
+from flnl.core.step import Step
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local import sgd
@@ -39,8 +39,8 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         drawn.append(self)
         return result
 
-    def of_phase(self: Steps, phase: Phase, epoch: int) -> Iterator[Step]:
-        yield from steps(self, phase, epoch)
+    def of_phase(self: Steps, *place: Any) -> Iterator[Step]:
+        yield from steps(self, *place)
         library.set_sync_debug_mode("default")  # the rule may look at outputs before the next phase
 
     def ended() -> None:
@@ -102,3 +102,34 @@ def test_what_waits_is_heard(gpu: str, tmp_path: Path, monkeypatch: pytest.Monke
         with later_epochs(library, monkeypatch) as heard:
             parts.results(executor=executor)
     assert heard
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_recording_probabilities_waits_for_nothing(
+    waits: bool, tmp_path: Path, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the images are on the device: the first time, they are moved there."""
+    library = torch.get_device_module(gpu)
+    with assembled(BY_NAME["fedavg"].words, tmp_path / "run", f"device={gpu}") as parts:
+        evaluator = parts.evaluator
+        recorder, network, data = evaluator.recorder, evaluator.network, evaluator.federation.dataset
+        assert recorder is not None
+        state = next(parts.rounds()).state
+        tested = network.outputs(data.test, torch.from_numpy(evaluator.federation.tested))
+        if waits:
+            scores = network.outputs
+
+            def looks(*of: Any, **more: Any) -> torch.Tensor:
+                return scores(*of, **more).cpu().to(network.device)
+
+            monkeypatch.setattr(network, "outputs", looks)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            library.set_sync_debug_mode("warn")
+            try:
+                recorder.add(state, tested)
+            finally:
+                library.set_sync_debug_mode("default")
+        assert recorder.sums.all.device.type == gpu
+        assert len(recorder.sums.rounds) == 2
+    assert any("synchroniz" in str(w.message) for w in caught) == waits

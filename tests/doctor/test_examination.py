@@ -1,15 +1,20 @@
 """``flnl doctor``: what it says of a machine, what it times, and what the tables make of it."""
 
+import math
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from filelock import FileLock
 
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.doctor import __main__ as doctor
-from flnl.doctor import surroundings, timing
+from flnl.doctor import agreement, surroundings, timing
+from flnl.storage import paces
 from flnl.storage.paces import Pace, Paces
 from flnl.tables.__main__ import parse
 from flnl.tables.identity import dataset_name, model_name
@@ -50,6 +55,74 @@ def test_a_folder_that_cannot_be_written_is_a_problem(
     assert "PROBLEM: outputs: cannot be written" in capsys.readouterr().out
 
 
+def test_a_folder_that_cannot_be_reached_is_a_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's refusals are rows, not the end of the doctor."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COLUMNS", "1000")
+    for name, value, problem in (
+        ("FLNL_CACHE", tmp_path / "file" / "cache", f"{tmp_path / 'file'} is not a folder"),
+        ("FLNL_DATA", tmp_path / "file", "mnist, svhn: cannot be read (Not a directory)"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, str(value))
+            with pytest.raises(SystemExit) as left:
+                doctor.command(["--quick", "--device", "cpu"])
+        assert left.value.code == 1
+        assert problem in capsys.readouterr().out
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("shutil.disk_usage", refused)
+    rows = [row for row in surroundings.surroundings(compose.load([])) if row.name == "cache"]
+    assert [(row.problem, row.value) for row in rows] == [
+        (True, f"{tmp_path / 'cache'}: cannot be reached (Permission denied)")
+    ]
+
+
+def test_times_that_cannot_be_kept_are_a_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the folder is none, or another doctor holds the file."""
+    monkeypatch.setattr(paces, "SECONDS", 0.0)
+    (tmp_path / "file").touch()
+    (tmp_path / "held").mkdir()
+    with FileLock(tmp_path / "held" / paces.LOCK):
+        for folder in ("file", "held"):
+            monkeypatch.setenv("FLNL_CACHE", str(tmp_path / folder))
+            with pytest.raises(SystemExit) as left:
+                doctor.command(["--device", "cpu", "--networks", "lenet"])
+            assert left.value.code == 1
+            out = capsys.readouterr().out
+            assert "images a second" in out
+            assert "PROBLEM: the times could not be kept for flnl tables plan: " in out
+
+
+def test_a_doctor_that_is_stopped_has_kept_what_it_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = timing._seconds_of_an_image
+
+    def stopped(setting: timing.Setting, *more: Any) -> Any:
+        if "VGG" in setting.title:
+            raise KeyboardInterrupt
+        return original(setting, *more)
+
+    monkeypatch.setattr(timing, "_seconds_of_an_image", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        doctor.command(["--device", "cpu", "--networks", "lenet", "vgg"])
+    assert [pace.model for pace in Paces.load(tmp_path / "cache").values] == ["LeNet5()"]
+
+
+def test_models_with_a_nan_differ() -> None:
+    """The largest of a number and NaN is the number in Python."""
+    one, nan = {"w": torch.ones(2)}, {"w": torch.tensor([1.0, torch.nan])}
+    assert agreement.difference(one, one) == 0.0
+    assert (
+        agreement.difference(one, nan) == agreement.difference(nan, one) == agreement.difference(nan, nan) == math.inf
+    )
+
+
 def test_what_it_times_is_kept_and_replaces_what_it_timed_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,8 +148,6 @@ def test_a_damaged_file_of_paces_is_as_none(tmp_path: Path) -> None:
 def test_a_network_that_does_not_fit_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("no memory")
 
@@ -84,6 +155,23 @@ def test_a_network_that_does_not_fit_is_said(
     doctor.command(["--device", "cpu", "--networks", "lenet"])
     assert "does not fit" in capsys.readouterr().out
     assert Paces.load(tmp_path / "cache") == Paces()
+
+
+def test_a_network_that_fails_does_not_keep_the_others_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(setting: timing.Setting, *more: Any) -> Any:
+        if "LeNet" in setting.title:
+            raise RuntimeError("no kernel image is available\nsecond line")
+        return 1e-3, False
+
+    monkeypatch.setattr(timing, "_seconds_of_an_image", failing)
+    with pytest.raises(SystemExit) as left:
+        doctor.command(["--device", "cpu", "--networks", "lenet", "vgg"])
+    assert left.value.code == 1
+    out = capsys.readouterr().out
+    assert "LeNet-5 on CIFAR-10, batches of 10: RuntimeError: no kernel image is available\n" in out
+    assert [pace.model for pace in Paces.load(tmp_path / "cache").values] == ["VGG11(dropout=0.5)"]
 
 
 @pytest.mark.parametrize(

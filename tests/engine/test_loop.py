@@ -12,6 +12,7 @@ from flnl.core.execution import Block, ClientJob, Executor
 from flnl.core.messages import ClientTask, Gathered
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params
+from flnl.core.state import FederatedState
 from flnl.engine import loop
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
@@ -51,9 +52,9 @@ class Counting(NoEvaluation):
     models: Models
     held: list[int] = field(default_factory=list)
 
-    def model(self, params: Params) -> Mapping[str, float]:
+    def model(self, params: Params, after: FederatedState) -> Mapping[str, float]:
         self.held.append(self.models.held)
-        return super().model(params)
+        return super().model(params, after)
 
 
 class JudgeAlone(Judge):

@@ -3,8 +3,10 @@
 import csv
 import json
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from matplotlib.collections import PathCollection
 
 from flnl.core.errors import UserError
+from flnl.data.federation.recorded import recorded_federation
 from flnl.engine.model_file import ModelFile
 from flnl.figures import __main__, drawing, features
 from flnl.figures.record import read
@@ -26,24 +29,32 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 def test_points_are_the_samples_with_wrong_labels_and_colours_their_two_classes(ran: Ran) -> None:
     figure = features.draw(read(ran.folder), ran.folder)
-    test, by_true, by_given = (cast(PathCollection, axes.collections[0]) for axes in figure.axes)
+    colors = {color: str(k) for k, color in enumerate(features._colors(10))}
+    test, by_true, by_given = (_points(axes, colors) for axes in figure.axes)
     with (ran.folder / "labels.csv").open() as file:
         rows = sorted((r for r in csv.DictReader(file) if r["given"] != r["true"]), key=lambda r: int(r["sample"]))
     assert len(rows) > 20
-    colors = {color: k for k, color in enumerate(features._colors(10))}
-    shown = [
-        [str(colors[tuple(map(float, color))]) for color in np.asarray(panel.get_facecolor())]
-        for panel in (by_true, by_given)
-    ]
-    assert shown[0] == [row["true"] for row in rows]
-    assert shown[1] == [row["given"] for row in rows]
-    assert np.array_equal(by_true.get_offsets(), by_given.get_offsets())
-    assert len(np.asarray(test.get_offsets())) == 50
+    assert by_true.keys() == by_given.keys(), "both panels show the same points"
+    pairs = Counter((by_true[place], by_given[place]) for place in by_true)
+    assert pairs == Counter((row["true"], row["given"]) for row in rows)
+    assert len(test) == 50
+
+
+def _points(axes: Any, colors: Mapping[Any, str]) -> dict[tuple[float, float], str]:
+    """The class of each point by its colour; each class also has a marker of its own."""
+    classes = [cast(PathCollection, one) for one in axes.collections]
+    shapes = {np.asarray(one.get_paths()[0].vertices).tobytes() for one in classes}
+    assert len(shapes) == len(classes)
+    return {
+        (float(x), float(y)): colors[tuple(np.asarray(one.get_facecolor())[0].tolist())]
+        for one in classes
+        for x, y in np.asarray(one.get_offsets())
+    }
 
 
 def test_features_are_what_the_head_reads(ran: Ran) -> None:
     model = ModelFile.load(ran.folder)
-    network, federation = model.network(), features._federation(read(ran.folder), ran.folder, ())
+    network, federation = model.network(), recorded_federation(ran.record, ran.folder)
     index = torch.tensor([4, 0, 9])
     found = torch.from_numpy(features.features(network, federation.dataset.test, index))
     logits = found @ model.weights["head.weight"].T + model.weights["head.bias"]

@@ -14,6 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from flnl.core.errors import UserError
 from flnl.figures import __main__, accuracy, confusion, drawing, lid, memorization, noise_levels, stability
 from flnl.figures import clients as of_clients
 from flnl.figures.drawing import FIGURES
@@ -200,7 +201,7 @@ def test_lid_is_shown_against_the_noise_that_was_given(tmp_path: Path) -> None:
 
 
 def test_the_mixture_lies_over_the_histogram_in_clients(tmp_path: Path) -> None:
-    """Heights sum to the clients; the curve is clients times width of a bar times density, computed with scipy."""
+    """Heights sum to the clients; the curve is what the mixture expects in a bar's width around x, by scipy's cdf."""
     from scipy.stats import norm
 
     figure = drawn(lid.draw(written(tmp_path, corrections=[correction(4)])))
@@ -209,8 +210,9 @@ def test_the_mixture_lies_over_the_histogram_in_clients(tmp_path: Path) -> None:
     red = [p for p in axes.patches if p.get_facecolor()[0] > 0.7]
     assert sum(p.get_height() for p in red) == 3
     x, y = (np.array(v) for v in line(axes, "fitted mixture"))
-    density = 0.4 * norm.pdf(x, 1.5, 0.5) + 0.6 * norm.pdf(x, 3.5, math.sqrt(0.5))
-    np.testing.assert_allclose(y, 4 * axes.patches[0].get_width() * density, rtol=1e-9)
+    half = axes.patches[0].get_width() / 2
+    within = [norm.cdf(x + half, m, d) - norm.cdf(x - half, m, d) for m, d in ((1.5, 0.5), (3.5, math.sqrt(0.5)))]
+    np.testing.assert_allclose(y, 4 * (0.4 * within[0] + 0.6 * within[1]), rtol=1e-9, atol=1e-12)
 
 
 def test_without_the_truth_only_the_histogram_is_left(tmp_path: Path) -> None:
@@ -222,6 +224,45 @@ def test_without_the_truth_only_the_histogram_is_left(tmp_path: Path) -> None:
     assert figure.axes[0].get_title() == "pass 1 (round 4)"
     assert sum(p.get_height() for p in figure.axes[0].patches) == 4
     assert [draw(record) for draw in (noise_levels.draw, confusion.draw, confusion.draw_clients)] == [None] * 3
+
+
+def test_the_whole_peak_of_a_narrow_component_is_shown(tmp_path: Path) -> None:
+    """A component with one client: its density would be four hundred times as high as the bars."""
+    narrow = [1.5, 9.0, 0.25, 1e-6, 0.75, 0.25]
+    axes = drawn(lid.draw(written(tmp_path, corrections=[correction(4, mixture=narrow)]))).axes[0]
+    x, y = (np.array(v) for v in line(axes, "fitted mixture"))
+    assert max(y[x > 8]) == pytest.approx(1.0)  # a quarter of four clients
+    assert max(y) <= axes.get_ylim()[1] <= 10
+    assert axes.get_xlim()[0] <= x[0]
+    assert x[-1] > 9 + 3e-3
+
+
+def test_figures_in_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, corrections=[correction(4)])
+    __main__.redraw([str(tmp_path), "--format", "svg,PNG", "--dpi", "40"])
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'figures'}: accuracy, lid")
+    assert (tmp_path / "figures" / "lid.svg").read_text().startswith("<?xml")
+    with Image.open(tmp_path / "figures" / "lid.png") as image:
+        small = image.width
+    __main__.redraw([str(tmp_path), "--dpi", "80"])
+    with Image.open(tmp_path / "figures" / "lid.png") as image:
+        assert image.width == 2 * small
+    for words, why in (
+        (["--format", "jpg"], "'jpg' is not a format; there are png, svg, pdf"),
+        (["--dpi", "5"], "5: "),
+    ):
+        with pytest.raises(UserError, match=why):
+            __main__.redraw([str(tmp_path), *words])
+
+
+@pytest.mark.parametrize("draw", [noise_levels.draw, of_clients.draw_filter, of_clients.draw_quality])
+def test_no_line_joins_clients(draw: Any, tmp_path: Path) -> None:
+    columns = clients() | {"filter_accuracy": [0.9] * 4, "flagged": [0.2] * 4, "quality": [0.7] * 4}
+    columns["true_quality"] = [0.9, 0.8, 0.7, 0.6]
+    record = written(tmp_path, corrections=[correction(4), correction(8)], clients=columns)
+    for axes in drawn(draw(record)).axes:
+        joined = [one.get_label() for one in axes.lines if one.get_linestyle() != "None" and len(one.get_xdata()) > 2]
+        assert not joined
 
 
 def test_a_stage_that_fits_no_mixture_is_no_pass_and_first_and_last_are_always_shown(tmp_path: Path) -> None:
@@ -498,7 +539,7 @@ def test_a_figure_that_fails_costs_one_line_and_no_other_figure(
     assert ran.record["status"] == "finished"
     assert [p.stem for p in (ran.folder / "figures").iterdir()] == ["accuracy"]
     (said,) = (r.getMessage() for r in caplog.records if r.name == "flnl.figures.drawing")
-    assert "before.png" in said
+    assert "figures/before could not be drawn" in said
     assert "no paint" in said
 
 
@@ -552,7 +593,7 @@ def test_one_pass_gives_the_picture_that_savefig_would(tmp_path: Path) -> None:
         figure.legend(loc="outside lower center")
         return figure
 
-    drawing._write(drawn(), tmp_path / "ours.png")
+    drawing._write(drawn(), tmp_path / "ours.png", drawing.DPI)
     drawn().savefig(tmp_path / "theirs.png", dpi=drawing.DPI)
     ours, theirs = (np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB")) for name in ("ours", "theirs"))
     assert np.array_equal(ours, theirs)

@@ -465,3 +465,47 @@ def test_real_runs_side_by_side(compared: Commands, tmp_path: Path, fedavg: Ran,
         assert int(line["rounds"]) == ran.record["rounds"]
         assert int(line["participations"]) == ran.record["participations"]
         assert float(line["communication, MiB"]) == pytest.approx(ran.record["bytes"] / 2**20, abs=0.051)
+
+
+# ----------------------------------------------------------------------------------------------------------- sweeps
+
+
+def planned(sweep: Path, folders: Sequence[str | None]) -> Path:
+    """A sweep's folder whose jobs have these runs."""
+    (sweep / "jobs").mkdir(parents=True)
+    (sweep / "sweep.json").write_text(json.dumps({"command": [], "jobs": [["seed=1"]] * len(folders)}))
+    for number, folder in enumerate(folders):
+        if folder is not None:
+            (sweep / "jobs" / f"{number}.json").write_text(json.dumps({"number": number, "folder": folder}))
+    return sweep
+
+
+def test_a_sweep_that_continued_runs_elsewhere_shows_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its jobs name them, relative to where the command was started; from there and from elsewhere."""
+    first, second = tmp_path / "multirun" / "a" / "1", tmp_path / "multirun" / "a" / "2"
+    for number in range(2):
+        made(first / str(number), f"method=fedavg seed={number + 1}")
+    made(second / "2", "method=fedavg seed=3")
+    planned(first, [str(first / "0"), str(first / "1"), None])
+    planned(second, ["multirun/a/1/0", "multirun/a/1/1", str(second / "2")])
+    for here in (tmp_path, second, tmp_path.parent):
+        monkeypatch.chdir(here)
+        (row,) = grouped(find([str(second)]))
+        assert [run.seed for run in row.runs] == [1, 2, 3]
+        assert capsys.readouterr().err == ""
+    (row,) = grouped(find([str(first)]))
+    assert [run.seed for run in row.runs] == [1, 2]
+    assert "1 of its 3 jobs has no run here; if another sweep continued this one" in capsys.readouterr().err
+    (row,) = grouped(find([str(first), str(second)]))
+    assert [run.seed for run in row.runs] == [1, 2, 3], "each once"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"jobs": 3}', '{"jobs": [["seed=1"]]}'])
+def test_a_broken_plan_hides_no_run(text: str, tmp_path: Path) -> None:
+    made(tmp_path / "sweep" / "0", "method=fedavg seed=1")
+    (tmp_path / "sweep" / "sweep.json").write_text(text)
+    (tmp_path / "sweep" / "jobs").mkdir()
+    (tmp_path / "sweep" / "jobs" / "0.json").write_text("{")
+    assert [run.seed for run in find([str(tmp_path / "sweep")])] == [1]

@@ -77,3 +77,11 @@ def test_the_command_draws_it(runs: Path, compared: Commands) -> None:
     assert answer.err.endswith("figure: sweep.png\n")
     assert (runs / "sweep.png").read_bytes().startswith(b"\x89PNG")
     assert compared(".", "--over", "nothing", "--figure", "other.png").code == 2
+
+
+def test_over_the_seed_each_row_is_a_line_of_its_runs(runs: Path) -> None:
+    found = lines(runs, "seed")
+    assert len(found) == 5
+    (one,) = (line for name, line in found.items() if "sample" in name and "epsilon=1" in name)
+    assert one.points == [Point(1, pytest.approx(30.0), None), Point(2, pytest.approx(50.0), None)]  # type: ignore[arg-type]
+    assert sorted(len(line.points) for line in found.values()) == [1, 1, 1, 2, 2]

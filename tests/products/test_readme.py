@@ -1,4 +1,4 @@
-"""What the README shows is what there is."""
+"""What the README and the documents show is what there is."""
 
 import re
 from pathlib import Path
@@ -7,47 +7,48 @@ import pytest
 
 from flnl import list as listing
 from flnl.config import compose
-from flnl.run.train import train
 from tests.products.conftest import Commands
-from tests.registry import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+FOLDERS = ("methods", "adr")
+"""Folders of which the site lists every page."""
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
-def test_the_table_of_methods_is_the_one_that_is_made() -> None:
-    made = re.search(r"<!-- made by: flnl list (.*?) -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+def test_the_table_of_methods_is_the_one_that_is_made_with_a_card_for_each() -> None:
+    made = re.search(r"<!-- made by: flnl list --markdown method, .*? -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
     assert made is not None
-    flag, group = made.group(1).split()
-    assert flag == "--markdown"
-    assert made.group(2) == listing.markdown(group), f"put the output of flnl list {flag} {group} there"
+    linked = re.compile(r"\[(`\w+`)\]\((docs/methods/\w+\.md)\)")
+    assert linked.sub(r"\1", made.group(1)) == listing.markdown("method"), "update it: flnl list --markdown method"
+    cards = dict(linked.findall(made.group(1)))
+    assert set(cards) == {f"`{name}`" for name in compose.options("method")}
+    for name, card in cards.items():
+        assert f"method={name[1:-1]}" in (ROOT / card).read_text(), card
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 130
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    dead = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert not dead
+
+
+def test_the_site_has_every_page() -> None:
+    listed = (ROOT / "docs" / "conf.py").read_text()
+    pages = [page.relative_to(ROOT).with_suffix("").as_posix() for page in PAGES if page.parent.name not in FOLDERS]
+    assert not [page for page in pages if page != "README" and f"{page}\n" not in listed]
 
 
 def test_the_rendered_table_is_one_that_was_rendered() -> None:
-    shown = re.search(r"<!-- from (.*?) -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+    page = (ROOT / "docs" / "tables.md").read_text()
+    shown = re.search(r"<!-- from (.*?) -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
     assert shown is not None
     assert f"\n\n{shown.group(2)}\n\n" in (ROOT / shown.group(1)).read_text()
-    figures = re.findall(r"!\[.*?\]\((results/.*?)\)", README)
-    assert figures
-    assert all((ROOT / figure).is_file() for figure in figures)
-
-
-def test_the_method_that_is_added_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its three files as they stand, the module under a name of its own."""
-    section = README[README.index("## Adding a method") :]
-    (module,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    part, method = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
-    (tmp_path / "readme_gce.py").write_text(module)
-    for name, text in (("method/local/gce", part), ("method/gce", method)):
-        file = tmp_path / "conf" / f"{name}.yaml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text.replace("flnl.parts.losses.gce", "readme_gce"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    also = f"hydra.searchpath=[file://{tmp_path / 'conf'}]"
-    words = [*TINY, "method=gce", "rounds=2", f"output={tmp_path / 'run'}", f"cache={tmp_path}"]
-    outcome = train(compose.load([also, *words]), words)
-    assert outcome.status == "finished"
-    assert "gce(q=0.7)" in str(outcome.record["stages"])
 
 
 def test_the_short_keys_of_a_method(said: Commands) -> None:

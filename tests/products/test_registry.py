@@ -16,10 +16,10 @@ from flnl import predict
 from flnl.config import compose, registry
 from flnl.core.errors import UserError
 from flnl.core.stored import class_of, stored
+from flnl.data.federation.recorded import recorded_data
 from flnl.engine.model_file import ModelFile
 from flnl.figures import __main__ as redraw
 from flnl.figures import features
-from flnl.figures.features import _recorded
 from flnl.figures.record import read
 from flnl.run import checkpoint
 from tests.products.conftest import Commands
@@ -140,7 +140,7 @@ def test_weights_are_not_fetched_for_a_file() -> None:
 def test_a_record_fetches_nothing(tmp_path: Path) -> None:
     """Where data come from is the command line's word."""
     plain = compose.resolved(compose.load(["dataset=cifar10", "dataset.mirror=https://example.org/", "noise=none"]))
-    found = _recorded(plain, tmp_path / "result.json", ()).dataset
+    found = recorded_data(plain, tmp_path / "result.json", ()).dataset
     assert (found.download, found.mirror, found.root) == (False, None, plain["dataset"]["root"])
     ray = {"_target_": "ray", "_partial_": True, "workers": 1, "num_cpus": 1.0, "num_gpus": 0.0, "address": "evil:1"}
     ray["inner"] = {"_target_": "sequential", "_partial_": True}

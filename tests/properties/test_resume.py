@@ -4,18 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from flnl.evaluation import probabilities
 from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME, COVERING, REPRESENTATIVES, Entry, others_slow
 
 
 def assert_same_run(one: Ran, other: Ran) -> None:
-    """Equal parameters, client states, counters, lines and numbers."""
+    """Equal parameters, client states, counters, lines, numbers and recorded probabilities."""
     assert difference(one.state, other.state) is None
     assert one.lines == other.lines
     assert one.corrections == other.corrections
     for key in ("key", "status", "rounds", "metrics", "participations", "bytes_down", "bytes_up", "left_out"):
         assert difference(one.record[key], other.record[key], key) is None  # NaN, of what cannot be told, is NaN
+    assert (one.folder / probabilities.NAME).read_bytes() == (other.folder / probabilities.NAME).read_bytes()
 
 
 @pytest.mark.parametrize("entry", others_slow(COVERING), ids=str)

@@ -7,7 +7,9 @@ the bit; what CUDA refuses is refused:
   advanced indexing. A tensor that is written must be on the device. Generators of the CPU are refused.
 - New memory is filled with NaN and -1.
 - ``torch.sim.CUDAGraph`` records operations with their addresses and replays them. During a recording values mean
-  nothing, and reading a value, a mask, a shape that depends on values, or a copy to or from the host raise.
+  nothing, and reading a value, a mask, a shape that depends on values, or a copy to or from the host raise. A memory
+  pool ends with the last graph that was recorded into it. A recording that fails leaves its stream the current one, and
+  its pool in use.
 - With deterministic algorithms, ``scatter_add`` of several dimensions copies from the host, and float ``cumsum`` warns.
 - Autocast has CUDA's lists of operations. Random operations draw from the device's own generator.
 - ``torch.sim.set_sync_debug_mode("error")`` raises where the host waits for the device; ``waits.counted`` counts.

@@ -7,6 +7,7 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.utils import backend_registration
@@ -27,15 +28,17 @@ waits = Waits()
 
 _process = os.getpid()
 _installed = False
+_current: list[Any] = []  # the streams that blocks have chosen, the innermost last
+_pools: dict[Any, WeakSet[Any]] = {}  # the graphs that live in each memory pool
+_failed: set[Any] = set()  # pools in which a recording has failed
+_numbers = itertools.count(1)
 
 
 class Stream:
     """A stream; everything is synchronous, so it orders nothing."""
 
-    _numbers = itertools.count(1)
-
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        self.number, self.device = next(self._numbers), torch.device(NAME, 0)
+        self.number, self.device = next(_numbers), torch.device(NAME, 0)
 
     def wait_stream(self, other: Any) -> None:
         """Nothing is pending."""
@@ -97,19 +100,40 @@ class CUDAGraph:
 
 @contextlib.contextmanager
 def graph(cuda_graph: CUDAGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "") -> Iterator[None]:
-    """Record the operations of the block."""
+    """Record the operations of the block, as ``torch.cuda.graph`` does.
+
+    As there, a recording that fails leaves its stream the current one and, up to torch 2.11, its pool in use. A pool
+    ends with its last graph: torch then refuses it while any of its memory is in use, and this always.
+    """
+    _current.append(Stream() if stream is None else stream)
+    pool = cuda_graph.pool() if pool is None else pool
+    if pool in _failed:
+        raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+    if pool in _pools and not _pools[pool]:
+        raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED: all graphs of this memory pool are gone")
+    _pools.setdefault(pool, WeakSet()).add(cuda_graph)
     cuda_graph.recording.begin()
     try:
         yield
     finally:
-        cuda_graph.recording.end()
+        try:
+            cuda_graph.recording.end()
+        except RuntimeError:
+            _failed.add(pool)
+            raise
+        _current.pop()
         cuda_graph.complete = True
 
 
 @contextlib.contextmanager
 def use_stream(stream: Any) -> Iterator[Any]:
-    """``torch.cuda.stream``."""
-    yield stream
+    """``torch.cuda.stream``; afterwards the stream before is the current one, whatever was left in between."""
+    before = len(_current)
+    _current.append(stream)
+    try:
+        yield stream
+    finally:
+        del _current[before:]
 
 
 def _generator() -> torch.Generator:
@@ -120,6 +144,7 @@ def _generator() -> torch.Generator:
 def _module() -> types.ModuleType:
     """``torch.sim``."""
     library, device = load(), torch.device(NAME, 0)
+    default = Stream()
     properties = types.SimpleNamespace(
         name="simulated GPU", total_memory=MEMORY, major=9, minor=0, multi_processor_count=1
     )
@@ -159,10 +184,10 @@ def _module() -> types.ModuleType:
         "Event": Event,
         "CUDAGraph": CUDAGraph,
         "graph": graph,
-        "graph_pool_handle": lambda: (0, 1),
+        "graph_pool_handle": lambda: (0, next(_numbers)),
         "stream": use_stream,
-        "current_stream": lambda device=None: Stream(),
-        "default_stream": lambda device=None: Stream(),
+        "current_stream": lambda device=None: _current[-1] if _current else default,
+        "default_stream": lambda device=None: default,
         "is_current_stream_capturing": lambda: library.capturing(),
         "set_sync_debug_mode": lambda mode: setattr(waits, "mode", modes.get(mode, mode)),
         "get_sync_debug_mode": lambda: next(number for number, mode in modes.items() if mode == waits.mode),

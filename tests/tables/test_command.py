@@ -59,7 +59,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tables:
 
 
 def copied(tmp_path: Path) -> Path:
-    """A table of one's own as README says: ``fedcorr_9`` under another name, without the paper, with two rows."""
+    """A table of one's own as docs/tables.md has it: ``fedcorr_9`` renamed, without the paper, with two rows."""
     written = (tmp_path / "table" / "fedcorr_9.yaml").read_text()
     rows = re.findall(r"  - label: Fed(?:Avg|Prox)\n(?:    .*\n)+?(?=  - |notes)", written)
     head = written[: written.index("rows:")].replace("paper: FedCorr\n", "").replace("title: ", "title: My ")
@@ -200,6 +200,10 @@ def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path:
         (["run", "fedcorr_9", "--", "--device=cpu"], "--device=cpu is not an option"),
         (["run", "fedcorr_9", "--", "device=cpu,cuda"], "device=cpu,cuda"),
         (["render", "fedcorr_9", "--", "device=cpu"], "render takes no overrides after --"),
+        (["render", "fedcorr_9", "rows=FedAvg"], "render takes no rows or columns"),
+        (["plan", "verify=no"], "no is not a value of verify"),
+        (["plan", "fedcorr_9", "seeds=1", "seeds=2"], "seeds is given twice"),
+        (["plan", "fedcorr_10", "rows=FedCorr with LeNet"], "did you mean FedCorr with LeNet-5?"),
     ],
 )
 def test_typos(command: Tables, words: list[str], said: str) -> None:
@@ -214,6 +218,19 @@ def test_words_that_change_no_run_pass(command: Tables, tmp_path: Path) -> None:
     words = ("executor=ray", "device=cpu", "hydra.launcher.n_jobs=4", "checkpoint.every=5")
     said = command("plan", "mine", "--", *words)
     assert (said.code, said.err) == (0, "")
+
+
+def test_a_chosen_row_alone_runs_and_the_rendered_table_is_whole(command: Tables, tmp_path: Path) -> None:
+    copied(tmp_path)
+    ran = command("run", "mine", "rows=fedprox", "--", "hydra/launcher=basic")
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "1 of 1 cells can run, 1 have run, 0 failed"), ran.err
+    records = [json.loads(file.read_text()) for file in (tmp_path / "multirun/tables/small").glob("*/result.json")]
+    assert ["method=fedprox" in record["overrides"] for record in records] == [True]
+    assert "1 are missing" in command("plan", "mine").out
+    assert command("render", "mine").code == 0
+    rendered = (tmp_path / "results/small/mine.md").read_text()
+    assert "FedAvg" in rendered
+    assert f"{100 * records[0]['metrics']['best']:.2f}" in rendered
 
 
 def test_a_table_may_be_named_by_its_file(command: Tables) -> None:

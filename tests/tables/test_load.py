@@ -107,7 +107,7 @@ def test_a_name_that_is_not_there_gets_the_nearest() -> None:
 def test_tables_come_by_paper_and_number() -> None:
     names = load.names()
     assert names.index("fedcorr_9") < names.index("fedcorr_10") < names.index("feddiv_1") < names.index("fedes_5")
-    assert load.scales() == ["small", "mnist", "cifar", "paper"]
+    assert load.scales() == ["small", "mnist", "lenet", "cifar", "paper"]
 
 
 def test_a_scale_says_what_it_changes() -> None:

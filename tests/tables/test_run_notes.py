@@ -131,9 +131,10 @@ def test_images_that_are_not_the_published_files_are_told() -> None:
     cifar = {"_target_": "flnl.data.datasets.torchvision.Cifar", "name": "cifar10"}
     folder = {"_target_": "flnl.data.datasets.image_folder.ImageFolder", "name": "clothes"}
     every = [cifar | {"verify": True}, cifar | {"verify": False}, folder, {"name": "digits"}]
-    runs = [Ended(str(i), 1, {"config": {"dataset": one}}, {}) for i, one in enumerate(every)]
+    runs = [Ended(str(i), 1, {"config": {"dataset": one}, "data": f"{i}" * 64}, {}) for i, one in enumerate(every)]
     first, second = run_notes.sources({"a": [tuple(runs)]})
     assert first.startswith("1 of 4 runs took cifar10 from files that were not compared")
+    assert first.endswith(f"The digest of these data is {'1' * 64}.")
     assert second.startswith("1 of 4 runs took clothes from a folder of images")
     assert run_notes.sources({"a": [(runs[0],)]}) == []
 

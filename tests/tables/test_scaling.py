@@ -47,6 +47,12 @@ def test_a_row_may_say_more_where_a_column_has_several_overrides() -> None:
     assert lr("noise.rho=0.8", "noise.tau=0.5") == "lr=3"
 
 
+def test_files_that_are_not_the_published_ones_make_other_runs() -> None:
+    column = Column("c", ("experiment=a/b", "dataset=cifar10"))
+    resolved = SCALING.unverified().resolve(row("method=fedcorr"), column)
+    assert set(resolved) - set(SCALING.resolve(row("method=fedcorr"), column)) == {"dataset.verify=false"}
+
+
 def test_an_experiment_of_the_row_comes_first_too() -> None:
     """Otherwise the scale's words would stand before it: equal to Hydra, but not to people who read commands."""
     words = SCALING.resolve(row("experiment=a/b", "method=fedavg"), Column("c", ("eval.memorization=true",)))

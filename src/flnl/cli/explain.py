@@ -10,11 +10,11 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from flnl.cli.nearest import nearest, of_a_launcher
 from flnl.config.compose import load, options
 from flnl.config.folders import CONF
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
-from flnl.config.short_keys import without_declarations
 from flnl.config.stage_training import may_be_added
 from flnl.core.errors import UserError
 
@@ -90,15 +90,13 @@ def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
             references = (re.fullmatch(r"\$\{(method\.[\w.]+)\}", value) for value in owners.values())
             targets = {reference[1] for reference in references if reference}
             return f"{reason}; the part's own key is {targets.pop()}" if len(targets) == 1 else reason
-    chosen = without_declarations(_chosen(overrides))
+    if key.startswith("hydra.launcher.") and (launcher := of_a_launcher(key)) is not None:
+        return f"{key} belongs to hydra/launcher={launcher}, which is not chosen here: add -m hydra/launcher={launcher}"
+    chosen = _chosen(overrides)
     if may_be_added(chosen, key):
         return f"{key} is not set, so train.{key.rpartition('.')[2]} holds there; write +{key}=... to set it"
-    known = [k for k, _ in flatten(OmegaConf.to_container(chosen))]
-    sections = sorted({k[: k.rfind(".")] for k in known if "." in k})
-    close = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.6)
-    if not close:
-        close = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]][:1]
-    return f"{key} is not a key of the configuration" + (f"; did you mean {close[0]}?" if close else "")
+    near = nearest(key, chosen)
+    return f"{key} is not a key of the configuration" + (f"; did you mean {near}?" if near else "")
 
 
 def _choosing(group: str, slot: str) -> list[str]:

@@ -20,7 +20,7 @@ from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.schema import Root
 from flnl.config.short_keys import without_declarations
-from flnl.config.stage_training import may_be_added
+from flnl.config.stage_training import may_be_added, may_stand_in
 from flnl.core.errors import UserError
 
 FLAGS = {
@@ -28,7 +28,7 @@ FLAGS = {
     *("--shell-completion", "--config-path", "--config-name", "--config-dir"),
 }
 
-TAKES_SEVERAL = ("method/local", "method/exchange")
+TAKES_SEVERAL = ("method/local", "method/exchange", "logger")
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -47,10 +47,12 @@ def check_arguments(arguments: Sequence[str]) -> None:
         key = override.key_or_group
         if not key:
             raise UserError(f"{override.input_line!r} names no key: write key=value, as in noise.rho=0.6")
-        if (CONF / key.split("@")[0]).is_dir():
-            _check_choice(override, key.split("@")[0])
-        elif override.is_delete() and key in Root.__annotations__:
+        if override.is_delete() and key in Root.__annotations__:
             raise UserError(f"{override.input_line}: every run has {key}; write {key}=... to change it")
+        if key in Root.__annotations__ and (CONF / key).is_dir():
+            _check_section(override, key)
+        elif (CONF / key.split("@")[0]).is_dir():
+            _check_choice(override, key.split("@")[0])
     _check_additions(overrides)
 
 
@@ -75,16 +77,23 @@ def _check_options(arguments: Sequence[str]) -> None:
         raise UserError("--shell-completion takes install=bash, uninstall=bash or query=bash, or another shell's name")
 
 
+def _check_section(override: Override, key: str) -> None:
+    """Refuse a value in the place of a section, which Hydra takes for a choice if groups are below its name."""
+    if not isinstance(override.value(), dict):
+        groups = ", ".join(f"{key}/{folder.name}=..." for folder in sorted((CONF / key).iterdir()))
+        raise UserError(f"{override.input_line}: {key} is a section; set its keys, as in {key}.lr=0.1, or {groups}")
+
+
 def _check_choice(override: Override, group: str) -> None:
     """Refuse a choice that the group does not accept."""
     value = override.value()
     listed = isinstance(value, list) and group not in TAKES_SEVERAL
     if override.is_delete() or listed or value is None:
-        none = "; leave it out for none" if group in ("experiment", "debug") else ""
+        none = "; leave it out for none" if group in ("experiment", "debug", "local") else ""
         raise UserError(f"{override.input_line}: {group} takes one of {', '.join(options(group))}{none}")
     if again := [one for one in value if value.count(one) > 1] if isinstance(value, list) else []:
         raise UserError(f"{override.input_line}: {group} takes each choice once, and {again[0]} is repeated")
-    if (override.is_add() or override.is_force_add()) and "@" not in override.key_or_group:
+    if (override.is_add() or override.is_force_add()) and not may_stand_in(override.package or "", group):
         raise UserError(f"{override.input_line}: {group} is part of every run; write {group}=..., without +")
     if group in ("method", "executor") and "/" in str(value):
         raise UserError(not_an_option(group, str(value), options(group)))

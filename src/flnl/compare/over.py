@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flnl.compare.names import names
@@ -20,9 +21,16 @@ PERCENT = ("best", "last", "mean_last_10", "at_best_validation")
 def swept(rows: Sequence[Row], key: str, metric: str) -> list[Swept]:
     """Group rows that differ only in ``key`` and in keys that repeat it into lines; rows without the key are separate.
 
+    Over ``seed``, each row is a line, with a point for each of its runs.
+
     Raises:
         UserError: if no row has the key as a number, or a run has no such metric.
     """
+    if key == "seed":
+        return [
+            Swept(name, [Point(run.seed, _of(replace(row, runs=(run,)), metric).mean, None) for run in row.runs])
+            for name, row in zip(names(rows), rows, strict=True)
+        ]
     values = {id(row): _number(row.values.get(key)) for row in rows}
     if not any(value is not None for value in values.values()):
         raise UserError(f"--over {key}: no run has such a key with a number; give it in full, as in method.epsilon")

@@ -18,6 +18,7 @@ from flnl.core.terminal import print_line
 from flnl.storage import order
 from flnl.storage.lines import damage
 from flnl.storage.records import RESULT, read_record
+from flnl.storage.sweeps import PLAN, runs_of
 from flnl.storage.tuned import Tuned
 
 
@@ -184,9 +185,22 @@ def _below(top: Path) -> Iterator[Path]:
     elif top.is_dir():
         for folder, inner, files in os.walk(top.resolve()):
             inner.sort()
+            if PLAN in files:
+                yield from _elsewhere(Path(folder))
             if RESULT in files:
                 inner.clear()
                 yield Path(folder)
+
+
+def _elsewhere(sweep: Path) -> Iterator[Path]:
+    """The runs of a sweep's jobs that are outside of its folder; a note counts the jobs without a run."""
+    runs = runs_of(sweep)
+    yield from (run for run in runs if run is not None and not run.is_relative_to(sweep))
+    if missing := sum(run is None for run in runs):
+        note(
+            f"{shown(sweep)}: {missing} of its {len(runs)} jobs {'has' if missing == 1 else 'have'} no run here; "
+            "if another sweep continued this one, name its folder, too"
+        )
 
 
 def _reported(file: Path) -> Iterator[Path]:

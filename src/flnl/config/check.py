@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -20,13 +20,16 @@ from annotated_types import MinLen
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from flnl.config.compose import options, resolved
+from flnl.config.compose import build, options, resolved
+from flnl.config.folders import CONF
 from flnl.config.given import takers
 from flnl.config.schema import GROUPS, METHOD, Root, Training
 from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
 from flnl.core.errors import UserError, shortened
+from flnl.core.optimizer import SGD
 from flnl.core.ranges import Count
+from flnl.core.run_logger import Logger
 
 Fault = tuple[str, str]
 """A key, and what is wrong with it."""
@@ -46,11 +49,25 @@ def check_config(cfg: DictConfig) -> None:
         noise = OmegaConf.to_container(cfg.noise, resolve=True)
         _refuse(cfg, list(_part("noise", noise, _slots().groups["noise"])))
     plain = resolved(cfg)
-    faults = list(_faults("", {k: v for k, v in plain.items() if k not in GROUPS}, Root))
+    faults = list(_faults("", {k: v for k, v in plain.items() if k not in (*GROUPS, LOGGER)}, Root))
+    faults += _loggers(plain[LOGGER])
     for group, slot in _slots().groups.items():
         faults += _part(group, plain[group], slot)
     faults += _method(plain["method"])
     _refuse(cfg, faults)
+    _refuse(cfg, list(_contradictions(plain)))
+
+
+LOGGER = "logger"
+
+
+def _loggers(node: Any) -> Iterator[Fault]:
+    """What is wrong with the loggers, each of which has a name."""
+    if not isinstance(node, Mapping):
+        yield LOGGER, f"={_value(node)}: choose some with {LOGGER}=[{','.join(options(LOGGER))}]"
+        return
+    for name, part in node.items():
+        yield from _part(f"{LOGGER}.{name}", part, Slot((Logger,), choices=LOGGER))
 
 
 def _refuse(cfg: DictConfig, faults: Sequence[Fault]) -> None:
@@ -111,6 +128,8 @@ def check_machine(cfg: DictConfig) -> None:
     cores = os.cpu_count() or 1
     if cfg.threads > cores:
         raise UserError(f"threads={cfg.threads}: this machine has {cores} core{'' if cores == 1 else 's'}")
+    for logger in build(cfg[LOGGER]).values():
+        logger.check()
 
 
 # ----------------------------------------------------------------------------------------------------------- slots
@@ -326,6 +345,25 @@ def _method(method: Mapping[str, Any]) -> Iterator[Fault]:
             yield f"{where}.correct", f"={_value(correct)}: must be null, or a rule and when"
 
 
+def _contradictions(plain: Mapping[str, Any]) -> Iterator[Fault]:
+    """Values of local training, each right by itself, that contradict each other: of the run and of each stage."""
+    run = plain["train"]
+    sections = {"train": run} | {
+        f"method.stages.{name}.train": stage["train"]
+        for name, stage in plain["method"]["stages"].items()
+        if stage.get("train")
+    }
+    for where, own in sections.items():
+        here = {**run, **own}
+        optimizer = located(here["optimizer"]["_target_"]) if "optimizer" in here else SGD
+        if here["momentum"] and optimizer is not None and not issubclass(optimizer, SGD):
+            key = f"{where}.momentum" if "momentum" in own else f"{where}.optimizer"
+            yield key, f": {optimizer.__name__} has no momentum of SGD's (it is {here['momentum']:g}); set it to 0"
+        if here.get("cosine") and here.get("min_lr", 0.0) > here["lr"]:
+            key = next((f"{where}.{name}" for name in ("min_lr", "lr") if name in own), f"{where}.cosine")
+            yield key, f"={here[key.rpartition('.')[2]]:g}: the cosine ends at min_lr, which is above lr={here['lr']:g}"
+
+
 def _refuse_unread(cfg: DictConfig) -> None:
     """Refuse keys of a method that are no short keys, and that nothing in the configuration refers to."""
     known = [*METHOD, "like", *declared(cfg)]
@@ -405,7 +443,8 @@ def _values(prefix: str, node: Mapping[str, Any], schema: type) -> Iterator[Faul
                     f"={_value(value)}: set one of {', '.join(f'{name}.{inner}' for inner in field_types(hints[key]))}",
                 )
         elif (slot := _slot_of(hints[key])) is not None:
-            yield from _part(name, value, slot)
+            group = name.replace(".", "/")
+            yield from _part(name, value, replace(slot, choices=group) if (CONF / group).is_dir() else slot)
         elif isinstance(value, Mapping) and "_target_" in value and not _is_plain(hints[key]):
             yield from _part(name, value, Slot())
         else:
@@ -421,6 +460,8 @@ def field_types(schema: type) -> dict[str, Any]:
 
 def _slot_of(hint: Any) -> Slot | None:
     """The slot that a field is, by its annotation: a class of parts, or what makes one of further arguments."""
+    if get_origin(hint) is Annotated:
+        return _slot_of(get_args(hint)[0])
     if is_dataclass(hint) and isinstance(hint, type):
         return Slot((hint,))
     if get_origin(hint) is collections.abc.Callable:

@@ -17,10 +17,10 @@ def not_an_option(group: str, option: str, options: Sequence[str]) -> str:
     return f"{group}={option} does not exist; {hint}there are {', '.join(options)}"
 
 
-FIRST = ("method", "dataset", "partition", "noise", "model", "protocol", "experiment", "debug")
+FIRST = ("method", "dataset", "partition", "noise", "model", "train", "protocol", "experiment", "debug")
 """The order of the groups; the others follow."""
 
-NESTED = ("method", "executor", "hydra")
+NESTED = ("method", "train", "executor", "hydra")
 """Groups with groups in their folders; elsewhere a folder is part of the option's name."""
 
 

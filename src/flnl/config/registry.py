@@ -88,13 +88,33 @@ def restored(group: str, node: Any, source: str, places: Sequence[Path] = ()) ->
         UserError: if it names a class that no file of the group names, has a value that the class does not take, or
             holds what only a command line may say.
     """
-    known = targets(group, places)
-    restored_node = _withheld(_restored(node, known, f"{source}: {group}"))
+    restored_node = _withheld(_restored(node, targets(group, places), f"{source}: {group}"))
     if not isinstance(restored_node, dict) or "_target_" not in restored_node:
         raise UserError(f"{source}: {group} names no class")
     if faults := faults_of({group: restored_node}):
         raise UserError(f"{source}: {faults}")
     return restored_node
+
+
+def restored_method(node: Any, source: str, places: Sequence[Path] = ()) -> Any:
+    """As ``restored``, of a method or a stage: each part is looked up among those of its slot.
+
+    The values of parts are checked with the configuration that the method becomes part of.
+
+    Raises:
+        UserError: if it names a class that no file of the slot names, or holds what only a command line may say.
+    """
+    if not isinstance(node, Mapping):
+        raise UserError(f"{source}: method is no mapping of parts")
+    values: dict[str, Any] = {}
+    for key, value in node.items():
+        group = f"method/{key}"
+        if key == "stages" and isinstance(value, Mapping):
+            values[key] = {str(name): restored_method(stage, source, places) for name, stage in value.items()}
+        else:
+            known = targets(group, places) if any((place / group).is_dir() for place in folders()) else {}
+            values[str(key)] = _withheld(_restored(value, known, f"{source}: method.{key}"))
+    return values
 
 
 def _restored(node: Any, known: Mapping[str, str], where: str, depth: int = 0) -> Any:

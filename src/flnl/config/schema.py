@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval, MinLen
 from pydantic import AfterValidator
 
+from flnl.core.optimizer import SGD, Buffer, Optimizer
 from flnl.core.ranges import Count, Neutral, NonNegative, PathText, Positive, PositiveCount, PositiveShare, Seed
 
 
@@ -28,7 +30,7 @@ Device = Annotated[str, AfterValidator(_is_device)]
 
 @dataclass(frozen=True)
 class Training:
-    """``train``: local SGD. A stage may set some of the values in place of the run's: ``method.stages.NAME.train``."""
+    """``train``: local training. A stage may set values of its own: ``method.stages.NAME.train``."""
 
     lr: Positive
     momentum: Annotated[float, Interval(ge=0, lt=1)]
@@ -39,12 +41,32 @@ class Training:
     milestones: Annotated[list[PositiveCount], Neutral(())] = field(default_factory=list)
     milestone_decay: Annotated[PositiveShare, Neutral(0.1)] = 0.1
     keep_momentum: Annotated[bool, Neutral(False)] = False
+    milestone_every: Annotated[PositiveCount | None, Neutral(None)] = None
+    cosine: Annotated[bool, Neutral(False)] = False
+    min_lr: Annotated[NonNegative, Neutral(0.0)] = 0.0
+    steps: Annotated[PositiveCount | None, Neutral(None)] = None
+    clip: Annotated[Positive | None, Neutral(None)] = None
+    optimizer: Annotated[Optimizer, Neutral({"_target_": "SGD"})] = field(default_factory=SGD)
 
-    def at(self, round: int, of_stage: Mapping[str, Any] | None = None, stage_round: int = 0) -> Training:
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The buffers of the optimiser beside each parameter."""
+        return self.optimizer.buffers(self.momentum)
+
+    def at(
+        self,
+        round: int,
+        of_stage: Mapping[str, Any] | None = None,
+        stage_round: int = 0,
+        *,
+        rounds: int | None = None,
+        stage_rounds: int | None = None,
+    ) -> Training:
         """What holds in a round: the rate is ``lr · lr_decay^r · milestone_decay^m``, with m the milestones up to r.
 
-        r counts the rounds before this one: within the stage for a schedule (``lr_decay``, ``milestones``) that the
-        stage sets itself, over all stages for one that is the run's.
+        Under ``cosine`` it then falls to ``min_lr`` as ``min_lr + (lr - min_lr) (1 + cos(π r / R)) / 2``, with R rounds
+        in all. r counts the rounds before this one: within the stage for values of the schedule that the stage sets
+        itself, over all stages for those of the run.
 
         A round is one aggregation, as "communication round" is in FedCorr (Sec. 3.2), whose iterations over the clients
         are made of many: each of a chain of single clients counts.
@@ -53,13 +75,43 @@ class Training:
             round: number of the round, from 0, over all stages.
             of_stage: the values that the round's stage sets, by the names of these fields.
             stage_round: number of the round, from 0, within its stage.
+            rounds: number of rounds of all stages; only a cosine after the first round needs it.
+            stage_rounds: number of rounds of the stage; likewise, for a cosine that the stage sets.
         """
         own = of_stage or {}
         here = replace(self, **own)
-        decays = stage_round if "lr_decay" in own else round
-        reached = stage_round if "milestones" in own else round
-        steps = sum(milestone <= reached for milestone in here.milestones)
-        return replace(here, lr=here.lr * here.lr_decay**decays * here.milestone_decay**steps)
+
+        def before(name: str) -> int:
+            return stage_round if name in own else round
+
+        reached = sum(milestone <= before("milestones") for milestone in here.milestones)
+        if here.milestone_every is not None:
+            reached += before("milestone_every") // here.milestone_every
+        lr = here.lr * here.lr_decay ** before("lr_decay") * here.milestone_decay**reached
+        if here.cosine and (done := before("cosine")):
+            length = stage_rounds if "cosine" in own else rounds
+            assert length is not None, "a cosine needs the number of rounds"
+            lr = here.min_lr + (lr - here.min_lr) * (1 + math.cos(math.pi * done / length)) / 2
+        return replace(here, lr=lr)
+
+    def described(self) -> str:
+        """The settings in a few words, for people, such as ``lr 0.05, batch 10, 3 epochs``."""
+        kind = type(self.optimizer)
+        words = [] if kind is SGD else [kind.__name__]
+        words += [f"lr {self.lr:g}{self._falling()}", f"batch {self.batch_size}"]
+        words += [f"{self.epochs} epochs" if self.steps is None else f"{self.steps} steps"]
+        words += [] if self.clip is None else [f"gradients clipped to {self.clip:g}"]
+        return ", ".join(words)
+
+    def _falling(self) -> str:
+        """How the rate changes over rounds; nothing if it does not."""
+        factors = [] if self.lr_decay == 1 else [f"{self.lr_decay:g} a round"]
+        if self.milestones:
+            factors.append(f"{self.milestone_decay:g} after rounds {', '.join(map(str, self.milestones))}")
+        if self.milestone_every is not None:
+            factors.append(f"{self.milestone_decay:g} every {self.milestone_every} rounds")
+        cosine = f" falling to {self.min_lr:g} along a cosine" if self.cosine else ""
+        return (f" times {' and '.join(factors)}" if factors else "") + cosine
 
 
 @dataclass(frozen=True)
@@ -74,6 +126,14 @@ class Eval:
 
 
 @dataclass(frozen=True)
+class Audit:
+    """``audit``: whether and how class probabilities are recorded for a label audit."""
+
+    record: Literal["auto"] | bool
+    window: PositiveShare
+
+
+@dataclass(frozen=True)
 class Checkpoints:
     """``checkpoint``: how often, how many."""
 
@@ -83,12 +143,13 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Wandb:
-    """``wandb``: the mirror of the metrics."""
+    """``wandb``: the settings of ``logger=wandb``."""
 
     mode: Literal["auto", "online", "offline", "disabled"]
     project: Annotated[str, MinLen(1)]
     group: str | None
     tags: list[str]
+    artifacts: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +176,7 @@ class Root:
     figures: bool
     train: Training
     eval: Eval
+    audit: Audit
     checkpoint: Checkpoints
     wandb: Wandb
 

@@ -90,21 +90,54 @@ def decode(encoded: bytes, size: tuple[int, int], channels: int) -> NDArray[np.u
         Exception: of any other kind, if Pillow cannot decode the file.
     """
     pillow, (h, w) = _pillow(), size
+    image = _decoded(encoded, MOST_PIXELS)
+    mode = "RGB" if channels == 3 else "L"
+    if image.mode != mode:
+        image = image.convert(mode)
+    if image.size != (w, h):
+        image = image.resize((w, h), pillow.Resampling.BILINEAR)
+    return np.asarray(image).reshape(h, w, channels).transpose(2, 0, 1)
+
+
+def small_copy(path: Path, longest: int, most_pixels: int) -> Image:
+    """Read an image file as ``decode`` does, in its proportions and with no side longer than ``longest`` pixels.
+
+    The result is grey ("L") if the file is, and otherwise in colour ("RGB").
+
+    Raises:
+        OSError: if the file does not exist or is not readable.
+        ImageError: if ``read_bytes`` or ``decode`` refuse it, or it has more than ``most_pixels`` pixels.
+        Exception: of any other kind, if Pillow cannot decode the file.
+    """
+    image = _decoded(read_bytes(path), most_pixels, (2 * longest, 2 * longest))
+    image = image.convert("L" if image.mode in ("1", "L", "LA", "I;16") else "RGB")
+    image.thumbnail((longest, longest))
+    return image
+
+
+def _decoded(encoded: bytes, most_pixels: int, draft: tuple[int, int] | None = None) -> Image:
+    """The image in a file, upright, opaque and with 8 bits a channel.
+
+    Args:
+        encoded: content of the file.
+        most_pixels: images with more are refused.
+        draft: a size that is enough: a JPEG is decoded at the smallest fraction of its size that is not below it.
+
+    Raises:
+        ImageError: as ``decode``.
+    """
+    pillow = _pillow()
     try:
         opened = pillow.open(BytesIO(encoded), formats=FORMATS)
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
-        raise ImageError(f"it has more than {MOST_PIXELS:,} pixels") from error
+        raise ImageError(f"it has more than {most_pixels:,} pixels") from error
     with opened:
-        if opened.width * opened.height > MOST_PIXELS:
-            raise ImageError(f"it has {opened.width * opened.height:,} pixels; up to {MOST_PIXELS:,} are read")
+        if opened.width * opened.height > most_pixels:
+            raise ImageError(f"it has {opened.width * opened.height:,} pixels; up to {most_pixels:,} are read")
+        if draft is not None:
+            opened.draft(None, draft)
         opened.load()
-        image = _upright(_opaque(_of_eight_bits(opened)), opened)
-        mode = "RGB" if channels == 3 else "L"
-        if image.mode != mode:
-            image = image.convert(mode)
-        if image.size != (w, h):
-            image = image.resize((w, h), pillow.Resampling.BILINEAR)
-        return np.asarray(image).reshape(h, w, channels).transpose(2, 0, 1)
+        return _upright(_opaque(_of_eight_bits(opened)), opened)
 
 
 @cache

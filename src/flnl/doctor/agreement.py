@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from flnl.config import compose
 from flnl.config.folders import CONF
+from flnl.core.errors import in_one_line
 from flnl.engine import loop
+from flnl.engine.executors.stacked import Stacked
 from flnl.run import opening
 
 FILE = CONF / "doctor" / "agreement.yaml"
@@ -37,6 +40,7 @@ class Trained:
 
     params: Mapping[str, Tensor]  # on the CPU
     seconds: float
+    refusals: Sequence[str] = ()  # why steps could not be recorded
 
 
 @dataclass(frozen=True)
@@ -45,28 +49,38 @@ class Agreement:
 
     method: str
     way: str
-    difference: float  # see ``TOLERANCE``
-    repeats: bool  # a second run gave the same bits
-    seconds: float
     seconds_on_cpu: float
+    difference: float | None = None  # see ``TOLERANCE``; None if it did not run
+    repeats: bool = False  # a second run gave the same bits
+    seconds: float = 0.0
+    failure: str = ""  # why it did not run, or not in this way
 
     @property
     def agrees(self) -> bool:
-        """Whether the GPU computes what the CPU computes, and the same each time."""
-        return self.difference <= TOLERANCE and self.repeats
+        """Whether the GPU computes what the CPU computes, the same each time, and in the way asked for."""
+        return self.difference is not None and self.difference <= TOLERANCE and self.repeats and not self.failure
 
 
 def agreements(device: str) -> Iterator[Agreement]:
-    """The results of every method in every way on ``device``, one after another."""
+    """The results of every method in every way on ``device``, one after another; a run that fails is one of them.
+
+    Raises:
+        Exception: what a run on the CPU raises.
+    """
     text = yaml.safe_load(FILE.read_text())
     for method, overrides in text["runs"].items():
         words = [*text["common"], *overrides]
         reference = trained([*words, "device=cpu", "executor=sequential"])
         for way, chosen in WAYS.items():
-            one, two = (trained([*words, f"device={device}", *chosen]) for _ in range(2))
+            try:
+                one, two = (trained([*words, f"device={device}", *chosen]) for _ in range(2))
+            except Exception as error:  # drivers and libraries may raise anything
+                yield Agreement(method, way, reference.seconds, failure=in_one_line(error))
+                continue
             repeats = difference(one.params, two.params) == 0
             apart = difference(one.params, reference.params)
-            yield Agreement(method, way, apart, repeats, two.seconds, reference.seconds)
+            refused = f"steps could not be recorded, because {'; '.join(one.refusals)}" if one.refusals else ""
+            yield Agreement(method, way, reference.seconds, apart, repeats, two.seconds, refused)
 
 
 def trained(overrides: Sequence[str]) -> Trained:
@@ -85,16 +99,19 @@ def trained(overrides: Sequence[str]) -> Trained:
             for result in loop.rounds(session.federated(), state):
                 state = result.state
             params = {name: tensor.cpu() for name, tensor in state.server.params.items()}
-            return Trained(params, time.perf_counter() - begun)
+            refusals = session.executor.refusals if isinstance(session.executor, Stacked) else ()
+            return Trained(params, time.perf_counter() - begun, refusals)
         finally:
             session.release()
 
 
 def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """The largest difference of two models' entries, relative to the largest entry of the tensor."""
+    """The largest difference of two models' entries, relative to the largest entry of the tensor; inf beside a NaN."""
     worst = 0.0
     for name, tensor in one.items():
+        if not tensor.numel():
+            continue
         first, second = tensor.double(), other[name].double()
-        scale = float(first.abs().max().clamp_min(1e-12)) if first.numel() else 1.0
-        worst = max(worst, float((first - second).abs().max()) / scale if first.numel() else 0.0)
+        apart = float((first - second).abs().max() / first.abs().max().clamp_min(1e-12))
+        worst = max(worst, math.inf if math.isnan(apart) else apart)
     return worst

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from filelock import Timeout
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from flnl.config import compose
 from flnl.config.check import check_config
-from flnl.core.errors import UserError
+from flnl.core.errors import UserError, in_one_line
 from flnl.core.terminal import cell, duration, print_line
 from flnl.doctor.agreement import TOLERANCE, Agreement, agreements
 from flnl.doctor.surroundings import Row, processor, surroundings
 from flnl.doctor.timing import Setting, Timed, settings, timings
 from flnl.engine.placement import placement_for
-from flnl.storage.paces import Paces
+from flnl.storage.paces import Pace, Paces
 
 
 def chosen(texts: Sequence[str]) -> list[Setting]:
@@ -46,13 +47,13 @@ def examine(device: str, *, quick: bool, wanted: Sequence[Setting]) -> bool:
     torch.set_num_threads(cfg.threads)
     place = placement_for(device, 32).device
     console = Console()
-    rows = list(surroundings(cfg))
+    rows = list(surroundings(cfg, "cuda" if place.type == "cpu" else place.type))
     console.print(_facts(rows))
     good = not any(row.problem for row in rows)
     if place.type != "cpu":
         good = _compare(console, place.type) and good
     if not quick:
-        _time(console, place, wanted, Path(cfg.cache).expanduser())
+        good = _time(console, place, wanted, Path(cfg.cache).expanduser()) and good
     return good
 
 
@@ -77,29 +78,36 @@ def _compare(console: Console, device: str) -> bool:
             results.append(one)
             progress.update(task, description=f"comparing {device} with the CPU: {one.method}, {one.way}")
     for one in results:
-        table.add_row(
-            *(one.method, one.way, f"{one.difference:.1e}", "yes" if one.repeats else "NO"),
-            *(f"{one.seconds:.1f} s", f"{one.seconds_on_cpu:.1f} s", "agrees" if one.agrees else "WRONG"),
-        )
+        measured = "", "", ""
+        if one.difference is not None:
+            measured = f"{one.difference:.1e}", "yes" if one.repeats else "NO", f"{one.seconds:.1f} s"
+        verdict = "agrees" if one.agrees else "FAILED" if one.failure else "WRONG"
+        table.add_row(one.method, one.way, *measured, f"{one.seconds_on_cpu:.1f} s", verdict)
     console.print(table)
-    wrong = [f"{one.method} ({one.way})" for one in results if not one.agrees]
+    for one in results:
+        if one.failure:
+            print_line(f"{device}: {one.method} ({one.way}): {one.failure}")
+    wrong = [f"{one.method} ({one.way})" for one in results if not one.agrees and not one.failure]
     if wrong:
         print_line(f"{device} does not compute what the CPU computes (tolerance {TOLERANCE:g}): {', '.join(wrong)}")
-    return not wrong
+    return all(one.agrees for one in results)
 
 
-def _time(console: Console, place: torch.device, wanted: Sequence[Setting], cache: Path) -> None:
-    """Print how long training takes, and keep it for ``flnl tables plan``."""
+def _time(console: Console, place: torch.device, wanted: Sequence[Setting], cache: Path) -> bool:
+    """Print how long training takes, and keep it for ``flnl tables plan``; return whether all that was possible."""
     name = processor() if place.type == "cpu" else str(torch.get_device_module(place).get_device_name(place))
     threads = f", {torch.get_num_threads()} thread" if place.type == "cpu" else ""
     table = Table(title=f"local training on {name}{threads}")
     for title in ("network and data", "batch", "images a second", "a pass over the data", "clients"):
         table.add_column(title, justify="left" if title in ("network and data", "clients") else "right")
     timed: list[Timed] = []
+    lost = ""  # why the times were not kept
     with _busy(console) as progress:
         task = progress.add_task("timing")
         for setting, one in zip(wanted, timings(place.type, name, wanted), strict=True):
             timed.append(one)
+            if one.pace is not None and not lost:
+                lost = _kept(one.pace, cache)
             progress.update(task, description=f"timing: {len(timed)} of {len(wanted)}, {setting.title}")
     for one in timed:
         if one.pace is None:
@@ -109,9 +117,23 @@ def _time(console: Console, place: torch.device, wanted: Sequence[Setting], cach
         rate = f"{one.images_a_second:,.0f}" if one.images_a_second >= 10 else f"{one.images_a_second:.1f}"
         table.add_row(one.setting.title, str(one.batch), rate, duration(one.pace.seconds), how)
     console.print(table)
-    paces = [one.pace for one in timed if one.pace is not None]
-    Paces.load(cache).including(paces).save(cache)
-    print_line("flnl tables plan estimates with these times what has not run here yet")
+    for one in timed:
+        if one.error:
+            print_line(f"{one.setting.title}, batches of {one.batch}: {one.error}")
+    if lost:
+        print_line(f"PROBLEM: the times could not be kept for flnl tables plan: {lost}")
+    elif any(one.pace is not None for one in timed):
+        print_line("flnl tables plan estimates with these times what has not run here yet")
+    return not lost and not any(one.error for one in timed)
+
+
+def _kept(pace: Pace, cache: Path) -> str:
+    """Keep a pace, so that it is not lost if the doctor is stopped; return why that was not possible, else nothing."""
+    try:
+        Paces.add(cache, [pace])
+    except (OSError, Timeout) as error:
+        return in_one_line(error)
+    return ""
 
 
 def _busy(console: Console) -> Progress:

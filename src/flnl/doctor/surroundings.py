@@ -6,7 +6,7 @@ import importlib.util
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch
 from omegaconf import DictConfig
 
 from flnl.config import compose
-from flnl.core.errors import UserError
+from flnl.core.errors import UserError, in_one_line
 from flnl.engine.executors.processes import usable_cores
 from flnl.run.mirror import effective_mode
 from flnl.run.record import environment
@@ -35,8 +35,8 @@ class Row:
     problem: bool = False  # something will not work
 
 
-def surroundings(cfg: DictConfig) -> Iterator[Row]:
-    """The facts, for runs with the configuration ``cfg``."""
+def surroundings(cfg: DictConfig, kind: str = "cuda") -> Iterator[Row]:
+    """The facts, for runs with the configuration ``cfg``; ``kind`` is torch's name of the GPUs to look for."""
     about = environment()
     versions = dict(about["versions"])
     yield Row("flnl", f"{versions.pop('flnl', 'not installed')}, commit {about['commit']}")
@@ -47,7 +47,7 @@ def surroundings(cfg: DictConfig) -> Iterator[Row]:
         yield Row("not installed", ", ".join(absent))
     yield Row("machine", str(about["machine"]))
     yield Row("processor", f"{processor()}; {usable_cores()} usable cores, {_memory():.0f} GiB of memory")
-    yield from _gpus()
+    yield from _gpus(kind)
     yield from _folders(cfg)
     yield Row("W&B", _wandb(effective_mode(cfg.wandb.mode)))
 
@@ -68,17 +68,25 @@ def _memory() -> float:
         return float("nan")
 
 
-def _gpus() -> Iterator[Row]:
-    if not torch.cuda.is_available():
+def _gpus(kind: str) -> Iterator[Row]:
+    library = torch.get_device_module(kind)
+    if not library.is_available():
         built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is built without CUDA"
         yield Row("GPU", f"none ({built})")
         return
-    for number in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(number)
-        free, total = torch.cuda.mem_get_info(number)
-        size = f"{total / GIB:.0f} GiB of memory, {free / GIB:.0f} free"
-        kind = f"compute capability {properties.major}.{properties.minor}"
-        yield Row(f"GPU {number}", f"{properties.name}; {size}; {kind}; CUDA {torch.version.cuda}")
+    for number in range(library.device_count()):
+        try:
+            properties = library.get_device_properties(number)
+            free, total = library.mem_get_info(number)
+        except Exception as error:  # drivers may raise anything, as of a GPU that another process has for itself
+            yield Row(f"GPU {number}", in_one_line(error), problem=True)
+            continue
+        facts = [properties.name, f"{total / GIB:.0f} GiB of memory, {free / GIB:.0f} free"]
+        if hasattr(properties, "major"):
+            facts.append(f"compute capability {properties.major}.{properties.minor}")
+        if kind == "cuda" and torch.version.cuda:
+            facts.append(f"CUDA {torch.version.cuda}")
+        yield Row(f"GPU {number}", "; ".join(facts))
 
 
 def _folders(cfg: DictConfig) -> Iterator[Row]:
@@ -90,16 +98,31 @@ def _folders(cfg: DictConfig) -> Iterator[Row]:
         if (root := _root(name)) is not None:
             roots.setdefault(root, []).append(name)
     for root, names in roots.items():
-        content = sorted(p.name for p in root.iterdir() if not p.name.startswith(".")) if root.is_dir() else []
-        held = ", ".join(content[:6]) + (" ..." if len(content) > 6 else "") if content else "nothing there yet"
-        yield Row("data", f"{root}, for {', '.join(names)}: {held}")
+        yield _readable(root, names)
+
+
+def _readable(root: Path, datasets: Sequence[str]) -> Row:
+    whose = f"{root}, for {', '.join(datasets)}"
+    try:
+        content = sorted(p.name for p in root.iterdir() if not p.name.startswith("."))
+    except FileNotFoundError:
+        content = []
+    except OSError as error:
+        return Row("data", f"{whose}: cannot be read ({error.strerror})", problem=True)
+    held = ", ".join(content[:6]) + (" ..." if len(content) > 6 else "") if content else "nothing there yet"
+    return Row("data", f"{whose}: {held}")
 
 
 def _writable(title: str, folder: Path) -> Row:
-    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    if not os.access(there, os.W_OK):
-        return Row(title, f"{folder}: cannot be written", problem=True)
-    free = shutil.disk_usage(there).free / GIB
+    try:
+        there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        if not there.is_dir():
+            return Row(title, f"{folder}: {there} is not a folder", problem=True)
+        if not os.access(there, os.W_OK | os.X_OK):
+            return Row(title, f"{folder}: cannot be written", problem=True)
+        free = shutil.disk_usage(there).free / GIB
+    except OSError as error:
+        return Row(title, f"{folder}: cannot be reached ({error.strerror})", problem=True)
     return Row(title, f"{folder}: {free:.0f} GiB free", problem=free < LITTLE_SPACE)
 
 

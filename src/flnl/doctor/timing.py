@@ -13,6 +13,7 @@ import yaml
 from flnl.config import compose
 from flnl.config.folders import CONF
 from flnl.config.schema import Training
+from flnl.core.errors import in_one_line
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientState, ClientTask, Samples
 from flnl.data.images import TensorImages
@@ -61,6 +62,7 @@ class Timed:
     pace: Pace | None
     stacked: bool = False  # the clients of a round were trained together
     failure: str = ""
+    error: str = ""  # what was raised, if it was not that the memory is too small
 
     @property
     def images_a_second(self) -> float:
@@ -75,7 +77,7 @@ def settings() -> list[Setting]:
 
 
 def timings(device: str, name: str, chosen: Sequence[Setting]) -> Iterator[Timed]:
-    """Time every setting on ``device``, whose name is ``name``; a network that does not fit is no error."""
+    """Time every setting on ``device``, whose name is ``name``; one that fails does not keep the others from it."""
     for setting in chosen:
         plain = setting.plain
         batch = int(plain["train"]["batch_size"])
@@ -83,6 +85,9 @@ def timings(device: str, name: str, chosen: Sequence[Setting]) -> Iterator[Timed
             seconds, stacked = _seconds_of_an_image(setting, plain, device)
         except torch.OutOfMemoryError:
             yield Timed(setting, batch, None, failure="does not fit the memory")
+            continue
+        except Exception as error:  # drivers and libraries may raise anything
+            yield Timed(setting, batch, None, failure="FAILED", error=in_one_line(error))
             continue
         kind = dataset_name(plain["dataset"]), model_name(plain["model"]), batch
         yield Timed(setting, batch, Pace(*kind, name, device != "cpu", seconds * setting.images), stacked)
@@ -118,7 +123,7 @@ def _network(setting: Setting, plain: dict[str, Any], device: str) -> Network:
 
 
 def _training(plain: dict[str, Any]) -> Training:
-    return replace(Training(**plain["train"]), lr=0.01, epochs=1)
+    return replace(Training(**compose.build(plain["train"])), lr=0.01, epochs=1)
 
 
 def _round(executor: Any, job: LocalTraining, network: Network, clients: int, samples: int) -> float:

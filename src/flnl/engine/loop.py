@@ -41,8 +41,8 @@ class NonFiniteError(Exception):
 class Evaluate(Protocol):
     """Scores models and corrections; the only part of a run that sees the true labels."""
 
-    def model(self, params: Params) -> Mapping[str, float]:
-        """Scores of a global model."""
+    def model(self, params: Params, after: FederatedState) -> Mapping[str, float]:
+        """Scores of a global model; ``after`` is the state after whose round it is evaluated."""
         ...
 
     def cohort(self, seen: Mapping[int, Observation]) -> Mapping[str, float]:
@@ -208,8 +208,14 @@ class _Server:
 
     def _training(self, state: FederatedState, stage: Stage) -> Training:
         """The settings of local training in this round."""
-        stage_round = state.round - sum(self._lengths[: stage.number - 1])
-        return self.run.settings.training.at(state.round, stage.train, stage_round)
+        lengths = self._lengths
+        return self.run.settings.training.at(
+            state.round,
+            stage.train,
+            state.round - sum(lengths[: stage.number - 1]),
+            rounds=sum(lengths),
+            stage_rounds=lengths[stage.number - 1],
+        )
 
     def _sample(self, state: FederatedState, stage: Stage, stage_round: int) -> tuple[FederatedState, list[int]]:
         """Sample the cohort; count the traffic of the sampler's own queries."""
@@ -357,7 +363,7 @@ class _Server:
         method, count = self.run.method, len(self.clients)
         every = self.run.settings.eval_every or method.stages[-1].sampler.size(count)
         due = state.counters.participations // every > before.counters.participations // every
-        return self.run.evaluator.model(shown(method, state, count)) if due or last_of_stage else None
+        return self.run.evaluator.model(shown(method, state, count), state) if due or last_of_stage else None
 
     # ---------------------------------------------------------------------------------------------------- exchanges
 

@@ -219,9 +219,9 @@ class Network(RunModel):
         """
         return self._scores(samples.images, samples.index, partial(by_name.output, self.module, output), augment)
 
-    def outputs(self, images: "Images", index: Tensor, *, output: str = LOGITS) -> Tensor:
-        """As ``logits``, for the images at ``index``."""
-        return self._scores(images, index, partial(by_name.output, self.module, output), None)
+    def outputs(self, images: "Images", index: Tensor, *, output: str = LOGITS, on_device: bool = False) -> Tensor:
+        """As ``logits``, for the images at ``index``; with ``on_device``, they stay there and nothing is waited for."""
+        return self._scores(images, index, partial(by_name.output, self.module, output), None, on_device=on_device)
 
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, for the model that ``task`` received, whatever is loaded now.
@@ -241,10 +241,17 @@ class Network(RunModel):
         return self._received[output]
 
     def _scores(
-        self, images: "Images", index: Tensor, forward: Callable[[Tensor], Tensor], augment: np.random.Generator | None
+        self,
+        images: "Images",
+        index: Tensor,
+        forward: Callable[[Tensor], Tensor],
+        augment: np.random.Generator | None,
+        *,
+        on_device: bool = False,
     ) -> Tensor:
         with self.evaluating(), torch.no_grad():
-            parts = [forward(inputs).cpu() for inputs in self._chunks(images, index, augment)]
+            scores = (forward(inputs) for inputs in self._chunks(images, index, augment))
+            parts = list(scores) if on_device else [one.cpu() for one in scores]
         return torch.cat(parts) if parts else torch.empty(0, self.num_classes, dtype=self.dtype)
 
     def _chunks(self, images: "Images", index: Tensor, augment: np.random.Generator | None) -> Iterator[Tensor]:

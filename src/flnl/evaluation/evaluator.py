@@ -48,6 +48,8 @@ from flnl.evaluation.metrics import (
     training_stability,
     true_quality,
 )
+from flnl.evaluation.probabilities import Probabilities
+from flnl.evaluation.recording import Recorder
 from flnl.numerics.scaling import label_shares
 
 _Labels = tuple[Labels, Labels, Labels, Mask]
@@ -70,15 +72,21 @@ class Evaluator:
     network: Network
     method: Method  # whose findings are measured
     memorization: bool = False  # whether to score models also on all training data, if the truth is known
+    recorder: Recorder | None = None  # to which the evaluated models' class probabilities are added
 
-    def model(self, params: Params) -> dict[str, float]:
+    def model(self, params: Params, after: FederatedState | None = None) -> dict[str, float]:
         """Accuracy in [0, 1] and loss on the test set, and on the (noisy) validation set if there is one.
 
         For a pair of networks, also the accuracy of each. With ``memorization``, also the shares of predictions on
         correctly and on wrongly labelled training samples.
+
+        Args:
+            params: the model to score.
+            after: the state after whose round it is evaluated; None outside a run, where nothing is recorded.
         """
         data = self.federation.dataset
-        accuracy, loss = self._tested(params, self.federation.tested)
+        logits, labels = self._outputs(params, self.federation.tested)
+        accuracy, loss = accuracy_and_loss(logits, labels)
         metrics = {"accuracy": accuracy, "test_loss": loss}
         if self.method.networks > 1:
             metrics |= self._each_network(self.federation.tested)
@@ -89,14 +97,15 @@ class Evaluator:
             metrics |= {"validation_accuracy": accuracy, "validation_loss": loss}
         if self.memorization and self.federation.truth is not None:
             metrics |= self._memorized(self.federation.truth)
+        if self.recorder is not None and after is not None:
+            self.recorder.add(after, logits)
         return metrics
 
-    def _tested(self, params: Params, index: Indices) -> tuple[float, float]:
-        """Accuracy and loss of ``params`` on the test samples at ``index``; ``params`` stay loaded."""
+    def _outputs(self, params: Params, index: Indices) -> tuple[Tensor, Tensor]:
+        """Logits of ``params`` on the test samples at ``index``, and their labels; ``params`` stay loaded."""
         self.network.load(params)
         data = self.federation.dataset
-        outputs = self.network.outputs(data.test, torch.from_numpy(index))
-        return accuracy_and_loss(outputs, torch.from_numpy(data.test_labels[index]))
+        return self.network.outputs(data.test, torch.from_numpy(index)), torch.from_numpy(data.test_labels[index])
 
     def _each_network(self, index: Indices) -> dict[str, float]:
         """Accuracy of each network of the loaded pair on the test samples at ``index``."""
@@ -121,7 +130,7 @@ class Evaluator:
                     "the method scores models on clean samples that the server holds, and it holds none: set "
                     "eval.benchmark=0.2, which takes a fifth of the test set for that"
                 )
-            given.append(Benchmark(lambda params: self._tested(params, held)))
+            given.append(Benchmark(lambda params: accuracy_and_loss(*self._outputs(params, held))))
         if Oracle in kinds:
             truth = self.federation.truth
             if truth is None:
@@ -136,7 +145,7 @@ class Evaluator:
 
     def _memorized(self, truth: Tensor) -> dict[str, float]:
         """Server-side memorization (FLR, Table 1): the loaded model on all training samples with given labels."""
-        held = torch.from_numpy(np.concatenate([self.federation.clients[c] for c in self.federation.with_data]))
+        held = torch.from_numpy(self.federation.held)
         predicted = self.network.outputs(self.federation.dataset.train, held).argmax(1).numpy()
         given = torch.as_tensor(self.federation.given)[held].numpy()
         shares = asdict(memorization(predicted, given, truth[held].numpy()))
@@ -300,7 +309,7 @@ class Evaluator:
         findings = self._findings(state)
         doubts = suspects(findings)
         judged = [self._client(state, c, doubts) for c in clients]
-        position = np.concatenate([self.federation.clients[c] for c in clients])
+        position = self.federation.held
         true, given, held, suspected = (np.concatenate([labels[i] for labels in judged]) for i in range(4))
         flagged = suspected | (held != given)
         has_judged = bool(doubts) or first(findings, NoisyClients) is not None or bool(flagged.any())
@@ -308,13 +317,38 @@ class Evaluator:
         return LabelTable(
             classes=data.classes,
             client=[c for c in clients for _ in self.federation.clients[c]],
-            sample=position.tolist() if data.ids is None else [data.ids[i] for i in position.tolist()],
+            sample=self._names(),
             given=given.tolist(),
             final=held.tolist(),
             confidence=self._confidence(everything, torch.from_numpy(held)),
             flagged=flagged.tolist() if has_judged else None,
             true=None if self.federation.truth is None else true.tolist(),
         )
+
+    def probabilities(self, state: FederatedState, key: str) -> Probabilities:
+        """The recorded probabilities, with those of the global model of ``state`` as the final ones.
+
+        This takes a pass over the training and the test images. ``key`` is the run's.
+        """
+        assert self.recorder is not None, "the run records probabilities"
+        self.network.load(state.server.params)
+        federation, sums = self.federation, self.recorder.sums
+        return Probabilities(
+            **self.recorder.means(),
+            rounds=np.array(sums.rounds, np.int64),
+            window_rounds=np.array(sums.rounds[: sums.in_window], np.int64),
+            client=np.repeat(np.array(federation.with_data), [federation.sizes[c] for c in federation.with_data]),
+            sample=np.array(self._names()),
+            tested=federation.tested,
+            key=key,
+            federation=federation.fingerprint,
+            round=state.round,
+        )
+
+    def _names(self) -> list[int] | list[str]:
+        """The data set's names [n] of all clients' training samples, or their positions if it has none."""
+        position, ids = self.federation.held.tolist(), self.federation.dataset.ids
+        return position if ids is None else [ids[i] for i in position]
 
     def _confidence(self, samples: Samples, labels: Tensor) -> Tensor:
         """The loaded model's probability float64 [n] of each of ``labels``, int64 [n]."""

@@ -1,6 +1,7 @@
-"""``flnl figures RUN_DIR [RUN_DIR...] [--tsne]``: draw the figures of runs from their records."""
+"""``flnl figures RUN_DIR [RUN_DIR...] [--tsne] [--format png,svg,pdf] [--dpi N]``: draw the figures of runs."""
 
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +19,31 @@ def parser() -> Parser:
         action="store_true",
         help="also draw the features of each run's model; takes seconds, and the data, which are not downloaded",
     )
+    arguments.add_argument(
+        "--format",
+        metavar="FORMATS",
+        type=_formats,
+        default=("png",),
+        help="file formats, separated by commas, of png, svg and pdf; by default png",
+    )
+    arguments.add_argument("--dpi", type=_dpi, default=150, help="pixels per inch of png files; by default 150")
     add_config_dir(arguments)
     return arguments
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    from flnl.figures.drawing import FORMATS
+
+    formats = tuple(dict.fromkeys(text.lower().split(",")))
+    if unknown := [one for one in formats if one not in FORMATS]:
+        raise ArgumentTypeError(f"{unknown[0] or text!r} is not a format; there are {', '.join(FORMATS)}")
+    return formats
+
+
+def _dpi(text: str) -> int:
+    if not text.isdecimal() or not 10 <= int(text) <= 1200:
+        raise ArgumentTypeError(f"{text}: must be a whole number from 10 to 1200")
+    return int(text)
 
 
 def redraw(arguments: Sequence[str]) -> None:
@@ -36,8 +60,8 @@ def redraw(arguments: Sequence[str]) -> None:
     for path in paths:
         read(path)
     for path in paths:
-        files = save(path, tsne=request.tsne, places=request.config_dir)
-        names = ", ".join(file.stem for file in files) or "nothing to draw yet"
+        files = save(path, tsne=request.tsne, places=request.config_dir, formats=request.format, dpi=request.dpi)
+        names = ", ".join(dict.fromkeys(file.stem for file in files)) or "nothing to draw yet"
         print_line(f"{path / FOLDER}: {names}")
 
 

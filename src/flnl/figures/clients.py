@@ -44,10 +44,10 @@ def draw_filter(record: RunRecord) -> Figure | None:
     title(figure, f"{record.title}: flags of the noise filter, {100 * np.nanmean(accuracy):.1f} % right")
     axes: Any = figure.subplots()
     axes.bar(x, accuracy[order], width=0.8 if marked else 1.0, color=GREY, label="samples with a right flag")
-    axes.plot(x, noise[order], color=WRONG, lw=1.2, marker="D" if marked else None, ms=4, label="wrong labels, true")
+    axes.plot(x, noise[order], color=WRONG, ls="", marker="D", ms=4 if marked else 2, label="wrong labels, true")
     flagged = numbers(rows["flagged"])[order]
     style = {"marker": "x", "ms": 5 if marked else 3, "mew": 1.4}
-    axes.plot(x, flagged, color=INK, lw=1.2, ls="--" if marked else "", label="taken for wrong", **style)
+    axes.plot(x, flagged, color=INK, ls="", label="taken for wrong", **style)
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylabel("samples of the client")
@@ -69,10 +69,10 @@ def draw_noisy(record: RunRecord) -> Figure | None:
     figure = Figure(figsize=(7.5, 3.8), layout="constrained")
     title(figure, f"{record.title}: noisy clients, {100 * right:.1f} % of clients called rightly")
     axes: Any = figure.subplots()
-    for called, color, word in ((False, CLEAN, "clean"), (True, WRONG, "noisy")):
+    for called, color, marker, word in ((False, CLEAN, "o", "clean"), (True, WRONG, "^", "noisy")):
         at = noisy[order] == called
         axes.plot(
-            x[at], noise[order][at], ls="", marker="o", ms=5 if marked else 3, color=color, label=f"called {word}"
+            x[at], noise[order][at], ls="", marker=marker, ms=5 if marked else 3, color=color, label=f"called {word}"
         )
     axes.vlines(x, 0, noise[order], color=GREY, lw=1, zorder=0)
     if "level" in rows:
@@ -104,8 +104,9 @@ def draw_quality(record: RunRecord) -> Figure | None:
     ]
     title(figure, ", ".join([f"{record.title}: quality of clients", *scores]))
     left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
-    left.plot(x, true[order], color=CLEAN, lw=1.2, marker="o" if marked else None, ms=4, label="true")
-    left.plot(x, estimated[order], color=ORANGE, lw=1.2, ls="--", marker="x", ms=5 if marked else 3, label="estimated")
+    left.plot(x, true[order], color=CLEAN, ls="", marker="o", ms=4 if marked else 2, label="true")
+    left.plot(x, estimated[order], color=ORANGE, ls="", marker="x", ms=5 if marked else 3, label="estimated")
+    left.vlines(x, true[order], estimated[order], color=GREY, lw=1, zorder=0)
     left.set_ylabel("share of right labels")
     _axis(left, rows["client"], order)
     right.plot([0, 1], [0, 1], color=GREY, lw=1)

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
-from flnl.figure_style import DASHES, EIGHT, GREY, bare, legend, title
+from flnl.figure_style import DASHES, EIGHT, GREY, MARKERS, bare, legend, title
 from flnl.figures import record
 from flnl.figures.accuracy import AXES
 
@@ -27,6 +27,8 @@ Numbers = NDArray[np.float64]
 
 FEW = len(EIGHT)
 """Maximum number of rows for which lines and bands are drawn boldly."""
+MARKED = 10
+"""Markers on a line, about."""
 WIDTH, PANELS = 11.0, 4.2
 """Width of the figure and height of its panels, in inches."""
 LINE = 0.17
@@ -98,7 +100,10 @@ def band(curves: Sequence[Curve], key: str) -> Band:
 
 
 def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
-    """Draw each row in its own colour, from the ninth row with other dashes; None if no row has a curve."""
+    """Draw each row in its own colour and with its own marker, from the ninth row with other dashes.
+
+    None if no row has a curve.
+    """
     if not any(row.curves for row in rows):
         return None
     labels = [_label(row) for row in rows]
@@ -142,13 +147,25 @@ def _draw(axes: Any, row: Row, key: str, i: int, count: int, label: str) -> None
         over_seeds.x,
         over_seeds.mean,
         lw=1.5 if count <= FEW else 1.1,
-        marker="." if len(over_seeds.x) == 1 else None,
+        marker=MARKERS[i % len(MARKERS)],
+        ms=5,
+        markevery=_marked(len(over_seeds.x), i),
         zorder=3 + 1 / (i + 1),
         **style,
     )
     if over_seeds.deviation is not None:
         low, high = over_seeds.mean - over_seeds.deviation, over_seeds.mean + over_seeds.deviation
         axes.fill_between(over_seeds.x, low, high, color=style["color"], alpha=0.18 if count <= FEW else 0.08, lw=0)
+
+
+def _marked(points: int, i: int) -> list[int]:
+    """The points of line ``i`` with a marker: some ten, at other places than those of its neighbours.
+
+    >>> _marked(3, 0), _marked(100, 1)
+    ([0, 1, 2], [2, 12, 22, 32, 42, 52, 62, 72, 82, 92])
+    """
+    step = max(1, points // MARKED)
+    return list(range(2 * i % step, points, step))
 
 
 def encoded(figure: Figure, suffix: str) -> bytes:

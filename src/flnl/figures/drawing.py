@@ -15,6 +15,7 @@ from flnl.storage.disk import writing
 log = logging.getLogger(__name__)
 
 FOLDER = "figures"
+FORMATS = ("png", "svg", "pdf")
 DPI = 150
 FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
     "accuracy": accuracy.draw,
@@ -33,13 +34,22 @@ FIGURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
 """Functions by the file name of their figure; they return None if the run has no data for it."""
 
 
-def save(folder: Path, *, tsne: bool = False, places: Sequence[Path] = ()) -> list[Path]:
+def save(
+    folder: Path,
+    *,
+    tsne: bool = False,
+    places: Sequence[Path] = (),
+    formats: Sequence[str] = FORMATS[:1],
+    dpi: int = DPI,
+) -> list[Path]:
     """Draw the figures of a run into ``folder/figures``; a figure that fails is logged and skipped.
 
     Args:
         folder: the run's folder.
         tsne: whether to draw the figure of the features, which needs the run's model and data, and takes seconds.
         places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
+        formats: file formats, of ``FORMATS``.
+        dpi: pixels per inch, of png files.
 
     Returns:
         The files written.
@@ -55,14 +65,15 @@ def save(folder: Path, *, tsne: bool = False, places: Sequence[Path] = ()) -> li
 
         figures["features"] = lambda run: features.draw(run, folder, places)
     for name, draw in figures.items():
-        file = folder / FOLDER / f"{name}.png"
-        with forgiven(log, f"the figure {file} could not be drawn"):
+        with forgiven(log, f"the figure {folder / FOLDER / name} could not be drawn"):
             figure = draw(record)
-            if figure is not None:
+            for suffix in formats if figure is not None else ():
+                assert figure is not None
+                file = folder / FOLDER / f"{name}.{suffix}"
                 file.parent.mkdir(exist_ok=True)
                 try:
                     with writing(file):
-                        _write(figure, file)
+                        _write(figure, file, dpi)
                 except DiskFullError:
                     file.unlink(missing_ok=True)
                     raise
@@ -70,11 +81,14 @@ def save(folder: Path, *, tsne: bool = False, places: Sequence[Path] = ()) -> li
     return files
 
 
-def _write(figure: Figure, file: Path) -> None:
+def _write(figure: Figure, file: Path, dpi: int) -> None:
     """Save like ``figure.savefig``, but in one pass: that method draws everything twice to compute the layout."""
-    figure.set_dpi(DPI)
+    figure.set_dpi(dpi)
     canvas = FigureCanvasAgg(figure)
     if (layout := figure.get_layout_engine()) is not None:
         layout.execute(figure)
         figure.set_layout_engine("none")
-    canvas.print_png(file)  # type: ignore[no-untyped-call]
+    if file.suffix == ".png":
+        canvas.print_png(file)  # type: ignore[no-untyped-call]
+    else:
+        canvas.print_figure(file, format=file.suffix.removeprefix("."))

@@ -5,7 +5,7 @@ It needs the run's data and takes seconds, so it is drawn only on request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,11 @@ import torch
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from omegaconf import DictConfig, OmegaConf
 
-from flnl.config.check import faults_of
-from flnl.config.registry import restored
 from flnl.core.errors import UserError
 from flnl.core.step import FEATURES
-from flnl.figure_style import EIGHT, title
+from flnl.figure_style import EIGHT, MARKERS, title
 from flnl.figures.record import RunRecord
-from flnl.storage.records import RESULT
 
 if TYPE_CHECKING:
     from flnl.data.federation.build import Federation
@@ -51,10 +47,11 @@ def draw(record: RunRecord, folder: Path, places: Sequence[Path] = ()) -> Figure
     Raises:
         UserError: if the run has no model, or its data cannot be reproduced.
     """
+    from flnl.data.federation.recorded import recorded_federation
     from flnl.engine.model_file import ModelFile
 
     model = ModelFile.load(folder)
-    federation = _federation(record, folder, places)
+    federation = recorded_federation(record.result, folder, places)
     network, data = model.network(places), federation.dataset
     some = spread(len(data.test))
     by_class = data.test_labels[some.numpy()]
@@ -96,38 +93,6 @@ def features(network: Network, images: Any, index: torch.Tensor) -> NDArray[np.f
     return features
 
 
-def _federation(record: RunRecord, folder: Path, places: Sequence[Path]) -> Federation:
-    """Rebuild the run's federation.
-
-    Raises:
-        UserError: if it differs from the recorded one.
-    """
-    from flnl.data.federation.build import from_config
-
-    federation = from_config(_recorded(record.result["config"], folder / RESULT, places))
-    if record.result.get("federation") not in (federation.fingerprint, federation.names_fingerprint):
-        raise UserError(
-            "the federation drawn now differs from the run's: the data files, numpy or the code have changed"
-        )
-    return federation
-
-
-def _recorded(config: Mapping[str, Any], source: Path, places: Sequence[Path]) -> DictConfig:
-    """The configuration of a run's data from its record, restricted to what a file may choose.
-
-    Raises:
-        UserError: naming a value that it may not.
-    """
-    parts = {
-        group: restored(group, config.get(group), str(source), places) for group in ("dataset", "partition", "noise")
-    }
-    values = {key: config.get(key) for key in ("data_seed", "eval")}
-    values["centralized"] = config.get("centralized", False)  # runs of before there was such a key had none
-    if faults := faults_of(values):
-        raise UserError(f"{source}: {faults}")
-    return OmegaConf.create({**parts, **values})
-
-
 def _wrong(federation: Federation) -> torch.Tensor:
     """Positions of clients' training samples whose given label is known to be wrong."""
     if federation.truth is None:
@@ -142,16 +107,25 @@ def _shown(heading: str, panels: list[tuple[str, Array, NDArray[np.int64]]], mod
     title(figure, f"{heading} (t-SNE)")
     colors = _colors(len(model.classes))
     for axes, (name, places, labels) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        axes.scatter(*places.T, s=7, lw=0, c=[colors[k] for k in labels])
+        for k in np.unique(labels):
+            axes.scatter(*places[labels == k].T, s=11, lw=0, color=colors[k], marker=_marker(k))
         axes.set_title(f"{name} ({len(places)})", size=9)
         axes.set(xticks=[], yticks=[])
         for side in axes.spines.values():
             side.set_linewidth(0.5)
     if len(model.classes) <= NAMED:
         axes = figure.axes[0]
-        dots = [axes.plot([], [], "o", ms=4, color=colors[k])[0] for k in range(len(model.classes))]
+        dots = [
+            axes.plot([], [], ls="", marker=_marker(k), ms=5, mew=0, color=colors[k])[0]
+            for k in range(len(model.classes))
+        ]
         figure.legend(dots, model.classes, loc="outside lower center", ncols=10, fontsize=8, frameon=False)
     return figure
+
+
+def _marker(label: int) -> str:
+    """The marker of a class: with more than eight classes, also a letter or a digit."""
+    return [*MARKERS, *(f"${letter}$" for letter in "abcdefghkmnp")][label % (len(MARKERS) + 12)]
 
 
 def _colors(count: int) -> list[Any]:

@@ -6,11 +6,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from flnl.figure_style import CLEAN, GREY, INK, WRONG, bare, legend, title
 from flnl.figures.record import Row, RunRecord, numbers
 
 Numbers = NDArray[np.float64]
+PEAK = 3.0
+"""Standard deviations to both sides of its mean in which a fitted component is drawn."""
 SHOWN = 4
 """Maximum number of passes shown, including the first and the last."""
 
@@ -41,10 +44,16 @@ def linear_fit(x: Numbers, y: Numbers) -> tuple[float, float, float]:
     return slope, float(y.mean() - slope * x.mean()), float((dx @ dy) ** 2 / ((dx @ dx) * (dy @ dy)))
 
 
-def density(x: Numbers, mixture: list[float]) -> Numbers:
-    """The weighted densities of the two components at ``x``, [2, n]; ``mixture`` is means, variances and weights."""
+def expected(x: Numbers, mixture: list[float], width: float) -> Numbers:
+    """The shares of the two components in bins of this width around ``x``, [2, n].
+
+    Unlike a density, this stays comparable with a histogram however narrow a component is. ``mixture`` is means,
+    variances and weights.
+    """
     means, variances, weights = np.array(mixture, np.float64).reshape(3, 2, 1)
-    return np.asarray(weights * np.exp(-((x - means) ** 2) / (2 * variances)) / np.sqrt(2 * np.pi * variances))
+    deviations = np.sqrt(variances)
+    within = ndtr((x + width / 2 - means) / deviations) - ndtr((x - width / 2 - means) / deviations)
+    return np.asarray(weights * within)
 
 
 def draw(record: RunRecord) -> Figure | None:
@@ -104,15 +113,23 @@ def _histogram(axes: Any, row: Row, values: Numbers, noise: Numbers | None) -> N
     mixture = row["mixture"]
     if None in mixture or min(mixture[2:4]) <= 0:
         return
-    margin = 0.08 * (edges[-1] - edges[0])
-    x = np.linspace(edges[0] - margin, edges[-1] + margin, 400)
-    components = density(x, mixture) * len(values) * (edges[1] - edges[0])
+    x = _range(edges, mixture)
+    components = expected(x, mixture, edges[1] - edges[0]) * len(values)
     for component, color in zip(components, (CLEAN, WRONG), strict=True):
         axes.plot(x, component, color=color, lw=1, ls="--")
     axes.plot(x, components.sum(0), color=INK, lw=1.2, label="fitted mixture")
     top = max(patch.get_y() + patch.get_height() for patch in axes.patches)
-    axes.set_ylim(0, max(1.3 * top, axes.get_ylim()[1] if axes.get_subplotspec().colspan.start else 0))
+    peak = float(components.sum(0).max())
+    axes.set_ylim(0, max(1.3 * top, 1.08 * peak, axes.get_ylim()[1] if axes.get_subplotspec().colspan.start else 0))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+
+
+def _range(edges: Numbers, mixture: list[float]) -> Numbers:
+    """Where the fitted mixture is drawn: over the whole histogram and both peaks."""
+    margin = 0.08 * (edges[-1] - edges[0])
+    reach = edges[1] - edges[0] + PEAK * np.sqrt(mixture[2:4])
+    low, high = (mixture[:2] - reach).min(), (mixture[:2] + reach).max()
+    return np.linspace(min(low, edges[0] - margin), max(high, edges[-1] + margin), 800)
 
 
 def _scatter(axes: Any, row: Row, values: Numbers, noise: Numbers) -> str:

@@ -64,17 +64,21 @@ def _levels(axes: Any, row: Row, order: Any, given: Any) -> None:
     clients, x = row["clients"], np.arange(len(order))
     marked = len(order) < MANY
     if given is not None:
-        axes.plot(x, given[order], color=GREY, lw=1.2, ls=":", label="true, as given")
-    curves = (
-        ("true_noise_before", WRONG, "-", "D" if marked else None, "true, before correction"),
-        ("true_noise_after", CLEAN, "-", "s" if marked else None, "true, after correction"),
-        ("level", INK, "--" if marked else "", "x", "estimated"),
+        axes.plot(
+            x, given[order], color=GREY, ls="", marker="_", ms=8 if marked else 4, mew=1.6, label="true, as given"
+        )
+    if {"true_noise_before", "true_noise_after"} <= clients.keys():
+        before, after = (numbers(clients[f"true_noise_{when}"])[order] for when in ("before", "after"))
+        axes.vlines(x, before, after, color=GREY, lw=1, zorder=0)
+    points = (
+        ("true_noise_before", WRONG, "D", 6, "true, before correction"),
+        ("true_noise_after", CLEAN, "s", 4, "true, after correction"),
+        ("level", INK, "x", 5, "estimated"),
     )
-    for (key, color, ls, marker, label), size in zip(curves, (6, 4, 5), strict=True):
+    for key, color, marker, size, label in points:
         if key in clients:
             y = numbers(clients[key])[order]
-            width = 2.4 if not marked and color == WRONG else 1.2  # stays visible below an unchanged line
-            axes.plot(x, y, color=color, lw=width, ls=ls, marker=marker, ms=size if marked else 3, label=label)
+            axes.plot(x, y, color=color, ls="", marker=marker, ms=size if marked else size / 2, label=label)
 
 
 def _outcomes(axes: Any, row: Row, order: Any) -> None:

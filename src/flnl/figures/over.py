@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from flnl.figure_style import DASHES, EIGHT, GREY, bare, legend, title
+from flnl.figure_style import DASHES, EIGHT, GREY, MARKERS, bare, legend, title
 
 WIDE = 20.0
 """From this ratio of the key's largest to its smallest value, its axis is logarithmic."""
@@ -48,10 +48,11 @@ def draw(lines: Sequence[Swept], key: str, metric: str) -> Figure:
             "ls": DASHES[i // len(EIGHT) % len(DASHES)],
             "label": line.name,
         }
+        drawn: dict[str, Any] = {"marker": MARKERS[i % len(MARKERS)], "ms": 4, "lw": 1.4, "capsize": 2}
         points = sorted((p.at, p.mean, p.deviation or 0.0) for p in line.points if p.at is not None)
         if points:
             x, mean, deviation = _columns(points)
-            axes.errorbar(x, mean, deviation if deviation.any() else None, marker="o", ms=4, lw=1.4, capsize=2, **style)
+            axes.errorbar(x, mean, deviation if deviation.any() else None, **drawn, **style)
             values += x.tolist()
         for level in (p for p in line.points if p.at is None):
             axes.axhline(level.mean, lw=1.2, **style)

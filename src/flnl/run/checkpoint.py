@@ -24,6 +24,7 @@ from flnl.core.messages import ClientState
 from flnl.core.payload import Payload, size_in_bytes
 from flnl.core.state import FederatedState, Shelved
 from flnl.core.stored import name_of, restore, stored
+from flnl.evaluation.recording import Sums
 from flnl.storage.atomic import write_atomically, written_atomically
 from flnl.storage.shelf import Shelf
 
@@ -95,6 +96,7 @@ class Checkpoint:
     seconds: float  # working time so far
     executor: Mapping[str, Any] = field(default_factory=dict)  # record of the executor that computed the state
     lines: Mapping[str, Any] = field(default_factory=dict)  # checksums of the lines written so far, by file
+    recorded: Sums | None = None  # of class probabilities; None if they are not recorded
 
 
 def client_shelf(run: Path) -> Shelf[ClientState]:

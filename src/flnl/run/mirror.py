@@ -73,6 +73,17 @@ class Mirror:
         except Exception as error:
             log.warning("W&B failed to log figures (%s)", error)
 
+    def artifacts(self, files: Sequence[Path]) -> None:
+        """Send files, each as an artifact of its own: ``model.pt`` as ``model``, tables as ``dataset``."""
+        if self._run is None:
+            return
+        try:
+            for file in files:
+                kind = "model" if file.suffix == ".pt" else "dataset"
+                self._run.log_artifact(str(file), name=f"{self._run.id}-{file.stem}", type=kind)
+        except Exception as error:
+            log.warning("W&B failed to take the run's products (%s)", error)
+
     def close(self, *, failed: bool, summary: Mapping[str, Any]) -> str | None:
         """Finish the mirror; return the folder of data that has yet to be synchronised, else None."""
         if self._run is None:

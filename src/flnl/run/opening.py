@@ -15,18 +15,23 @@ from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose, given, identity
 from flnl.config.registry import option_of
+from flnl.config.schema import Training
 from flnl.config.short_keys import shortened, shortest
 from flnl.core.credentials import redacted_in
 from flnl.core.errors import UserError
 from flnl.core.execution import described
 from flnl.core.method import Method, assemble
+from flnl.core.payload import Params
 from flnl.core.state import FederatedState
+from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.engine import loop
 from flnl.engine.executors import auto
 from flnl.engine.network import Network, initial_params
-from flnl.engine.placement import placement_for
+from flnl.engine.placement import Placement, placement_for
+from flnl.evaluation import probabilities
 from flnl.evaluation.evaluator import Evaluator
+from flnl.evaluation.recording import MOST_VALUES, Recorder
 from flnl.models.outputs import networks
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder, next_in_order, open_folder
@@ -103,14 +108,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     placement = placement_for(cfg.device, cfg.precision)
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     data = federation.dataset
-    make = compose.build(cfg.model)
-    module, params = initial_params(
-        lambda: networks(lambda: make(data.train.shape, data.num_classes), method.networks), cfg.seed
-    )
-    network = Network(module, data.transform, data.num_classes, placement, cfg.memory_format)
-    params = {
-        name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
-    }
+    network, params = initial_network(cfg, method, data, placement)
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.aid)  # fail now, not after some rounds, if aid is unavailable
     resumed = None
@@ -119,6 +117,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         last = recorded if isinstance(recorded, int) else 0
         resumed = checkpoint.newest(folder.path / "checkpoints", network.device, last)
     first_executor = (resumed.executor if resumed is not None else {}) or (folder.earlier or {}).get("executor")
+    evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
     state, seconds = loop.initial_state(params), 0.0
     lines: Mapping[str, Any] = {}
     if resumed is not None:
@@ -132,6 +131,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         "config": redacted_in(claimed.plain),
         "overrides": redacted_in(list(overrides)),
         "stages": [stage.describe() for stage in method.stages],
+        "data": data.fingerprint,
         "federation": federation.fingerprint,
         "classes": list(data.classes),
         "threads": torch.get_num_threads(),
@@ -173,6 +173,19 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params, lines)
 
 
+def initial_network(cfg: DictConfig, method: Method, data: Dataset, placement: Placement) -> tuple[Network, Params]:
+    """A run's network and its parameters before the first round, placed on a device in a precision."""
+    make = compose.build(cfg.model)
+    module, params = initial_params(
+        lambda: networks(lambda: make(data.train.shape, data.num_classes), method.networks), cfg.seed
+    )
+    network = Network(module, data.transform, data.num_classes, placement, cfg.memory_format)
+    placed = {
+        name: p.to(network.device, network.dtype if p.is_floating_point() else None) for name, p in params.items()
+    }
+    return network, placed
+
+
 def _restored(
     resumed: checkpoint.Checkpoint, federation: Federation, network: Network, folder: RunFolder
 ) -> FederatedState:
@@ -201,6 +214,36 @@ def _restored(
     return replace(resumed.state, server=replace(resumed.state.server, params=params))
 
 
+def _recorder(
+    cfg: DictConfig, method: Method, federation: Federation, network: Network, resumed: checkpoint.Checkpoint | None
+) -> Recorder | None:
+    """What records class probabilities for a label audit, from the checkpoint's sums; None to record none.
+
+    Raises:
+        UserError: if the run was begun with another ``audit.window``, or must record and has begun without it.
+    """
+    wanted, share = cfg.audit.record, cfg.audit.window
+    if wanted == "auto":
+        wanted = cfg.products and len(federation.held) * federation.num_classes <= MOST_VALUES
+    if not wanted:
+        return None
+    earlier = None if resumed is None else resumed.recorded
+    if earlier is None and resumed is not None:
+        if cfg.audit.record is True:
+            raise UserError(
+                "audit.record=true: this run was begun without recording class probabilities, and those of its first "
+                f"{resumed.state.round} rounds are lost: leave audit.record out, or start a new run"
+            )
+        progress.opening([f"note: no {probabilities.NAME}: class probabilities were not recorded from the start"])
+        return None
+    if earlier is not None and earlier.share != share:
+        raise UserError(
+            f"audit.window={share:g}: this run was begun with audit.window={earlier.share:g}; resume with that"
+        )
+    planned = method.participations(len(federation.with_data))
+    return Recorder(federation.dataset, federation.held, federation.tested, network, share, planned, earlier)
+
+
 def _print_differences(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     """Print how this process differs from the one before, as far as it may change the results."""
     both = {k: (earlier.get(k), about[k]) for k in ("threads", "memory_format", "device")}
@@ -214,7 +257,7 @@ def _setting(cfg: DictConfig, federation: Federation) -> str:
     sizes = [federation.sizes[c] for c in federation.with_data]
     return (
         f"{federation.dataset.name}: {len(sizes)} clients of {min(sizes)} to {max(sizes)} samples; "
-        f"protocol {cfg.protocol.name}: lr {cfg.train.lr}, batch {cfg.train.batch_size}, {cfg.train.epochs} epochs"
+        f"protocol {cfg.protocol.name}: {Training(**compose.build(cfg.train)).described()}"
     )
 
 

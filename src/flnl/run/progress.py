@@ -9,43 +9,59 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from flnl.core.method import Method
 from flnl.core.state import RoundResult
-from flnl.core.terminal import cell, print_line, visible
+from flnl.core.terminal import cell, duration, print_line, visible
 
 QUIET_SECONDS = 30.0
 
 
 class Bar:
-    """Progress over the rounds of a run."""
+    """Progress over the rounds of a run. The time left counts local epochs: rounds of other stages may cost more."""
 
-    def __init__(self, total: int, done: int) -> None:
+    def __init__(self, epochs: Sequence[float], done: int) -> None:
+        """Begin after ``done`` rounds.
+
+        Args:
+            epochs: planned local epochs of every round.
+            done: number of rounds that are done.
+        """
         self.console = Console(stderr=True)
         self._animated = self.console.is_terminal
-        self._total, self._done = total, done
+        self._total = len(epochs)
+        self._work = [0.0, *accumulate(epochs)]  # until the end of each round
+        self._begun = self._work[done]
         self._accuracy: float | None = None
         self._stage, self._printed = "", time.monotonic()
         self._started = time.monotonic()
         columns = (
             TextColumn("[bold]{task.fields[stage]:<10}"),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[rounds]}"),
             TextColumn("{task.fields[accuracy]:>8}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
         )
         self._bar = Progress(*columns, console=self.console, disable=not self._animated)
-        self._task = self._bar.add_task("rounds", total=total, completed=done, stage="", accuracy="")
+        self._task = self._bar.add_task(
+            "rounds",
+            total=self._work[-1],
+            completed=round(self._begun),
+            rounds=self._counted(done),
+            stage="",
+            accuracy="",
+        )
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -59,19 +75,28 @@ class Bar:
         if result.evaluation is not None:
             self._accuracy = result.evaluation["accuracy"]
         shown = "" if self._accuracy is None else f"{100 * self._accuracy:.2f} %"
-        self._bar.update(self._task, completed=result.state.round, stage=escape(visible(result.stage)), accuracy=shown)
+        number, work = result.state.round, self._work[result.state.round]
+        self._bar.update(
+            self._task,
+            completed=work,
+            rounds=self._counted(number),
+            stage=escape(visible(result.stage)),
+            accuracy=shown,
+        )
         now = time.monotonic()
-        border = result.stage != self._stage or result.state.round == self._total
+        border = result.stage != self._stage or number == self._total
         if not self._animated and (border or now - self._printed > QUIET_SECONDS):
-            pace = (now - self._started) / max(1, result.state.round - self._done)
-            left = pace * (self._total - result.state.round)
+            left = (now - self._started) / (work - self._begun) * (self._work[-1] - work)
             print_line(
-                f"{result.stage:<10} round {result.state.round}/{self._total}  {shown or 'not evaluated yet'}  "
-                f"about {left:.0f} s left",
+                f"{result.stage:<10} round {self._counted(number)}  {shown or 'not evaluated yet'}  "
+                f"about {duration(left)} left",
                 to=sys.stderr,
             )
             self._printed = now
         self._stage = result.stage
+
+    def _counted(self, rounds: int) -> str:
+        return f"{rounds}/{self._total}"
 
 
 def _console(*, stderr: bool) -> Console:
@@ -86,16 +111,53 @@ def opening(lines: Sequence[str]) -> None:
         print_line(line, to=sys.stderr)
 
 
+BETWEEN = 3
+"""Characters between two columns of the table of stages, and at its edges."""
+
+
 def stages(method: Method) -> None:
-    """Print a table of the active parts of all stages, side by side."""
+    """Print a table of the active parts of all stages: side by side, or below each other where that is too wide."""
+    console = _console(stderr=True)
+    parts = {stage.name: stage.parts() for stage in method.stages}
+    console.print(_side_by_side(method.title, parts, console.width) or _below_each_other(method.title, parts))
+
+
+def _side_by_side(title: str, parts: Mapping[str, Mapping[str, str]], width: int) -> Table | None:
+    """A column for each stage and a row for each slot; None if a word would be broken in ``width`` characters.
+
+    Rich would break words: it takes the space that lacks from the widest columns, whatever their longest word.
+    """
+    slots = list(dict.fromkeys(slot for by_slot in parts.values() for slot in by_slot))
+    longest = [max(map(len, " ".join((name, *by_slot.values())).split())) for name, by_slot in parts.items()]
+    widest = [max(map(len, (name, *by_slot.values()))) for name, by_slot in parts.items()]
+    free = width - max(map(len, (title, *slots))) - BETWEEN * (len(parts) + 1) - sum(longest)
+    if free < 0:
+        return None
+    wanted = sum(widest) - sum(longest)
+    share = min(1.0, free / wanted) if wanted else 0.0
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(cell(method.title), style="dim")
-    for stage in method.stages:
-        table.add_column(cell(stage.name), overflow="fold")
-    parts = [stage.parts() for stage in method.stages]
-    for slot in dict.fromkeys(slot for by_slot in parts for slot in by_slot):
-        table.add_row(cell(slot), *(cell(by_slot.get(slot, "")) for by_slot in parts))
-    _console(stderr=True).print(table)
+    table.add_column(cell(title), style="dim")
+    for name, least, most in zip(parts, longest, widest, strict=True):
+        table.add_column(cell(name), overflow="fold", width=least + int((most - least) * share))
+    for slot in slots:
+        table.add_row(cell(slot), *(cell(by_slot.get(slot, "")) for by_slot in parts.values()))
+    return table
+
+
+def _below_each_other(title: str, parts: Mapping[str, Mapping[str, str]]) -> Table:
+    """A block for each stage; after the first, only what differs from the stage before."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(cell(title), style="dim")
+    table.add_column(overflow="fold")
+    before: Mapping[str, str] = {}
+    for name, by_slot in parts.items():
+        table.add_row("stage", cell(name), style="bold")
+        for slot in dict.fromkeys((*by_slot, *before)):
+            if by_slot.get(slot) != before.get(slot):
+                table.add_row(cell(slot), cell(by_slot.get(slot, "none")))
+        before = by_slot
+        table.add_section()
+    return table
 
 
 ROWS = (

@@ -18,6 +18,7 @@ from typing import Any
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.state import RoundResult
+from flnl.run import metric_names
 from flnl.storage import lines
 from flnl.storage.atomic import write_atomically
 from flnl.storage.lines import Checksums, DamagedLinesError, Lines, plain
@@ -25,9 +26,11 @@ from flnl.storage.records import RESULT
 
 log = logging.getLogger(__name__)
 
+TABLE = "metrics.csv"
+
 
 class Record:
-    """``metrics.jsonl``, ``corrections.jsonl`` and ``result.json`` of one run."""
+    """``metrics.jsonl``, ``metrics.csv``, ``corrections.jsonl`` and ``result.json`` of one run."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -63,8 +66,8 @@ class Record:
         """Checksums of the lines so far, as stored in checkpoints and ``result.json``."""
         return lines.described((self.metrics, self.corrections))
 
-    def round(self, result: RoundResult, seconds: float) -> dict[str, Any]:
-        """Write the lines of a round; return the values for the mirror."""
+    def round(self, result: RoundResult, seconds: float) -> dict[str, float | str]:
+        """Write the lines of a round; return its values for loggers."""
         counters = result.state.counters
         row: dict[str, Any] = {
             "kind": "round",
@@ -81,13 +84,15 @@ class Record:
             row["correction"] = {k: v for k, v in result.correction.items() if k not in ("clients", "confusion")}
             self.corrections.write({"round": result.state.round, "stage": result.stage, **result.correction})
         self.metrics.write(row)
-        shown = {k: v for k, v in row.items() if k not in ("kind", "cohort", "stage", "correction")}
-        shown |= {f"correction/{k}": v for k, v in row.get("correction", {}).items() if isinstance(v, int | float)}
         if result.evaluation is not None:
             place = {k: row[k] for k in ("round", "stage", "participations")}
             self.metrics.write({"kind": "evaluation", **place, **result.evaluation})
-            shown |= result.evaluation
-        return shown
+        return metric_names.of_round(row, result.evaluation)
+
+    def write_table(self) -> None:
+        """Write ``metrics.csv`` from the lines in ``metrics.jsonl``."""
+        rows = [json.loads(line) for line in (self.folder / lines.METRICS).read_text(encoding="utf-8").splitlines()]
+        write_atomically(self.folder / TABLE, metric_names.table(rows).encode())
 
     def sync(self) -> None:
         """Flush all lines to disk."""

@@ -11,27 +11,31 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from flnl.config import schema
-from flnl.config.registry import named, stored_name
+from flnl.config import compose
+from flnl.config.registry import named
 from flnl.config.schema import Training
 from flnl.core.credentials import redacted
 from flnl.core.errors import DiskFullError, forgiven
 from flnl.core.execution import Executor
 from flnl.core.method import Method
 from flnl.core.payload import Params
+from flnl.core.run_logger import LoggedRun
 from flnl.core.state import Counters, FederatedState, RoundResult
 from flnl.data.federation.build import Federation
 from flnl.engine import loop, model_file
 from flnl.engine.loop import NonFiniteError
 from flnl.engine.model_file import ModelFile
-from flnl.evaluation import label_table, metrics
+from flnl.evaluation import label_table, metrics, probabilities
 from flnl.evaluation.evaluator import FIRST_CLIENTS, Evaluator
 from flnl.evaluation.label_table import LabelTable
-from flnl.run import checkpoint, mirror
+from flnl.evaluation.probabilities import Probabilities
+from flnl.run import checkpoint
 from flnl.run.folder import RunFolder
-from flnl.run.record import Record
+from flnl.run.loggers.guarded import Loggers
+from flnl.run.record import TABLE, Record
+from flnl.run.run_name import group_of, name_of
 from flnl.storage.atomic import write_atomically
 
 log = logging.getLogger(__name__)
@@ -68,7 +72,7 @@ class Session:
         self._saved, self._saved_round = time.monotonic(), state.round
         self._known_lines = lines  # checksums of the lines at the checkpoint
         self._evaluations: list[Mapping[str, float]] = []
-        self._mirror: mirror.Mirror | None = None
+        self._loggers: Loggers | None = None
         self.unsynchronised: str | None = None  # W&B's offline folder, after closing
 
     def __enter__(self) -> Self:
@@ -84,20 +88,17 @@ class Session:
         checkpoint.forget_after(self.folder.path / "checkpoints", self.state.round)
         self._record.result("interrupted", **self._grown())  # the status if killed; must precede cutting the lines
         self._record.cut()
-        wandb = schema.Wandb(**OmegaConf.to_container(self.cfg.wandb, resolve=True))  # type: ignore[arg-type]
         about = self._record.about
-        parts = (stored_name(about["config"][group]["_target_"]) for group in ("partition", "noise"))
-        scenario = " ".join((self.federation.dataset.name, *parts))
-        self._mirror = mirror.Mirror.open(
-            wandb,
-            self.folder.path,
-            about["key"],
-            about["config"],
-            group=wandb.group or scenario,
-            job_type=self.method.name,
-            name=f"{self.method.title} {scenario} seed {self.cfg.seed}",
-            tags=wandb.tags,
+        group = group_of(self.method.title, self.federation.dataset.name, about["overrides"])
+        logged = LoggedRun(
+            folder=self.folder.path,
+            key=about["key"],
+            config=about["config"],
+            name=name_of(group, self.cfg.seed),
+            group=group,
+            method=self.method.name,
         )
+        self._loggers = Loggers(compose.build(self.cfg.logger), logged)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -115,13 +116,18 @@ class Session:
     def federated(self) -> loop.Federated:
         """The loop's input, besides the state."""
         cfg = self.cfg
-        training = Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
+        training = Training(**compose.build(cfg.train))
         settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial)
         return loop.Federated(self.method, self.federation, self.executor, self.evaluator, settings)
 
     def results(self) -> Iterator[RoundResult]:
         """Run the remaining rounds; none if ``max_rounds`` has been reached already."""
         return iter(()) if self.enough else loop.rounds(self.federated(), self.state)
+
+    @property
+    def epochs(self) -> list[float]:
+        """Planned local epochs of every round."""
+        return self.method.epochs(len(self.federation.with_data), self.cfg.train.epochs)
 
     @property
     def over(self) -> bool:
@@ -156,8 +162,8 @@ class Session:
         shown = self._record.round(result, self.seconds)
         if result.evaluation is not None:
             self._evaluations.append(result.evaluation)
-        if self._mirror is not None:
-            self._mirror.log(shown, result.state.round)
+        if self._loggers is not None:
+            self._loggers.log(shown, result.state.round)
 
     def keep(self, *, now: bool) -> None:
         """Save a checkpoint if one is due, or if ``now``."""
@@ -168,8 +174,10 @@ class Session:
         about = self._record.about
         self._record.sync()
         known = about["key"], about["federation"], self.seconds, about["executor"], self._record.checksums
-        saved = checkpoint.Checkpoint(state, *known)
+        recorder = self.evaluator.recorder
+        saved = checkpoint.Checkpoint(state, *known, None if recorder is None else recorder.sums)
         checkpoint.save(self.folder.path / "checkpoints", saved, self.cfg.checkpoint.keep)
+        self._write_table()
         self._saved, self._saved_round = time.monotonic(), state.round
 
     # ------------------------------------------------------------------------------------------------------- ending
@@ -196,19 +204,25 @@ class Session:
         }
 
     def close(self, status: str) -> dict[str, Any]:
-        """Write the products, the result and the figures, and end the mirror.
+        """Write the products, the result and the figures, and end the loggers.
 
         An interrupted run writes only its result, to exit quickly.
         """
         hurry = status == "interrupted"
-        if self.cfg.products and not hurry:
+        if not hurry:
             self._products()
         tables = {"clients": self.evaluator.clients(self.state), "selection": [] if hurry else self._selection()}
         record = self._record.result(status, **self._grown(), **{name: rows for name, rows in tables.items() if rows})
+        self._write_table()
         if self.cfg.figures and not hurry:
             self._draw()
-        self._end_mirror(record, failed=False)
+        self._end_loggers(record, failed=False)
         return record
+
+    def _write_table(self) -> None:
+        """Write ``metrics.csv``; other errors than a full disk are only logged."""
+        with forgiven(log, f"{self.folder.path / TABLE} could not be written"):
+            self._record.write_table()
 
     def _selection(self) -> list[dict[str, Any]]:
         """The batch rule's current selections on the first clients, for the record; an error is only logged."""
@@ -221,18 +235,32 @@ class Session:
         return rows
 
     def _products(self) -> None:
-        """Write ``model.pt`` and ``labels.csv``; other errors than a full disk are only logged.
+        """Write ``model.pt``, ``labels.csv`` and ``probabilities.npz``; other errors than a full disk are only logged.
+
+        Recorded probabilities of an earlier process are deleted if this one does not record any.
 
         Raises:
             DiskFullError: if there is no space for them; the run can be resumed and finished later.
         """
-        products: dict[str, Callable[[], ModelFile | LabelTable]] = {
-            model_file.NAME: self._model_file,
-            label_table.NAME: lambda: self.evaluator.table(self.shown),
-        }
+        products: dict[str, Callable[[], ModelFile | LabelTable | Probabilities]] = {}
+        if self.cfg.products:
+            products |= {
+                model_file.NAME: self._model_file,
+                label_table.NAME: lambda: self.evaluator.table(self.shown),
+            }
+        recorder = self.evaluator.recorder
+        if recorder is not None and recorder.sums.rounds:
+            products[probabilities.NAME] = lambda: self.evaluator.probabilities(self.shown, self._record.about["key"])
+        else:
+            with forgiven(log, f"{self.folder.path / probabilities.NAME} of an earlier process could not be deleted"):
+                (self.folder.path / probabilities.NAME).unlink(missing_ok=True)
+        written: list[Path] = []
         for name, make in products.items():
             with forgiven(log, f"{self.folder.path / name} could not be written"):
                 make().save(self.folder.path / name)
+                written.append(self.folder.path / name)
+        if self._loggers is not None:
+            self._loggers.products(written)
 
     @property
     def shown(self) -> FederatedState:
@@ -266,8 +294,8 @@ class Session:
             from flnl.figures import drawing
 
             files = drawing.save(self.folder.path)
-        if self._mirror is not None and files:
-            self._mirror.images(files, self.state.round)
+        if self._loggers is not None:
+            self._loggers.images(files, self.state.round)
 
     def fail(self, error: BaseException, trace: str) -> None:
         """Record an error in ``error.log`` and ``result.json``."""
@@ -276,15 +304,16 @@ class Session:
             write_atomically(self.folder.path / "error.log", redacted(trace).encode(errors="backslashreplace"))
             failure = redacted(f"{type(error).__name__}: {error}")
             record = self._record.result("failed", error=failure, **self._grown())
+            self._write_table()
         except DiskFullError as second:
             log.debug("the failure could not be written (%s)", second)
         except Exception as second:
             log.warning("the failure could not be written to %s (%s)", self.folder.path, second)
-        self._end_mirror(record, failed=True)
+        self._end_loggers(record, failed=True)
 
-    def _end_mirror(self, record: Mapping[str, Any], *, failed: bool) -> None:
-        if self._mirror is None:
+    def _end_loggers(self, record: Mapping[str, Any], *, failed: bool) -> None:
+        if self._loggers is None:
             return
         grown = {name: record[name] for name in GROWS if name in record}
-        self.unsynchronised = self._mirror.close(failed=failed, summary={**grown, **record.get("metrics", {})})
-        self._mirror = None
+        self.unsynchronised = self._loggers.close(failed=failed, summary={**grown, **record.get("metrics", {})})
+        self._loggers = None

@@ -80,7 +80,7 @@ def train(
     with run, Interruption() if stop is None else nullcontext(stop) as stop:
         opened(run)
         try:
-            with progress.Bar(run.rounds, run.state.round) as bar:
+            with progress.Bar(run.epochs, run.state.round) as bar:
                 for result in run.results():
                     run.log(result)
                     bar.round(result)
@@ -108,10 +108,18 @@ def train(
 def _again(overrides: Sequence[str], folder: Path) -> list[str]:
     """The overrides that resume the run: the same ones, except those that concern only this start."""
     kept = without(overrides, "resume", "output", "max_rounds")
-    path = str(folder)
-    if not re.fullmatch(r"[\w./-]+", path):  # quote what Hydra's grammar would interpret, such as commas
-        path = "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    return [*kept, f"resume={path}"]
+    return [*kept, f"resume={quoted(str(folder))}"]
+
+
+def quoted(path: str) -> str:
+    """A path as the value of an override: in quotes if Hydra would interpret a part of it, such as a comma.
+
+    >>> quoted("outputs/a"), quoted("a,b")
+    ('outputs/a', "'a,b'")
+    """
+    if re.fullmatch(r"[\w./-]+", path):
+        return path
+    return "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def without(overrides: Sequence[str], *keys: str) -> list[str]:

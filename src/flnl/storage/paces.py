@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from filelock import FileLock
+
 from flnl.storage.output_file import write_output
 
-NAME = "paces.json"
+NAME, LOCK = "paces.json", ".paces.lock"
 FORMAT = 1
+SECONDS = 10.0
+"""Timeout for the lock; others hold it for milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,18 @@ class Paces:
             return cls(tuple(Pace(**row) for row in text["paces"])) if text["format"] == FORMAT else cls()
         except (OSError, ValueError, LookupError, TypeError):
             return cls()
+
+    @classmethod
+    def add(cls, folder: Path, new: Sequence[Pace]) -> None:
+        """Put ``new`` into the file in ``folder``, as ``including``; several processes may do so at a time.
+
+        Raises:
+            OSError: if it cannot be written.
+            Timeout: if another process has held the file for ``SECONDS``.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / LOCK, timeout=SECONDS):
+            cls.load(folder).including(new).save(folder)
 
     def including(self, new: Sequence[Pace]) -> Paces:
         """With ``new`` in place of earlier ones of the same training on the same device."""

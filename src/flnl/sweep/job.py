@@ -113,7 +113,8 @@ def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | N
         metrics = {k: v for k, v in outcome.record["metrics"].items() if isinstance(v, int | float)}
         job = replace(job, status=outcome.status, folder=str(outcome.folder), metrics=metrics)
         if outcome.signal is not None:
-            job = replace(job, error=signal.Signals(outcome.signal).name)
+            by = ledger.stopped_by or outcome.signal  # the sweep passes any signal on to its jobs as SIGTERM
+            job = replace(job, error=signal.Signals(by).name)
     except (Interrupted, KeyboardInterrupt) as stopped:
         job = replace(job, status="interrupted", error=str(stopped) or "SIGINT")
     except UserError as error:

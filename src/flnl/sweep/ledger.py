@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 from flnl.core.credentials import redacted_in
 from flnl.storage.atomic import write_atomically
+from flnl.storage.sweeps import JOBS, PLAN, read_json
 
-PLAN, JOBS, STOP = "sweep.json", "jobs", ".stop"
+STOP = ".stop"
+"""The file that keeps further jobs from beginning; it holds the number of the signal that asked for it."""
 
 Status = Literal["waiting", "running", "finished", "stopped", "interrupted", "failed", "refused", "killed"]
 """Status of a job. refused: its overrides were invalid; killed: its process ended without recording a status."""
@@ -89,10 +91,10 @@ class Ledger:
 
     def jobs(self) -> list[Job]:
         """All jobs, sorted by number; a running job whose process is gone has been killed."""
-        planned = _read(self.folder / PLAN).get("jobs", [])
+        planned = read_json(self.folder / PLAN).get("jobs", [])
         jobs = {number: Job(number, overrides) for number, overrides in enumerate(planned)}
         for file in (self.folder / JOBS).glob("*.json"):
-            if (job := _job(_read(file))) is not None:
+            if (job := _job(read_json(file))) is not None:
                 gone = job.status == "running" and not job.alive
                 jobs[job.number] = replace(job, status="killed") if gone else job
         return [jobs[number] for number in sorted(jobs)]
@@ -102,9 +104,21 @@ class Ledger:
         """Whether jobs that have not begun must not begin."""
         return (self.folder / STOP).exists()
 
-    def stop(self) -> None:
-        """Prevent jobs that have not begun from beginning."""
-        (self.folder / STOP).touch()
+    def stop(self, by: int | None = None) -> None:
+        """Prevent jobs that have not begun from beginning.
+
+        Args:
+            by: number of the signal that the sweep has received, if any.
+        """
+        (self.folder / STOP).write_text("" if by is None else str(int(by)))
+
+    @property
+    def stopped_by(self) -> int | None:
+        """Number of the signal that has stopped the sweep, such as that of Ctrl-C; None if none has."""
+        try:
+            return int((self.folder / STOP).read_text())
+        except (OSError, ValueError):
+            return None
 
     def go(self) -> None:
         """Undo a ``stop`` that an orphaned job of an earlier sweep has requested."""
@@ -118,11 +132,3 @@ def _job(content: Mapping[str, Any]) -> Job | None:
         return Job(**{name: value for name, value in content.items() if name in known})
     except TypeError:
         return None
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

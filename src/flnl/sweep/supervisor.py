@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -88,6 +89,7 @@ class Sweep:
 
     def __init__(self, config: DictConfig, jobs: Sequence[Sequence[str]] | None = None) -> None:
         chosen = config.hydra
+        _check_launcher(chosen)
         self.folder = Path(str(chosen.sweep.dir))
         self._lock = _locked(self.folder, self.in_use)
         if jobs is None:
@@ -108,7 +110,7 @@ class Sweep:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         again, self._signal = self._signal is not None, number
-        self._ledger.stop()
+        self._ledger.stop(number)
         for job in self._ledger.jobs():
             if job.status == "running" and job.here:
                 with suppress(ProcessLookupError):
@@ -152,11 +154,12 @@ class Sweep:
 
     def tell(self, jobs: Sequence[Job]) -> None:
         """Print all jobs, and the commands that continue and synchronise them."""
-        from flnl.run.train import command, without
+        from flnl.run.train import command, quoted, without
 
         show(self.folder, jobs)
         if any(job.status not in ("finished", "refused") for job in jobs):
-            print_line(f"to go on: {command([*without(sys.argv[1:], 'resume'), 'resume=true'])}", to=sys.stderr)
+            same = f"hydra.sweep.dir={quoted(str(self.folder))}"
+            print_line(f"to go on: {command([*without(sys.argv[1:], 'hydra.sweep.dir'), same])}", to=sys.stderr)
         if places := _patterns([job.unsynchronised for job in jobs if job.unsynchronised], self.folder):
             print_line(f"wandb sync {' '.join(places)}", to=sys.stderr)
 
@@ -168,6 +171,19 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def elsewhere(chosen: DictConfig) -> bool:
     """Whether a scheduler runs the jobs on other machines."""
     return "slurm" in str(chosen.launcher._target_).lower()
+
+
+def _check_launcher(chosen: DictConfig) -> None:
+    """Refuse a scheduler that is not on this machine.
+
+    Raises:
+        UserError: naming what is missing.
+    """
+    if elsewhere(chosen) and shutil.which("srun") is None:
+        raise UserError(
+            "hydra/launcher=submitit_slurm: there is no srun on this machine; start the sweep where Slurm's commands "
+            "are, such as a cluster's login node, or choose hydra/launcher=joblib"
+        )
 
 
 def _locked(folder: Path, in_use: str) -> FileLock:

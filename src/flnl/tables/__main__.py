@@ -1,7 +1,7 @@
 """The papers' tables, our numbers beside theirs: list the tables, plan and run missing runs, render results.
 
-    flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [tuned=FILE] [out=FOLDER]
-        [-- OVERRIDE ...]
+    flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL]
+        [tuned=FILE] [verify=false] [out=FOLDER] [-- OVERRIDE ...]
 
 Modules that take seconds to import are imported only when something is run.
 """
@@ -23,18 +23,22 @@ from flnl.storage.tuned import Tuned
 from flnl.tables import load
 from flnl.tables.cost import Estimate, estimate
 from flnl.tables.plan import Count, Plan
+from flnl.tables.selection import Selection
 from flnl.tables.table import Table
 
 VERBS = ("list", "plan", "run", "render")
 LAUNCHING = ("plan", "run")
-"""The verbs that take overrides after ``--``: how runs are launched."""
-OPTIONS = ("scale", "seeds", "tuned", "out")
+"""The verbs that take a selection of cells, and overrides after ``--``: how runs are launched."""
+OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "verify", "out")
+REPEATABLE = ("rows", "columns")
+"""The options that may be given several times."""
 RESULTS = Path("results")
 MOST_SEEDS = 1000
 """A larger number of seeds is refused as a mistake: every cell's configuration is composed once for each seed."""
 
 USAGE = """\
-flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [tuned=FILE] [out=FOLDER] [-- OVERRIDE ...]
+flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=FILE]
+            [verify=false] [out=FOLDER] [-- OVERRIDE ...]
 The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
   list    list the tables
@@ -45,8 +49,13 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
   scale   {scales}; conf/scale/ says what each changes
   seeds   number of seeds, instead of the scale's
+  rows    plan and run only rows with this label; * and ? stand for any characters, as in rows='*LeNet-5', and
+          rows=A rows=B selects both
+  columns the same for columns: columns='ρ=0.6*'
   tuned   a file of flnl tune: rows of the methods that it names get the values that it chose for them,
           and the folder of results is results/SCALE_tuned
+  verify  verify=false takes data files that differ from the published ones, such as copies that went through JPEG;
+          these are runs of their own, and notes under the tables tell of them
 
 After --, overrides set how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
 hydra.launcher.n_jobs=4 for the default joblib, executor=ray, device=cpu.
@@ -58,11 +67,12 @@ class Request:
     """The parsed command line."""
 
     verb: str
-    tables: tuple[Table, ...]  # the selected tables
+    tables: tuple[Table, ...]  # the selected tables, with the selected rows and columns
     every: tuple[Table, ...]  # all readable tables
     scale: str
     seeds: int | None
     tuned: Tuned | None
+    verify: bool  # whether data files must be the published ones
     out: Path
     overrides: tuple[str, ...]
     warned: set[str] = field(default_factory=set)  # warnings already printed
@@ -80,6 +90,8 @@ class Request:
     def plan_of(self, tables: Sequence[Table]) -> Plan:
         """The plan of ``tables`` at the scale."""
         scaling = load.scaling(self.scale)
+        if not self.verify:
+            scaling = scaling.unverified()
         if self.tuned is not None:
             scaling = scaling.tuned(self.tuned)
             self.warn([f"tuned: no row of these tables is of {cells}" for cells in scaling.unused(tables)])
@@ -105,20 +117,26 @@ def parse(arguments: Sequence[str]) -> Request:
     verb = load.known(before[0], VERBS, "verb") if before else ""
     if not verb:
         raise UserError(f"which command? one of {', '.join(VERBS)}; see --help")
-    options: dict[str, str] = {}
+    options: dict[str, list[str]] = {}
     names = []
     for argument in before[1:]:
         key, equals, value = argument.partition("=")
         if equals:
-            options[_option(key, argument)] = value
+            options.setdefault(_option(key, argument), []).append(value)
         else:
             name = Path(argument).stem if argument.endswith(".yaml") else argument
             names.append(load.known(name, load.names(), "table"))
-    scale = load.known(options.get("scale", "small"), load.scales(), "scale")
-    seeds = options.get("seeds")
+    if twice := [key for key, values in options.items() if len(values) > 1 and key not in REPEATABLE]:
+        raise UserError(f"{twice[0]} is given twice; give one value")
+    last = {key: values[-1] for key, values in options.items()}
+    selection = Selection(tuple(options.get("rows", ())), tuple(options.get("columns", ())))
+    if selection and verb not in LAUNCHING:
+        raise UserError(f"{verb} takes no rows or columns: it shows whole tables")
+    scale = load.known(last.get("scale", "small"), load.scales(), "scale")
+    seeds = last.get("seeds")
     if seeds is not None and not (seeds.isdecimal() and len(seeds) < 10 and 0 < int(seeds) <= MOST_SEEDS):
         raise UserError(f"seeds={seeds}: give a number of seeds, 1 to {MOST_SEEDS}")
-    tables = tuple(load.table(name) for name in dict.fromkeys(names or load.names()))
+    tables = selection.of([load.table(name) for name in dict.fromkeys(names or load.names())])
     every, wrong = load.readable()
     overrides = tuple(arguments[len(before) + 1 :])
     if overrides and verb not in LAUNCHING:
@@ -129,8 +147,9 @@ def parse(arguments: Sequence[str]) -> Request:
         every,
         scale,
         None if seeds is None else int(seeds),
-        Tuned.load(Path(options["tuned"])) if "tuned" in options else None,
-        Path(options["out"]) if "out" in options else RESULTS / (f"{scale}_tuned" if "tuned" in options else scale),
+        Tuned.load(Path(last["tuned"])) if "tuned" in last else None,
+        load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
+        Path(last["out"]) if "out" in last else RESULTS / (f"{scale}_tuned" if "tuned" in last else scale),
         overrides,
     )
     request.warn(wrong)

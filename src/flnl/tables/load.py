@@ -140,7 +140,7 @@ def _place(name: str) -> tuple[int, int, str]:
 
 def scales() -> list[str]:
     """The names of all scales, from the smallest."""
-    first = ("small", "mnist", "cifar", "paper")
+    first = ("small", "mnist", "lenet", "cifar", "paper")
     names = {path.stem for path in SCALES.glob("*.yaml")}
     return [*(name for name in first if name in names), *sorted(names - set(first))]
 

@@ -55,6 +55,7 @@ class Place:
     runs: tuple[Wanted, ...]
     state: Literal["run", "missing", "na"]
     note: str | None
+    same_data: bool = True  # whether the runs have the data set that the table says
 
 
 class Plan:
@@ -114,7 +115,7 @@ class Plan:
             ]
         except UserError as error:
             raise UserError(f"{label}: {error}") from None
-        return Place(tuple(runs), "run", None)
+        return Place(tuple(runs), "run", None, self.scaling.keeps_data(row, column))
 
     def _wanted(self, identity: Identity, seed: int, overrides: Sequence[str], label: str) -> Wanted:
         run = self.runs.setdefault(identity.key, Wanted(identity, seed, [*overrides, f"seed={seed}"]))
@@ -205,25 +206,26 @@ class Plan:
         )
         cells = tuple(
             tuple(
-                self._cell(table, places[group[0]], table.columns[group[0]], tuple(row[k] for k in group))
+                self._cell(table, [places[k] for k in group], table.columns[group[0]], tuple(row[k] for k in group))
                 for group in groups
             )
             for places, row in zip(layout, table.cells, strict=True)
         )
         return Filled(table, self.scaling.of(table, self.seeds), columns, tuple(groups), cells, ())
 
-    def _cell(self, table: Table, place: Place, column: Column, papers: tuple[Number | None, ...]) -> Cell:
-        over = table.metric.over
+    def _cell(self, table: Table, merged: Sequence[Place], column: Column, papers: tuple[Number | None, ...]) -> Cell:
+        """The cell of the ``merged`` columns, which have the same runs."""
+        place, over, same_data = merged[0], table.metric.over, tuple(one.same_data for one in merged)
         if place.state != "run":
             return Cell(papers, (), place.state, place.note, over)
         runs = tuple(self._run(table, wanted, column) for wanted in place.runs)
         states = [run.state for run in runs]
         if "failed" in states:
-            return Cell(papers, runs, "failed", None, over)
+            return Cell(papers, runs, "failed", None, over, same_data)
         note = "; ".join(self._lacking(table, column, place, runs)) or None
         if "absent" in states:
-            return Cell(papers, runs, "partly" if "finished" in states else "absent", note, over)
-        return Cell(papers, runs, "run", note, over)
+            return Cell(papers, runs, "partly" if "finished" in states else "absent", note, over, same_data)
+        return Cell(papers, runs, "run", note, over, same_data)
 
     def _lacking(self, table: Table, column: Column, place: Place, runs: Sequence[Run]) -> dict[str, None]:
         """The reasons why finished runs have no value, each once, in order."""

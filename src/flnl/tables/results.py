@@ -32,6 +32,7 @@ class Cell:
     state: Literal["run", "partly", "absent", "failed", "missing", "na"]
     note: str | None  # a footnote: why the cell is n/a, or what is missing
     over: Literal["mean", "lowest"] = "mean"  # what the cell shows of its seeds' values
+    same_data: tuple[bool, ...] = ()  # whether ours have the data set of each of ``papers``; empty: all of them
 
     @property
     def values(self) -> tuple[float, ...]:

@@ -147,17 +147,23 @@ def given(rows: Rows) -> list[str]:
 
 
 def sources(rows: Rows) -> list[str]:
-    """How many runs used data other than the published files, according to their records."""
+    """How many runs used data other than the published files, and which, according to their records."""
     runs = _once([cell for cells in rows.values() for cell in cells])
-    data = [run.record.get("config", {}).get("dataset", {}) for run in runs]
-    unverified = Counter(str(one.get("name")) for one in data if one.get("verify") is False)
-    folders = Counter(str(one.get("name")) for one in data if recorded_name(str(one.get("_target_"))) == FOLDER)
+    unverified: Counter[tuple[str, str]] = Counter()
+    folders: Counter[tuple[str, str]] = Counter()
+    for run in runs:
+        data = run.record.get("config", {}).get("dataset", {})
+        name = (str(data.get("name")), str(run.record.get("data") or ""))
+        if data.get("verify") is False:
+            unverified[name] += 1
+        if recorded_name(str(data.get("_target_"))) == FOLDER:
+            folders[name] += 1
     files = "files that were not compared with the published ones (dataset.verify=false)"
     return [
         f"{number} of {len(runs)} runs took {name} from {origin}: images that went through JPEG, for one, are not "
-        "the published ones."
+        f"the published ones.{f' The digest of these data is {digest}.' if digest else ''}"
         for times, origin in ((unverified, files), (folders, "a folder of images"))
-        for name, number in sorted(times.items())
+        for (name, digest), number in sorted(times.items())
     ]
 
 

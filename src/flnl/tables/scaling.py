@@ -11,7 +11,11 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 
+import yaml
+
+from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tables.results import Scale
@@ -70,6 +74,10 @@ class Scaling:
         change = f"{keys}: chosen for {methods} by `{shlex.join(tuned.command)}`."
         return replace(self, changes=(*self.changes, change), chosen=tuple(chosen))
 
+    def unverified(self) -> Scaling:
+        """The scale with data files that need not be the published ones."""
+        return replace(self, overrides=(*self.overrides, "dataset.verify=false"))
+
     def unused(self, tables: Iterable[Table]) -> list[str]:
         """What was chosen for cells that no table has, by the overrides of such cells."""
         cells = [cell_overrides(row, column) for t in tables for row in t.rows for column in t.columns]
@@ -101,6 +109,10 @@ class Scaling:
                     return reason
         return None
 
+    def keeps_data(self, row: Row, column: Column) -> bool:
+        """Whether the cell's runs have the data set that the table says."""
+        return data_set(self.resolve(row, column)) == data_set(cell_overrides(row, column))
+
     def resolve(self, row: Row, column: Column) -> tuple[str, ...]:
         """The overrides of the cell's runs, without a seed; of several overrides of a key, the last one counts.
 
@@ -114,6 +126,27 @@ class Scaling:
         first = [override for override in replaced if _key(override) in FIRST]
         chosen = [new for one in self.chosen if one.fits(written) for new in one.overrides]
         return _last(first + list(self.overrides) + [one for one in replaced if one not in first] + chosen)
+
+
+def data_set(overrides: Sequence[str]) -> str | None:
+    """The data set that the overrides of a cell choose, by name or by their experiment; None if they choose none.
+
+    >>> data_set(["experiment=fedcorr/cifar10_iid", "noise.rho=0.6"])
+    'cifar10'
+    """
+    for key in ("dataset", "experiment"):
+        chosen = [override.split("=", 1)[1] for override in overrides if _key(override) == key]
+        if chosen:
+            return chosen[-1] if key == "dataset" else _of_experiment(chosen[-1])
+    return None
+
+
+@cache
+def _of_experiment(name: str) -> str | None:
+    """The data set in the defaults of an experiment's file in ``conf/``; None if there is none."""
+    file = CONF / "experiment" / f"{name}.yaml"
+    defaults = yaml.safe_load(file.read_text(encoding="utf-8"))["defaults"] if file.is_file() else ()
+    return next((entry["override /dataset"] for entry in defaults if "override /dataset" in entry), None)
 
 
 def cell_overrides(row: Row, column: Column) -> list[str]:

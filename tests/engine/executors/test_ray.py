@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flnl.config import compose
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.execution import as_list
+from flnl.engine.executors import ray as ray_executor
 from flnl.engine.executors.processes import python_path
 from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.worker_context import Recipe
 from flnl.engine.network import Network
 from tests.engine.executors import jobs
 from tests.engine.executors.test_processes import IMAGES, same
@@ -33,6 +36,18 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"executor=ray needs Ray.*pip install 'flnl\[ray\]'"):
         compose.build(compose.load(["executor=ray"]).executor)(network(mlp(4, 3)))
+
+
+@pytest.mark.parametrize(("gpus", "device", "layout"), [(0.0, "cpu", "channels_last"), (0.5, "cuda", "auto")])
+def test_workers_with_a_gpu_lay_out_the_network_for_it(
+    gpus: float, device: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if this process is on a CPU, where ``auto`` is another layout."""
+    recipes: list[Recipe] = []
+    monkeypatch.setattr(ray_executor._Cluster, "of", lambda _: ray_executor._Cluster(2, started=False))
+    monkeypatch.setattr(ray_executor, "Actors", lambda _, recipe, *more: recipes.append(recipe))
+    on_ray(network(torch.nn.Conv2d(1, 3, 2), precision=32), gpus=gpus).open([], {})
+    assert [(recipe.device, recipe.layout) for recipe in recipes] == [(device, layout)]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from flnl.methods.fedpeer.exchange import (
     SharedLabels,
 )
 from flnl.methods.fedpeer.loss import Peer
-from flnl.methods.fedpeer.privacy import RandomisedResponse
+from flnl.numerics.randomised_response import RandomisedResponse
 from flnl.parts.batches import Mixup
 from flnl.run.checkpoint import decode, encode
 from tests.toys import Logits, composed, federation, method, network, rounds, stage, step

@@ -20,7 +20,8 @@ from flnl.core.errors import UserError
 from flnl.data.noise.transition import transmit
 from flnl.evaluation.metrics import l1_error
 from flnl.methods.fedpeer.loss import cores_loss, peer_labels, peer_loss, ramped
-from flnl.methods.fedpeer.privacy import PrivacySpent, RandomisedResponse, nearest_distribution, peer_distribution
+from flnl.methods.fedpeer.privacy import PrivacySpent, peer_distribution
+from flnl.numerics.randomised_response import RandomisedResponse, nearest_distribution
 from flnl.numerics.scaling import label_shares
 from flnl.run.checkpoint import decode, encode
 from tests.toys import vector

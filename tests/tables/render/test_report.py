@@ -168,10 +168,49 @@ def test_what_names_hold_is_shown_and_not_obeyed(page: Page) -> None:
 
 
 def test_every_table_says_under_which_scale_it_was_made(page: Page) -> None:
-    said = [attrs for tag, attrs in page.tags if tag == "div" and attrs.get("class") == "scale"]
-    assert len(said) == 1 + 3 + 1, "the page, each table, the ranks"
-    assert page.words["strong"].count("Made at scale “small” (digits): these are not the paper's conditions.") == 5
-    assert page.words["li"].count("Images are digits.") == 5
+    said = "Made at scale “small” (digits): these are not the paper's conditions."
+    assert page.words["strong"].count(said) == 1 + 3 + 1, "the page, each table, the ranks"
+    assert page.words["li"].count("Images are digits.") == 1, "the caveats once"
+    assert page.all("href").count("#conditions") == 3 + 1
+
+
+def test_a_number_that_an_earlier_table_has_is_a_link_to_it(filled: list[Filled], out: Path) -> None:
+    """The same runs, measured in the same way; another metric of these runs is another number."""
+    first, second, own = filled
+    runs = [replace(second.cells[0][0], runs=first.cells[0][3].runs)]
+    last = replace(second.table, metric=replace(second.table.metric, key="last"), name="p_9", number="9")
+    again = replace(second, cells=(tuple(runs), second.cells[1]))
+    render([first, again, replace(again, table=last), own], out)
+    page = Page((out / "report.html").read_text())
+    assert page.words["a"].count("as in P 1") == 1
+    assert page.all("href").count("#p_1-1-4") == 2
+    listed = [str(attrs["id"]) for tag, attrs in page.tags if tag == "div" and attrs.get("class") == "made"]
+    assert [one for one in listed if one.endswith(("_2-1-1", "_9-1-1"))] == ["p_9-1-1"]
+    assert "52.00" in (out / "p_2.md").read_text(), "files are whole"
+
+
+def test_the_contents_and_the_filter_name_every_table_and_method(filled: list[Filled], page: Page) -> None:
+    tables = [attrs["data-table"] for tag, attrs in page.tags if tag == "li" and "data-table" in attrs]
+    assert tables == [one.table.name for one in filled]
+    assert page.words["option"] == [
+        "all",
+        "P",
+        "user-defined tables",
+        "all",
+        *sorted(("A", "C", "P", EVIL), key=str.lower),
+    ]
+    rows = [attrs["data-method"] for tag, attrs in page.tags if tag == "tr" and "data-method" in attrs]
+    assert rows == [row.method or row.label for one in filled for row in one.table.rows]
+
+
+def test_numbers_of_another_data_set_are_not_subtracted(filled: list[Filled], out: Path) -> None:
+    first, *others = filled
+    cells = tuple(tuple(replace(cell, same_data=(False,)) for cell in row) for row in first.cells)
+    render([replace(first, cells=cells), *others], out)
+    text = (out / "p_1.md").read_text()
+    assert "difference" not in text
+    assert "Numbers of another data set than the paper's are not subtracted." in text
+    assert "|  | difference |" in (out / "p_2.md").read_text()
 
 
 def test_the_noise_of_the_runs_is_the_foot_of_a_table(filled: list[Filled], out: Path) -> None:

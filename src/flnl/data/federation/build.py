@@ -84,6 +84,11 @@ class Federation:
         """The clients that hold samples, in order: the only ones that can be sampled."""
         return tuple(k for k, n in self.sizes.items() if n)
 
+    @cached_property
+    def held(self) -> Indices:
+        """Positions [n] in ``dataset.train`` of all clients' training samples, by client and then by position."""
+        return np.concatenate([self.clients[k] for k in self.with_data])
+
     def samples(self, client: int) -> Samples:
         """A client's data as methods see it; all clients share the image store."""
         index = torch.from_numpy(self.clients[client])

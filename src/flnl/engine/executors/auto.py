@@ -22,6 +22,7 @@ from flnl.config.check import located
 from flnl.core.execution import BLOCK, Executor, ExecutorChoice, described
 from flnl.core.method import Method, Stage
 from flnl.engine.executors.processes import usable_cores
+from flnl.engine.executors.stacked import Stacked
 from flnl.engine.executors.worker_context import Inner
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
@@ -108,8 +109,7 @@ def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None
 
 def _training(cfg: DictConfig, stage: Stage) -> schema.Training:
     """The settings of local training in a stage's first round."""
-    training = schema.Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
-    return training.at(0, stage.train)
+    return schema.Training(**compose.build(cfg.train)).at(0, stage.train)
 
 
 def _steps(training: schema.Training, sizes: Sequence[int]) -> int:
@@ -209,6 +209,8 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder:
         name, reason = choose(work)
         node = {**plain["processes"], "inner": plain["divided"]} if name == "divided in processes" else plain[name]
         executor = compose.build(node)(network)
+    if isinstance(executor, Stacked) and executor.limitation:
+        reason += f"; {executor.limitation}"
     return executor, f"executor: {shown(described(executor))}: {reason}"
 
 

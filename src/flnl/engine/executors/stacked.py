@@ -111,16 +111,25 @@ class Stacked(Executor):
         if device.type == "cpu":
             return CPU_MEMORY
         _, total = torch.get_device_module(device).mem_get_info(device)
-        room = math.floor(GPU_SHARE * int(total) / GIB * 10) / 10
-        if room < GPU_MEMORY:
-            log.info("executor.memory=%g GiB: %.0f %% of what %s has", room, 100 * GPU_SHARE, device)
-        return min(GPU_MEMORY, room)
+        return min(GPU_MEMORY, math.floor(GPU_SHARE * int(total) / GIB * 10) / 10)
+
+    @property
+    def limitation(self) -> str:
+        """That the device is too small for the default memory limit, for the user; empty if it is not."""
+        if self.memory is not None or self.network.device.type == "cpu" or self._memory == GPU_MEMORY:
+            return ""
+        return f"executor.memory={self._memory:g} GiB, {100 * GPU_SHARE:.0f} % of what {self.network.device} has"
 
     @cached_property
     def _graphs(self) -> Graphs:
         """The CUDA graphs of this network, kept from round to round."""
         wanted = self.graphs is not False and can_record(self.network.device)
         return Graphs(Recorder(self.network.device) if wanted else None, self._log_eager)
+
+    @property
+    def refusals(self) -> Sequence[str]:
+        """Why some steps could not be recorded as CUDA graphs; short runs of steps do not count."""
+        return tuple(self._graphs.refusals)
 
     @property
     def _fewest(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flnl.config.schema import Training
 from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule, LossTerm
 from flnl.data.transforms import Augmentation, Transform
@@ -39,6 +40,20 @@ def chunks(sizes: Sequence[int], together: int) -> Iterator[Sequence[int]]:
     """Split the batch ``sizes`` into runs of ``together`` batches, each prepared at once."""
     for first in range(0, len(sizes), together):
         yield sizes[first : first + together]
+
+
+def passes(training: Training, sizes: Sequence[int]) -> int:
+    """Epochs of a visit whose epochs have batches of these ``sizes``; under ``train.steps`` the last may be cut."""
+    if training.steps is None:
+        return training.epochs
+    return -(-training.steps // len(sizes)) if sizes else 0
+
+
+def steps_of(training: Training, sizes: Sequence[int]) -> int:
+    """Number of steps of a visit whose epochs have batches of these ``sizes``."""
+    if training.steps is None:
+        return training.epochs * len(sizes)
+    return training.steps if sizes else 0
 
 
 def restarted(sizes: Sequence[int], steps: int) -> list[int]:

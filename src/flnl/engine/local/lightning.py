@@ -5,31 +5,30 @@ The training step is a pure function of its argument: no ``self.log``, no state,
 Importing Lightning takes as long as importing torch, so only what trains clients one by one imports this module.
 """
 
-from collections.abc import Mapping
-
 import lightning as L
+import torch
 from torch import Tensor, nn
 
 from flnl.config.schema import Training
 from flnl.core.step import Step
 from flnl.engine.local.objective import Objective
-from flnl.engine.local.optimizer import Sgd
+from flnl.engine.local.optimizer import Buffers, made
 
 
 class ClientModule(L.LightningModule):
     """Local training of one client, under Lightning's method names."""
 
-    def __init__(self, module: nn.Module, training: Training, momenta: Mapping[Tensor, Tensor] | None = None) -> None:
-        """``momenta``: each trainable parameter's momentum buffer, updated in place; None to start from zero."""
+    def __init__(self, module: nn.Module, training: Training, buffers: Buffers | None = None) -> None:
+        """``buffers``: those of the optimiser beside each parameter, updated in place; None to start from zero."""
         super().__init__()
         self.module = module
         self.training_settings = training
-        self._momenta = momenta
+        self._kept = buffers
 
     def training_step(self, step: Step, objective: Objective) -> Tensor:
         """The objective on one batch, a scalar or [B]."""
         return objective(step)
 
-    def configure_optimizers(self) -> Sgd:
-        """SGD on the trainable parameters; new for every client and round."""
-        return Sgd([p for p in self.module.parameters() if p.requires_grad], self.training_settings, self._momenta)
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimiser of the trainable parameters; new for every client and round."""
+        return made(self.training_settings, [p for p in self.module.parameters() if p.requires_grad], self._kept)

@@ -1,11 +1,11 @@
-"""Local training of one client: epochs of mini-batch SGD on the sum of the method's loss terms."""
+"""Local training of one client: mini-batch steps of the optimiser on the sum of the method's loss terms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flnl.config.schema import Training
 from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Observation
@@ -15,8 +15,9 @@ from flnl.core.payload import Params, Payload, all_finite
 from flnl.core.step import Step
 from flnl.core.streams import torch_seeded
 from flnl.engine.local.batching import inherits
-from flnl.engine.local.momentum import continued
+from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.objective import Objective, backward, mean_over_steps
+from flnl.engine.local.optimizer import Buffers
 from flnl.engine.local.steps import Steps
 from flnl.engine.network import Network
 from flnl.numerics.distance import squared_move
@@ -46,8 +47,8 @@ class LocalTraining:
 
     @property
     def keeps_momentum(self) -> bool:
-        """Whether clients keep the optimiser's momentum for their next visit."""
-        return self.training.keep_momentum and self.training.momentum != 0
+        """Whether clients keep the optimiser's buffers, such as momentum, for their next visit."""
+        return self.training.keep_momentum and bool(self.training.buffers)
 
     def begun(self, network: Network, task: ClientTask) -> ClientTask:
         """The task, with what exchanges leave on the client before training; the network may then hold any model."""
@@ -93,20 +94,20 @@ class LocalTraining:
         """Run all steps on the loaded network.
 
         Returns:
-            The terms' states, the mean loss, the number of steps, and the momentum if the client keeps it.
+            The terms' states, the mean loss, the number of steps, and the optimiser's buffers if the client keeps them.
         """
         from flnl.engine.local.lightning import ClientModule
 
         module = network.module
         trainable = network.trainable()
-        momentum = continued(task.state.momentum, trainable) if self.keeps_momentum else None
-        buffers = None if momentum is None else {trainable[name]: buffer for name, buffer in momentum.items()}
-        client = ClientModule(module, self.training, buffers)
+        kept = self.continued(task, trainable) if self.keeps_momentum else None
+        client = ClientModule(module, self.training, None if kept is None else _by_parameter(kept, trainable))
         optimizer = client.configure_optimizers()
         live = list(trainable.values())
         objective = Objective(self.terms, self.states(network, task))
         losses: list[Tensor] = []
         scaled = self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
+        clip = self.training.clip
         module.train()
         for step in Steps(self.training, self.batch, self.terms, network, task, trainable):
             if network.has_batch_norm:  # a batch of one has no statistics: use the running ones
@@ -123,14 +124,20 @@ class LocalTraining:
                     gradients = {name: p.grad for name, p in trainable.items() if p.grad is not None}
                     for name, new in self.gradient(gradients, step).items():
                         trainable[name].grad = _as(trainable[name], new)
+            if clip is not None:
+                nn.utils.clip_grad_norm_(live, clip)
             before = [p.detach().clone() for p in live] if scaled else []
             optimizer.step()
             if scaled:
                 self._rescale(trainable, before, step)
             losses.append(loss.detach())
         module.eval()
-        kept = None if momentum is None else {name: buffer.contiguous() for name, buffer in momentum.items()}
-        return objective.states, mean_over_steps(losses), len(losses), kept
+        momentum = None if kept is None else {name: t.contiguous() for name, t in as_kept(kept).items()}
+        return objective.states, mean_over_steps(losses), len(losses), momentum
+
+    def continued(self, task: ClientTask, parameters: Params) -> dict[str, Params]:
+        """The buffers with which the client continues, by the buffer's name, then by that of the parameter."""
+        return {b.name: continued(task.state.momentum, parameters, b) for b in self.training.buffers}
 
     def _rescale(self, trainable: Params, before: list[Tensor], step: Step) -> None:
         """Replace the optimiser's update by the gradient transform's version of it."""
@@ -139,6 +146,12 @@ class LocalTraining:
             previous = dict(zip(trainable, before, strict=True))
             for name, new in self.gradient.update(previous, trainable, step).items():
                 trainable[name].copy_(new)
+
+
+def _by_parameter(buffers: Mapping[str, Params], parameters: Params) -> Buffers:
+    return {
+        buffer: {parameters[name]: tensor for name, tensor in tensors.items()} for buffer, tensors in buffers.items()
+    }
 
 
 def _as(parameter: Tensor, gradient: Tensor) -> Tensor:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import count, repeat
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule, LossTerm
 from flnl.core.payload import Params
 from flnl.core.step import Beside, Phase, Progress, Step
-from flnl.engine.local.batching import Draws, batch_sizes, chunks, restarted
+from flnl.engine.local.batching import Draws, batch_sizes, chunks, passes, restarted
 from flnl.engine.local.inputs import Inputs
 from flnl.engine.network import Network
 
@@ -41,19 +41,35 @@ class Steps:
 
     def __iter__(self) -> Iterator[Step]:
         """The steps; each phase begins once the steps before it are trained."""
-        epochs = self._training.epochs
-        for epoch in range(epochs):
+        epochs = passes(self._training, self._sizes(len(self._task.samples)))
+        if self._training.steps is None:
+            for epoch in range(epochs):
+                for phase in self._rule.phases(self._network, self._task, epoch, epochs):
+                    yield from self._of(phase, epoch, epochs)
+            return
+        left = self._training.steps
+        for epoch in count():
+            begun = left
             for phase in self._rule.phases(self._network, self._task, epoch, epochs):
-                yield from self._of(phase, epoch)
+                for step in self._of(phase, epoch, epochs, left):
+                    yield step
+                    left -= 1
+                if not left:
+                    return
+            if left == begun:  # the rule chooses no sample
+                return
 
-    def _of(self, phase: Phase, epoch: int) -> Iterator[Step]:
-        """The steps of one phase, in an epoch from 0."""
+    def _of(self, phase: Phase, epoch: int, epochs: int, most: int | None = None) -> Iterator[Step]:
+        """The steps of one phase, ``most`` at most, in an epoch from 0."""
         rule, network, draws, task = self._rule, self._network, self._draws, self._task
         device, weight = network.device, self._weight
         order = draws.order(phase.positions)
         labels = self._labels if phase.labels is None else phase.labels.to(device, non_blocking=True)
         sizes = self._sizes(len(order))
-        progress = Progress(epoch, self._training.epochs, len(sizes))
+        progress = Progress(epoch, epochs, len(sizes))
+        if most is not None and most < len(sizes):
+            sizes = sizes[:most]
+            order = order[: sum(sizes)]
         together = self._chunks(sizes)
         parts = order.split([sum(chunk) for chunk in together])
         pool = self._beside(phase, len(sizes))

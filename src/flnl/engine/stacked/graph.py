@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -57,26 +58,40 @@ class Recorder:
     """Makes the graphs of one device. They share a side stream and a memory pool.
 
     Sharing the pool is safe because graphs are replayed one at a time and their results are copied before the next.
+    Torch ends a pool with its last graph, so a graph that is recorded when no other is left begins a new pool; so does
+    the next one after a failure, which may leave the pool unusable.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._torch = torch.get_device_module(device)
-        self._stream, self._pool = self._torch.Stream(), self._torch.graph_pool_handle()
+        self.library = torch.get_device_module(device)
+        self.stream = self.library.Stream()
+        self._pool: Any = None
+        self._recorded = WeakSet[CudaGraph]()  # into this pool
 
     def __call__(self) -> CudaGraph:
         """A new graph."""
-        return CudaGraph(self._torch, self._stream, self._pool)
+        return CudaGraph(self)
+
+    @contextmanager
+    def recording(self, graph: CudaGraph) -> Iterator[Any]:
+        """Yields the memory pool to record ``graph`` into."""
+        others = list(self._recorded)  # held here, so that none of them ends meanwhile
+        if not others:
+            self._pool = self.library.graph_pool_handle()
+        try:
+            yield self._pool
+        except BaseException:
+            self._recorded.clear()
+            raise
+        self._recorded.add(graph)
 
 
 class CudaGraph:
-    """``torch.cuda.CUDAGraph``, recorded on a side stream.
+    """``torch.cuda.CUDAGraph``, or that of another device, recorded on the side stream of ``recorder``."""
 
-    ``library`` is ``torch.cuda``, or the module of another device.
-    """
-
-    def __init__(self, library: Any, stream: Any, pool: Any) -> None:
-        self._torch, self._stream, self._pool = library, stream, pool
-        self._graph = library.CUDAGraph()
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder, self._torch, self._stream = recorder, recorder.library, recorder.stream
+        self._graph = self._torch.CUDAGraph()
 
     def warm(self, step: Callable[[], Tensor]) -> Tensor:
         """Run on the side stream, as torch requires for warm-up."""
@@ -90,9 +105,11 @@ class CudaGraph:
 
     def capture(self, step: Callable[[], Tensor]) -> Tensor:
         """Record the kernels without running them. Other threads may use the device meanwhile."""
-        way = {"pool": self._pool, "stream": self._stream, "capture_error_mode": "thread_local"}
-        with self._torch.graph(self._graph, **way):
-            return step()
+        back = self._torch.stream(self._torch.current_stream())  # if a recording fails, torch stays on the side stream
+        with back, self._recorder.recording(self) as pool:
+            way = {"pool": pool, "stream": self._stream, "capture_error_mode": "thread_local"}
+            with self._torch.graph(self._graph, **way):
+                return step()
 
     def replay(self) -> None:
         """Replay on the current stream."""
@@ -164,7 +181,7 @@ class Graph:
         self._asked: set[str] = set()
         self._capture, self._steps, self._recorded = capture, 0, False
         self._rate = None if stepper.rate is None else stepper.rate.clone()
-        kept, momenta = _clone(view.kept), _clone(view.momenta)
+        kept, momenta = _clone(view.kept), {name: _clone(stored) for name, stored in view.momenta.items()}
         self._view = View.of(stepper.many, stepper.job.training, view.members, kept, momenta, self._rate)
         given = Given.of(stepper.objective, view.members)
         self._given = None if given is None else given.copied()
@@ -291,6 +308,7 @@ class Graphs:
         self._capture, self._say = capture, say
         self._graphs: dict[tuple[int, int], Graph] = {}  # in order of last use
         self._refused: dict[tuple[int, int], tuple[Constants, str]] = {}
+        self.refusals: list[str] = []  # why steps could not be recorded, each reason once
         self._used: set[tuple[int, int]] = set()
 
     def __bool__(self) -> bool:
@@ -323,6 +341,8 @@ class Graphs:
         if graph.refusal is not None:
             del self._graphs[key]
             self._refused[key] = graph.constants, graph.refusal
+            if graph.refusal not in self.refusals:
+                self.refusals.append(graph.refusal)
             self._say(graph.refusal)
 
     def _graph(self, key: tuple[int, int], stepper: Stepper, view: View, steps: int) -> Graph | None:

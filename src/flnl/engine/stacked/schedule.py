@@ -33,17 +33,16 @@ def ranked(sizes: Sequence[Sequence[int]], batch_size: int) -> list[int]:
 
 
 def runs(sizes: Sequence[Sequence[int]], batch_size: int, *, same_number: bool) -> list[Run]:
-    """The steps of an epoch, from the sizes of each client's batches, by rank.
+    """The steps of an epoch, from the sizes of each client's batches in it, by rank; none if it has ended before.
 
     With ``same_number``, all batches of a step have the same number within their epochs, since terms may read it.
     """
     full = [_full(batches, batch_size) for batches in sizes]
     scheduled = []
     done = 0
-    while full and done < full[0]:
-        active = sum(count > done for count in full)
-        until = full[active - 1]
-        scheduled.append(Run(tuple(range(active)), (done * batch_size,) * active, done, until - done, batch_size))
+    while active := [k for k, count in enumerate(full) if count > done]:
+        until = min(full[k] for k in active)
+        scheduled.append(Run(tuple(active), (done * batch_size,) * len(active), done, until - done, batch_size))
         done = until
     last: dict[tuple[int, int], list[int]] = {}
     for k, batches in enumerate(sizes):

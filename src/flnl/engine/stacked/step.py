@@ -1,6 +1,6 @@
 """One training step of several clients: one forward pass, one backward pass and one optimiser step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flnl.config.schema import Training
 from flnl.core.payload import Params
-from flnl.engine.local.optimizer import FusedSgd
+from flnl.engine.local.optimizer import FusedAdam, FusedSgd, fused
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.network import Outputs, StackedNetwork
@@ -18,14 +18,14 @@ from flnl.engine.stacked.objective import Batch, Objective
 
 @dataclass(frozen=True)
 class View:
-    """Parameters, buffers and momenta of some clients, and an optimiser on them."""
+    """Parameters and buffers of some clients, and an optimiser on them."""
 
     members: tuple[int, ...]  # clients, by rank
-    kept: Params  # parameters and buffers in the stored layout, [K, ...]
-    momenta: Params  # in the stored layout; empty without momentum
+    kept: Params  # parameters and buffers of the network in the stored layout, [K, ...]
+    momenta: Mapping[str, Params]  # the optimiser's buffers, by name, likewise; numbers are [K]
     tensors: Params  # views of ``kept`` in the layers' layout
     live: Params  # the trainable ones of ``tensors``
-    optimizer: FusedSgd
+    optimizer: FusedSgd | FusedAdam
 
     @classmethod
     def of(
@@ -34,7 +34,7 @@ class View:
         training: Training,
         members: tuple[int, ...],
         kept: Params,
-        momenta: Params,
+        momenta: Mapping[str, Params],
         rate: Tensor | None,
     ) -> Self:
         """Create the view of ``members``: a step updates ``kept`` and ``momenta`` in place.
@@ -43,12 +43,17 @@ class View:
         """
         tensors = {name: many.leaf(name, t).detach() for name, t in kept.items()}
         live = {name: tensors[name].requires_grad_() for name in many.trainable}
-        leaves = {live[name]: many.leaf(name, momentum) for name, momentum in momenta.items()}
-        return cls(members, kept, momenta, tensors, live, FusedSgd(live.values(), training, leaves, rate))
+        scalars = {buffer.name for buffer in training.buffers if buffer.scalar}
+        buffers = {
+            buffer: {live[name]: t if buffer in scalars else many.leaf(name, t) for name, t in stored.items()}
+            for buffer, stored in momenta.items()
+        }
+        optimizer = fused(training, live.values(), buffers, rate, len(members))
+        return cls(members, kept, momenta, tensors, live, optimizer)
 
     def everything(self) -> list[Tensor]:
         """All tensors that a step updates, in an order that is the same for views of equally many clients."""
-        return [*self.kept.values(), *self.momenta.values()]
+        return [*self.kept.values(), *(t for stored in self.momenta.values() for t in stored.values())]
 
 
 def learning_rate(training: Training, network: Network) -> Tensor | None:
@@ -82,6 +87,8 @@ class Stepper:
         loss.backward(torch.full_like(loss, 1 / loss.shape[1] if loss.dim() == 2 else 1.0))
         if self.job.gradient is not None:
             self._transform(view, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
+        if self.job.training.clip is not None:
+            clip([p.grad for p in view.live.values() if p.grad is not None], len(view.members), self.job.training.clip)
         view.optimizer.step()
         return loss.detach()
 
@@ -91,6 +98,23 @@ class Stepper:
         tensors = {name: t.detach() for name, t in view.tensors.items()}
         for name, new in self.objective.transformed(view.members, tensors, outputs, batch, gradients).items():
             view.live[name].grad = self.many.leaf(name, self.many.kept(name, new))
+
+
+def clip(gradients: Sequence[Tensor], clients: int, most: float) -> None:
+    """Scale each client's gradients down, in place, to a norm of ``most``, as ``torch.nn.utils.clip_grad_norm_`` does.
+
+    Args:
+        gradients: in the layers' layout: contiguous, the clients side by side in the first dimension.
+        clients: number of clients in each.
+        most: largest norm over all of a client's gradients.
+    """
+    rows = [gradient.view(clients, -1) for gradient in gradients]
+    if not rows:
+        return
+    norms = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(row, dim=1) for row in rows]), dim=0)
+    scale = (most / (norms + 1e-6)).clamp(max=1.0)
+    for row in rows:
+        row.mul_(scale[:, None])
 
 
 def summed(losses: Sequence[Tensor]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -9,11 +10,12 @@ from torch import Tensor
 from torch.func import vmap
 
 from flnl.core.messages import ClientTask, Fit
+from flnl.core.optimizer import Buffer
 from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
 from flnl.data.transforms import Augmentation
-from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
-from flnl.engine.local.momentum import continued
+from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits, steps_of
+from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
@@ -89,7 +91,7 @@ class _Stack:
         self.graphs = graphs
         device = network.device
         self.kept = many.store([task.broadcast.params for task in tasks])
-        self.momenta = self._momenta() if job.training.momentum != 0 else {}
+        self.momenta = {buffer.name: self._buffer(buffer) for buffer in job.training.buffers}
         states = []
         for task in tasks:
             with network.holding(task.broadcast.params):
@@ -110,15 +112,20 @@ class _Stack:
         self.views: dict[tuple[int, ...], View] = {}
         self.ranks: dict[tuple[int, ...], Tensor | None] = {}
 
-    def _momenta(self) -> Params:
-        """Where the clients' momenta start, in the stored layout."""
+    def _buffer(self, buffer: Buffer) -> Params:
+        """Where a buffer of the clients' optimisers starts, by parameter, in the stored layout; numbers are [K]."""
+        names = self.many.trainable
         if not self.job.keeps_momentum:
-            return {name: torch.zeros_like(self.kept[name]) for name in self.many.trainable}
+            device, count = self.network.device, len(self.tasks)
+            if buffer.scalar:
+                return {name: torch.zeros(count, dtype=torch.float32, device=device) for name in names}
+            return {name: torch.zeros_like(self.kept[name]) for name in names}
         starts = [
-            continued(task.state.momentum, {name: task.broadcast.params[name] for name in self.many.trainable})
+            continued(task.state.momentum, {name: task.broadcast.params[name] for name in names}, buffer)
             for task in self.tasks
         ]
-        return {name: self.many.kept(name, torch.stack([s[name] for s in starts])) for name in self.many.trainable}
+        together = {name: torch.stack([start[name] for start in starts]) for name in names}
+        return together if buffer.scalar else {name: self.many.kept(name, t) for name, t in together.items()}
 
     def _weighted(self) -> bool:
         having = {task.state.weight is not None for task in self.tasks}
@@ -133,19 +140,37 @@ class _Stack:
 
     def train(self) -> None:
         """Run all steps of all epochs."""
-        size = self.job.training.batch_size
-        pieces = [
-            (run, run.where(self.starts).split(max(1, self.network.chunk(1) // (len(run.members) * run.size))))
-            for run in runs(self.sizes, size, same_number=self.objective.sees_steps)
-        ]
         self._mode(True)
-        for _ in range(self.job.training.epochs):
-            epoch = self._epoch()
+        planned: Sequence[Sequence[int]] = []
+        pieces: list[tuple[Run, Sequence[Tensor]]] = []
+        for sizes in self._epochs():
+            if sizes != planned:
+                planned, pieces = sizes, self._pieces(sizes)
+            epoch = self._epoch(sizes)
             inputs = self._inputs([part for _, parts in pieces for part in parts], epoch)
             for run, parts in pieces:
                 self._run(run, parts, epoch, inputs)
 
-    def _epoch(self) -> Epoch:
+    def _epochs(self) -> Iterator[Sequence[Sequence[int]]]:
+        """The sizes of each client's batches in each epoch; with ``train.steps``, clients end after as many steps."""
+        training = self.job.training
+        if training.steps is None:
+            yield from repeat(self.sizes, training.epochs)
+            return
+        left = [training.steps] * len(self.sizes)
+        while any(left):
+            sizes = [own[:most] for own, most in zip(self.sizes, left, strict=True)]
+            left = [most - len(own) for own, most in zip(sizes, left, strict=True)]
+            yield sizes
+
+    def _pieces(self, sizes: Sequence[Sequence[int]]) -> list[tuple[Run, Sequence[Tensor]]]:
+        """The runs of an epoch, each with the positions of its samples, some steps at a time."""
+        return [
+            (run, run.where(self.starts).split(max(1, self.network.chunk(1) // (len(run.members) * run.size))))
+            for run in runs(sizes, self.job.training.batch_size, same_number=self.objective.sees_steps)
+        ]
+
+    def _epoch(self, sizes: Sequence[Sequence[int]]) -> Epoch:
         """Draw the next epoch from each client's random streams."""
         device = self.network.device
         positions = torch.cat([draws.order(None) for draws in self.draws])
@@ -156,24 +181,28 @@ class _Stack:
             rows,
             self.labels[there],
             None if self.weight is None else self.weight[there],
-            [self._crops(view) for view in range(self.job.batch.views if self.several else 1)],
+            [self._crops(view, sizes) for view in range(self.job.batch.views if self.several else 1)],
         )
 
-    def _crops(self, view: int) -> Augmentation | None:
+    def _crops(self, view: int, sizes: Sequence[Sequence[int]]) -> Augmentation | None:
         """Crops and flips of a view in the order of the epoch, drawn in the same chunks as when a client trains alone.
 
-        None if nothing is random.
+        None if nothing is random. Samples after the last batch of a client have none: zeros stand for them.
         """
         if not self.pool.random:
             return None
         together = self.network.together(self.job.training.batch_size)
-        drawn = [
-            draws.crops(self.network.transform, sum(chunk), self.pool.stored, view=view)
-            for draws, sizes in zip(self.draws, self.sizes, strict=True)
-            for chunk in chunks(sizes, together)
-        ]
-        augmented = [crops for crops in drawn if crops is not None]
-        return Augmentation(torch.cat([c.offset for c in augmented]), torch.cat([c.flip for c in augmented]))
+        offsets, flips = [], []
+        for draws, own in zip(self.draws, sizes, strict=True):
+            for chunk in chunks(own, together):
+                drawn = draws.crops(self.network.transform, sum(chunk), self.pool.stored, view=view)
+                assert drawn is not None, "the transform is random"
+                offsets.append(drawn.offset)
+                flips.append(drawn.flip)
+            if rest := len(draws.task.samples) - sum(own):
+                offsets.append(torch.zeros((rest, 2), dtype=torch.int64))
+                flips.append(torch.zeros(rest, dtype=torch.bool))
+        return Augmentation(torch.cat(offsets), torch.cat(flips))
 
     def _run(self, run: Run, parts: Sequence[Tensor], epoch: Epoch, inputs: Iterator[tuple[Tensor, ...]]) -> None:
         """Train the members of ``run`` on the next of ``inputs``.
@@ -307,13 +336,15 @@ class _Stack:
                 return {name: t[first:last] for name, t in tensors.items()}
             return {name: t.index_select(0, index) for name, t in tensors.items()}
 
-        view = View.of(self.many, self.job.training, members, part(self.kept), part(self.momenta), self.step.rate)
+        momenta = {buffer: part(stored) for buffer, stored in self.momenta.items()}
+        view = View.of(self.many, self.job.training, members, part(self.kept), momenta, self.step.rate)
         if index is None:
             self.views[members] = view
         return view, index
 
     def _back(self, view: View, index: Tensor) -> None:
-        for stack, updated in ((self.kept, view.kept), (self.momenta, view.momenta)):
+        pairs = [(self.kept, view.kept), *((stored, view.momenta[name]) for name, stored in self.momenta.items())]
+        for stack, updated in pairs:
             for name, tensor in stack.items():
                 tensor.index_copy_(0, index, updated[name])
 
@@ -322,17 +353,25 @@ class _Stack:
     def fits(self) -> list[Fit]:
         """Each client's fit, by rank."""
         params = {n: self._by_client(n, self.kept[n]) for n in self.many.names}
-        momenta = {n: self._by_client(n, t) for n, t in self.momenta.items()} if self.job.keeps_momentum else None
+        momenta = as_kept(self._buffers_by_client()) if self.job.keeps_momentum else None
         whole = [torch.isfinite(t.flatten(1)).all(1) for t in params.values() if t.is_floating_point()]
         finite, losses = torch.stack(whole).all(0).tolist(), self.losses.tolist()
-        epochs, states = self.job.training.epochs, self.objective.finished()
+        states = self.objective.finished()
         fits = []
         for k, sizes in enumerate(self.sizes):
-            steps = epochs * len(sizes)
+            steps = steps_of(self.job.training, sizes)
             trained, momentum = _of(k, params), None if momenta is None else _of(k, momenta)
             loss = losses[k] / max(steps, 1)
             fits.append(Fit(trained, states[k], loss, steps, finite[k], self.job.training.lr, momentum))
         return fits
+
+    def _buffers_by_client(self) -> dict[str, Params]:
+        """The optimiser's buffers as [K, *shape], by the buffer's name, then by the parameter's."""
+        scalars = {buffer.name for buffer in self.job.training.buffers if buffer.scalar}
+        return {
+            buffer: {name: t if buffer in scalars else self._by_client(name, t) for name, t in stored.items()}
+            for buffer, stored in self.momenta.items()
+        }
 
     def _by_client(self, name: str, stored: Tensor) -> Tensor:
         """A tensor in the stored layout as [K, *shape]."""

@@ -20,14 +20,8 @@ from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
 from flnl.core.ranges import PositiveCount
 from flnl.core.stored import stored
-from flnl.methods.fedpeer.privacy import (
-    Epsilon,
-    PeerDistribution,
-    PrivacySpent,
-    Projection,
-    RandomisedResponse,
-    peer_distribution,
-)
+from flnl.methods.fedpeer.privacy import PeerDistribution, PrivacySpent, peer_distribution
+from flnl.numerics.randomised_response import Epsilon, Projection, RandomisedResponse
 from flnl.numerics.scaling import label_shares
 
 

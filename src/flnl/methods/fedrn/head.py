@@ -49,9 +49,8 @@ def with_trained_head(
         state=ClientState(labels=task.labels[where]),
         seed=torch_seed(task.seed, "head of a neighbour", number),
     )
-    job = LocalTraining(
-        training.at(task.broadcast.round), Plain(), {"cross_entropy": CrossEntropy()}, gradient=None, exchanges={}
-    )
+    here = training.at(task.broadcast.round, rounds=sum(task.broadcast.lengths))
+    job = LocalTraining(here, Plain(), {"cross_entropy": CrossEntropy()}, gradient=None, exchanges={})
     with network.training_only(in_head):
         result = job(network, own)
     return result.params if result.finite and result.params is not None else params

@@ -82,10 +82,10 @@ def _files(filled: Sequence[Filled], names: Collection[str], together: bool) -> 
     from flnl.tables.render.ranking import ranking
     from flnl.tables.render.sheet import Sheet
 
-    evidence, papers = Evidence(), []
+    evidence, papers, places = Evidence(), [], report.Places()
     for name in dict.fromkeys(one.table.paper for one in filled):
         of_paper = [one for one in filled if one.table.paper == name]
-        tables = [report.Shown(Sheet(one), agreements(one), evidence) for one in of_paper]
+        tables = [report.Shown(Sheet(one), agreements(one), evidence, places.of(one)) for one in of_paper]
         papers.append(report.Paper(name, tables, ranking(name, of_paper) if name else None, evidence))
     for table in (table for paper in papers for table in paper.tables if table.name in names):
         yield f"{table.name}.md", markdown.table(table.sheet, table.agreements, evidence.origin([table.filled]))

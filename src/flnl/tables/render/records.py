@@ -16,9 +16,13 @@ from flnl.tables.table import NEVER
 ESSENTIAL = (
     "key",
     "status",
+    "data",
     "federation",
+    "given",
+    "given_origin",
     "commit",
     "versions",
+    "machine",
     "device",
     "executor",
     "threads",

@@ -66,12 +66,40 @@ class Still:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """Where a cell's number stands already: the same runs, measured in the same way."""
+
+    table: str  # "FedCorr 2"
+    anchor: str  # of the runs there
+
+
+class Places:
+    """Where the page shows each number first, table by table."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[object, ...], Repeat] = {}
+
+    def of(self, filled: Filled) -> Mapping[tuple[int, int], Repeat]:
+        """The cells [row, column] of the next table whose number an earlier cell shows."""
+        repeats = {}
+        table = filled.table
+        for i, row in enumerate(filled.cells):
+            for j, cell in enumerate(row):
+                key = (filled.columns[j].key or table.metric.key, cell.over, *(run.folder for run in cell.runs))
+                here = Repeat(f"{table.paper} {table.number}".strip() or table.title, _anchor(table.name, i, j))
+                if cell.state == "run" and self._first.setdefault(key, here) != here:
+                    repeats[i, j] = self._first[key]
+        return repeats
+
+
+@dataclass(frozen=True)
 class Shown:
     """A table on the page."""
 
     sheet: Sheet
     agreements: Sequence[Agreement]
     evidence: Evidence
+    repeats: Mapping[tuple[int, int], Repeat]  # by row and column
 
     @property
     def filled(self) -> Filled:
@@ -95,7 +123,21 @@ class Shown:
 
     def anchor(self, i: int, j: int) -> str:
         """The anchor of a cell's runs."""
-        return f"{self.name}-{i + 1}-{j + 1}"
+        return _anchor(self.name, i, j)
+
+    def runs_at(self, i: int, j: int) -> str:
+        """The anchor under which a cell's runs are listed, here or below an earlier table."""
+        return self.repeats[i, j].anchor if (i, j) in self.repeats else self.anchor(i, j)
+
+    @property
+    def methods(self) -> list[str]:
+        """What each row is filtered by: the paper's name of its method, or else its label."""
+        return [row.method or row.label for row in self.filled.table.rows]
+
+    @property
+    def made(self) -> list[tuple[int, int, Cell]]:
+        """The cells whose runs are listed below this table: those that no earlier table shows."""
+        return [(i, j, cell) for i, j, cell in self.cells if (i, j) not in self.repeats]
 
     @property
     def cells(self) -> list[tuple[int, int, Cell]]:
@@ -197,6 +239,10 @@ class Paper:
         return [Still(name.replace("_", " "), base64.b64encode(data).decode()) for name, data in pixels.items() if data]
 
 
+def _anchor(table: str, i: int, j: int) -> str:
+    return f"{table}-{i + 1}-{j + 1}"
+
+
 def _still(folder: Path, name: str) -> bytes | None:
     try:
         return drawings.still(folder, name)
@@ -220,6 +266,7 @@ def page(scale: Scale, papers: Sequence[Paper], provenance: Mapping[str, str]) -
         provenance=provenance,
         counts=counts,
         total=sum(counts.values()),
+        methods=sorted({method for table in tables for method in table.methods}, key=str.lower),
         states=STATES,
         counted=counted,
         phrases=phrases,

@@ -164,12 +164,22 @@ class Sheet:
 
     @property
     def reading(self) -> str:
-        """A sentence that explains differences, bold numbers and ranks."""
+        """Sentences that explain differences, bold numbers and ranks."""
         metric = self.filled.table.metric
         points = {"%": " in percentage points"}.get(metric.unit, "")
         bold = "" if metric.higher_is_better is None else " The best of ours in a column is bold."
         last = f" What is {NOT_REACHED} ranks last." if self._somewhere(NOT_REACHED) else ""
-        return f"The difference is ours − the paper's{points}.{bold}{last}"
+        difference = f"The difference is ours − the paper's{points}." if self._differs else ""
+        other = " Numbers of another data set than the paper's are not subtracted." if self._other_data else ""
+        return f"{difference}{other}{bold}{last}".strip()
+
+    @property
+    def _differs(self) -> bool:
+        return any(entry.difference for row in self.entries for entry in row)
+
+    @property
+    def _other_data(self) -> bool:
+        return any(not all(cell.same_data) for row in self.filled.cells for cell in row if cell.runs)
 
     def _somewhere(self, word: str) -> bool:
         return any(word in entry.ours or word in entry.paper for row in self.entries for entry in row)
@@ -217,11 +227,11 @@ def text(mean: float, std: float | None = None, *, digits: int, sign: str = "-")
 
 
 def differences(cell: Cell) -> list[float | None]:
-    """Ours - paper, for each of the paper's numbers; None if either is missing or NEVER."""
-    ours = cell.number
+    """Ours - paper, for each of the paper's numbers; None if either is missing or NEVER, or of another data set."""
+    ours, same = cell.number, cell.same_data or (True,) * len(cell.papers)
     return [
-        None if ours is None or paper is None or NEVER in (ours, paper.mean) else ours - paper.mean
-        for paper in cell.papers
+        None if not same_data or ours is None or paper is None or NEVER in (ours, paper.mean) else ours - paper.mean
+        for paper, same_data in zip(cell.papers, same, strict=True)
     ]
 
 

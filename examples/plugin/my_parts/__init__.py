@@ -1,0 +1,1 @@
+"""Parts for flnl, one of each kind; conf/ gives them their names and values."""

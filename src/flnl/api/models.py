@@ -1,0 +1,105 @@
+"""The network of a run, to be used elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from flnl.core.errors import UserError
+from flnl.data.image_file import ImageError, decode, read_bytes
+from flnl.data.transforms import Transform
+from flnl.engine.model_file import ModelFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from PIL.Image import Image
+
+PIXELS = 255.0
+"""What 8-bit pixels are divided by."""
+
+
+@dataclass(frozen=True)
+class InputTransform:
+    """From an image to the input of a network: resized, scaled and normalised as in training, without augmentation."""
+
+    shape: tuple[int, int, int]  # C, H, W of an input
+    stored: Transform
+    dtype: torch.dtype
+
+    def __call__(self, image: str | Path | Image | Tensor) -> Tensor:
+        """The input of one image, [C, H, W]; of a tensor of several, [B, C, H, W].
+
+        Args:
+            image: a file, an image of Pillow, or a tensor [C, H, W] or [B, C, H, W]: uint8 pixels, or floats as the
+                data set holds them.
+
+        Raises:
+            UserError: if the image cannot be read, or the tensor has another shape.
+        """
+        pixels = image if isinstance(image, Tensor) else self._pixels(image)
+        if pixels.shape[-3:] != self.shape or pixels.dim() not in (3, 4):
+            wanted = ", ".join(map(str, self.shape))
+            raise UserError(f"a tensor of shape {list(pixels.shape)}: this model takes [{wanted}] or [B, {wanted}]")
+        transform = self.stored if pixels.is_floating_point() else replace(self.stored, scale=PIXELS)
+        inputs = transform.normalize(pixels if pixels.dim() == 4 else pixels[None], self.dtype)
+        return inputs if pixels.dim() == 4 else inputs[0]
+
+    def _pixels(self, image: str | Path | Image) -> Tensor:
+        channels, height, width = self.shape
+        if channels not in (1, 3):
+            raise UserError(f"this model takes inputs of {channels}x{height}x{width}, which are not images")
+        try:
+            if isinstance(image, str | Path):
+                encoded = read_bytes(image)
+            else:
+                file = BytesIO()
+                image.save(file, "PNG")
+                encoded = file.getvalue()
+            return torch.from_numpy(decode(encoded, (height, width), channels).copy())
+        except ImageError as error:
+            reason = str(error)
+        except Exception as error:  # a broken file can make a decoder raise anything
+            reason = (error.strerror if isinstance(error, OSError) else None) or "it cannot be decoded"
+        raise UserError(f"{image} cannot be read ({reason})")
+
+
+class TrainedModel(nn.Module):
+    """The network of a run, in evaluation mode on the CPU.
+
+    The class of an image is ``model.classes[int(model(model.transform("cat.png")[None]).argmax())]``.
+    """
+
+    def __init__(self, network: nn.Module, classes: Sequence[str], transform: InputTransform) -> None:
+        super().__init__()
+        self.network = network
+        self.classes = tuple(classes)  # in the order of the outputs
+        self.transform = transform
+        self.eval()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits [B, K] of ``inputs`` [B, C, H, W], which ``transform`` has made."""
+        logits: Tensor = self.network(inputs)
+        return logits
+
+
+def load_model(folder: str | Path, config_dirs: Sequence[str | Path] = ()) -> TrainedModel:
+    """The network of a run.
+
+    Args:
+        folder: the run's folder, or its ``model.pt``.
+        config_dirs: folders with configuration files that name the network's class, if it is not this package's.
+
+    Raises:
+        UserError: if there is no model, or it is damaged, or no configuration file names its class.
+    """
+    file = ModelFile.load(Path(folder).expanduser())
+    network = file.network([Path(place) for place in config_dirs])
+    channels, height, width = file.shape
+    transform = InputTransform((channels, height, width), network.transform, network.dtype)
+    return TrainedModel(network.module, file.classes, transform)

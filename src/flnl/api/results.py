@@ -1,0 +1,109 @@
+"""What a run has left in its folder, as values and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flnl.core.errors import UserError
+from flnl.evaluation import label_table
+from flnl.figures import record as records
+from flnl.run import metric_names
+from flnl.storage.spreadsheet import text_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """A run's folder, read. Tables are pandas frames (``pip install 'flnl[pandas]'``), made when they are asked for."""
+
+    folder: Path
+    status: str  # finished, stopped (at max_rounds), interrupted or failed
+    config: Mapping[str, Any]  # resolved, by group and key
+    numbers: Mapping[str, Any]  # those of the closing table: ``best`` and ``last`` accuracy in [0, 1], and others
+    record: Mapping[str, Any]  # all of ``result.json``
+    _read: records.RunRecord = field(repr=False)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each round, by ``round``: ``stage``, ``train/loss``, ``test/accuracy``, NaN without evaluation."""
+        evaluations = {row["round"]: row for row in self._read.evaluations}
+        rows = [metric_names.of_round(row, evaluations.get(row["round"])) for row in self._read.rounds]
+        return _frame(rows, columns=None if rows else list(metric_names.FIRST)).set_index("round")
+
+    @cached_property
+    def corrections(self) -> pd.DataFrame:
+        """A row for each client at each correction of labels, by ``round`` and ``client``; empty without corrections.
+
+        The columns are what ``corrections.jsonl`` tells of clients, such as FedCorr's estimated noise levels.
+        """
+        rows = [
+            {"round": row["round"], "client": client, "stage": row["stage"]}
+            | {name: values[client] for name, values in row["clients"].items()}
+            for row in self._read.corrections
+            for client in range(max(map(len, row["clients"].values()), default=0))
+        ]
+        return _frame(rows, columns=None if rows else ["round", "client", "stage"]).set_index(["round", "client"])
+
+    @cached_property
+    def labels(self) -> pd.DataFrame:
+        """``labels.csv``: a row for each training sample; classes and names of samples as text.
+
+        Raises:
+            UserError: if the run has not written it.
+        """
+        file = self.folder / label_table.NAME
+        pandas = _pandas()
+        try:
+            table = pandas.read_csv(file, dtype=str, keep_default_na=False, encoding_errors="surrogateescape")
+        except FileNotFoundError:
+            raise UserError(
+                f"there is no {file}: a run writes it when it finishes or stops, with products=true"
+            ) from None
+        texts = [name for name in ("sample", "given", "final", "true") if name in table]
+        table[texts] = table[texts].map(text_of)
+        for name in ("client", "confidence", "flagged"):
+            table[name] = pandas.to_numeric(table[name].replace("", None))
+        return table
+
+    @property
+    def figures(self) -> dict[str, Path]:
+        """The figures' files, by name."""
+        return {file.stem: file for file in sorted((self.folder / "figures").glob("*")) if file.is_file()}
+
+
+def load_run(folder: str | Path) -> RunResults:
+    """Read what a run has left in ``folder``.
+
+    Raises:
+        UserError: if there is no run, or its files differ from what it wrote.
+    """
+    path = Path(folder).expanduser()
+    read = records.read(path)
+    result = read.result
+    numbers = result.get("metrics")
+    return RunResults(
+        folder=path,
+        status=str(result.get("status")),
+        config=result["config"],
+        numbers=numbers if isinstance(numbers, Mapping) else {},
+        record=result,
+        _read=read,
+    )
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str] | None) -> pd.DataFrame:
+    return _pandas().DataFrame(rows, columns=columns)
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("tables of a run need pandas: pip install 'flnl[pandas]'") from error
+    return pandas

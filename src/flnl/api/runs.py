@@ -1,0 +1,44 @@
+"""Train from Python, as the command line does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from flnl.api.results import RunResults, load_run
+from flnl.cli.explain import explain
+from flnl.cli.overrides import check_arguments
+from flnl.config import compose
+from flnl.core.errors import UserError, one_line
+from flnl.run.train import train
+
+
+def run(overrides: Sequence[str] = ()) -> RunResults:
+    """Train one run in this process, and return what it has left in its folder.
+
+    It prints what the command prints. Ctrl-C stops it after its round: its ``status`` is then "interrupted", and
+    ``run([*overrides, "resume=true"])`` continues it.
+
+    Args:
+        overrides: those of the command line, as in ``["method=fedcorr", "noise.rho=0.6", "output=my_run"]``.
+
+    Returns:
+        The same as ``load_run`` of the run's folder.
+
+    Raises:
+        UserError: for what the user can correct, such as an unknown key; the message says how.
+    """
+    if isinstance(overrides, str):
+        raise UserError(f"overrides={overrides!r}: must be a list, as in flnl.run(['noise.rho=0.6', 'seed=2'])")
+    words = [str(word) for word in overrides]
+    for word in words:
+        if word.startswith("-"):
+            raise UserError(f"{word}: flnl.run takes overrides of one run; sweeps and options are for the command flnl")
+    try:
+        check_arguments(words)
+        cfg = compose.load(words)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(one_line(explain(error, words))) from None
+    return load_run(train(cfg, words).folder)

@@ -1,0 +1,353 @@
+"""The audit of labels, given their probabilities: scores, pooled estimates, issues, expected precision.
+
+It knows nothing of runs and images, and reads no truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flnl.audit.counting import Counts, ProbabilitySums, confident_class, joint_counts
+from flnl.audit.filters import Blocks, OffDiagonal, Rule, rule_of
+from flnl.audit.joint import calibrated, estimated_issues, latent, with_diagonal
+from flnl.audit.label_privacy import (
+    RandomisedSums,
+    drawn_labels,
+    recovered_disagreements,
+    recovered_joint,
+)
+from flnl.audit.options import Filter, Options
+from flnl.audit.precision import (
+    CUTS,
+    below_cuts,
+    expected_false,
+    expected_precision,
+    largest_cut,
+    shares_of_test_set,
+)
+from flnl.audit.prior import ClientPrior
+from flnl.audit.probability_table import ProbabilityTable
+from flnl.audit.result import JointEstimate, PrecisionCurve
+from flnl.audit.scores import adjusted, label_scores, ranks
+from flnl.core.errors import UserError
+from flnl.core.images import Indices, Labels
+from flnl.numerics.randomised_response import RandomisedResponse
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+OUTSIDE, OFF_ONE = 1e-6, 1e-3
+"""How far a probability may lie outside [0, 1], and the sum of a row off 1."""
+LOCAL: tuple[Filter, ...] = ("predicted_neq_given", "confident_learning")
+"""Filters that a client applies without further messages."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSamples:
+    """Samples with their given labels, by client and then by position."""
+
+    client: Indices  # [N]
+    name: Sequence[str | int]  # [N]
+    given: Labels  # [N]
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    @cached_property
+    def clients(self) -> Indices:
+        """The clients' numbers [C], ascending."""
+        return np.unique(self.client)
+
+    @cached_property
+    def place(self) -> Indices:
+        """The place [N] of each sample's client in ``clients``."""
+        return np.searchsorted(self.clients, self.client)
+
+    @cached_property
+    def sizes(self) -> Indices:
+        """Each client's number of samples [C]."""
+        return np.bincount(self.place, minlength=len(self.clients)).astype(np.int64)
+
+    def describe(self, i: int) -> str:
+        """A sample, for messages."""
+        return f"client {self.client[i]}, sample {self.name[i]}"
+
+
+@dataclass(frozen=True, eq=False)
+class CleanSamples:
+    """Test samples, whose labels are taken to be right, under probabilities of the same kind."""
+
+    labels: Labels  # [M]
+    probabilities: Array  # [M, K]
+    times: int = 1  # how often each sample occurs, once for each model that scores it
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """What an audit says of each sample, and of all."""
+
+    predicted: Labels  # [N]
+    confident: Labels  # [N]
+    label_score: Array  # [N]
+    suspicion_score: Array  # [N]
+    rank: Indices  # [N]
+    is_issue: Mask  # [N]
+    joint: JointEstimate
+    prior: ClientPrior
+    below: Counts  # [C, 101], each client's samples below the cuts
+    precision: PrecisionCurve
+    cut: float | None
+
+
+def assess(
+    samples: LabelledSamples, table: ProbabilityTable, test: CleanSamples | None, options: Options, seed: int
+) -> Assessment:
+    """Audit labels.
+
+    Args:
+        samples: the samples.
+        table: their probabilities.
+        test: clean samples; None if there are none, and so no expected precision.
+        options: the scores, filter and prior to use.
+        seed: of the labels drawn for label privacy.
+
+    Raises:
+        UserError: if labels and probabilities do not fit together, or an option does not fit the others.
+    """
+    _check_options(options, test)
+    _check_labels(samples, table.shape)
+    if test is not None:
+        _check_test(test, table.shape[1])
+
+    def blocks() -> Iterator[tuple[Indices, Labels, Array]]:
+        start = 0
+        for probabilities in table.blocks():
+            index = np.arange(start, start + len(probabilities))
+            yield index, samples.given[index], probabilities
+            start += len(probabilities)
+
+    private = None if options.label_privacy is None else RandomisedResponse(options.label_privacy, table.shape[1])
+    counting = _Plain(samples) if private is None else _Private(samples, private, seed)
+    for index, _, probabilities in blocks():
+        _check_rows(samples, index, probabilities)
+        counting.add(index, probabilities)
+    thresholds = counting.thresholds
+    shift = options.adjust and options.score != "confidence_weighted_entropy"
+
+    def scored(labels: Labels, probabilities: Array) -> Array:
+        used = adjusted(probabilities, thresholds) if shift else probabilities
+        return label_scores(options.score, labels, used)
+
+    scores, predicted, confident = np.empty(len(samples)), samples.given.copy(), samples.given.copy()
+    off_diagonal = 0
+    for index, labels, probabilities in blocks():
+        scores[index] = scored(labels, probabilities)
+        predicted[index] = probabilities.argmax(axis=1)
+        confident[index] = confident_class(probabilities, thresholds)
+        off_diagonal += int(OffDiagonal(thresholds)(labels, probabilities).sum())
+    joint = counting.joint(confident, thresholds, off_diagonal)
+    rule = rule_of(options.issues, blocks, thresholds, joint.calibrated, joint.off_diagonal)
+    marked = _marked(rule, blocks, len(samples))
+
+    disagreements = counting.disagreements(predicted)
+    prior = ClientPrior.of(samples.sizes, disagreements if options.prior == "client" else np.zeros(len(samples.sizes)))
+    suspicion = prior.suspicion(scores, samples.place)
+    below = below_cuts(suspicion, samples.place, len(samples.clients))
+    expected: list[float | None] = [None] * len(CUTS)
+    cut, test_scores, false = None, np.zeros(0), np.zeros(len(CUTS))
+    if test is not None:
+        test_scores = scored(test.labels, test.probabilities)
+        shares = shares_of_test_set(prior, test_scores)
+        expected = [expected_precision(shares[:, m], samples.sizes, below[:, m]) for m in range(len(CUTS))]
+        false = np.array([expected_false(shares[:, m], samples.sizes, below[:, m]) for m in range(len(CUTS))])
+    if options.min_precision is not None:
+        cut = largest_cut(false.tolist(), below.sum(axis=0).tolist(), options.min_precision)
+        marked &= suspicion < cut
+    of_issues = None
+    if test is not None:
+        issues = np.bincount(samples.place[marked], minlength=len(samples.clients))
+        alike = np.broadcast_to(rule(test.labels, test.probabilities), (len(samples.clients), len(test.labels)))
+        if cut is not None:
+            alike = alike & (prior.comparable(test_scores) < prior.score_cuts(np.array([cut])))
+        of_issues = expected_precision(alike.mean(axis=1), samples.sizes, issues)
+    return Assessment(
+        predicted=predicted,
+        confident=confident,
+        label_score=scores,
+        suspicion_score=suspicion,
+        rank=ranks(suspicion),
+        is_issue=marked,
+        joint=joint,
+        prior=prior,
+        below=below,
+        precision=PrecisionCurve(
+            cuts=tuple(CUTS.tolist()),
+            below=tuple(below.sum(axis=0).tolist()),
+            expected=tuple(expected),
+            test_samples=0 if test is None else len(test.labels) // test.times,
+            of_issues=of_issues,
+        ),
+        cut=cut,
+    )
+
+
+def _marked(rule: Rule, blocks: Blocks, samples: int) -> Mask:
+    marked = np.zeros(samples, np.bool_)
+    for index, labels, probabilities in blocks():
+        marked[index] = rule(labels, probabilities, index)
+    return marked
+
+
+# --------------------------------------------------------------------------------------------------------- counting
+
+
+class _Plain:
+    """The clients' messages without label privacy; their sums are those over blocks of all samples."""
+
+    def __init__(self, samples: LabelledSamples) -> None:
+        self._samples = samples
+        self._sums: ProbabilitySums | None = None
+
+    def add(self, index: Indices, probabilities: Array) -> None:
+        """Add the samples at ``index`` to the first round."""
+        sums = ProbabilitySums.of(self._samples.given[index], probabilities)
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    @property
+    def thresholds(self) -> Array:
+        """The pooled thresholds [K]."""
+        assert self._sums is not None, "there are samples"
+        return self._sums.thresholds
+
+    def joint(self, confident: Labels, thresholds: Array, off_diagonal: int) -> JointEstimate:
+        """The estimates after the second round."""
+        assert self._sums is not None, "there are samples"
+        counts = joint_counts(self._samples.given, confident, len(thresholds))
+        return _estimate(self._sums.counts, thresholds, counts, off_diagonal)
+
+    def disagreements(self, predicted: Labels) -> Array:
+        """Each client's samples [C] whose most probable class is not the given one."""
+        samples = self._samples
+        differs = (predicted != samples.given).astype(np.float64)
+        return np.bincount(samples.place, weights=differs, minlength=len(samples.clients)).astype(np.float64)
+
+
+class _Private:
+    """The clients' messages under label privacy: functions of labels that each client draws once."""
+
+    def __init__(self, samples: LabelledSamples, response: RandomisedResponse, seed: int) -> None:
+        self._samples, self._response = samples, response
+        parts = [samples.given[samples.place == c] for c in range(len(samples.clients))]
+        self._drawn = drawn_labels(response, parts, samples.clients.tolist(), seed)
+        self._sums: RandomisedSums | None = None
+
+    def add(self, index: Indices, probabilities: Array) -> None:
+        """Add the samples at ``index`` to the first round."""
+        sums = RandomisedSums.of(self._drawn[index], probabilities)
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    @property
+    def thresholds(self) -> Array:
+        """The estimated thresholds [K]."""
+        assert self._sums is not None, "there are samples"
+        return self._sums.thresholds(self._response)
+
+    def joint(self, confident: Labels, thresholds: Array, off_diagonal: int) -> JointEstimate:
+        """The estimates after the second round; the number of issues is estimated, too."""
+        assert self._sums is not None, "there are samples"
+        counts = recovered_joint(self._response, joint_counts(self._drawn, confident, len(thresholds)))
+        estimated = int(np.rint(counts.sum() - counts.trace()))
+        return _estimate(self._sums.recovered_counts(self._response), thresholds, counts, estimated)
+
+    def disagreements(self, predicted: Labels) -> Array:
+        """Each client's estimated samples [C] whose most probable class is not the given one."""
+        samples = self._samples
+        agreeing = np.bincount(samples.place[predicted == self._drawn], minlength=len(samples.clients))
+        return recovered_disagreements(self._response, agreeing, samples.sizes)
+
+
+def _estimate(counts: Counts | Array, thresholds: Array, joint: Counts | Array, off_diagonal: int) -> JointEstimate:
+    confident = with_diagonal(joint)
+    scaled = calibrated(confident, counts)
+    hidden = latent(scaled, counts)
+    return JointEstimate(
+        counts=counts,
+        thresholds=thresholds,
+        confident=confident,
+        calibrated=scaled,
+        prior=hidden.prior,
+        noise=hidden.noise,
+        inverse_noise=hidden.inverse_noise,
+        off_diagonal=off_diagonal,
+        off_diagonal_calibrated=estimated_issues(scaled),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+
+def _check_options(options: Options, test: CleanSamples | None) -> None:
+    if options.label_privacy is not None and options.issues not in LOCAL:
+        raise UserError(
+            f"--issues {options.issues} needs cuts across clients, whose messages --label-privacy does not cover; "
+            f"choose {' or '.join(LOCAL)}"
+        )
+    if options.min_precision is not None and test is None:
+        raise UserError(
+            "--min-precision needs probabilities of the test set, and there are none; leave it out, or add "
+            "test_pred_probs to the file"
+        )
+
+
+def _check_labels(samples: LabelledSamples, shape: tuple[int, int]) -> None:
+    count, classes = shape
+    if count != len(samples):
+        raise UserError(
+            f"there are probabilities of {count} samples and labels of {len(samples)}; they should be equal"
+        )
+    if not count:
+        raise UserError("there are no samples to audit")
+    if classes < 2:
+        raise UserError(f"the probabilities are of {classes} class; there should be at least two")
+    wrong = np.flatnonzero((samples.given < 0) | (samples.given >= classes))
+    if len(wrong):
+        first = int(wrong[0])
+        raise UserError(
+            f"{samples.describe(first)} has label {samples.given[first]}; there are classes 0 to {classes - 1}"
+        )
+
+
+def _check_rows(samples: LabelledSamples, index: Indices, probabilities: Array) -> None:
+    if (fault := _fault(probabilities)) is not None:
+        row, text = fault
+        raise UserError(f"{samples.describe(int(index[row]))}: {text}")
+
+
+def _check_test(test: CleanSamples, classes: int) -> None:
+    if test.probabilities.shape != (len(test.labels), classes):
+        raise UserError(
+            f"the probabilities of test samples are {list(test.probabilities.shape)}; they should be "
+            f"{[len(test.labels), classes]}, samples and classes"
+        )
+    if (fault := _fault(test.probabilities)) is not None:
+        row, text = fault
+        raise UserError(f"test sample {row}: {text}")
+
+
+def _fault(probabilities: Array) -> tuple[int, str] | None:
+    """The first row that is not a distribution, and why."""
+    valid = (probabilities >= -OUTSIDE) & (probabilities <= 1 + OUTSIDE)  # False for NaN
+    sums = probabilities.sum(axis=1)
+    wrong = np.flatnonzero(~valid.all(axis=1) | ~(np.abs(sums - 1) <= OFF_ONE))
+    if not len(wrong):
+        return None
+    row = int(wrong[0])
+    for value in probabilities[row].tolist():
+        if not -OUTSIDE <= value <= 1 + OUTSIDE:
+            return row, f"a probability is {value:g}; it should be in [0, 1]"
+    return row, f"its probabilities sum to {sums[row]:g}; they should sum to 1"

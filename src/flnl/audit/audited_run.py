@@ -1,0 +1,77 @@
+"""A finished run as an audit reads it: its record, its federation, its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flnl.audit.assessment import LabelledSamples
+from flnl.audit.recorded_labels import RecordedLabels, read_labels
+from flnl.core.errors import UserError
+from flnl.core.images import Indices
+from flnl.data.federation.build import Federation
+from flnl.data.federation.recorded import recorded_federation
+from flnl.evaluation import label_table
+from flnl.storage.records import RESULT, read_record
+
+
+@dataclass(frozen=True, eq=False)
+class AuditedRun:
+    """A run and its data."""
+
+    folder: Path
+    record: Mapping[str, Any]
+    federation: Federation
+    samples: LabelledSamples  # in the order of labels.csv
+    position: Indices  # [N], in the training set
+    labels: RecordedLabels | None  # None without labels.csv
+    config_dir: tuple[Path, ...] = ()
+
+    @classmethod
+    def open(cls, folder: Path, config_dir: Sequence[Path] = ()) -> AuditedRun:
+        """Read the run in ``folder`` and draw its federation; nothing is downloaded.
+
+        Raises:
+            UserError: if there is no finished run, or its data or labels are not what they were.
+        """
+        record = read_record(folder)
+        if record is None:
+            raise UserError(
+                f"{folder}: no run is recorded there ({RESULT} is missing or unreadable); name a run's folder"
+            )
+        if record.get("status") != "finished":
+            raise UserError(
+                f"{folder}: the run is not finished ({record.get('status')} after round {record.get('rounds', '?')}); "
+                f"finish it with resume={folder} first"
+            )
+        federation = recorded_federation(record, folder, config_dir)
+        clients, data = federation.with_data, federation.dataset
+        position = federation.held
+        samples = LabelledSamples(
+            client=np.repeat(np.array(clients, np.int64), [federation.sizes[c] for c in clients]),
+            name=position.tolist() if data.ids is None else [data.ids[i] for i in position.tolist()],
+            given=federation.given.numpy()[position],
+        )
+        file = folder / label_table.NAME
+        labels = read_labels(file, samples, data.classes) if file.exists() else None
+        return cls(folder, record, federation, samples, position, labels, tuple(config_dir))
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The run's configuration."""
+        config: Mapping[str, Any] = self.record["config"]
+        return config
+
+    @property
+    def method(self) -> str:
+        """The method's name, with a mark if it is an upper bound."""
+        return f"{self.config['method']['name']}{' (upper bound)' if self.record.get('upper_bound') else ''}"
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of partition and noise."""
+        return int(self.config.get("data_seed", self.config["seed"]))

@@ -1,0 +1,112 @@
+"""``corrected.csv``: the labels after an audit, as a data set of its own reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from flnl.audit.audited_run import AuditedRun
+from flnl.audit.files import cell, encoded
+from flnl.audit.result import Audit
+from flnl.audit.verdicts import Verdict
+from flnl.core.errors import UserError
+from flnl.core.images import Indices, Labels
+from flnl.data.federation.build import from_config
+from flnl.data.federation.recorded import recorded_data
+from flnl.data.partition import LEFT_OUT
+from flnl.storage.disk import writing
+from flnl.storage.records import RESULT
+
+CORRECTED, CLIENTS = "corrected.csv", "clients.csv"
+
+
+def refuse_parts(run: AuditedRun) -> None:
+    """Refuse a run on a part of its data set: ``dataset.labels`` needs a line for every sample.
+
+    Raises:
+        UserError: naming the key.
+    """
+    dataset = run.config["dataset"]
+    if reads_labels(run) and dataset.get("train_size") is not None:
+        raise UserError(
+            f"--corrections: the run has dataset.train_size={dataset['train_size']}, and dataset.labels needs a label "
+            "for every sample; use the column predicted_label of audit.csv instead"
+        )
+
+
+def reads_labels(run: AuditedRun) -> bool:
+    """Whether the run's data set can read labels from a file."""
+    return "labels" in run.config["dataset"]
+
+
+@dataclass(frozen=True, eq=False)
+class Corrections:
+    """A label for every sample of the training set, also for those that no client trains on."""
+
+    sample: list[str]  # [all], in the data set's order
+    by: str  # the column of the sample: path or id
+    label: Labels  # [all]
+    owner: Indices  # [all], each sample's client, or LEFT_OUT
+
+    @classmethod
+    def of(cls, audit: Audit, run: AuditedRun, verdicts: Mapping[int, Verdict]) -> Corrections:
+        """The given labels, with those that the audit suggests, or that a reviewer has decided."""
+        data = run.federation.dataset
+        labels = run.federation.given.numpy().copy()
+        labels[audit.samples.position] = corrected_labels(audit, verdicts)
+        names = [str(i) for i in range(len(labels))] if data.ids is None else [str(name) for name in data.ids]
+        by = "id" if all(name.isdecimal() for name in names) else "path"  # positions, or paths of files with a suffix
+        return cls(names, by, labels, _owner(run))
+
+    def save(self, folder: Path, classes: tuple[str, ...], *, spreadsheet: bool) -> list[str]:
+        """Write the files into ``folder``; return the overrides that have a run read them from there.
+
+        Samples that no client holds cannot be told in a column ``client``, so the clients are then in a file of
+        their own.
+
+        Raises:
+            OSError: if they cannot be written.
+        """
+        names = [cell(name, spreadsheet=spreadsheet) for name in classes]
+        samples = [cell(name, spreadsheet=spreadsheet) for name in self.sample]
+        labels, owner = [names[k] for k in self.label.tolist()], self.owner.tolist()
+        left_out = bool((self.owner == LEFT_OUT).any())
+        columns = [samples, labels, *([] if left_out else [list(map(str, owner))])]
+        header = [self.by, "label", *([] if left_out else ["client"])]
+        lines = [",".join(header), *map(",".join, zip(*columns, strict=True))]
+        overrides = ["dataset.labels={folder}/" + CORRECTED, "partition=file"]
+        with writing(folder / CORRECTED):
+            (folder / CORRECTED).write_bytes(encoded("".join(f"{line}\n" for line in lines)))
+        if left_out:
+            with writing(folder / CLIENTS):
+                (folder / CLIENTS).write_text("".join(f"{client}\n" for client in ("client", *owner)))
+            overrides.append("partition.path={folder}/" + CLIENTS)
+        return overrides
+
+
+def corrected_labels(audit: Audit, verdicts: Mapping[int, Verdict]) -> Labels:
+    """The label [N] of each audited sample: suggested where it is an issue, or as a reviewer has decided."""
+    samples = audit.samples
+    if audit.options.corrections == "suggested":
+        return np.where(samples.is_issue, samples.predicted, samples.given)
+    labels = samples.given.copy()
+    for i, verdict in verdicts.items():
+        if verdict.judgement == "wrong":
+            labels[i] = samples.predicted[i] if verdict.label is None else verdict.label
+    return labels
+
+
+def _owner(run: AuditedRun) -> Indices:
+    """Each sample's client, also of those that the run has held out of its clients' training samples."""
+    federation = run.federation
+    if len(federation.validation):
+        cfg = recorded_data(run.config, run.folder / RESULT, run.config_dir)
+        cfg.eval.validation = 0.0  # partition and labels are drawn before samples are held out
+        federation = replace(federation, clients=from_config(cfg).clients)
+    owner = np.full(len(federation.given), LEFT_OUT, np.int64)
+    for client, positions in enumerate(federation.clients):
+        owner[positions] = client
+    return owner

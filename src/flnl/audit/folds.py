@@ -1,0 +1,202 @@
+"""Out-of-sample probabilities: the run is repeated without a part of its samples, once for each part."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import threadpoolctl
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from flnl.audit.audited_run import AuditedRun
+from flnl.config import compose
+from flnl.config.check import check_config, check_machine, faults_of
+from flnl.config.registry import option_of, restored, restored_method
+from flnl.config.schema import Training
+from flnl.core.errors import UserError
+from flnl.core.images import Indices
+from flnl.core.method import assemble
+from flnl.core.streams import stream
+from flnl.core.terminal import duration
+from flnl.data.federation.build import Federation
+from flnl.engine import loop
+from flnl.engine.executors import auto
+from flnl.engine.placement import placement_for
+from flnl.evaluation.evaluator import Evaluator
+from flnl.evaluation.probabilities import Probabilities
+from flnl.evaluation.recording import Recorder
+from flnl.run.checkpoint import client_shelf
+from flnl.run.opening import GIB, initial_network
+from flnl.storage.records import RESULT
+
+log = logging.getLogger(__name__)
+
+By = Literal["samples", "clients"]
+
+FOLDER = "folds"
+"""In the run's folder: what each fold has given, for audits with other options."""
+OF_RUN = (
+    *("seed", "data_seed", "device", "precision", "threads", "memory_format", "client_memory", "centralized"),
+    *("rounds", "fraction", "on_nonfinite", "train", "eval", "audit"),
+)
+"""Keys whose values a fold takes from the run, besides its parts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Samples that a model has not seen, and its probabilities of them and of the test set."""
+
+    index: Indices  # [n], in the order of labels.csv
+    probabilities: Probabilities
+
+
+def out_of_fold(run: AuditedRun, folds: int, by: By, report: Callable[[str], None]) -> list[Fold]:
+    """Train a model for each fold, or read what an earlier audit of this run has kept of it.
+
+    Args:
+        run: the run.
+        folds: their number k.
+        by: what is divided: each client's samples, or the clients.
+        report: is told the progress, in lines.
+
+    Raises:
+        UserError: if there are too few samples or clients, or the run cannot be repeated.
+    """
+    assigned = assignment(run.federation, run.data_seed, folds, by)
+    cfg: DictConfig | None = None
+    done = []
+    for number in range(folds):
+        index = np.flatnonzero(assigned == number)
+        file = run.folder / FOLDER / f"{folds}-{by}" / f"{number}.npz"
+        fingerprint = hashlib.sha256(f"{run.federation.fingerprint} {number} {folds} {by}".encode()).hexdigest()
+        kept = _kept(file, str(run.record["key"]), fingerprint, run, index)
+        if kept is None:
+            cfg = _configuration(run) if cfg is None else cfg
+            started = time.monotonic()
+            kept = train_without(cfg, run, index, fingerprint)
+            report(f"fold {number + 1} of {folds}: trained in {duration(time.monotonic() - started)}")
+            _keep(kept, file)
+        done.append(Fold(index, kept))
+    return done
+
+
+def assignment(federation: Federation, seed: int, folds: int, by: By) -> Indices:
+    """The fold [N] of each sample, in the order of ``labels.csv``.
+
+    By samples, the folds of each client differ in size by at most one, and clients begin with different folds.
+
+    Raises:
+        UserError: if a fold would be empty.
+    """
+    clients = federation.with_data
+    sizes = [federation.sizes[c] for c in clients]
+    if by == "clients":
+        if folds > len(clients):
+            raise UserError(f"--folds {folds} --by clients: there are {len(clients)} clients; take at most that many")
+        place = stream(seed, "audit clients").permutation(len(clients))
+        return np.repeat(place % folds, sizes)
+    if folds > sum(sizes):
+        raise UserError(f"--folds {folds}: there are {sum(sizes)} samples; take at most that many")
+    parts = []
+    for number, (client, size) in enumerate(zip(clients, sizes, strict=True)):
+        fold = np.empty(size, np.int64)
+        fold[stream(seed, "audit", client).permutation(size)] = (np.arange(size) + number) % folds
+        parts.append(fold)
+    return np.concatenate(parts)
+
+
+def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint: str) -> Probabilities:
+    """Repeat the run without the samples at ``index`` [n], and score these."""
+    held_out = np.zeros(len(run.position), np.bool_)
+    held_out[index] = True
+    trained = _restricted(run.federation, ~held_out, fingerprint)
+    torch.set_num_threads(cfg.threads)
+    threadpoolctl.threadpool_limits(cfg.threads)
+    method = assemble(compose.build(cfg.method), option_of)
+    network, params = initial_network(cfg, method, trained.dataset, placement_for(cfg.device, cfg.precision))
+    count = len(trained.with_data)
+    scored, share = run.position[index], cfg.audit.window
+    recorder = Recorder(trained.dataset, scored, trained.tested, network, share, method.participations(count))
+    evaluator = Evaluator(trained, network, method, recorder=recorder)
+    work = auto.Work.of(cfg, method, network, [trained.sizes[client] for client in trained.with_data])
+    executor, _ = auto.settled(cfg, work, network, None, run.folder)
+    training = Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
+    settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, initial=params)
+    state = loop.initial_state(params)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            shelf = client_shelf(Path(scratch))
+            state = replace(state, clients=state.clients.on(shelf, cfg.client_memory * GIB))
+            for result in loop.rounds(loop.Federated(method, trained, executor, evaluator, settings), state):
+                state = result.state
+    finally:
+        executor.close()
+    network.load(loop.shown(method, state, count))
+    return Probabilities(
+        **recorder.means(),
+        rounds=np.array(recorder.sums.rounds, np.int64),
+        window_rounds=np.array(recorder.sums.rounds[: recorder.sums.in_window], np.int64),
+        client=run.samples.client[index],
+        sample=np.array([run.samples.name[i] for i in index.tolist()]),
+        tested=trained.tested,
+        key=str(run.record["key"]),
+        federation=fingerprint,
+        round=state.round,
+    )
+
+
+def _restricted(federation: Federation, kept: np.ndarray[tuple[int], np.dtype[np.bool_]], name: str) -> Federation:
+    """The federation with only those of its clients' training samples that are ``kept`` [N]."""
+    parts = np.split(kept, np.cumsum([len(part) for part in federation.clients])[:-1])
+    clients = tuple(part[mask] for part, mask in zip(federation.clients, parts, strict=True))
+    return replace(federation, clients=clients, fingerprint=name, names_fingerprint=None)
+
+
+def _configuration(run: AuditedRun) -> DictConfig:
+    """The configuration that repeats the run, restricted to what its record may choose.
+
+    Raises:
+        UserError: naming a value that it may not.
+    """
+    source, places, config = str(run.folder / RESULT), run.config_dir, run.config
+    parts = {
+        name: restored(name, config.get(name), source, places) for name in ("dataset", "partition", "noise", "model")
+    }
+    parts["method"] = restored_method(config.get("method"), source, places)
+    values = {key: config[key] for key in OF_RUN if key in config}
+    if faults := faults_of(values):
+        raise UserError(f"{source}: {faults}")
+    cfg = OmegaConf.create({**compose.resolved(compose.load()), **values, **parts})
+    check_config(cfg)
+    check_machine(cfg)
+    return cfg
+
+
+def _kept(file: Path, key: str, fingerprint: str, run: AuditedRun, index: Indices) -> Probabilities | None:
+    """What an earlier audit has kept of a fold; None if there is nothing, or it is of other samples."""
+    if not file.is_file():
+        return None
+    try:
+        kept = Probabilities.load(file)
+    except UserError as error:
+        log.warning("%s; the fold is trained again", error)
+        return None
+    same = (kept.key, kept.federation) == (key, fingerprint) and len(kept.client) == len(index)
+    return kept if same and np.array_equal(kept.client, run.samples.client[index]) else None
+
+
+def _keep(probabilities: Probabilities, file: Path) -> None:
+    """Keep a fold for other audits of the run. If it cannot be written, only a warning is logged."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        probabilities.save(file)
+    except OSError as error:
+        log.warning("the fold could not be kept in %s: %s", file.parent, error)

@@ -1,0 +1,130 @@
+"""What a confident joint says of label noise: calibrated counts, noise matrices and class shares.
+
+Rows of a joint are given classes, columns the classes that the labels seem to have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flnl.audit.counting import Counts
+
+Array = NDArray[np.float64]
+
+TINY = 1e-100
+"""Smallest divisor."""
+LARGEST_RATE = 0.9999
+"""Largest share of one class that may have the label of another."""
+
+
+def with_diagonal(counts: Counts | Array) -> Counts | Array:
+    """The joint counts [K, K] with every diagonal entry below 1 raised to 1."""
+    raised = counts.copy()
+    np.fill_diagonal(raised, np.maximum(counts.diagonal(), 1))
+    return raised
+
+
+def calibrated(joint: Counts | Array, counts: Counts | Array) -> Counts:
+    """The joint [K, K] scaled to as many samples as were given each class (``counts`` [K]), in whole numbers.
+
+    The row of an absent class becomes 0.
+    """
+    rows = joint.sum(axis=1, keepdims=True)
+    scaled = joint * (np.asarray(counts, np.float64)[:, None] / np.where(rows > 0, rows, 1))
+    scaled = scaled / max(scaled.sum(), TINY) * np.sum(counts)
+    return np.stack([rounded(row) for row in scaled])
+
+
+def rounded(values: Array) -> Counts:
+    """Whole numbers [K] near ``values`` [K] with the same sum, itself rounded.
+
+    Values are rounded half to even. If the sum is off, entries whose rounding took most are raised by 1, or those whose
+    rounding gave most are lowered by 1; of equal ones the highest index is raised, the lowest lowered.
+
+    >>> rounded(np.array([10 / 3, 10 / 3, 10 / 3])).tolist()
+    [3, 3, 4]
+    """
+    whole = np.rint(values)
+    while off := int(np.rint(values.sum()) - whole.sum()):
+        taken = np.argsort(values - whole, kind="stable")
+        chosen = taken[-off:] if off > 0 else taken[:-off]
+        whole[chosen] += np.sign(off)
+    return whole.astype(np.int64)
+
+
+def estimated_issues(joint: Counts) -> int:
+    """The number of wrong labels that a calibrated joint estimates: all but its diagonal."""
+    return int(joint.sum() - joint.trace())
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """Estimates about the true classes."""
+
+    prior: Array  # [K], share of each true class
+    noise: Array  # [K, K], probability of a given class (row) for each true class (column)
+    inverse_noise: Array  # [K, K], probability of a true class (row) for each given class (column)
+
+
+def latent(joint: Counts, counts: Counts | Array, *, converge: bool = False) -> Latent:
+    """Estimates from the calibrated ``joint`` [K, K] and the samples given each class, ``counts`` [K].
+
+    Args:
+        joint: the calibrated joint, or the same divided by its sum.
+        counts: samples per given class.
+        converge: whether to iterate until noise matrices and shares agree.
+    """
+    given = np.asarray(counts, np.float64) / max(float(np.sum(counts)), TINY)
+    noise = joint / np.maximum(joint.sum(axis=0), TINY)
+    inverse = joint.T / np.maximum(joint.sum(axis=1), TINY)
+    prior = class_prior(noise, inverse, given)
+    noise, inverse = valid_rates(noise), valid_rates(inverse)
+    if converge:
+        noise, inverse, prior = _converged(noise, inverse, prior, given)
+    return Latent(prior, noise, inverse)
+
+
+PriorMethod = Literal["cnt", "marginal", "marginal_ps"]
+
+
+def class_prior(
+    noise: Array, inverse: Array, given: Array, *, method: PriorMethod = "cnt", joint: Counts | None = None
+) -> Array:
+    """The share [K] of each true class, at least 1e-6.
+
+    ``cnt``: from the diagonals of both matrices and the shares ``given`` [K] of given classes. ``marginal``: column
+    sums of the ``joint``. ``marginal_ps``: the inverse noise matrix times ``given``.
+    """
+    if method == "cnt":
+        shares = inverse.diagonal() / np.maximum(noise.diagonal(), TINY) * given
+    elif method == "marginal":
+        assert joint is not None, "the marginal is of the joint"
+        shares = joint.sum(axis=0) / max(float(joint.sum()), TINY)
+    else:
+        shares = inverse @ given
+    return _distribution(shares, least=1e-6)
+
+
+def valid_rates(matrix: Array) -> Array:
+    """The matrix with entries off the diagonal in [0, 0.9999], its columns divided by their sums."""
+    clipped = np.clip(matrix, 0.0, LARGEST_RATE)
+    np.fill_diagonal(clipped, matrix.diagonal())
+    return np.asarray(clipped / np.maximum(clipped.sum(axis=0), TINY))
+
+
+def _converged(noise: Array, inverse: Array, prior: Array, given: Array) -> tuple[Array, Array, Array]:
+    for _ in range(3):
+        for _ in range(5):
+            inverse = (noise * prior).T / np.maximum(given, TINY)
+            prior = class_prior(noise, inverse, given)
+        noise = (inverse * given).T / np.maximum(prior, TINY)
+    return valid_rates(noise), valid_rates(inverse), _distribution(prior, least=1e-5)
+
+
+def _distribution(shares: Array, least: float) -> Array:
+    clipped = np.clip(shares, least, 1.0)
+    return np.asarray(clipped / clipped.sum())

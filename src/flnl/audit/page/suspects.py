@@ -1,0 +1,128 @@
+"""The suspects of a page, by rank, as data for its script and as HTML for readers without scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flnl.audit.page.markup import Markup, element, joined
+from flnl.audit.result import Audit
+from flnl.core.images import Indices
+
+
+@dataclass(frozen=True, eq=False)
+class Suspects:
+    """Samples in the order of the page: the first by rank, then others of the random sample for review."""
+
+    audit: Audit
+
+    @property
+    def index(self) -> Indices:
+        """The samples [S], as positions in the audit's arrays."""
+        return self.audit.detailed
+
+    @property
+    def ranked(self) -> int:
+        """How many of them are the first by rank; the others are shown for the review alone."""
+        return min(self.audit.options.top, len(self.audit.samples))
+
+    def columns(self) -> dict[str, Any]:
+        """What the script needs of all suspects to filter them: a list [S] for each fact."""
+        samples, row = self.audit.samples, {c: i for i, one in enumerate(self.audit.by_client) for c in one.clients}
+        place = {int(one): i for i, one in enumerate(self.index)}
+        return {
+            "ranked": self.ranked,
+            "row": [row.get(int(c), -1) for c in samples.client[self.index]],  # of the table of clients
+            "given": samples.given[self.index].tolist(),
+            "predicted": samples.predicted[self.index].tolist(),
+            "suspicion": np.round(samples.suspicion_score[self.index], 6).tolist(),
+            "review": [place[int(one)] for one in self.audit.to_review],
+        }
+
+    def shard(self, start: int, stop: int, images: Sequence[str | None]) -> dict[str, Any]:
+        """What the script shows of the suspects from ``start`` to ``stop``; ``images`` are the data URIs of some."""
+        samples, index = self.audit.samples, self.index[start:stop]
+        flagged = samples.method_flagged
+        return {
+            "client": samples.client[index].tolist(),
+            "sample": [str(samples.name[i]) for i in index],
+            "score": [_score(samples.label_score[i]) for i in index],
+            "rank": (samples.rank[index] + 1).tolist(),
+            "issue": samples.is_issue[index].astype(int).tolist(),
+            "flagged": None if flagged is None else flagged[index].astype(int).tolist(),
+            "likeliest": [self._likeliest(i) for i in range(start, start + len(index))],
+            "image": list(images),
+        }
+
+    def _likeliest(self, number: int) -> list[tuple[int, float]]:
+        """The likeliest classes of a suspect and their probabilities."""
+        classes, values = self.audit.likeliest[number], self.audit.likeliest_probability[number]
+        return [(int(c), round(float(p), 4)) for c, p in zip(classes, values, strict=True)]
+
+    def cards(self, count: int, images: Sequence[str | None], shown: bool) -> Markup:
+        """The first ``count`` suspects as a list, with ``images`` where they are ``shown`` at all."""
+        items = [self._card(i, images[i] if shown else None, shown) for i in range(min(count, self.ranked))]
+        return element("ol", *items, class_="grid")
+
+    def _card(self, number: int, image: str | None, shown: bool) -> Markup:
+        audit, i = self.audit, int(self.index[number])
+        samples, classes = audit.samples, audit.classes
+        given, predicted = (classes[int(labels[i])] for labels in (samples.given, samples.predicted))
+        name = samples.name[i]
+        picture = element("img", src=image, alt="") if image is not None else joined(name)
+        bars = [
+            element(
+                "li",
+                element("span", classes[c]),
+                bar(p),
+                element("span", f"{p:.2f}"),
+                class_="suggested" if c == samples.predicted[i] else None,
+            )
+            for c, p in self._likeliest(number)
+        ]
+        return element(
+            "li",
+            element(
+                "div",
+                element("div", picture, class_="picture") if shown else "",
+                element(
+                    "dl",
+                    *(element("dt", "given"), element("dd", given)),
+                    *(element("dt", "suggested"), element("dd", predicted)),
+                    class_="labels",
+                ),
+                class_="top",
+            ),
+            element("ol", *bars, class_="bars"),
+            element(
+                "p",
+                f"No. {int(samples.rank[i]) + 1} · score {_score(samples.label_score[i])}",
+                *(
+                    (" · ", element("span", "method: flagged", class_="tag"))
+                    if _true(samples.method_flagged, i)
+                    else ()
+                ),
+                element("br"),
+                f"client {int(samples.client[i])} · ",
+                element("b", name),
+                class_="about",
+            ),
+            class_="card",
+        )
+
+
+def bar(share: float) -> Markup:
+    """A horizontal bar that fills a ``share`` in [0, 1] of its width."""
+    filled = element("rect", width=f"{100 * min(max(share, 0.0), 1.0):.1f}", height=1)
+    return element("svg", filled, viewBox="0 0 100 1", preserveAspectRatio="none", aria_hidden="true")
+
+
+def _score(value: float) -> str:
+    return f"{float(value):.3f}"
+
+
+def _true(mask: Any, index: int) -> bool:
+    return mask is not None and bool(mask[index])

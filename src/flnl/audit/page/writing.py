@@ -1,0 +1,123 @@
+"""Writes the page of an audit: ``index.html``, and the suspects in shards that it loads when they are scrolled to."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from string import Template
+
+from flnl.audit.page import cut, head, tables
+from flnl.audit.page.markup import Markup, element, joined, script_json, text
+from flnl.audit.page.pictures import check_pictures, thumbnails
+from flnl.audit.page.suspects import Suspects
+from flnl.audit.result import Audit
+from flnl.core.errors import UserError
+from flnl.data.dataset import Dataset
+
+HERE = Path(__file__).parent
+
+MOST_BYTES = 500 * 10**6
+"""A larger page is written only on request."""
+WITHOUT_SCRIPTS = 100
+"""Number of suspects that are in ``index.html`` itself, for readers without scripts."""
+
+
+def write_page(folder: Path, audit: Audit, dataset: Dataset | None) -> int:
+    """Write ``index.html`` and ``pages/NNNN.js`` below an existing ``folder``; return the number of bytes.
+
+    Args:
+        folder: the folder, of which the caller makes sure that it is seen whole or not at all.
+        audit: what the page shows.
+        dataset: the run's data set, for the thumbnails; None for a page without.
+
+    Raises:
+        UserError: if the images cannot be shown, or the page grows too large and ``audit.options.force`` is not set.
+        OSError: if a file cannot be written.
+    """
+    suspects = Suspects(audit)
+    limit, per_page = audit.options.thumbnails, audit.options.per_page
+    pictured = 0 if dataset is None else len(suspects.index) if limit is None else min(limit, len(suspects.index))
+    if dataset is not None and pictured:
+        check_pictures(dataset)
+    (folder / "pages").mkdir()
+    written, first = 0, list[str | None]()
+    for number, start in enumerate(range(0, len(suspects.index), per_page)):
+        images: list[str | None] = []
+        if dataset is not None and start < pictured:
+            chosen = suspects.index[start : min(start + per_page, pictured)]
+            images = thumbnails(dataset, audit.samples.position[chosen].tolist())
+        first += images[: max(0, WITHOUT_SCRIPTS - len(first))]
+        shard = suspects.shard(start, start + per_page, images)
+        written += _write(folder / "pages" / f"{number:04d}.js", f"flnlShard({number},{script_json(shard)});\n")
+        if written > MOST_BYTES and not audit.options.force:
+            raise UserError(
+                f"the page grows above {MOST_BYTES / 1e6:.0f} MB: show fewer suspects by --top (they are "
+                f"{len(suspects.index):,} now) or fewer images by --thumbnails, or add --force"
+            )
+    return written + _write(folder / "index.html", _index(audit, suspects, first, pictured))
+
+
+def _write(file: Path, content: str) -> int:
+    return file.write_bytes(content.encode("utf-8"))
+
+
+def _index(audit: Audit, suspects: Suspects, images: list[str | None], pictured: int) -> str:
+    """The content of ``index.html``; ``images`` are those of the first of ``pictured`` suspects that have one."""
+    padded = [*images, *[None] * (WITHOUT_SCRIPTS - len(images))]
+    parts = {
+        "title": text(f"Label audit · {audit.dataset} · {audit.method}"),
+        "head": head.head(audit),
+        "curve": cut.section(audit),
+        "clients": tables.clients(audit),
+        "pairs": tables.pairs(audit),
+        "first": suspects.cards(WITHOUT_SCRIPTS, padded, shown=bool(pictured)),
+        "foot": _foot(audit),
+        "data": script_json(_data(audit, suspects, pictured)),
+        "style": (HERE / "page.css").read_text(encoding="utf-8"),
+        "script": (HERE / "page.js").read_text(encoding="utf-8"),
+    }
+    template = (HERE / "page.html").read_text(encoding="utf-8")
+    return Template(template).substitute(parts, nonce=_nonce(parts))
+
+
+def _nonce(parts: dict[str, str]) -> str:
+    """Of the content policy: 128 bits that nobody can know who chooses a name on the page, and that repeat with it."""
+    digest = hashlib.sha256("\0".join(parts.values()).encode("utf-8")).digest()
+    return base64.b64encode(digest[:16]).decode().rstrip("=")
+
+
+def _data(audit: Audit, suspects: Suspects, pictured: int) -> dict[str, object]:
+    """What the script knows from the start."""
+    curve = audit.precision
+    return {
+        "key": audit.key,
+        "classes": list(audit.classes),
+        "cuts": list(curve.cuts),
+        "below": list(curve.below),
+        "expected": [None if value is None else round(value, 4) for value in curve.expected],
+        "clients": [_changes(one.below) for one in audit.by_client],
+        "perPage": audit.options.per_page,
+        "pictured": pictured,
+        "suspects": suspects.columns(),
+    }
+
+
+def _changes(below: tuple[int, ...]) -> list[int]:
+    """A client's counts below all cuts as cut and count in turn, where the count changes; they are mostly few."""
+    changes, last = [], 0
+    for position, count in enumerate(below):
+        if count != last:
+            changes += [position, count]
+            last = count
+    return changes
+
+
+def _foot(audit: Audit) -> Markup:
+    return joined(
+        element("p", f"flnl {audit.version} · run {audit.key[:16]} · federation {audit.fingerprint[:16]}"),
+        element(
+            "p",
+            "All samples are in audit.csv, all numbers in audit.json. Verdicts stay in this browser until saved.",
+        ),
+    )

@@ -1,0 +1,94 @@
+"""What the command prints: the numbers of an audit, its worst clients and pairs, and where the files are."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from flnl.audit.precision import wilson
+from flnl.audit.result import Audit
+from flnl.audit.writing import Written
+from flnl.core.terminal import cell, print_line, visible
+
+WORST = 5
+NOTHING = "nothing stands out"
+
+
+def show(audit: Audit, written: Written) -> None:
+    """Print an audit: tables on a terminal, tab-separated lines elsewhere."""
+    for heading, header, rows in tables(audit):
+        _print(heading, header, rows)
+    if not audit.samples.is_issue.any():
+        print_line(NOTHING)
+    for file in written.files:
+        print_line(file)
+    if written.overrides is not None:
+        print_line(f"to train on the corrected labels: {shlex.join(written.overrides)}")
+    elif audit.options.corrections is not None:
+        print_line(f"{audit.dataset} reads no labels from a file: corrected.csv is for other programs")
+
+
+def tables(audit: Audit) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:
+    """The tables: heading, columns and rows."""
+    samples, classes = audit.samples, audit.classes
+    issues = int(samples.is_issue.sum())
+    numbers: list[Sequence[str]] = [
+        ("samples", f"{len(samples)}"),
+        ("issues", f"{issues}"),
+        ("expected precision", _share(audit.precision.of_issues)),
+        ("probabilities", audit.source.description),
+    ]
+    if audit.cut is not None:
+        numbers.append(("cut on the suspicion score", f"{audit.cut:.2f}"))
+    if audit.review is not None and audit.review.interval is not None:
+        low, high = audit.review.interval
+        numbers.append(
+            (
+                "precision by review",
+                f"{_share(audit.review.precision)} ({low:.2f} to {high:.2f}, {audit.review.sampled} samples)",
+            )
+        )
+    for name, value in (audit.measured or {}).items():
+        numbers.append((f"measured: {name.replace('_', ' ')}", f"{value}" if isinstance(value, int) else _share(value)))
+    shown: list[tuple[str, Sequence[str], list[Sequence[str]]]] = [("audit", ("", audit.dataset), numbers)]
+    clients = sorted(
+        (row for row in audit.by_client if row.issues), key=lambda row: -row.issues / row.samples
+    )  # stable: equal rates stay in the order of clients
+    by_client: list[Sequence[str]] = []
+    for row in clients[:WORST]:
+        low, high = wilson(row.issues, row.samples)
+        pair = "" if row.pair is None else " → ".join(classes[k] for k in row.pair)
+        rate = f"{row.issues / row.samples:.2f} ({low:.2f} to {high:.2f})"
+        by_client.append((row.name, f"{row.samples}", f"{row.issues}", rate, pair))
+    if by_client:
+        shown.append(
+            ("clients", ("client", "samples", "issues", "rate", "most frequent (given → predicted)"), by_client)
+        )
+    by_pair: list[Sequence[str]] = [
+        (classes[row.given], classes[row.predicted], f"{row.issues}") for row in audit.by_pair[:WORST]
+    ]
+    if by_pair:
+        shown.append(("pairs of classes", ("given", "predicted", "issues"), by_pair))
+    return shown
+
+
+def _share(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
+
+
+def _print(heading: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        for row in (header, *rows):
+            print("\t".join(map(visible, row)))
+        return
+    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD)
+    for i, name in enumerate(header):
+        table.add_column(cell(name), overflow="fold", justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*map(cell, row))
+    console.print(table)

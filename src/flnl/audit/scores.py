@@ -1,0 +1,59 @@
+"""Scores of labels, in [0, 1]: the lower, the more suspicious (Northcutt et al., 2021; Kuan and Mueller, 2022)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flnl.audit.options import Score
+from flnl.core.images import Labels
+
+Array = NDArray[np.float64]
+
+LEAST = 1e-6
+"""Smallest divisor of the confidence-weighted entropy."""
+
+
+def label_scores(score: Score, labels: Labels, probabilities: Array) -> Array:
+    """The score [n] of each of ``labels`` [n] under its ``probabilities`` [n, K].
+
+    - ``self_confidence``: the probability p[y] of the label.
+    - ``normalized_margin``: (p[y] - max of the others + 1) / 2; below 0.5, another class is likelier.
+    - ``confidence_weighted_entropy``: with ``x = H / p[y]``, H the entropy of p divided by ln K, ``ln(1 + x) / x``. Its
+      limit for x towards 0 is 1: a label of which the model is certain. cleanlab 2.9 gives 0 there.
+    """
+    own = probabilities[np.arange(len(labels)), labels]
+    if score == "self_confidence":
+        return own
+    if score == "normalized_margin":
+        return (own - _best_other(labels, probabilities) + 1) / 2
+    logs = np.log(probabilities, out=np.zeros_like(probabilities), where=probabilities > 0)
+    entropy = -(probabilities * logs).sum(axis=1) / np.log(probabilities.shape[1])
+    weighted = entropy / np.maximum(own, LEAST)
+    return np.where(weighted < LEAST, 1.0, np.log1p(weighted) / np.maximum(weighted, LEAST))
+
+
+def adjusted(probabilities: Array, thresholds: Array) -> Array:
+    """Probabilities [n, K] less each class's threshold, shifted to be non-negative, divided by their sum.
+
+    A class that the model predicts with more confidence in general then counts no more than others.
+    """
+    shifted = probabilities - thresholds + thresholds.max()
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+def ranks(score: Array) -> NDArray[np.int64]:
+    """The rank [n] of each score, 0 for the lowest; equal scores in their order.
+
+    >>> ranks(np.array([0.3, 0.1, 0.3])).tolist()
+    [1, 0, 2]
+    """
+    rank = np.empty(len(score), np.int64)
+    rank[np.argsort(score, kind="stable")] = np.arange(len(score))
+    return rank
+
+
+def _best_other(labels: Labels, probabilities: Array) -> Array:
+    others = probabilities.copy()
+    others[np.arange(len(labels)), labels] = -np.inf
+    return np.asarray(others.max(axis=1))

@@ -1,0 +1,232 @@
+"""Finds the probabilities of an audit: those that the run recorded, its final model's, or a file's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from flnl.audit.assessment import CleanSamples, LabelledSamples
+from flnl.audit.audited_run import AuditedRun
+from flnl.audit.options import Options
+from flnl.audit.probability_table import InFile, InMemory, ProbabilityTable, read_arrays
+from flnl.audit.result import ProbabilitySource
+from flnl.core.errors import UserError
+from flnl.core.images import Images
+from flnl.engine import model_file
+from flnl.engine.model_file import ModelFile
+from flnl.engine.network import Network
+from flnl.evaluation.probabilities import NAME as RECORDING
+
+Array = NDArray[np.float64]
+Table = tuple[ProbabilitySource, ProbabilityTable, CleanSamples | None]
+
+SCORED = 16_384
+"""Samples that the final model scores at once."""
+UNRECORDED = (
+    "the run has recorded no probabilities, so these are its final model's, which has memorised more; repeat it with "
+    "audit.record=true for better ones"
+)
+
+
+def find(run: AuditedRun, options: Options, report: Callable[[str], None]) -> Table:
+    """The probabilities that ``options`` ask for: where they are from, those of all samples, those of the test set.
+
+    ``report`` is told in a line what takes long.
+
+    Raises:
+        UserError: if there are none, or they are of another run or of other samples.
+    """
+    asked = options.probabilities
+    if options.folds is not None or asked == "folds":
+        return of_folds(run, options, report)
+    if isinstance(asked, Path):
+        return of_file(run, asked, out_of_sample=options.out_of_sample)
+    recording = run.folder / RECORDING
+    if asked in (None, "window", "all", "final") and recording.exists():
+        return of_recording(run, recording, asked or "window")
+    if asked in ("window", "all"):
+        raise UserError(
+            f"--probabilities {asked}: {run.folder} has no {RECORDING}; leave it out to use the final model, or repeat "
+            "the run with audit.record=true"
+        )
+    return of_final_model(run, None if asked == "final" else UNRECORDED)
+
+
+def of_recording(run: AuditedRun, path: Path, kind: str) -> Table:
+    """The probabilities that the run recorded.
+
+    Raises:
+        UserError: if the file is damaged or of another run.
+    """
+    held = read_arrays(
+        path, ("client", "sample", "tested", "rounds", "window_rounds", "round", "federation", f"test_{kind}")
+    )
+    if len(held) < 8:
+        raise UserError(f"{path} lacks arrays of a recording; repeat the run with audit.record=true")
+    _refuse_another(run, path, str(held["federation"]), int(held["round"]))
+    _refuse_other_samples(path, run.samples, held["client"], held["sample"])
+    rounds = {"window": held["window_rounds"], "all": held["rounds"], "final": held["round"].reshape(1)}[kind]
+    source = ProbabilitySource(
+        name=kind,
+        rounds=tuple(int(number) for number in rounds.tolist()),
+        in_sample=True,
+        description=described(kind, len(rounds), int(held["round"])) + "; the model has seen these samples",
+    )
+    return source, InFile.open(path, kind), _clean(run, held[f"test_{kind}"], path, held["tested"])
+
+
+def described(kind: str, count: int, last: int) -> str:
+    """Which models the probabilities are of, in words.
+
+    >>> described("window", 28, 56), described("all", 1, 56), described("final", 1, 56)
+    ('average of 28 early rounds', 'average of 1 round', 'final model, after round 56')
+    """
+    if kind == "final":
+        return f"final model, after round {last}"
+    return f"average of {count} {'early ' if kind == 'window' else ''}round{'' if count == 1 else 's'}"
+
+
+def of_final_model(run: AuditedRun, note: str | None) -> Table:
+    """The probabilities of ``model.pt``.
+
+    Raises:
+        UserError: if there is none.
+    """
+    if not (run.folder / model_file.NAME).exists():
+        raise UserError(
+            f"{run.folder} has neither {RECORDING} nor {model_file.NAME}: repeat the run with audit.record=true and "
+            "products=true"
+        )
+    model = ModelFile.load(run.folder)
+    network, data = model.network(run.config_dir), run.federation.dataset
+    source = ProbabilitySource(
+        name="final",
+        rounds=(model.round,),
+        in_sample=True,
+        description=described("final", 1, model.round) + "; the model has seen these samples",
+        note=note,
+    )
+    tested = run.federation.tested
+    test = CleanSamples(data.test_labels[tested], _scored(network, data.test, tested).astype(np.float64))
+    return source, InMemory(_scored(network, data.train, run.position)), test
+
+
+def _scored(network: Network, images: Images, position: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The model's probabilities [n, K] of the images at ``position`` [n]."""
+    found = np.empty((len(position), network.num_classes), np.float32)
+    for start in range(0, len(position), SCORED):
+        part = torch.from_numpy(position[start : start + SCORED])
+        found[start : start + SCORED] = F.softmax(network.outputs(images, part).double(), dim=1).numpy()
+    return found
+
+
+def of_folds(run: AuditedRun, options: Options, report: Callable[[str], None]) -> Table:
+    """The probabilities of models that have not seen the sample.
+
+    Raises:
+        UserError: if the run cannot be divided so.
+    """
+    from flnl.audit.folds import out_of_fold
+
+    kind = options.probabilities if options.probabilities in ("all", "final") else "window"
+    number = 5 if options.folds is None else options.folds
+    folds = out_of_fold(run, number, options.by, report)
+    first = folds[0].probabilities
+    rounds = {"window": first.window_rounds, "all": first.rounds, "final": np.array([first.round])}[kind]
+    source = ProbabilitySource(
+        name="folds",
+        rounds=tuple(int(number) for number in rounds.tolist()),
+        in_sample=False,
+        description=f"{number} folds by {options.by}, {described(kind, len(rounds), first.round)}; no model has seen "
+        "the sample that it scores",
+    )
+    values = np.empty((len(run.samples), first.window.shape[1]), np.float32)
+    for fold in folds:
+        values[fold.index] = getattr(fold.probabilities, kind)
+    tested = np.concatenate([getattr(fold.probabilities, f"test_{kind}") for fold in folds]).astype(np.float64)
+    labels = np.tile(run.federation.dataset.test_labels[run.federation.tested], number)
+    return source, InMemory(values), CleanSamples(labels, tested, number)
+
+
+def of_file(run: AuditedRun, path: Path, *, out_of_sample: bool) -> Table:
+    """The probabilities of a user's file: ``pred_probs`` [N, K] of the samples that ``client`` and ``sample`` name.
+
+    ``test_pred_probs`` [M, K], of the test samples in their order, may be left out.
+
+    Raises:
+        UserError: if it cannot be read, or names other samples.
+    """
+    held = read_arrays(path, ("client", "sample", "test_pred_probs"))
+    if missing := [name for name in ("client", "sample") if name not in held]:
+        raise UserError(f"{path} has no array {missing[0]!r}; it should have pred_probs [N, K], client and sample [N]")
+    table: ProbabilityTable = InFile.open(path, "pred_probs")
+    order = _order(path, run.samples, held["client"], held["sample"])
+    if table.shape[0] != len(order):
+        raise UserError(f"{path}: pred_probs has {table.shape[0]} rows for {len(order)} samples")
+    if not np.array_equal(order, np.arange(len(order))):
+        table = InMemory(np.concatenate(list(table.blocks()))[order])
+    seen = "no model has seen the sample that it scores" if out_of_sample else "the model may have seen these samples"
+    source = ProbabilitySource(path.name, (), not out_of_sample, f"{path.name}; {seen}")
+    test = held.get("test_pred_probs")
+    return source, table, None if test is None else _clean(run, test, path, run.federation.tested)
+
+
+def _clean(run: AuditedRun, probabilities: NDArray[Any], path: Path, tested: NDArray[Any]) -> CleanSamples:
+    if not np.array_equal(tested, run.federation.tested):
+        raise UserError(f"{path} is of other test samples than the run's; repeat the run with audit.record=true")
+    if probabilities.dtype.kind != "f" or probabilities.ndim != 2:
+        raise UserError(
+            f"{path}: its probabilities of test samples are {probabilities.dtype} {list(probabilities.shape)}; they "
+            "should be float [samples, classes]"
+        )
+    return CleanSamples(run.federation.dataset.test_labels[run.federation.tested], probabilities.astype(np.float64))
+
+
+def _refuse_another(run: AuditedRun, path: Path, federation: str, rounds: int) -> None:
+    """Refuse a recording of another run or of an earlier round."""
+    if federation not in (run.federation.fingerprint, run.federation.names_fingerprint):
+        raise UserError(f"{path} is of another federation than the run's; put back the file that the run wrote")
+    if rounds != run.record.get("rounds"):
+        raise UserError(
+            f"{path} was written after round {rounds}, and the run has {run.record.get('rounds')}; put back the file "
+            "that the run wrote"
+        )
+
+
+def _refuse_other_samples(path: Path, samples: LabelledSamples, client: NDArray[Any], name: NDArray[Any]) -> None:
+    if not np.array_equal(_order(path, samples, client, name), np.arange(len(samples))):
+        raise UserError(
+            f"{path} has the samples in another order than labels.csv; put back the file that the run wrote"
+        )
+
+
+def _order(path: Path, samples: LabelledSamples, client: NDArray[Any], name: NDArray[Any]) -> NDArray[np.int64]:
+    """The row [N] of each sample in the file.
+
+    Raises:
+        UserError: if a sample has no row, or two, or a row has no sample.
+    """
+    if client.ndim != 1 or client.shape != name.shape:
+        raise UserError(f"{path}: client {list(client.shape)} and sample {list(name.shape)} should be of one length")
+    if np.array_equal(client, samples.client) and name.tolist() == list(samples.name):
+        return np.arange(len(samples))
+    keys: Sequence[tuple[str, str]] = list(zip(map(str, client.tolist()), map(str, name.tolist()), strict=True))
+    ours = list(zip(map(str, samples.client.tolist()), map(str, samples.name), strict=True))
+    row: dict[tuple[str, str], int] = {}
+    for number, key in enumerate(keys):
+        if row.setdefault(key, number) != number:
+            raise UserError(f"{path} has client {key[0]}, sample {key[1]} twice")
+    unknown = row.keys() - set(ours)
+    if unknown:
+        key = min(unknown, key=lambda one: row[one])
+        raise UserError(f"{path} has client {key[0]}, sample {key[1]}, which the run has not")
+    for key in ours:
+        if key not in row:
+            raise UserError(f"{path} has no row for client {key[0]}, sample {key[1]}")
+    return np.array([row[key] for key in ours], np.int64)

@@ -1,0 +1,77 @@
+"""Verdicts of a reviewer on samples, as the page saves them: ``client,sample,verdict,label``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, get_args
+
+from flnl.audit.assessment import LabelledSamples
+from flnl.core.errors import UserError
+from flnl.storage.spreadsheet import text_of
+
+Name = TypeVar("Name", str, tuple[str, str])
+Judgement = Literal["right", "wrong", "unsure"]
+COLUMNS = ("client", "sample", "verdict", "label")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a reviewer says of a sample's given label."""
+
+    judgement: Judgement
+    label: int | None  # the right class of a wrong label, if the reviewer names it
+
+
+def read_verdicts(path: Path, samples: LabelledSamples, classes: Sequence[str]) -> dict[int, Verdict]:
+    """Read verdicts, by the index of the sample.
+
+    A name that looks like a formula may have a ``'`` before it, as a spreadsheet's copy may have.
+
+    Raises:
+        UserError: naming the line: an unknown sample, class or verdict, or a second verdict on a sample.
+    """
+    place = {(str(c), str(name)): i for i, (c, name) in enumerate(zip(samples.client, samples.name, strict=True))}
+    numbers = {name: k for k, name in enumerate(classes)}
+    verdicts: dict[int, Verdict] = {}
+    for number, row in enumerate(_rows(path), start=2):
+        where = f"--reviewed: line {number} of {path}"
+        sample = _known((row["client"], row["sample"]), (row["client"], text_of(row["sample"])), place)
+        if sample is None:
+            raise UserError(f"{where}: client {row['client']} has no sample {row['sample']!r}")
+        if sample in verdicts:
+            raise UserError(f"{where}: sample {row['sample']!r} of client {row['client']} has a verdict already")
+        if row["verdict"] not in get_args(Judgement):
+            raise UserError(f"{where}: {row['verdict']!r} is no verdict; there are {', '.join(get_args(Judgement))}")
+        label = None
+        if row["label"]:
+            label = _known(row["label"], text_of(row["label"]), numbers)
+            if label is None:
+                raise UserError(f"{where}: {row['label']!r} is none of the classes ({', '.join(classes[:5])} ...)")
+        judgement: Judgement = row["verdict"]  # type: ignore[assignment] # checked above
+        verdicts[sample] = Verdict(judgement, label)
+    return verdicts
+
+
+def _known(written: Name, plain: Name, known: Mapping[Name, int]) -> int | None:
+    return known.get(written, known.get(plain))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+            reader = csv.DictReader(file)
+            rows, header = list(reader), list(reader.fieldnames or [])
+    except (OSError, ValueError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(
+            f"--reviewed: {path} cannot be read ({reason}); it should be verdicts.csv from the page"
+        ) from error
+    if missing := [name for name in COLUMNS if name not in header]:
+        raise UserError(f"--reviewed: {path} has no column {missing[0]!r}: its header should be {','.join(COLUMNS)}")
+    for number, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise UserError(f"--reviewed: line {number} of {path} has another number of values than the header")
+    return rows

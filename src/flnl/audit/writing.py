@@ -1,0 +1,92 @@
+"""Write the files of an audit into its folder, whole or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flnl.audit.corrections import CLIENTS, CORRECTED, Corrections, reads_labels, refuse_parts
+from flnl.audit.examination import Examined
+from flnl.audit.files import write_csv, write_json
+from flnl.audit.options import Options
+from flnl.audit.result import Audit
+from flnl.core.errors import UserError
+from flnl.storage.whole_folder import written_whole
+
+FOLDER = "audit"
+CSV, JSON, PAGE, OF_CLIENTS = "audit.csv", "audit.json", "index.html", "clients"
+WRITTEN = {CSV, JSON, CORRECTED, CLIENTS, PAGE, "pages", OF_CLIENTS}
+"""All that an audit writes into its folder."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where the files are."""
+
+    files: tuple[Path, ...]
+    overrides: tuple[str, ...] | None  # that have a run read corrected.csv; None if its data set cannot, or without it
+
+
+def folder_of(run: Path, options: Options) -> Path:
+    """Where the audit of the run in the folder ``run`` goes."""
+    return run / FOLDER if options.out is None else options.out
+
+
+def refuse_existing(folder: Path, *, force: bool) -> None:
+    """Refuse to replace an audit unless asked to, and anything else always.
+
+    Raises:
+        UserError: if ``folder`` holds something that may not be replaced.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{folder} is no folder: choose another with --out")
+    held = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    if others := [name for name in held if name not in WRITTEN]:
+        raise UserError(
+            f"{folder} holds {others[0]}, which no audit has written: move it, or choose another with --out"
+        )
+    if held and not force:
+        raise UserError(f"{folder} holds an audit already: add --force to replace it, or choose another with --out")
+
+
+def write(examined: Examined) -> Written:
+    """Write all that the options ask for.
+
+    Raises:
+        UserError: if the folder may not be replaced, or an image or a label cannot be written.
+        OSError: if the disk is full, or the folder cannot be written.
+    """
+    options, run = examined.audit.options, examined.run
+    folder = folder_of(run.folder, options)
+    if not options.formats and options.corrections is None:
+        return Written((), None)
+    refuse_existing(folder, force=options.force)
+    if options.corrections is not None:
+        refuse_parts(run)
+    overrides = None
+    with written_whole(folder) as fresh:
+        _write(examined, examined.audit, fresh)
+        for client, audit in examined.of_clients.items():
+            own = fresh / OF_CLIENTS / f"{client:04d}"
+            own.mkdir(parents=True)
+            _write(examined, audit, own)
+        if options.corrections is not None:
+            corrections = Corrections.of(examined.audit, run, examined.verdicts)
+            overrides = corrections.save(fresh, examined.audit.classes, spreadsheet=options.spreadsheet)
+        names = [name for name in (PAGE, CSV, JSON, CORRECTED, CLIENTS, OF_CLIENTS) if (fresh / name).exists()]
+    files = tuple(folder / name for name in names)
+    if overrides is None or not reads_labels(run):
+        return Written(files, None)
+    clean = [] if run.config["noise"]["_target_"].endswith(".Clean") else ["noise=none"]
+    return Written(files, tuple(text.format(folder=folder.resolve()) for text in (*overrides, *clean)))
+
+
+def _write(examined: Examined, audit: Audit, folder: Path) -> None:
+    if "csv" in audit.options.formats:
+        write_csv(audit, folder / CSV)
+    if "json" in audit.options.formats:
+        write_json(audit, folder / JSON)
+    if "html" in audit.options.formats:
+        from flnl.audit.page import write_page  # takes Pillow
+
+        write_page(folder, audit, examined.run.federation.dataset)

@@ -1,0 +1,135 @@
+"""Records the class probabilities of evaluated models over a run, which a label audit ranks labels by.
+
+The recorder only reads: it draws no random numbers and feeds nothing back, so that a run has the same parameters with
+it and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flnl.core.images import Indices
+from flnl.core.state import FederatedState
+from flnl.core.stored import stored
+from flnl.data.dataset import Dataset
+from flnl.engine.network import Network
+from flnl.evaluation.probabilities import Rows
+
+MOST_VALUES = 50_000_000
+"""Number of training samples times classes up to which ``audit.record=auto`` records: 200 MB for each of two sums."""
+
+BLOCK = 16_384
+"""Number of samples whose probabilities are added at once."""
+
+
+@stored("RecordedSums")
+@dataclass(frozen=True)
+class Sums:
+    """Sums of class probabilities over evaluations; float32, on the devices where they were computed.
+
+    The tensors are added to in place. ``window`` and ``test_window`` are None as long as the window is open: until
+    then, they would equal the other two.
+    """
+
+    share: float  # of the participations, the window's
+    rounds: tuple[int, ...]  # rounds after which models were added, from 1
+    in_window: int  # number of these in the window
+    all: Tensor  # [N, K]
+    test_all: Tensor  # [M, K]
+    window: Tensor | None = None  # [N, K]
+    test_window: Tensor | None = None  # [M, K]
+
+    def on(self, device: torch.device) -> Sums:
+        """The same sums, those of training samples on ``device``."""
+        return replace(self, all=self.all.to(device), window=None if self.window is None else self.window.to(device))
+
+
+class Recorder:
+    """Adds the probabilities of evaluated models to sums.
+
+    Args:
+        data: whose samples are scored.
+        held: positions [N] of the training samples.
+        tested: positions [M] of the test samples.
+        network: scores them; ``add`` expects that it holds the evaluated model.
+        share: the window ends with the last evaluation up to this share of the participations; it includes the first
+            evaluation in any case.
+        participations: number of local trainings that the method plans.
+        sums: the sums of an earlier process; None to begin.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        held: Indices,
+        tested: Indices,
+        network: Network,
+        share: float,
+        participations: int,
+        sums: Sums | None = None,
+    ) -> None:
+        self._data, self._network = data, network
+        self._held, self._tested = torch.from_numpy(held), torch.from_numpy(tested)
+        self._limit = share * participations
+        if sums is None:
+            empty = torch.zeros(len(held), data.num_classes, device=network.device)
+            sums = Sums(share, (), 0, empty, torch.zeros(len(tested), data.num_classes))
+        self.sums = sums.on(network.device)
+
+    def add(self, after: FederatedState, tested: Tensor) -> None:
+        """Add the loaded model's probabilities, evaluated after the round of ``after``.
+
+        On a GPU, this adds work to its queue and waits for nothing.
+
+        Args:
+            after: the state after the round.
+            tested: the model's logits [M, K] on the tested samples, on the CPU.
+        """
+        sums = self.sums
+        inside = sums.window is None and (not sums.rounds or after.counters.participations <= self._limit)
+        if not inside and sums.window is None:
+            sums = replace(sums, window=sums.all.clone(), test_window=sums.test_all.clone())
+        self._each_block(lambda block, rows: sums.all[block].add_(rows))
+        sums.test_all.add_(_probabilities(tested))
+        self.sums = replace(sums, rounds=(*sums.rounds, after.round), in_window=sums.in_window + inside)
+
+    def means(self) -> dict[str, Rows]:
+        """The fields of ``Probabilities`` with class probabilities, float32 [N, K] and [M, K].
+
+        They are the means of the sums so far, and the probabilities of the loaded model as final ones.
+        """
+        sums = self.sums
+        final = torch.empty_like(sums.all)
+        self._each_block(lambda block, rows: final[block].copy_(rows))
+        tested = self._network.outputs(self._data.test, self._tested)
+        return {
+            "window": _mean(sums.all if sums.window is None else sums.window, sums.in_window),
+            "all": _mean(sums.all, len(sums.rounds)),
+            "final": final.cpu().numpy(),
+            "test_window": _mean(sums.test_all if sums.test_window is None else sums.test_window, sums.in_window),
+            "test_all": _mean(sums.test_all, len(sums.rounds)),
+            "test_final": _probabilities(tested).float().numpy(),
+        }
+
+    def _each_block(self, use: Callable[[slice, Tensor], object]) -> None:
+        """Give ``use`` the loaded model's probabilities, float64 on the device, of each block of training samples."""
+        first, images = 0, self._data.train
+        for index in self._held.split(BLOCK):
+            block = slice(first, first + len(index))
+            use(block, _probabilities(self._network.outputs(images, index, on_device=True)))
+            first = block.stop
+
+
+def _probabilities(logits: Tensor) -> Tensor:
+    """Softmax in float64 [n, K]."""
+    return F.softmax(logits.double(), dim=1)
+
+
+def _mean(total: Tensor, count: int) -> Rows:
+    mean: Rows = (total.double() / count).float().cpu().numpy()
+    return mean

@@ -1,0 +1,186 @@
+"""Options of ``train/optimizer`` and ``train/schedule``: rates against torch, keys, and what contradicts itself."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from flnl.cli.explain import no_such_key
+from flnl.cli.overrides import check_arguments
+from flnl.config import compose, identity
+from flnl.config.check import check_config
+from flnl.config.folders import CONF
+from flnl.config.schema import Training
+from flnl.core.errors import UserError
+from flnl.core.method import assemble
+from flnl.core.optimizer import SGD, Adam, AdamW
+
+AVG = ("method=fedavg",)
+ROUNDS = 12
+
+
+def training(*words: str) -> Training:
+    cfg = compose.load([*AVG, *words])
+    check_config(cfg)
+    return Training(**compose.build(cfg.train))
+
+
+def key(*words: str) -> str:
+    return identity.run_key(compose.resolved(compose.load([*AVG, *words])))
+
+
+# ------------------------------------------------------------------------------------------------------ schedules
+
+Schedule = torch.optim.lr_scheduler.LRScheduler
+THEIRS: dict[tuple[str, ...], Callable[[torch.optim.Optimizer], Schedule]] = {
+    ("constant",): lambda sgd: torch.optim.lr_scheduler.ConstantLR(sgd, 1.0),
+    ("exponential", "train.lr_decay=0.8"): lambda sgd: torch.optim.lr_scheduler.ExponentialLR(sgd, 0.8),
+    ("step", "train.milestone_every=3", "train.milestone_decay=0.5"): lambda sgd: torch.optim.lr_scheduler.StepLR(
+        sgd, 3, 0.5
+    ),
+    ("multistep", "train.milestones=[2,7]"): lambda sgd: torch.optim.lr_scheduler.MultiStepLR(sgd, [2, 7], 0.1),
+    ("cosine",): lambda sgd: torch.optim.lr_scheduler.CosineAnnealingLR(sgd, ROUNDS),
+    ("cosine", "train.min_lr=0.02"): lambda sgd: torch.optim.lr_scheduler.CosineAnnealingLR(sgd, ROUNDS, 0.02),
+}
+
+
+@pytest.mark.parametrize("words", THEIRS, ids=" ".join)
+def test_rates_are_those_of_torch(words: tuple[str, ...]) -> None:
+    ours = training(f"train/schedule={words[0]}", *words[1:], "train.lr=0.3")
+    sgd = torch.optim.SGD([torch.zeros(1)], 0.3)
+    theirs = THEIRS[words](sgd)
+    for round in range(ROUNDS):
+        assert ours.at(round, rounds=ROUNDS).lr == pytest.approx(sgd.param_groups[0]["lr"], rel=1e-12)
+        sgd.step()
+        theirs.step()
+
+
+def test_a_schedule_of_a_stage_counts_its_own_rounds() -> None:
+    run = training("train/schedule=cosine", "train.lr=0.4")
+    halfway = {"rounds": 20, "stage_rounds": 4}
+    assert run.at(10, {}, 2, **halfway).lr == pytest.approx(0.2)
+    assert run.at(10, {"cosine": True}, 2, **halfway).lr == pytest.approx(0.2)
+    assert run.at(10, {"cosine": True}, 0, **halfway).lr == 0.4
+    assert run.at(10, {"cosine": True, "min_lr": 0.1}, 3, **halfway).lr == pytest.approx(0.1 + 0.3 * (1 - 0.5**0.5) / 2)
+    assert run.at(10, {"cosine": False, "milestone_every": 2}, 3, **halfway).lr == pytest.approx(0.04)
+    assert run.at(0).lr == 0.4, "the first round needs no length"
+
+
+def test_factors_multiply() -> None:
+    both = training("train/schedule=cosine", "train.lr=0.4", "train.lr_decay=0.5", "train.min_lr=0.01")
+    assert both.at(2, rounds=4).lr == pytest.approx(0.01 + (0.1 - 0.01) / 2)
+    steps = training("train/schedule=step", "train.milestone_every=2", "train.milestones=[3]", "train.lr=1.0")
+    assert [steps.at(r).lr for r in range(5)] == pytest.approx([1.0, 1.0, 0.1, 0.01, 0.001])
+
+
+def test_every_schedule_sets_the_same_keys() -> None:
+    files = sorted((CONF / "train" / "schedule").glob("*.yaml"))
+    keys = {file.stem: set(OmegaConf.load(file)) for file in files}
+    assert set(keys) == {"constant", "cosine", "exponential", "multistep", "protocol", "step"}
+    assert all(own == keys["protocol"] for own in keys.values())
+
+
+def test_the_protocols_decay_holds_unless_a_schedule_is_chosen() -> None:
+    words = ("dataset=cifar10", "method=feddyn")
+    decays = {name: training(*words, *more).lr_decay for name, more in SCHEDULES.items()}
+    assert decays == {"none": 0.998, "protocol": 0.998, "constant": 1.0, "cosine": 1.0}
+
+
+SCHEDULES = {"none": (), **{name: (f"train/schedule={name}",) for name in ("protocol", "constant", "cosine")}}
+
+# --------------------------------------------------------------------------------------------------- optimisers
+
+
+def test_options_build_their_optimizer() -> None:
+    assert training().optimizer == SGD()
+    adam = training("train/optimizer=adam", "train.optimizer.beta2=0.99")
+    assert (adam.optimizer, adam.lr, adam.momentum) == (Adam(0.9, 0.99, 1e-8), 0.001, 0.0)
+    assert training("train/optimizer=adamw", "train.lr=0.01").lr == 0.01
+    assert training("train/optimizer=adamw").weight_decay == training().weight_decay
+
+
+def test_a_stage_may_have_an_optimizer_of_its_own() -> None:
+    words = ["method=forward_correction", "+train/optimizer@method.stages.usual.train=adamw"]
+    check_arguments(words)
+    cfg = compose.load(words)
+    check_config(cfg)
+    stages = assemble(compose.build(cfg.method)).stages
+    here = Training(**compose.build(cfg.train)).at(3, stages[1].train)
+    assert (here.optimizer, here.lr, here.momentum) == (AdamW(0.9, 0.999, 1e-8), 0.001, 0.0)
+    assert not stages[0].train
+
+
+def test_keys_count_only_what_is_set() -> None:
+    """What the defaults stand for has the keys of runs from before there were these settings."""
+    same = ("train/optimizer=sgd", "train/schedule=protocol", "train/schedule=constant", "train.steps=null")
+    assert {key(word) for word in same} == {key()}
+    assert key("train/schedule=multistep", "train.milestones=[3]") == key("train.milestones=[3]")
+    assert key("train/schedule=exponential", "train.lr_decay=0.9") == key("train.lr_decay=0.9")
+    others = (
+        *("train/optimizer=adam", "train/optimizer=adamw", "train.optimizer._target_=flnl.core.optimizer.Adam"),
+        *("train/schedule=cosine", "train/schedule=step", "train/schedule=exponential", "train.steps=7"),
+        *("train.clip=1.0", "train.min_lr=0.001", "train.milestones=[3]"),
+    )
+    assert len({key(), *map(key, others)}) == len(others) + 1
+    plain = compose.resolved(compose.load(AVG))
+    for name in ("optimizer", "steps", "clip", "cosine", "min_lr", "milestone_every"):
+        assert not any(k.startswith(f"train.{name}") for k in identity.identity(plain))
+
+
+# -------------------------------------------------------------------------------------------------------- faults
+
+REFUSED = {
+    ("train.optimizer=adam",): "train.optimizer=adam: must be a part, with a _target_ and its values; "
+    "choose one with train/optimizer=adam, adamw, sgd",
+    ("train.optimizer._target_=flnl.parts.batches.Plain",): "train.optimizer._target_=flnl.parts.batches.Plain: cannot",
+    ("train/optimizer=adam", "train.optimizer.beta1=1.0"): "train.optimizer.beta1=1.0: must be less than 1",
+    ("train/optimizer=adam", "train.momentum=0.9"): "train.momentum: Adam has no momentum of SGD's (it is 0.9)",
+    (
+        "train/optimizer=adam",
+        "+method.stages.training.train.momentum=0.5",
+    ): "method.stages.training.train.momentum: Adam has no",
+    (
+        "train/schedule=cosine",
+        "train.min_lr=0.2",
+        "train.lr=0.1",
+    ): "train.min_lr=0.2: the cosine ends at min_lr, which is above lr=0.1",
+    ("train.clip=0.0",): "train.clip=0.0: must be greater than 0",
+    ("train.steps=0",): "train.steps=0: must be greater than or equal to 1",
+    ("train.milestone_every=0",): "train.milestone_every=0: must be greater than or equal to 1",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_wrong_values_are_refused_by_their_key(words: tuple[str, ...]) -> None:
+    cfg = compose.load([*AVG, *words])
+    with pytest.raises(UserError, match=f"^{re.escape(REFUSED[words])}"):
+        check_config(cfg)
+
+
+def test_a_key_that_is_taken_out_has_its_neutral_value() -> None:
+    for word in ("~train.optimizer", "~train.cosine", "~train.min_lr", "~train.milestones"):
+        assert training(word) == training()
+    assert key("~train.optimizer") == key()
+
+
+def test_unknown_options_and_keys_name_what_there_is() -> None:
+    assert "train.clip" in no_such_key("train.clp")
+    for word in ("train/optimizer=[adam,sgd]", "train/optimizer=null"):
+        with pytest.raises(UserError, match="train/optimizer takes one of adam, adamw, sgd"):
+            check_arguments([word])
+
+
+def test_the_run_says_how_it_trains() -> None:
+    def described(*words: Any) -> str:
+        return training(*words, "train.lr=0.05", "train.epochs=5", "train.batch_size=10").described()
+
+    assert described() == "lr 0.05, batch 10, 5 epochs"
+    assert described("train/optimizer=adamw", "train.steps=20", "train.clip=1.0", "train/schedule=cosine") == (
+        "AdamW, lr 0.05 falling to 0 along a cosine, batch 10, 20 steps, gradients clipped to 1"
+    )
+    assert described("train.lr_decay=0.99", "train.milestones=[3,5]", "train.milestone_every=7") == (
+        "lr 0.05 times 0.99 a round and 0.1 after rounds 3, 5 and 0.1 every 7 rounds, batch 10, 5 epochs"
+    )

@@ -1,0 +1,742 @@
+"""``flnl audit``: its files against what the run holds, what it refuses, and what it never shows."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flnl.audit import __main__ as program
+from flnl.audit import audit, audited_run, folds, performing, writing
+from flnl.audit.audited_run import AuditedRun
+from flnl.audit.corrections import Corrections
+from flnl.audit.files import write_csv
+from flnl.audit.label_privacy import PURPOSE
+from flnl.audit.options import Options
+from flnl.audit.verdicts import Verdict
+from flnl.core.errors import UserError
+from flnl.data.federation.build import Federation
+from flnl.data.federation.recorded import recorded_federation
+from flnl.engine import loop
+from flnl.evaluation.probabilities import NAME, Probabilities
+from flnl.numerics.randomised_response import RandomisedResponse
+from flnl.storage.whole_folder import written_whole
+from tests.products.conftest import Commands, Own, read_csv
+from tests.properties.runs import Ran, run
+from tests.registry import ONE_STAGE, TINY
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAIN = ("--formats", "csv,json")
+
+Changed = Callable[..., Path]
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Changed:
+    """A copy of a run's folder."""
+
+    def copy(ran: Ran) -> Path:
+        shutil.copytree(ran.folder, tmp_path / "run", ignore=shutil.ignore_patterns("audit", "folds", "checkpoints"))
+        return tmp_path / "run"
+
+    return copy
+
+
+def numbers_of(folder: Path) -> dict[str, Any]:
+    """``audit.json``."""
+    found: dict[str, Any] = json.loads((folder / "audit.json").read_text())
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+
+
+def test_audit_csv_is_a_table_of_the_runs_labels(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    answer = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "out")
+    assert (answer.code, answer.err) == (
+        0,
+        "note: 50 test samples: too few for an expected precision to rely on; review a sample\n",
+    )
+    table = pd.read_csv(tmp_path / "out" / "audit.csv")
+    labels = pd.read_csv(fedcorr.folder / "labels.csv")
+    kinds = {name: str(kind) for name, kind in table.dtypes.items()}
+    assert {
+        name: kinds[name] for name in ("is_label_issue", "method_flagged", "label_score", "suspicion_score", "rank")
+    } == {
+        "is_label_issue": "bool",
+        "method_flagged": "bool",
+        "label_score": "float64",
+        "suspicion_score": "float64",
+        "rank": "int64",
+    }
+    for ours, theirs in (
+        ("client", "client"),
+        ("sample", "sample"),
+        ("given_label", "given"),
+        ("final_label", "final"),
+    ):
+        assert table[ours].tolist() == labels[theirs].tolist()
+    assert table.method_flagged.tolist() == (labels.flagged == 1).tolist()
+    assert table.true_label.tolist() == labels.true.tolist()
+    assert sorted(table["rank"]) == list(range(len(table)))
+    order = table.sort_values("rank")
+    assert order.suspicion_score.is_monotonic_increasing
+    held = np.load(fedcorr.folder / NAME, allow_pickle=False)
+    assert table.predicted_label.tolist() == held["window"].argmax(1).tolist()
+    given = held["window"][np.arange(len(table)), table.given_label]
+    assert (
+        table.is_label_issue == ((table.predicted_label != table.given_label) & (held["window"].max(1) > given + 1e-6))
+    ).all()
+
+
+def test_audit_json_adds_up(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
+    said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "out", "--min-client", "0")
+    found, rows = numbers_of(tmp_path / "out"), read_csv(tmp_path / "out" / "audit.csv")
+    issues = [row for row in rows if row["is_label_issue"] == "True"]
+    assert found["schema"] == 1
+    assert found["key"] == fedcorr.record["key"]
+    assert found["federation"] == fedcorr.record["federation"]
+    assert found["samples"] == len(rows) == sum(found["n"]) == np.sum(found["calibrated_joint"])
+    assert found["issues"]["is_label_issue"] == len(issues) > 5
+    for table in ("by_client", "by_pair"):
+        assert sum(row["issues"] for row in found[table]) == len(issues)
+    for row in found["by_client"]:
+        assert row["samples"] == sum(one["client"] == row["client"] for one in rows)
+        pair = row["most_frequent_pair"]
+        of_client = [(i["given_label"], i["predicted_label"]) for i in issues if i["client"] == row["client"]]
+        assert pair is None if not of_client else of_client.count(tuple(pair)) == max(map(of_client.count, of_client))
+    curve = found["expected_precision"]
+    assert [len(curve[name]) for name in ("cuts", "below", "expected")] == [101] * 3
+    assert curve["below"][50] == sum(float(row["suspicion_score"]) < 0.5 for row in rows)
+    assert (curve["below"][0], curve["expected"][0]) == (0, None)
+    assert found["source"]["in_sample"] is True
+    assert found["source"]["rounds"] == np.load(fedcorr.folder / NAME)["window_rounds"].tolist()
+    wrong = {i for i, row in enumerate(rows) if row["given_label"] != row["true_label"]}
+    assert found["measured"]["errors"] == len(wrong)
+    marked = {i for i, row in enumerate(rows) if row["is_label_issue"] == "True"}
+    assert found["measured"]["issues_precision"] == pytest.approx(len(wrong & marked) / len(marked))
+    assert found["measured"]["issues_recall"] == pytest.approx(len(wrong & marked) / len(wrong))
+
+
+def test_the_truth_changes_nothing_but_what_is_named_after_it(
+    fedcorr: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (*PLAIN, "--clients", "--corrections", "suggested", "--min-precision", "0.3")
+    said(program, fedcorr.folder, *words, "--out", tmp_path / "one")
+
+    def other(*arguments: Any) -> Federation:
+        federation = recorded_federation(*arguments)
+        assert federation.truth is not None
+        return replace(federation, truth=federation.truth.flip(0))
+
+    monkeypatch.setattr(audited_run, "recorded_federation", other)
+    said(program, fedcorr.folder, *words, "--out", tmp_path / "other")
+    files = sorted(file.relative_to(tmp_path / "one") for file in (tmp_path / "one").rglob("*") if file.is_file())
+    assert len(files) == 3 + 2 * 8
+    differing = set()
+    for file in files:
+        one, two = (tmp_path / name / file for name in ("one", "other"))
+        if file.suffix == ".json":
+            first, second = json.loads(one.read_text()), json.loads(two.read_text())
+            differing.add(first.pop("measured") != second.pop("measured"))
+            assert json.dumps(first) == json.dumps(second)
+        elif file.name == "audit.csv":
+            first, second = read_csv(one), read_csv(two)
+            differing.add([row.pop("true_label") for row in first] != [row.pop("true_label") for row in second])
+            assert first == second
+        else:
+            assert one.read_bytes() == two.read_bytes()
+    assert True in differing
+
+
+def test_it_stands_beside_cleanlab(fedavg: Ran, said: Commands, tmp_path: Path) -> None:
+    find = pytest.importorskip("cleanlab.filter", reason="cleanlab is not a dependency; install cleanlab==2.9.0")
+    rank, pd = pytest.importorskip("cleanlab.rank"), pytest.importorskip("pandas")
+    held = np.load(fedavg.folder / NAME, allow_pickle=False)
+    for name in ("predicted_neq_given", "confident_learning", "prune_by_class", "prune_by_noise_rate", "both"):
+        said(program, fedavg.folder, "--formats", "csv", "--issues", name, "--out", tmp_path / name)
+        table = pd.read_csv(tmp_path / name / "audit.csv")
+        theirs = find.find_label_issues(
+            table.given_label.to_numpy(), held["window"].astype(float), filter_by=name, n_jobs=1
+        )
+        assert table.is_label_issue.tolist() == theirs.tolist(), name
+        scores = rank.get_normalized_margin_for_each_label(table.given_label.to_numpy(), held["window"].astype(float))
+        assert np.allclose(table.label_score, scores, atol=1e-8)
+
+
+def test_names_are_verbatim_for_machines_and_marked_for_spreadsheets(own: Own, said: Commands, tmp_path: Path) -> None:
+    said(program, own.ran.folder, "--formats", "csv", "--out", tmp_path / "one")
+    rows = read_csv(tmp_path / "one" / "audit.csv")
+    assert {row["sample"]: row["given_label"] for row in rows} == own.labels
+    assert "true_label" not in rows[0]
+    assert {row["method_flagged"] for row in rows} == {""}
+    assert b"\r" not in (tmp_path / "one" / "audit.csv").read_bytes()
+    found = audit(own.ran.folder, Options(formats=()))
+    nasty = ("=1+1", 'a,"b"\r\n', "\udce9\ud800")
+    for spreadsheet in (False, True):
+        changed = replace(found, classes=nasty, options=replace(found.options, spreadsheet=spreadsheet))
+        write_csv(changed, tmp_path / "nasty.csv")
+        text = (tmp_path / "nasty.csv").read_bytes().decode("utf-8", errors="surrogateescape")
+        read = [row["given_label"] for row in csv.DictReader(io.StringIO(text, newline=""))]
+        names = ["'=1+1" if spreadsheet else "=1+1", nasty[1], "\udce9\\ud800"]
+        assert read == [names[k] for k in found.samples.given]
+
+
+def test_other_clients_are_pooled_in_a_clients_own_audit(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
+    said(program, fedcorr.folder, *PLAIN, "--clients", "--out", tmp_path / "out")
+    rows = read_csv(tmp_path / "out" / "audit.csv")
+    whole = numbers_of(tmp_path / "out")
+    for client in range(8):
+        folder = tmp_path / "out" / "clients" / f"{client:04d}"
+        own, found = read_csv(folder / "audit.csv"), numbers_of(folder)
+        mine = [row for row in rows if row["client"] == str(client)]
+        assert [row | {"rank": ""} for row in own] == [row | {"rank": ""} for row in mine]
+        assert [int(row["rank"]) for row in own] == np.argsort(np.argsort([int(row["rank"]) for row in mine])).tolist()
+        assert [row["client"] for row in found["by_client"]] == [str(client), "other clients"]
+        assert sum(row["samples"] for row in found["by_client"]) == len(rows)
+        assert found["confident_joint"] == whole["confident_joint"]
+        assert found["expected_precision"]["expected"] == whole["expected_precision"]["expected"]
+
+
+def test_small_clients_are_one_row(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
+    sizes = [len(part) for part in AuditedRun.open(fedcorr.folder).federation.clients]
+    least = max(sizes)
+    small = [c for c, size in enumerate(sizes) if size < least]
+    said(program, fedcorr.folder, *PLAIN, "--min-client", least, "--out", tmp_path / "out")
+    rows = numbers_of(tmp_path / "out")["by_client"]
+    assert [row["client"] for row in rows] == [str(c) for c in range(8) if c not in small] + ["small clients"]
+    assert rows[-1]["clients"] == small
+    assert rows[-1]["samples"] == sum(sizes[c] for c in small)
+
+
+def test_what_is_printed(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
+    answer = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "out")
+    lines = [line.split("\t") for line in answer.out.splitlines()]
+    assert ["samples", "138"] in lines
+    assert lines[-2:] == [[str(tmp_path / "out" / "audit.csv")], [str(tmp_path / "out" / "audit.json")]]
+    quiet = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "quiet", "--quiet")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+    assert (tmp_path / "quiet" / "audit.csv").read_bytes() == (tmp_path / "out" / "audit.csv").read_bytes()
+
+
+def test_a_least_precision_cuts_the_issues_or_leaves_none(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
+    for least in ("0", "1"):
+        answer = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / least, "--min-precision", least)
+        rows, cut = read_csv(tmp_path / least / "audit.csv"), numbers_of(tmp_path / least)["expected_precision"]["cut"]
+        issues = [row for row in rows if row["is_label_issue"] == "True"]
+        assert all(float(row["suspicion_score"]) < cut for row in issues)
+        assert ("nothing stands out" in answer.out) == (not issues) == (least == "1")
+
+
+# -------------------------------------------------------------------------------------------------------- corrections
+
+
+def test_corrected_labels_start_a_run(own: Own, said: Commands, tmp_path: Path) -> None:
+    answer = said(program, own.ran.folder, *PLAIN, "--corrections", "suggested", "--out", tmp_path / "out")
+    (line,) = [line for line in answer.out.splitlines() if line.startswith("to train on the corrected labels: ")]
+    overrides = line.partition(": ")[2].split()
+    assert overrides == [f"dataset.labels={tmp_path / 'out' / 'corrected.csv'}", "partition=file"]
+    rows = read_csv(tmp_path / "out" / "audit.csv")
+    corrected = read_csv(tmp_path / "out" / "corrected.csv")
+    assert list(corrected[0]) == ["path", "label", "client"]
+    expected = {
+        row["sample"]: row["predicted_label" if row["is_label_issue"] == "True" else "given_label"] for row in rows
+    }
+    assert {row["path"]: row["label"] for row in corrected} == expected
+    assert expected != own.labels
+    words = [word for word in own.ran.record["overrides"] if word.split("=")[0] not in OF_THE_FIRST]
+    again = run([*words, *overrides, "rounds=1"], tmp_path / "again")
+    labels = read_csv(again.folder / "labels.csv")
+    assert {row["sample"]: row["given"] for row in labels} == expected
+    assert {row["sample"]: row["client"] for row in labels} == {row["sample"]: row["client"] for row in rows}
+
+
+OF_THE_FIRST = ("output", "cache", "dataset.labels", "partition.num_clients", "rounds")
+
+
+def test_held_out_samples_have_a_line_and_their_client(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
+    answer = said(program, fedcorr.folder, *PLAIN, "--corrections", "suggested", "--out", tmp_path / "out")
+    assert "digits reads no labels from a file" in answer.out
+    corrected = read_csv(tmp_path / "out" / "corrected.csv")
+    federation = AuditedRun.open(fedcorr.folder).federation
+    assert [row["id"] for row in corrected] == list(federation.dataset.ids or ())
+    owner = [int(row["client"]) for row in corrected]
+    assert len(federation.validation) == 32
+    for client, positions in enumerate(federation.clients):
+        assert {owner[i] for i in positions} == {client}
+    sizes = np.bincount(owner)
+    assert [int(0.2 * n + 1e-9) for n in sizes] == [
+        n - len(part) for n, part in zip(sizes, federation.clients, strict=True)
+    ]
+    assert [int(corrected[i]["label"]) for i in federation.validation] == federation.given[
+        federation.validation
+    ].tolist()
+
+
+def test_samples_of_no_client_are_left_out_by_a_file_of_clients(tmp_path: Path) -> None:
+    found = Corrections(["a", "b", "c"], "path", np.array([0, 1, 1]), np.array([2, -1, 0]))
+    overrides = found.save(tmp_path, ("x", "=y"), spreadsheet=True)
+    assert (tmp_path / "corrected.csv").read_text() == "path,label\na,x\nb,'=y\nc,'=y\n"
+    assert (tmp_path / "clients.csv").read_text() == "client\n2\n-1\n0\n"
+    assert overrides[-1] == "partition.path={folder}/clients.csv"
+
+
+def test_verdicts_are_read_back(own: Own, said: Commands, tmp_path: Path) -> None:
+    said(program, own.ran.folder, "--formats", "csv", "--out", tmp_path / "first")
+    rows = read_csv(tmp_path / "first" / "audit.csv")
+    issues = [row for row in rows if row["is_label_issue"] == "True"]
+    others = [row for row in rows if row["is_label_issue"] == "False"]
+    chosen = next(name for name in ("[red]", "green, dark", "blue") if name not in (issues[0]["given_label"],))
+    verdicts = [
+        (issues[0], "wrong", chosen),
+        (issues[1], "wrong", ""),
+        (issues[2], "right", issues[2]["given_label"]),
+        (others[0], "unsure", ""),
+    ]
+    with (tmp_path / "verdicts.csv").open("w", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(["client", "sample", "verdict", "label"])
+        lines.writerows([row["client"], row["sample"], verdict, label] for row, verdict, label in verdicts)
+    words = ("--reviewed", tmp_path / "verdicts.csv", "--corrections", "reviewed", "--out", tmp_path / "second")
+    assert said(program, own.ran.folder, *PLAIN, *words).code == 0
+    labels = {row["path"]: row["label"] for row in read_csv(tmp_path / "second" / "corrected.csv")}
+    changed = {name: label for name, label in labels.items() if label != own.labels[name]}
+    assert changed == {issues[0]["sample"]: chosen, issues[1]["sample"]: issues[1]["predicted_label"]}
+    review = numbers_of(tmp_path / "second")["review"]
+    assert (review["right"], review["wrong"], review["unsure"]) == (1, 2, 1)
+    assert (review["sampled"], review["precision"]) == (3, pytest.approx(2 / 3))
+    assert review["interval"] == [pytest.approx(0.2077, abs=1e-3), pytest.approx(0.9385, abs=1e-3)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0,none.png,right,blue", "line 2 of * client 0 has no sample 'none.png'"),
+        ("{client},{sample},wrong,violet", "line 2 of * 'violet' is none of the classes"),
+        ("{client},{sample},maybe,blue", "line 2 of * 'maybe' is no verdict; there are right, wrong, unsure"),
+        ("{client},{sample},right,blue\n{client},{sample},wrong,blue", "line 3 of * has a verdict already"),
+        ("{client},{sample},right", "line 2 of * has another number of values"),
+    ],
+)
+def test_wrong_verdicts_are_refused(own: Own, said: Commands, tmp_path: Path, line: str, message: str) -> None:
+    row = read_csv(own.ran.folder / "labels.csv")[0]
+    (tmp_path / "v.csv").write_text("client,sample,verdict,label\n" + line.format(**row) + "\n")
+    refused(
+        said(program, own.ran.folder, *PLAIN, "--out", tmp_path / "out", "--reviewed", tmp_path / "v.csv"),
+        *message.split(" * "),
+    )
+    assert not (tmp_path / "out").exists()
+
+
+# ----------------------------------------------------------------------------------------------------------- refusals
+
+
+def refused(answer: Any, *parts: str) -> None:
+    """It ended with 2, in one line that has these parts."""
+    assert answer.code == 2, answer.err
+    assert answer.out == ""
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+    assert [part for part in parts if part not in answer.err] == []
+
+
+def with_record(folder: Path, **changes: Any) -> None:
+    """Changes ``result.json``."""
+    record = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(record | changes))
+
+
+def test_what_is_no_finished_run_is_refused(fedavg: Ran, said: Commands, tmp_path: Path, copied: Changed) -> None:
+    refused(said(program, tmp_path / "nowhere"), "no run is recorded there")
+    folder = copied(fedavg)
+    with_record(folder, status="stopped", rounds=3)
+    refused(said(program, folder), "not finished (stopped after round 3)", f"resume={folder}")
+    with_record(folder, status="finished", federation="another")
+    refused(said(program, folder), "differs from the run's")
+
+
+def test_without_recording_the_final_model_is_used_and_said(fedavg: Ran, said: Commands, copied: Changed) -> None:
+    folder = copied(fedavg)
+    recorded = Probabilities.load(folder / NAME)
+    (folder / NAME).unlink()
+    answer = said(program, folder, *PLAIN)
+    assert answer.code == 0
+    (note,) = [line for line in answer.err.splitlines() if "no probabilities" in line]
+    assert "audit.record=true" in note
+    assert numbers_of(folder / "audit")["source"]["name"] == "final"
+    scores = [float(row["label_score"]) for row in read_csv(folder / "audit" / "audit.csv")]
+    given = np.array([int(row["given_label"]) for row in read_csv(folder / "audit" / "audit.csv")])
+    rest = recorded.final.astype(float).copy()
+    rest[np.arange(len(given)), given] = -1
+    assert np.allclose(scores, (recorded.final[np.arange(len(given)), given] - rest.max(1) + 1) / 2, atol=1e-6)
+    refused(said(program, folder, "--force", "--probabilities", "window"), "audit.record=true")
+    (folder / "model.pt").unlink()
+    refused(said(program, folder, "--force"), "neither probabilities.npz nor model.pt", "products=true")
+
+
+def test_labels_that_are_not_the_federations_are_refused(fedavg: Ran, said: Commands, copied: Changed) -> None:
+    folder = copied(fedavg)
+    text = (folder / "labels.csv").read_text()
+    lines = text.splitlines()
+    client, sample, given, *rest = lines[5].split(",")
+    other = ",".join([client, sample, str((int(given) + 1) % 10), *rest])
+    (folder / "labels.csv").write_text("\n".join([*lines[:5], other, *lines[6:]]) + "\n")
+    refused(said(program, folder), "disagree at line 6", f"sample {sample} of client {client} with label {given}")
+    (folder / "labels.csv").write_text("\n".join(lines[:-1]) + "\n")
+    refused(said(program, folder), f"disagree at line {len(lines)}: no more samples")
+    (folder / "labels.csv").write_text(text + lines[-1] + "\n")
+    refused(said(program, folder), "no more samples in the federation")
+    (folder / "labels.csv").unlink()
+    assert said(program, folder, *PLAIN).code == 0, "it is known without the method's labels"
+    assert {row["final_label"] for row in read_csv(folder / "audit" / "audit.csv")} == {""}
+
+
+def test_an_existing_folder_is_replaced_only_if_asked_and_only_an_audit(
+    fedavg: Ran, said: Commands, copied: Changed
+) -> None:
+    folder = copied(fedavg)
+    assert said(program, folder, *PLAIN).code == 0
+    (folder / "audit" / "audit.csv").write_text("mine")
+    refused(said(program, folder, *PLAIN), "--force")
+    assert (folder / "audit" / "audit.csv").read_text() == "mine"
+    (folder / "audit" / "verdicts.csv").write_text("hours of work")
+    refused(said(program, folder, *PLAIN, "--force"), "holds verdicts.csv, which no audit has written")
+    (folder / "audit" / "verdicts.csv").unlink()
+    assert said(program, folder, "--formats", "json", "--force").code == 0
+    assert [file.name for file in (folder / "audit").iterdir()] == ["audit.json"]
+    assert [file.name for file in folder.glob(".audit*")] == []
+
+
+def a_file(path: Path, ran: Ran, **changes: Any) -> Path:
+    """Probabilities of one's own, from the run's recording."""
+    held = Probabilities.load(ran.folder / NAME)
+    arrays: dict[str, Any] = {"pred_probs": held.all, "client": held.client, "sample": held.sample}
+    np.savez(path, **{name: value for name, value in {**arrays, **changes}.items() if value is not None})
+    return path
+
+
+def test_a_file_of_ones_own(fedavg: Ran, said: Commands, tmp_path: Path) -> None:
+    held = Probabilities.load(fedavg.folder / NAME)
+    said(program, fedavg.folder, *PLAIN, "--probabilities", "all", "--out", tmp_path / "all")
+    order = np.random.default_rng(0).permutation(len(held.client))
+    shuffled = {"pred_probs": held.all[order], "client": held.client[order], "sample": held.sample[order]}
+    file = a_file(tmp_path / "own.npz", fedavg, **shuffled, test_pred_probs=held.test_all)
+    words = ("--probabilities", file, "--out-of-sample", "--out", tmp_path / "own")
+    assert said(program, fedavg.folder, *PLAIN, *words).code == 0
+    assert (tmp_path / "own" / "audit.csv").read_bytes() == (tmp_path / "all" / "audit.csv").read_bytes()
+    one, other = numbers_of(tmp_path / "own"), numbers_of(tmp_path / "all")
+    assert one["expected_precision"] == other["expected_precision"]
+    assert (one["source"]["in_sample"], other["source"]["in_sample"]) == (False, True)
+    plain = a_file(tmp_path / "plain.npz", fedavg)
+    assert said(program, fedavg.folder, *PLAIN, "--probabilities", plain, "--out", tmp_path / "plain").code == 0
+    assert set(numbers_of(tmp_path / "plain")["expected_precision"]["expected"]) == {None}
+    refused(
+        said(program, fedavg.folder, "--probabilities", plain, "--min-precision", "0.5", "--out", tmp_path / "x"),
+        "test_pred_probs",
+    )
+
+
+def test_wrong_probabilities_are_refused(fedavg: Ran, said: Commands, tmp_path: Path) -> None:
+    held = Probabilities.load(fedavg.folder / NAME)
+
+    def changed(at: tuple[int, int], value: float) -> Any:
+        values = held.all.astype(np.float64)
+        values[at] = value
+        return values
+
+    name, client = held.sample[3], held.client[3]
+    for changes, parts in (
+        ({"pred_probs": changed((3, 0), np.nan)}, (f"client {client}, sample {name}: a probability is nan",)),
+        ({"pred_probs": changed((3, 0), 1.1)}, (f"client {client}, sample {name}: a probability is 1.1",)),
+        ({"pred_probs": changed((3, 0), -0.1)}, (f"client {client}, sample {name}: a probability is -0.1",)),
+        ({"pred_probs": held.all * 0.9}, ("sum to 0.9",)),
+        ({"pred_probs": held.all[:-1]}, ("169 rows for 170 samples",)),
+        ({"pred_probs": held.all[:, :9] / held.all[:, :9].sum(1, keepdims=True)}, ("9 classes", "10")),
+        ({"pred_probs": np.ones((170, 1))}, ("1 classes",)),
+        ({"pred_probs": held.all.astype(object)}, ("float [samples, classes]",)),
+        ({"pred_probs": None}, ("pred_probs",)),
+        ({"client": None}, ("no array 'client'",)),
+        (
+            {"sample": np.where(np.arange(170) == 3, held.sample[4], held.sample), "client": np.zeros(170, int)},
+            ("twice",),
+        ),
+        ({"sample": np.arange(170) + 1}, ("which the run has not",)),
+        ({"test_pred_probs": held.test_all[:-1]}, ("[49, 10]", "[50, 10]")),
+    ):
+        file = a_file(tmp_path / "own.npz", fedavg, **changes)
+        refused(said(program, fedavg.folder, "--probabilities", file, "--out", tmp_path / "out"), *parts)
+    (tmp_path / "own.npz").write_bytes(b"no archive")
+    refused(said(program, fedavg.folder, "--probabilities", tmp_path / "own.npz"), "cannot be read")
+    refused(said(program, fedavg.folder, "--probabilities", "windw"), "there are window, all, final, folds")
+
+
+def test_a_damaged_recording_is_refused(fedavg: Ran, said: Commands, copied: Changed) -> None:
+    folder = copied(fedavg)
+    data = bytearray((folder / NAME).read_bytes())
+    with zipfile.ZipFile(folder / NAME) as archive:
+        start = archive.getinfo("window.npy").header_offset + 1000
+    data[start] ^= 255
+    (folder / NAME).write_bytes(bytes(data))
+    refused(said(program, folder), "Bad CRC")
+    shutil.copy(fedavg.folder / NAME, folder)
+    with_record(folder, rounds=4)
+    refused(said(program, folder), "written after round 5")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--folds", "1"], "from 2"),
+        (["--min-precision", "80"], "from 0 to 1"),
+        (["--label-privacy", "0"], "positive"),
+        (["--formats", "pdf"], "there are html, csv, json"),
+        (["--corrections", "reviewed"], "--reviewed verdicts.csv"),
+        (["--label-privacy", "1", "--issues", "prune_by_class"], "predicted_neq_given or confident_learning"),
+        (["--folds", "9", "--by", "clients"], "there are 8 clients"),
+        (["--folds", "171"], "there are 170 samples"),
+    ],
+)
+def test_wrong_options_are_refused(fedavg: Ran, said: Commands, words: list[str], part: str) -> None:
+    refused(said(program, fedavg.folder, *words), part)
+
+
+def test_a_part_of_a_data_set_has_no_corrected_labels(own: Own, said: Commands, tmp_path: Path, monkeypatch) -> None:
+    opened = AuditedRun.open(own.ran.folder)
+    config = {**opened.config, "dataset": {**opened.config["dataset"], "train_size": 30}}
+    part = replace(opened, record={**opened.record, "config": config})
+    monkeypatch.setattr(AuditedRun, "open", lambda *_: part)
+    refused(
+        said(program, own.ran.folder, "--corrections", "suggested", "--out", tmp_path / "o"), "dataset.train_size=30"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- folds
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
+    """The positions that are in tasks of clients, by fold."""
+    trained: list[set[int]] = []
+    without, task = folds.train_without, loop._Server.task
+
+    def begun(*arguments: Any) -> Any:
+        trained.append(set())
+        return without(*arguments)
+
+    def seen(self: Any, *arguments: Any) -> Any:
+        found = task(self, *arguments)
+        trained[-1].update(found.samples.index.tolist())
+        return found
+
+    monkeypatch.setattr(folds, "train_without", begun)
+    monkeypatch.setattr(loop._Server, "task", seen)
+    return trained
+
+
+@pytest.mark.parametrize("by", ["samples", "clients"])
+def test_no_sample_is_scored_by_a_model_that_saw_it(
+    by: Any, fedavg: Ran, copied: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied(fedavg)
+    trained = spied(monkeypatch)
+    first = audit(folder, Options(folds=3, by=by, formats=()))
+    opened = AuditedRun.open(folder)
+    assigned = folds.assignment(opened.federation, opened.data_seed, 3, by)
+    assert len(trained) == 3
+    everything = set(opened.position.tolist())
+    for number in range(3):
+        held_out = set(opened.position[assigned == number].tolist())
+        assert held_out
+        assert trained[number] <= everything - held_out
+        assert len(trained[number]) > len(everything - held_out) / 2
+        kept = Probabilities.load(folder / "folds" / f"3-{by}" / f"{number}.npz")
+        names = [opened.samples.name[i] for i in np.flatnonzero(assigned == number).tolist()]
+        assert kept.sample.tolist() == names
+    if by == "clients":
+        assert [len(set(assigned[opened.samples.client == c])) for c in range(8)] == [1] * 8
+    else:
+        counts = [np.bincount(assigned[opened.samples.client == c], minlength=3) for c in range(8)]
+        assert all(np.ptp(count) <= 1 for count in counts)
+    assert not first.source.in_sample
+    assert first.precision.test_samples == 50
+    again = audit(folder, Options(folds=3, by=by, formats=(), score="self_confidence"))
+    assert len(trained) == 3, "what folds have given is kept for audits with other options"
+    assert np.array_equal(again.samples.predicted, first.samples.predicted)
+
+
+def test_a_class_may_be_absent_from_a_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*TINY, "method=fedavg", *ONE_STAGE, "partition=shards", "partition.shards=1", "partition.num_clients=6"]
+    ran = run(words, tmp_path / "run")
+    trained = spied(monkeypatch)
+    found = audit(
+        ran.folder,
+        Options(probabilities="folds", folds=3, by="clients"),
+    )
+    federation = AuditedRun.open(ran.folder).federation
+    present = [len(torch.unique(federation.given[sorted(seen)])) for seen in trained]
+    assert min(present) < federation.num_classes
+    assert np.isfinite(found.samples.suspicion_score).all()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "part"),
+    [
+        (("method", "sampler", "_target_"), "os.system", "os.system"),
+        (("method", "local", "cross_entropy", "_target_"), "flnl.parts.samplers.uniform.Uniform", "Uniform"),
+        (("method", "sampler", "fraction"), "${oc.env:HOME}", "interpolations are for the command line"),
+        (("train", "lr"), "${oc.env:HOME}", "train.lr"),
+        (("threads",), 10**6, "threads"),
+        (("method",), "fedavg", "method is no mapping"),
+    ],
+)
+def test_a_record_has_no_other_code_run_in_a_fold(place: tuple[str, ...], value: Any, part: str, fedavg: Ran) -> None:
+    opened = AuditedRun.open(fedavg.folder)
+    config = json.loads(json.dumps(opened.config))
+    *above, last = place
+    node = config
+    for key in above:
+        node = node[key]
+    node[last] = value
+    with pytest.raises(UserError, match=re.escape(part)):
+        folds.out_of_fold(
+            replace(opened, folder=Path("nowhere"), record={**opened.record, "config": config}), 2, "samples", print
+        )
+
+
+# ------------------------------------------------------------------------------------------------------ label privacy
+
+
+def test_labels_are_drawn_once_for_each_client(
+    fedavg: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    randomised = RandomisedResponse.randomised
+
+    def counted(self: RandomisedResponse, labels: Any, rng: Any) -> Any:
+        drawn.append(len(labels))
+        return randomised(self, labels, rng)
+
+    monkeypatch.setattr(RandomisedResponse, "randomised", counted)
+    for words in ([], ["--issues", "confident_learning", "--adjust", "--clients"]):
+        drawn.clear()
+        out = tmp_path / str(len(words))
+        assert said(program, fedavg.folder, *PLAIN, "--label-privacy", "9", "--out", out, *words).code == 0
+        assert len(drawn) == 8
+        assert sum(drawn) == 170
+    plain = audit(fedavg.folder, Options(formats=()))
+    found = numbers_of(tmp_path / "0")
+    assert found["source"]["label_privacy"] == 9.0
+    assert np.abs(np.array(found["thresholds"]) - plain.joint.thresholds).max() < 0.1
+    rough = audit(fedavg.folder, Options(formats=(), label_privacy=1.0))
+    assert np.abs(rough.joint.thresholds - plain.joint.thresholds).max() > 0.01
+    assert np.array_equal(rough.samples.label_score, plain.samples.label_score), "scores are each client's own"
+    assert PURPOSE == "audit label privacy"
+
+
+# ------------------------------------------------------------------------------------------------------------ stopped
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_writing_leaves_the_old_folder(
+    number: signal.Signals, code: int, fedavg: Ran, said: Commands, copied: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied(fedavg)
+    said(program, folder, *PLAIN)
+    before = {file.name: file.read_bytes() for file in (folder / "audit").iterdir()}
+
+    def stopped(*_: Any) -> None:
+        signal.raise_signal(number)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(writing, "write_json", stopped)
+    answer = said(program, folder, *PLAIN, "--force", "--score", "self_confidence")
+    assert answer.code == code
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert {file.name: file.read_bytes() for file in (folder / "audit").iterdir()} == before
+    assert [file.name for file in folder.glob(".audit*")] == []
+
+
+def killed(folder: Path, at: str) -> None:
+    """Let another process replace the folder, and kill it there."""
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom flnl.storage import whole_folder\n"
+        "def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"if {at!r} == 'exchange': whole_folder._exchange = die\n"
+        f"if {at!r} == 'delete': whole_folder.shutil.rmtree = die\n"
+        "with whole_folder.written_whole(Path(sys.argv[1])) as fresh:\n"
+        "    (fresh / 'a').write_text('new')\n"
+        f"    if {at!r} == 'write': die()\n"
+        "    (fresh / 'b').write_text('new')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], env=environment)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_a_killed_process_leaves_the_old_folder_or_the_new_one(tmp_path: Path) -> None:
+    folder = tmp_path / "audit[1]"
+    for at, expected in (("write", "old"), ("exchange", "old"), ("delete", "new")):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for name in "ab":
+            (folder / name).write_text("old")
+        killed(folder, at)
+        assert {file.name: file.read_text() for file in folder.iterdir()} == dict.fromkeys("ab", expected)
+        assert len(list(tmp_path.iterdir())) == 2, "and what it was writing"
+        with written_whole(folder) as fresh:
+            (fresh / "c").write_text("next")
+            with written_whole(folder.with_name("audit")):
+                pass
+            assert fresh.exists(), "what another process is writing stays"
+        assert [file.name for file in folder.iterdir()] == ["c"]
+        shutil.rmtree(folder.with_name("audit"))
+        assert [path.name for path in tmp_path.iterdir()] == [folder.name], "what was left over is gone"
+
+
+def test_a_folder_that_cannot_be_exchanged_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "audit"
+    folder.mkdir()
+    (folder / "old").touch()
+    monkeypatch.setattr("sys.platform", "another")
+    with written_whole(folder) as fresh:
+        (fresh / "new").touch()
+    assert [file.name for file in folder.iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == ["audit"]
+
+
+def test_it_is_called_at_the_root_like_a_run() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    for words, code, start in ((["--help"], 0, "usage: flnl audit"), (["nowhere"], 2, "error: nowhere: no run is")):
+        command = [sys.executable, "-m", "src.audit", *words]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert (done.returncode, (done.stdout + done.stderr).startswith(start)) == (code, True)
+
+
+def test_the_function_writes_what_the_command_writes(fedavg: Ran, said: Commands, tmp_path: Path) -> None:
+    found = audit(fedavg.folder, Options(out=tmp_path / "one", formats=("csv", "json")))
+    said(program, fedavg.folder, *PLAIN, "--out", tmp_path / "two")
+    for name in ("audit.csv", "audit.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert len(found.detailed) == 170
+    best = np.argsort(-Probabilities.load(fedavg.folder / NAME).window[found.detailed], axis=1, kind="stable")[:, :3]
+    assert found.likeliest.tolist() == best.tolist()
+    with pytest.raises(UserError, match="--force"):
+        performing.perform(fedavg.folder, Options(out=tmp_path / "one", formats=("csv",)))
+    assert (
+        audit(fedavg.folder, Options(out=tmp_path / "one", formats=())).samples.rank.tolist()
+        == found.samples.rank.tolist()
+    )
+    assert Verdict("wrong", None).label is None
