@@ -107,6 +107,14 @@ def test_the_digits_that_workers_stack(word: str, tmp_path: Path, monkeypatch: p
     assert executors[1] == here.get("inner", here)
 
 
+def test_the_steps_of_a_round_are_counted(tmp_path: Path) -> None:
+    """Six clients a round, batches of 7, 2 epochs: 6 steps of 21 samples, 8 of 22; or as many as ``train.steps``."""
+    for folder, more, expected in (("epochs", (), 6 * 7), ("steps", ("train.steps=9",), 6 * 9)):
+        with assembled(WORDS, tmp_path / folder, *more) as parts:
+            cfg = compose.load([*WORDS, *more])
+            assert Work.of(cfg, parts.method, parts.evaluator.network, [21, 22] * 4).steps == expected
+
+
 PROCESSES = {"name": "processes", "workers": 2, "start": "fork", "inner": {"name": "sequential"}}
 
 

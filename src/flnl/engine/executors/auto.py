@@ -24,6 +24,7 @@ from flnl.core.method import Method, Stage
 from flnl.engine.executors.processes import usable_cores
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.executors.worker_context import Inner
+from flnl.engine.local.batching import batch_sizes, steps_of
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.eligibility import why_not
@@ -114,8 +115,8 @@ def _training(cfg: DictConfig, stage: Stage) -> schema.Training:
 
 def _steps(training: schema.Training, sizes: Sequence[int]) -> int:
     """Mean number of steps of a visit, rounded up."""
-    batches = sum(-(-size // training.batch_size) for size in sizes)
-    return -(-training.epochs * batches // max(1, len(sizes)))
+    batches = (batch_sizes(size, training.batch_size, join_last_of_one=False) for size in sizes)
+    return -(-sum(steps_of(training, of_client) for of_client in batches) // max(1, len(sizes)))
 
 
 def _beside_others() -> bool:
