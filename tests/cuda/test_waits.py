@@ -110,7 +110,7 @@ def test_recording_probabilities_waits_for_nothing(
 ) -> None:
     """Once the images are on the device: the first time, they are moved there."""
     library = torch.get_device_module(gpu)
-    with assembled(BY_NAME["fedavg"].words, tmp_path / "run", f"device={gpu}") as parts:
+    with assembled(BY_NAME["fedavg"].words, tmp_path / "run", f"device={gpu}", "audit.record=true") as parts:
         evaluator = parts.evaluator
         recorder, network, data = evaluator.recorder, evaluator.network, evaluator.federation.dataset
         assert recorder is not None

@@ -19,8 +19,8 @@ from tests.properties.reference import References
 from tests.properties.runs import Ran, assembled, difference, run
 from tests.registry import BY_NAME
 
-FEDAVG = BY_NAME["fedavg"].words
-"""Five rounds of six clients."""
+FEDAVG = [*BY_NAME["fedavg"].words, "audit.record=true"]
+"""Five rounds of six clients, all recorded."""
 KINDS = ("fedcorr", "feddyn", "dividemix")
 """A method of three stages; one whose evaluated model is not the one that it sends next; one of two networks."""
 
@@ -31,7 +31,7 @@ def recorded(ran: Ran) -> Probabilities:
 
 @pytest.mark.parametrize("name", ["fedavg", *KINDS])
 def test_a_run_that_records_is_the_same_run(name: str, references: References, tmp_path: Path) -> None:
-    words = BY_NAME[name].words
+    words = [*BY_NAME[name].words, "audit.record=true"]
     with_it, without = references.run(words), run(words, tmp_path / "run", "audit.record=false")
     assert (with_it.folder / NAME).exists()
     assert not (without.folder / NAME).exists()
@@ -46,7 +46,7 @@ def test_a_run_that_records_is_the_same_run(name: str, references: References, t
 @pytest.mark.parametrize("name", ["fedavg", *KINDS])
 def test_the_means_are_those_of_the_evaluated_models(name: str, references: References, tmp_path: Path) -> None:
     """Every evaluated model scores all samples anew, in one batch."""
-    words, window = BY_NAME[name].words, 0.5
+    words, window = [*BY_NAME[name].words, "audit.record=true"], 0.5
     found = recorded(references.run(words))
     with assembled(words, tmp_path / "run") as parts:
         federation, network, clients = parts.federation, parts.evaluator.network, len(parts.federation.with_data)
@@ -127,7 +127,7 @@ def test_a_run_begun_without_goes_on_without(tmp_path: Path, capsys: pytest.Capt
     run(FEDAVG, folder, "audit.record=false", "max_rounds=2")
     with pytest.raises(UserError, match=r"audit.record=true: .* first 2 rounds"):
         run(FEDAVG, folder, "audit.record=true", "resume=true")
-    run(FEDAVG, folder, "resume=true", "max_rounds=3")
+    run(FEDAVG, folder, "audit.record=auto", "resume=true", "max_rounds=3")
     assert "class probabilities were not recorded from the start" in capsys.readouterr().err
     assert not (folder / NAME).exists()
 
@@ -141,6 +141,40 @@ def test_what_another_process_recorded_does_not_stay(tmp_path: Path) -> None:
     assert not (folder / NAME).exists()
 
 
+SPARSE = [*FEDAVG, "audit.record=auto", "rounds=14", "fraction=0.125"]
+"""One of eight clients a round for two epochs: 8 / (0.15 · 3 · 2) = 8.9, so one of nine evaluations is recorded."""
+
+
+@pytest.mark.parametrize(
+    ("words", "rounds", "window"),
+    [
+        ([], [7], [7]),  # the window's last evaluation, and nine after it there is none
+        (["rounds=40"], [2, 11, 20, 29, 38], [2, 11, 20]),
+        (["rounds=40", "train.epochs=20"], list(range(1, 41)), list(range(1, 21))),
+        (["rounds=40", "eval.every=3"], [9, 18, 27, 36], [9, 18]),  # one of three, and the window ends after 20
+        (["rounds=40", "audit.window=0.01"], [1, 10, 19, 28, 37], [1]),
+        (["audit.record=true"], list(range(1, 15)), list(range(1, 8))),
+    ],
+)
+def test_auto_records_as_often_as_a_share_of_training_pays_for(
+    words: list[str], rounds: list[int], window: list[int], tmp_path: Path
+) -> None:
+    found = recorded(run(SPARSE, tmp_path / "run", *words))
+    assert (found.rounds.tolist(), found.window_rounds.tolist()) == (rounds, window)
+
+
+def test_a_sparse_recording_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    words = [*SPARSE, "rounds=24"]  # the third and the twelfth, which is the window's last, and the twenty-first
+    whole = run(words, tmp_path / "whole")
+    assert recorded(whole).rounds.tolist() == [3, 12, 21]
+    run(words, tmp_path / "parts", "max_rounds=2")
+    run(words, tmp_path / "parts", "max_rounds=13", "resume=true")
+    with pytest.raises(UserError, match=r"audit.record=true: .* one of 9 evaluations"):
+        run(words, tmp_path / "parts", "audit.record=true", "resume=true")
+    run(words, tmp_path / "parts", "resume=true")
+    assert (tmp_path / "parts" / NAME).read_bytes() == (whole.folder / NAME).read_bytes()
+
+
 def test_a_window_stays_as_it_was_begun(tmp_path: Path) -> None:
     run(FEDAVG, tmp_path / "run", "max_rounds=2")
     with pytest.raises(UserError, match=r"audit.window=0.4: .* audit.window=0.5; resume with that"):
@@ -150,9 +184,9 @@ def test_a_window_stays_as_it_was_begun(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "most", "records"),
     [
-        ((), 1700, True),
-        ((), 1699, False),
-        (("products=false",), 1700, False),
+        (("audit.record=auto",), 1700, True),
+        (("audit.record=auto",), 1699, False),
+        (("audit.record=auto", "products=false"), 1700, False),
         (("products=false", "audit.record=true"), 0, True),
         (("audit.record=false",), 1700, False),
     ],
@@ -162,7 +196,7 @@ def test_auto_records_with_products_up_to_a_number_of_values(
 ) -> None:
     """170 samples of 10 classes."""
     monkeypatch.setattr(opening, "MOST_VALUES", most)
-    ran = run(FEDAVG, tmp_path / "run", "max_rounds=1", *words)
+    ran = run(FEDAVG, tmp_path / "run", "train.epochs=3", "max_rounds=1", *words)
     assert (ran.folder / NAME).exists() == records
     saved = checkpoint.newest(ran.folder / "checkpoints")
     assert saved is not None

@@ -6,6 +6,7 @@ it and without.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,9 @@ from flnl.evaluation.probabilities import Rows
 MOST_VALUES = 50_000_000
 """Number of training samples times classes up to which ``audit.record=auto`` records: 200 MB for each of two sums."""
 
+MOST_COST = 0.15
+"""Share of the passes of local training that ``audit.record=auto`` may add, by count; a step counts as three passes."""
+
 BLOCK = 16_384
 """Number of samples whose probabilities are added at once."""
 
@@ -37,6 +41,8 @@ class Sums:
     """
 
     share: float  # of the participations, the window's
+    stride: int  # every so many-th evaluation is added
+    seen: int  # evaluations so far
     rounds: tuple[int, ...]  # rounds after which models were added, from 1
     in_window: int  # number of these in the window
     all: Tensor  # [N, K]
@@ -58,9 +64,11 @@ class Recorder:
         tested: positions [M] of the test samples.
         network: scores them; ``add`` expects that it holds the evaluated model.
         share: the window ends with the last evaluation up to this share of the participations; it includes the first
-            evaluation in any case.
+            one that is added in any case.
         participations: number of local trainings that the method plans.
-        sums: the sums of an earlier process; None to begin.
+        every: number of local trainings between evaluations.
+        stride: every so many-th evaluation is added, the window's last one among them.
+        sums: the sums of an earlier process, with their share and stride; None to begin.
     """
 
     def __init__(
@@ -71,18 +79,21 @@ class Recorder:
         network: Network,
         share: float,
         participations: int,
+        every: int = 1,
+        stride: int = 1,
         sums: Sums | None = None,
     ) -> None:
         self._data, self._network = data, network
         self._held, self._tested = torch.from_numpy(held), torch.from_numpy(tested)
-        self._limit = share * participations
         if sums is None:
             empty = torch.zeros(len(held), data.num_classes, device=network.device)
-            sums = Sums(share, (), 0, empty, torch.zeros(len(tested), data.num_classes))
+            sums = Sums(share, stride, 0, (), 0, empty, torch.zeros(len(tested), data.num_classes))
         self.sums = sums.on(network.device)
+        self._limit = sums.share * participations
+        self._last = max(1, int(self._limit // every))  # number of the window's last evaluation, from 1
 
     def add(self, after: FederatedState, tested: Tensor) -> None:
-        """Add the loaded model's probabilities, evaluated after the round of ``after``.
+        """Add the loaded model's probabilities, evaluated after the round of ``after``, if they are to be added.
 
         On a GPU, this adds work to its queue and waits for nothing.
 
@@ -90,7 +101,9 @@ class Recorder:
             after: the state after the round.
             tested: the model's logits [M, K] on the tested samples, on the CPU.
         """
-        sums = self.sums
+        self.sums = sums = replace(self.sums, seen=self.sums.seen + 1)
+        if (sums.seen - self._last) % sums.stride:
+            return
         inside = sums.window is None and (not sums.rounds or after.counters.participations <= self._limit)
         if not inside and sums.window is None:
             sums = replace(sums, window=sums.all.clone(), test_window=sums.test_all.clone())
@@ -123,6 +136,18 @@ class Recorder:
             block = slice(first, first + len(index))
             use(block, _probabilities(self._network.outputs(images, index, on_device=True)))
             first = block.stop
+
+
+def affordable_stride(clients: int, every: int, epochs: int) -> int:
+    """The stride at which recording costs at most ``MOST_COST`` of the training between evaluations.
+
+    An evaluation is a pass over all N samples. In between, ``every`` clients train, with N / ``clients`` samples each
+    on average, for ``epochs`` epochs whose steps cost three passes.
+
+    >>> [affordable_stride(20, 10, 5), affordable_stride(100, 10, 5), affordable_stride(100, 1, 1)]
+    [1, 5, 223]
+    """
+    return math.ceil(clients / (MOST_COST * 3 * epochs * every))
 
 
 def _probabilities(logits: Tensor) -> Tensor:

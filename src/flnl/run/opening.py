@@ -31,7 +31,7 @@ from flnl.engine.network import Network, initial_params
 from flnl.engine.placement import Placement, placement_for
 from flnl.evaluation import probabilities
 from flnl.evaluation.evaluator import Evaluator
-from flnl.evaluation.recording import MOST_VALUES, Recorder
+from flnl.evaluation.recording import MOST_VALUES, Recorder, affordable_stride
 from flnl.models.outputs import networks
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder, next_in_order, open_folder
@@ -220,13 +220,17 @@ def _recorder(
     """What records class probabilities for a label audit, from the checkpoint's sums; None to record none.
 
     Raises:
-        UserError: if the run was begun with another ``audit.window``, or must record and has begun without it.
+        UserError: if the run must record what it was begun without, or otherwise than it was begun.
     """
     wanted, share = cfg.audit.record, cfg.audit.window
     if wanted == "auto":
         wanted = cfg.products and len(federation.held) * federation.num_classes <= MOST_VALUES
     if not wanted:
         return None
+    clients = len(federation.with_data)
+    every = cfg.eval.every or method.stages[-1].sampler.size(clients)
+    epochs = min(stage.train.get("epochs", cfg.train.epochs) for stage in method.stages)
+    stride = 1 if cfg.audit.record is True else affordable_stride(clients, every, epochs)
     earlier = None if resumed is None else resumed.recorded
     if earlier is None and resumed is not None:
         if cfg.audit.record is True:
@@ -240,8 +244,15 @@ def _recorder(
         raise UserError(
             f"audit.window={share:g}: this run was begun with audit.window={earlier.share:g}; resume with that"
         )
-    planned = method.participations(len(federation.with_data))
-    return Recorder(federation.dataset, federation.held, federation.tested, network, share, planned, earlier)
+    if earlier is not None and cfg.audit.record is True and earlier.stride != stride:
+        raise UserError(
+            f"audit.record=true: this run was begun with audit.record=auto, which has recorded one of {earlier.stride} "
+            "evaluations; resume with that"
+        )
+    planned = method.participations(clients)
+    return Recorder(
+        federation.dataset, federation.held, federation.tested, network, share, planned, every, stride, earlier
+    )
 
 
 def _print_differences(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:

@@ -450,7 +450,7 @@
   byId("review").textContent = `Review ${all.review.length} at random`;
   byId("review").hidden = !all.review.length;
   byId("toolbar").hidden = byId("keys").hidden = slider.hidden = false;
-  new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) more(); }, { rootMargin: "900px" }).observe(byId("end"));
+  for (const event of ["scroll", "resize"]) addEventListener(event, () => { if (near()) more(); }, { passive: true });
   byId("end").hidden = false;
   shares();
   filtersChanged();
