@@ -598,6 +598,7 @@ def test_a_class_may_be_absent_from_a_fold(tmp_path: Path, monkeypatch: pytest.M
         (("method", "local", "cross_entropy", "_target_"), "flnl.parts.samplers.uniform.Uniform", "Uniform"),
         (("method", "sampler", "fraction"), "${oc.env:HOME}", "interpolations are for the command line"),
         (("train", "lr"), "${oc.env:HOME}", "train.lr"),
+        (("train", "optimizer", "_target_"), "os.system", "os.system"),
         (("threads",), 10**6, "threads"),
         (("method",), "fedavg", "method is no mapping"),
     ],
@@ -661,8 +662,12 @@ def test_a_signal_while_writing_leaves_the_old_folder(
         signal.raise_signal(number)
 
     handler = signal.getsignal(signal.SIGTERM)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
     monkeypatch.setattr(writing, "write_json", stopped)
-    answer = said(program, folder, *PLAIN, "--force", "--score", "self_confidence")
+    try:
+        answer = said(program, folder, *PLAIN, "--force", "--score", "self_confidence")
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
     assert answer.code == code
     assert signal.getsignal(signal.SIGTERM) == handler
     assert {file.name: file.read_bytes() for file in (folder / "audit").iterdir()} == before

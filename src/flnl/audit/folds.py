@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from flnl.audit.audited_run import AuditedRun
 from flnl.config import compose
 from flnl.config.check import check_config, check_machine, faults_of
-from flnl.config.registry import option_of, restored, restored_method
+from flnl.config.registry import option_of, restored, restored_method, restored_part
 from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
@@ -128,7 +128,7 @@ def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint:
     evaluator = Evaluator(trained, network, method, recorder=recorder)
     work = auto.Work.of(cfg, method, network, count)
     executor, _ = auto.settled(cfg, work, network, None, run.folder)
-    training = Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
+    training = Training(**compose.build(cfg.train))
     settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, initial=params)
     state = loop.initial_state(params)
     try:
@@ -172,6 +172,9 @@ def _configuration(run: AuditedRun) -> DictConfig:
     }
     parts["method"] = restored_method(config.get("method"), source, places)
     values = {key: config[key] for key in OF_RUN if key in config}
+    if "optimizer" in values.get("train", {}):
+        optimizer = restored_part("train/optimizer", values["train"]["optimizer"], source, places)
+        values["train"] = {**values["train"], "optimizer": optimizer}
     if faults := faults_of(values):
         raise UserError(f"{source}: {faults}")
     cfg = OmegaConf.create({**compose.resolved(compose.load()), **values, **parts})
