@@ -546,6 +546,12 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     return trained
 
 
+def test_folds_repeat_a_method_with_short_keys(tmp_path: Path) -> None:
+    """Its record holds the keys as values, no longer as what they stand for."""
+    ran = run([*TINY, "method=forward_correction", "method.T_wu=1", "method.T=1"], tmp_path / "run")
+    assert not audit(ran.folder, Options(folds=2, by="samples", formats=())).source.in_sample
+
+
 @pytest.mark.parametrize("by", ["samples", "clients"])
 def test_no_sample_is_scored_by_a_model_that_saw_it(
     by: Any, fedavg: Ran, copied: Changed, monkeypatch: pytest.MonkeyPatch

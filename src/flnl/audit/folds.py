@@ -20,7 +20,7 @@ from flnl.audit.audited_run import AuditedRun
 from flnl.config import compose
 from flnl.config.check import check_config, check_machine, faults_of
 from flnl.config.registry import option_of, restored, restored_method, restored_part
-from flnl.config.schema import Training
+from flnl.config.schema import METHOD, Training
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.core.method import assemble
@@ -170,7 +170,8 @@ def _configuration(run: AuditedRun) -> DictConfig:
     parts = {
         name: restored(name, config.get(name), source, places) for name in ("dataset", "partition", "noise", "model")
     }
-    parts["method"] = restored_method(config.get("method"), source, places)
+    method = restored_method(config.get("method"), source, places)
+    parts["method"] = {key: value for key, value in method.items() if key in METHOD}  # short keys refer to parts
     values = {key: config[key] for key in OF_RUN if key in config}
     if "optimizer" in values.get("train", {}):
         optimizer = restored_part("train/optimizer", values["train"]["optimizer"], source, places)
