@@ -20,7 +20,7 @@ from flnl.audit.audited_run import AuditedRun
 from flnl.config import compose
 from flnl.config.check import check_config, check_machine, faults_of
 from flnl.config.registry import option_of, restored, restored_method, restored_part
-from flnl.config.schema import METHOD, Training
+from flnl.config.schema import METHOD
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.core.method import assemble
@@ -128,8 +128,7 @@ def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint:
     evaluator = Evaluator(trained, network, method, recorder=recorder)
     work = auto.Work.of(cfg, method, network, count)
     executor, _ = auto.settled(cfg, work, network, None, run.folder)
-    training = Training(**compose.build(cfg.train))
-    settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, initial=params)
+    settings = loop.Settings(cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, initial=params)
     state = loop.initial_state(params)
     try:
         with tempfile.TemporaryDirectory() as scratch:
@@ -140,13 +139,9 @@ def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint:
     finally:
         executor.close()
     network.load(loop.shown(method, state, count))
-    return Probabilities(
-        **recorder.means(),
-        rounds=np.array(recorder.sums.rounds, np.int64),
-        window_rounds=np.array(recorder.sums.rounds[: recorder.sums.in_window], np.int64),
+    return recorder.probabilities(
         client=run.samples.client[index],
         sample=np.array([run.samples.name[i] for i in index.tolist()]),
-        tested=trained.tested,
         key=str(run.record["key"]),
         federation=fingerprint,
         round=state.round,
