@@ -16,7 +16,7 @@ project_copyright = "flnl contributors"
 
 # The repository is the source folder, so that links between its files hold on the site.
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**", "results/*/*.md"]
+include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**", "examples/*/README.md", "results/*/*.md"]
 exclude_patterns = ["docs/_build", "**/.*"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
@@ -69,6 +69,7 @@ docs/methods/*
 :hidden:
 :caption: Extending it
 docs/extending
+examples/plugin/README
 docs/api
 docs/design
 CONTRIBUTING

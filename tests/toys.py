@@ -348,7 +348,7 @@ def composed(*overrides: str) -> Composed:
     module, _ = initial_params(lambda: compose.build(cfg.model)(data.train.shape, data.num_classes), cfg.seed)
     net = Network(module, data.transform, data.num_classes, placement_for("cpu", cfg.precision))
     start = net.params()
-    settings = loop.Settings(cfg.seed, Training(**compose.resolved(cfg)["train"]), cfg.eval.every, cfg.on_nonfinite)
+    settings = loop.Settings(cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite)
     run = loop.Federated(made, dealt, Sequential(net), Evaluator(dealt, net, made), settings)
     results = loop.rounds(run, loop.initial_state(start))
     return Composed(made, dealt, net, start, list(results))

@@ -363,5 +363,5 @@ def test_what_is_stopped_before_its_first_round_leaves_no_trace(launch: Launch, 
     time.sleep(0.1)
     running.signal(signal.SIGINT)
     assert running.wait().code in (0, 130)
-    for folder in (tmp_path / "outputs").glob("*"):
+    for folder in (tmp_path / "outputs").glob("[!.]*"):
         assert (folder / "result.json").exists()

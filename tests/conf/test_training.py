@@ -25,7 +25,7 @@ ROUNDS = 12
 def training(*words: str) -> Training:
     cfg = compose.load([*AVG, *words])
     check_config(cfg)
-    return Training(**compose.build(cfg.train))
+    return compose.training(cfg)
 
 
 def key(*words: str) -> str:
@@ -108,7 +108,7 @@ def test_a_stage_may_have_an_optimizer_of_its_own() -> None:
     cfg = compose.load(words)
     check_config(cfg)
     stages = assemble(compose.build(cfg.method)).stages
-    here = Training(**compose.build(cfg.train)).at(3, stages[1].train)
+    here = compose.training(cfg).at(3, stages[1].train)
     assert (here.optimizer, here.lr, here.momentum) == (AdamW(0.9, 0.999, 1e-8), 0.001, 0.0)
     assert not stages[0].train
 

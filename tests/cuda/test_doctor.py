@@ -24,6 +24,14 @@ def _brief(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def complaint(gpu: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the doctor prints of a device with which something is wrong."""
+    with pytest.raises(SystemExit) as left:
+        doctor.command(["--quick", "--device", gpu])
+    assert left.value.code == 1
+    return capsys.readouterr().out
+
+
 def test_a_gpu_that_is_right_agrees(gpu: str, capsys: pytest.CaptureFixture[str]) -> None:
     doctor.command(["--quick", "--device", gpu])
     out = capsys.readouterr().out
@@ -44,10 +52,7 @@ def test_a_gpu_that_fails_is_said(
         return trained(overrides)
 
     monkeypatch.setattr(agreement, "trained", failing)
-    with pytest.raises(SystemExit) as left:
-        doctor.command(["--quick", "--device", gpu])
-    assert left.value.code == 1
-    out = capsys.readouterr().out
+    out = complaint(gpu, capsys)
     assert f"{gpu}: FedDyn (stacked): RuntimeError: no kernel image is available" in out
     assert (out.count("agrees"), out.count("FAILED")) == (len(agreement.WAYS) - 1, 1)
 
@@ -61,10 +66,7 @@ def test_steps_that_are_not_recorded_are_said(
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(CudaGraph, "capture", refused)
-    with pytest.raises(SystemExit) as left:
-        doctor.command(["--quick", "--device", gpu])
-    assert left.value.code == 1
-    out = capsys.readouterr().out
+    out = complaint(gpu, capsys)
     assert (
         f"{gpu}: FedDyn (recorded): steps could not be recorded, because RuntimeError: operation not permitted" in out
     )
@@ -96,9 +98,6 @@ def test_a_gpu_that_is_wrong_is_found(
         return result
 
     monkeypatch.setattr(agreement, "trained", faulty)
-    with pytest.raises(SystemExit) as left:
-        doctor.command(["--quick", "--device", gpu])
-    assert left.value.code == 1
-    out = capsys.readouterr().out
+    out = complaint(gpu, capsys)
     assert f"{gpu} does not compute what the CPU computes (tolerance 1e-06): FedDyn (recorded)" in out
     assert out.count("agrees") == len(agreement.WAYS) - 1

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flnl.config.schema import Training
 from flnl.core.messages import ClientResult, ClientTask
-from flnl.core.optimizer import SGD, Adam, AdamW, Optimizer
+from flnl.core.optimizer import SGD, Adam, AdamW, Buffer, Optimizer
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
 from flnl.engine.executors.sequential import Sequential
@@ -162,9 +162,14 @@ def test_each_client_of_a_stack_is_clipped_by_its_own_norm() -> None:
             torch.testing.assert_close(found, parameter.grad.flatten(), rtol=EXACT, atol=0.0)  # type: ignore[union-attr]
 
 
+class UnknownOptimizer(Optimizer):
+    def buffers(self, momentum: float) -> tuple[Buffer, ...]:
+        return ()
+
+
 def test_an_optimizer_without_a_kernel_is_refused() -> None:
     with pytest.raises(TypeError, match="Optimizer is no optimiser of local training"):
-        made(training(Optimizer()), [nn.Parameter(torch.zeros(1))])
+        made(training(UnknownOptimizer()), [nn.Parameter(torch.zeros(1))])
 
 
 # ------------------------------------------------------------------------------------------------------- steps

@@ -546,6 +546,12 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     return trained
 
 
+def test_folds_repeat_a_method_with_short_keys(tmp_path: Path) -> None:
+    """Its record holds the keys as values, no longer as what they stand for."""
+    ran = run([*TINY, "method=forward_correction", "method.T_wu=1", "method.T=1"], tmp_path / "run")
+    assert not audit(ran.folder, Options(folds=2, by="samples", formats=())).source.in_sample
+
+
 @pytest.mark.parametrize("by", ["samples", "clients"])
 def test_no_sample_is_scored_by_a_model_that_saw_it(
     by: Any, fedavg: Ran, copied: Changed, monkeypatch: pytest.MonkeyPatch
@@ -598,6 +604,7 @@ def test_a_class_may_be_absent_from_a_fold(tmp_path: Path, monkeypatch: pytest.M
         (("method", "local", "cross_entropy", "_target_"), "flnl.parts.samplers.uniform.Uniform", "Uniform"),
         (("method", "sampler", "fraction"), "${oc.env:HOME}", "interpolations are for the command line"),
         (("train", "lr"), "${oc.env:HOME}", "train.lr"),
+        (("train", "optimizer", "_target_"), "os.system", "os.system"),
         (("threads",), 10**6, "threads"),
         (("method",), "fedavg", "method is no mapping"),
     ],
@@ -661,8 +668,12 @@ def test_a_signal_while_writing_leaves_the_old_folder(
         signal.raise_signal(number)
 
     handler = signal.getsignal(signal.SIGTERM)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
     monkeypatch.setattr(writing, "write_json", stopped)
-    answer = said(program, folder, *PLAIN, "--force", "--score", "self_confidence")
+    try:
+        answer = said(program, folder, *PLAIN, "--force", "--score", "self_confidence")
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
     assert answer.code == code
     assert signal.getsignal(signal.SIGTERM) == handler
     assert {file.name: file.read_bytes() for file in (folder / "audit").iterdir()} == before

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from flnl.audit.assessment import LabelledSamples
 from flnl.audit.recorded_labels import RecordedLabels, read_labels
 from flnl.core.errors import UserError
@@ -49,15 +47,12 @@ class AuditedRun:
                 f"finish it with resume={folder} first"
             )
         federation = recorded_federation(record, folder, config_dir)
-        clients, data = federation.with_data, federation.dataset
         position = federation.held
         samples = LabelledSamples(
-            client=np.repeat(np.array(clients, np.int64), [federation.sizes[c] for c in clients]),
-            name=position.tolist() if data.ids is None else [data.ids[i] for i in position.tolist()],
-            given=federation.given.numpy()[position],
+            client=federation.holders, name=federation.names, given=federation.given.numpy()[position]
         )
         file = folder / label_table.NAME
-        labels = read_labels(file, samples, data.classes) if file.exists() else None
+        labels = read_labels(file, samples, federation.dataset.classes) if file.exists() else None
         return cls(folder, record, federation, samples, position, labels, tuple(config_dir))
 
     @property

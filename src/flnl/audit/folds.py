@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from flnl.audit.audited_run import AuditedRun
 from flnl.config import compose
 from flnl.config.check import check_config, check_machine, faults_of
-from flnl.config.registry import option_of, restored, restored_method
-from flnl.config.schema import Training
+from flnl.config.registry import option_of, restored, restored_method, restored_part
+from flnl.config.schema import METHOD
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.core.method import assemble
@@ -128,8 +128,7 @@ def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint:
     evaluator = Evaluator(trained, network, method, recorder=recorder)
     work = auto.Work.of(cfg, method, network, [trained.sizes[client] for client in trained.with_data])
     executor, _ = auto.settled(cfg, work, network, None, run.folder)
-    training = Training(**OmegaConf.to_container(cfg.train, resolve=True))  # type: ignore[arg-type]
-    settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, initial=params)
+    settings = loop.Settings(cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, initial=params)
     state = loop.initial_state(params)
     try:
         with tempfile.TemporaryDirectory() as scratch:
@@ -140,13 +139,9 @@ def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint:
     finally:
         executor.close()
     network.load(loop.shown(method, state, count))
-    return Probabilities(
-        **recorder.means(),
-        rounds=np.array(recorder.sums.rounds, np.int64),
-        window_rounds=np.array(recorder.sums.rounds[: recorder.sums.in_window], np.int64),
+    return recorder.probabilities(
         client=run.samples.client[index],
         sample=np.array([run.samples.name[i] for i in index.tolist()]),
-        tested=trained.tested,
         key=str(run.record["key"]),
         federation=fingerprint,
         round=state.round,
@@ -170,8 +165,12 @@ def _configuration(run: AuditedRun) -> DictConfig:
     parts = {
         name: restored(name, config.get(name), source, places) for name in ("dataset", "partition", "noise", "model")
     }
-    parts["method"] = restored_method(config.get("method"), source, places)
+    method = restored_method(config.get("method"), source, places)
+    parts["method"] = {key: value for key, value in method.items() if key in METHOD}  # short keys refer to parts
     values = {key: config[key] for key in OF_RUN if key in config}
+    if "optimizer" in values.get("train", {}):
+        optimizer = restored_part("train/optimizer", values["train"]["optimizer"], source, places)
+        values["train"] = {**values["train"], "optimizer": optimizer}
     if faults := faults_of(values):
         raise UserError(f"{source}: {faults}")
     cfg = OmegaConf.create({**compose.resolved(compose.load()), **values, **parts})

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.folders import CONF
 from flnl.config.resolvers import register_resolvers
+from flnl.config.schema import Training
 from flnl.config.short_keys import DECLARATIONS, connect, shortened
 from flnl.config.written import texts
 from flnl.core.errors import UserError
@@ -102,6 +103,11 @@ def build(node: Any) -> Any:
         if cause is None:
             raise
         raise UserError(_by_key(node, str(cause), str(error))) from None
+
+
+def training(cfg: DictConfig) -> Training:
+    """The settings of local training in ``cfg``."""
+    return Training(**build(cfg.train))
 
 
 def _by_key(node: Any, reason: str, error: str) -> str:

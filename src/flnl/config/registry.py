@@ -88,12 +88,24 @@ def restored(group: str, node: Any, source: str, places: Sequence[Path] = ()) ->
         UserError: if it names a class that no file of the group names, has a value that the class does not take, or
             holds what only a command line may say.
     """
-    restored_node = _withheld(_restored(node, targets(group, places), f"{source}: {group}"))
-    if not isinstance(restored_node, dict) or "_target_" not in restored_node:
-        raise UserError(f"{source}: {group} names no class")
-    if faults := faults_of({group: restored_node}):
+    part = restored_part(group, node, source, places)
+    if faults := faults_of({group: part}):
         raise UserError(f"{source}: {faults}")
-    return restored_node
+    return part
+
+
+def restored_part(group: str, node: Any, source: str, places: Sequence[Path] = ()) -> dict[str, Any]:
+    """As ``restored``, of a group that is part of another section, as in ``train/optimizer``.
+
+    Its values are checked with the section that it becomes part of.
+
+    Raises:
+        UserError: if it names a class that no file of the group names, or holds what only a command line may say.
+    """
+    part = _withheld(_restored(node, targets(group, places), f"{source}: {group}"))
+    if not isinstance(part, dict) or "_target_" not in part:
+        raise UserError(f"{source}: {group} names no class")
+    return part
 
 
 def restored_method(node: Any, source: str, places: Sequence[Path] = ()) -> Any:

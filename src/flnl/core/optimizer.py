@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -27,12 +28,12 @@ MOMENTS = (Buffer("exp_avg"), Buffer("exp_avg_sq"), Buffer("step", scalar=True))
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(ABC):
     """Base class. ``train.lr`` and ``train.weight_decay`` belong to every optimiser."""
 
+    @abstractmethod
     def buffers(self, momentum: float) -> tuple[Buffer, ...]:
         """The buffers of each parameter; ``momentum`` is ``train.momentum``."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -316,8 +316,8 @@ class Evaluator:
         everything = Samples(data.train, torch.from_numpy(position), torch.from_numpy(given))
         return LabelTable(
             classes=data.classes,
-            client=[c for c in clients for _ in self.federation.clients[c]],
-            sample=self._names(),
+            client=self.federation.holders.tolist(),
+            sample=self.federation.names,
             given=given.tolist(),
             final=held.tolist(),
             confidence=self._confidence(everything, torch.from_numpy(held)),
@@ -332,23 +332,14 @@ class Evaluator:
         """
         assert self.recorder is not None, "the run records probabilities"
         self.network.load(state.server.params)
-        federation, sums = self.federation, self.recorder.sums
-        return Probabilities(
-            **self.recorder.means(),
-            rounds=np.array(sums.rounds, np.int64),
-            window_rounds=np.array(sums.rounds[: sums.in_window], np.int64),
-            client=np.repeat(np.array(federation.with_data), [federation.sizes[c] for c in federation.with_data]),
-            sample=np.array(self._names()),
-            tested=federation.tested,
+        federation = self.federation
+        return self.recorder.probabilities(
+            client=federation.holders,
+            sample=np.array(federation.names),
             key=key,
             federation=federation.fingerprint,
             round=state.round,
         )
-
-    def _names(self) -> list[int] | list[str]:
-        """The data set's names [n] of all clients' training samples, or their positions if it has none."""
-        position, ids = self.federation.held.tolist(), self.federation.dataset.ids
-        return position if ids is None else [ids[i] for i in position]
 
     def _confidence(self, samples: Samples, labels: Tensor) -> Tensor:
         """The loaded model's probability float64 [n] of each of ``labels``, int64 [n]."""

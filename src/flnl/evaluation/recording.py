@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.images import Indices
@@ -19,7 +21,7 @@ from flnl.core.state import FederatedState
 from flnl.core.stored import stored
 from flnl.data.dataset import Dataset
 from flnl.engine.network import Network
-from flnl.evaluation.probabilities import Rows
+from flnl.evaluation.probabilities import Probabilities, Rows
 
 MOST_VALUES = 50_000_000
 """Number of training samples times classes up to which ``audit.record=auto`` records: 200 MB for each of two sums."""
@@ -128,6 +130,32 @@ class Recorder:
             "test_all": _mean(sums.test_all, len(sums.rounds)),
             "test_final": _probabilities(tested).float().numpy(),
         }
+
+    def probabilities(
+        self,
+        *,
+        client: Indices,
+        sample: NDArray[np.str_] | Indices,
+        key: str,
+        federation: str,
+        round: int,
+    ) -> Probabilities:
+        """The sums so far as means, with the probabilities of the loaded model as final ones.
+
+        The arguments are fields of the result.
+        """
+        rounds = np.array(self.sums.rounds, np.int64)
+        return Probabilities(
+            **self.means(),
+            rounds=rounds,
+            window_rounds=rounds[: self.sums.in_window],
+            client=client,
+            sample=sample,
+            tested=self._tested.numpy(),
+            key=key,
+            federation=federation,
+            round=round,
+        )
 
     def _each_block(self, use: Callable[[slice, Tensor], object]) -> None:
         """Give ``use`` the loaded model's probabilities, float64 on the device, of each block of training samples."""

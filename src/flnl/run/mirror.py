@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flnl.config.schema import Wandb
+from flnl.core.run_logger import OpenLogger
 
 log = logging.getLogger(__name__)
 
@@ -30,25 +31,26 @@ PLACES = {"WANDB_CACHE_DIR": "cache", "WANDB_DATA_DIR": "data"}
 """Variables for folders that W&B would create in the user's home, and their replacements in the run's folder."""
 
 
-class Mirror:
+class Mirror(OpenLogger):
     """Metrics in W&B. It never prompts, and never blocks or fails a run: errors are logged in one line."""
 
-    def __init__(self, run: Any, mode: str) -> None:
-        self._run, self._mode = run, mode
+    def __init__(self, run: Any, mode: str, *, artifacts: bool) -> None:
+        self._run, self._mode, self._artifacts = run, mode, artifacts
 
     @classmethod
     def open(cls, settings: Wandb, folder: Path, key: str, config: Mapping[str, Any], **names: Any) -> Mirror:
         """Start the mirror of the run in ``folder``; ``names`` are W&B's group, job type, name and tags."""
         mode = effective_mode(settings.mode)
         if mode == "disabled":
-            return cls(None, mode)
+            return cls(None, mode, artifacts=settings.artifacts)
         try:
-            return cls(_start(settings, folder, key, config, mode, names), mode)
+            run = _start(settings, folder, key, config, mode, names)
+            return cls(run, mode, artifacts=settings.artifacts)
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
         if mode == "offline":
             log.warning("W&B did not start (%s); the run continues without it", reason)
-            return cls(None, mode)
+            return cls(None, mode, artifacts=settings.artifacts)
         log.warning("W&B cannot be reached (%s); metrics go to its offline folder in %s", reason, folder)
         return cls.open(replace(settings, mode="offline"), folder, key, config, **names)
 
@@ -73,9 +75,9 @@ class Mirror:
         except Exception as error:
             log.warning("W&B failed to log figures (%s)", error)
 
-    def artifacts(self, files: Sequence[Path]) -> None:
-        """Send files, each as an artifact of its own: ``model.pt`` as ``model``, tables as ``dataset``."""
-        if self._run is None:
+    def products(self, files: Sequence[Path]) -> None:
+        """Send files if asked to, each as an artifact of its own: ``model.pt`` as ``model``, tables as ``dataset``."""
+        if self._run is None or not self._artifacts:
             return
         try:
             for file in files:

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose, given, identity
 from flnl.config.registry import option_of
-from flnl.config.schema import Training
 from flnl.config.short_keys import shortened, shortest
 from flnl.core.credentials import redacted_in
 from flnl.core.errors import UserError
@@ -268,7 +267,7 @@ def _setting(cfg: DictConfig, federation: Federation) -> str:
     sizes = [federation.sizes[c] for c in federation.with_data]
     return (
         f"{federation.dataset.name}: {len(sizes)} clients of {min(sizes)} to {max(sizes)} samples; "
-        f"protocol {cfg.protocol.name}: {Training(**compose.build(cfg.train)).described()}"
+        f"protocol {cfg.protocol.name}: {compose.training(cfg).described()}"
     )
 
 

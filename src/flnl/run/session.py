@@ -15,7 +15,6 @@ from omegaconf import DictConfig
 
 from flnl.config import compose
 from flnl.config.registry import named
-from flnl.config.schema import Training
 from flnl.core.credentials import redacted
 from flnl.core.errors import DiskFullError, forgiven
 from flnl.core.execution import Executor
@@ -116,8 +115,9 @@ class Session:
     def federated(self) -> loop.Federated:
         """The loop's input, besides the state."""
         cfg = self.cfg
-        training = Training(**compose.build(cfg.train))
-        settings = loop.Settings(cfg.seed, training, cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial)
+        settings = loop.Settings(
+            cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, cfg.eval.cohort, self._initial
+        )
         return loop.Federated(self.method, self.federation, self.executor, self.evaluator, settings)
 
     def results(self) -> Iterator[RoundResult]:

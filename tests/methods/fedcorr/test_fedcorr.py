@@ -841,7 +841,8 @@ def test_hyperparameters_of_the_paper(dataset: str, lr: float, theta: float, pi:
     made, cfg = told(f"dataset={dataset}", "method=fedcorr")
     always = {"lr_decay": 1.0, "momentum": 0.5, "weight_decay": 0.0, "epochs": 5}
     schedule = {"milestones": [], "milestone_decay": 0.1, "keep_momentum": False}
-    assert cfg["train"] == {**always, **schedule, "lr": lr, "batch_size": batch_size}
+    assert cfg["train"] == {**cfg["train"], **always, **schedule, "lr": lr, "batch_size": batch_size}
+    assert cfg["train"]["optimizer"] == {"_target_": "flnl.core.optimizer.SGD"}
     assert correcting(made) == [("top_losses", "pass"), ("all_confident", "end")]
     assert corrector(made) == replace(CORRECTOR, theta=theta, pi=pi)
     assert made.exchange["lid"] == Lid(k=20, guard=True, loss="ce", inference_augment=False, gmm_tol=1e-3)

@@ -89,6 +89,17 @@ class Federation:
         """Positions [n] in ``dataset.train`` of all clients' training samples, by client and then by position."""
         return np.concatenate([self.clients[k] for k in self.with_data])
 
+    @property
+    def holders(self) -> Indices:
+        """The client [n] that holds each sample of ``held``."""
+        return np.repeat(np.array(self.with_data, np.int64), [self.sizes[k] for k in self.with_data])
+
+    @property
+    def names(self) -> list[int] | list[str]:
+        """The data set's name [n] of each sample of ``held``, or its position if it has none."""
+        positions, ids = self.held.tolist(), self.dataset.ids
+        return positions if ids is None else [ids[i] for i in positions]
+
     def samples(self, client: int) -> Samples:
         """A client's data as methods see it; all clients share the image store."""
         index = torch.from_numpy(self.clients[client])

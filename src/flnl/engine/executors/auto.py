@@ -110,7 +110,7 @@ def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None
 
 def _training(cfg: DictConfig, stage: Stage) -> schema.Training:
     """The settings of local training in a stage's first round."""
-    return schema.Training(**compose.build(cfg.train)).at(0, stage.train)
+    return compose.training(cfg).at(0, stage.train)
 
 
 def _steps(training: schema.Training, sizes: Sequence[int]) -> int:

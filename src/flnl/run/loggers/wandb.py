@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flnl.config import schema
@@ -22,24 +21,4 @@ class WeightsAndBiases(Logger):
         """Start W&B, without ever prompting."""
         chosen = schema.Wandb(**self.settings)
         names = {"group": chosen.group or run.group, "job_type": run.method, "name": run.name, "tags": chosen.tags}
-        mirror = Mirror.open(chosen, run.folder, run.key, run.config, **names)
-        return _Open(mirror, chosen.artifacts)
-
-
-@dataclass(frozen=True)
-class _Open(OpenLogger):
-    mirror: Mirror
-    artifacts: bool
-
-    def log(self, row: Mapping[str, float | str], step: int) -> None:
-        self.mirror.log(row, step)
-
-    def images(self, files: Sequence[Path], step: int) -> None:
-        self.mirror.images(files, step)
-
-    def products(self, files: Sequence[Path]) -> None:
-        if self.artifacts:
-            self.mirror.artifacts(files)
-
-    def close(self, *, failed: bool, summary: Mapping[str, Any]) -> str | None:
-        return self.mirror.close(failed=failed, summary=summary)
+        return Mirror.open(chosen, run.folder, run.key, run.config, **names)
