@@ -1,0 +1,302 @@
+"""How well audits rank the wrong labels of real images, by noise, method, probabilities, score and client prior.
+
+``python -m bench.label_audit FOLDER [--images mnist,cifar10] [--noise ...] [--methods ...] [--seeds 1,2,3]``
+
+Runs that FOLDER lacks are made, one after the other; a command that was interrupted goes on where it stopped. Then all
+runs there are audited, and FOLDER gets ``audits.csv``, a line for each choice, and ``audits.md``, means over seeds.
+``pooled`` is the anchor: one client with all samples, scored by five-fold cross-validation of the same network, as
+cleanlab would be used. Images are read from ``FLNL_DATA``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import itertools
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import mean
+from unittest import mock
+
+import numpy as np
+
+from bench.report import table
+from bench.ways import environment
+from flnl.audit import source
+from flnl.audit.assessment import Assessment, assess
+from flnl.audit.audited_run import AuditedRun
+from flnl.audit.options import Options, Recorded, Score
+from flnl.evaluation.label_audit import audit_measures, true_labels
+from flnl.storage.records import read_record
+
+IMAGES = {
+    "mnist": (
+        "dataset=mnist",
+        "dataset.train_size=4000",
+        "dataset.test_size=2000",
+        "protocol=digits",
+        "model=mlp",
+        "partition=iid_uniform",
+    ),
+    "cifar10": (
+        "dataset=cifar10",
+        "dataset.train_size=10000",
+        "dataset.test_size=2000",
+        "protocol=lenet",
+        "model=lenet5",
+        "partition=iid_uniform",
+    ),
+}
+TITLES = {"mnist": "MNIST, 4,000 images, MLP", "cifar10": "CIFAR-10, 10,000 images, LeNet-5"}
+NOISE = {
+    "symmetric": ("noise=symmetric", "noise.eta=0.25"),
+    "fedcorr": ("noise=fedcorr", "noise.rho=0.6", "noise.tau=0.5"),
+    "fedes": ("noise=fedes",),
+    "worst": ("noise=cifar10n_worst",),
+}
+PEOPLE = {("cifar10", "worst"): ("noise=human", "noise.source=worst")}
+"""The labels that people gave, where the images are there; their transition matrix elsewhere."""
+POOLED = "pooled"
+METHODS = ("fedavg", "flr", "fedcorr", "co_teaching", "dividemix", POOLED)
+CENTRAL = ("method=fedavg", "centralized=true", "rounds=2")
+"""Two rounds of the protocol's five epochs."""
+FOLDS = 5
+HELD_OUT = "held_out.npz"
+"""The probabilities of the folds' models, in a pooled run's folder."""
+PRIORS = (0.0, 0.25, 0.5)
+"""Weights of the client prior; 0.25 is the default."""
+SCORES: tuple[Score, ...] = ("normalized_margin", "self_confidence", "confidence_weighted_entropy")
+LEAST = 0.9
+"""The expected precision that the strict list asks for."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run."""
+
+    images: str
+    noise: str
+    method: str
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """The path of its folder."""
+        return f"{self.images}/{self.noise}/{self.method}/{self.seed}"
+
+    def overrides(self, root: Path) -> list[str]:
+        """The overrides of the command that makes it."""
+        return [
+            *IMAGES[self.images],
+            *PEOPLE.get((self.images, self.noise), NOISE[self.noise]),
+            *(CENTRAL if self.method == POOLED else (f"method={self.method}",)),
+            f"seed={self.seed}",
+            "device=cpu",
+            "threads=1",
+            "executor=stacked",
+            "audit.record=auto",
+            "figures=false",
+            "wandb.mode=disabled",
+            "resume=true",
+            f"output={root / self.folder}",
+        ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """How well an audit has found the wrong labels. Shares are in [0, 1]; None where a measure is not defined."""
+
+    images: str
+    noise: str
+    method: str
+    seed: int
+    probabilities: str
+    score: str
+    prior: float  # weight
+    errors: int
+    average_precision: float | None
+    issues_precision: float | None
+    issues_recall: float | None
+    strict_precision: float | None  # of the issues whose expected precision is 0.9
+    strict_recall: float | None
+    test_accuracy: float  # of the run's last model
+
+
+def make(case: Case, root: Path) -> None:
+    """Make the run, in a process of its own; held-out probabilities too if it is a pooled one.
+
+    Raises:
+        subprocess.CalledProcessError: if the run fails.
+    """
+    folder = root / case.folder
+    if not _finished(folder):
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "flnl", *case.overrides(root)]
+        subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL)
+        print(f"{case.folder}: {time.perf_counter() - began:.0f} s", flush=True)
+    if case.method == POOLED and not (folder / HELD_OUT).exists():
+        run = AuditedRun.open(folder)
+        _, probabilities, _ = source.find(run, Options(probabilities="final", folds=FOLDS), print)
+        values = np.concatenate(list(probabilities.blocks()))
+        names = {"client": run.samples.client, "sample": np.array(run.samples.name), "pred_probs": values}
+        with (folder / HELD_OUT).open("wb") as file:
+            np.savez(file, **names)
+
+
+def _finished(folder: Path) -> bool:
+    record = read_record(folder)
+    return record is not None and record.get("status") == "finished"
+
+
+def made(root: Path) -> Iterator[Case]:
+    """The runs that are there."""
+    for images, noise, method in itertools.product(IMAGES, NOISE, METHODS):
+        for path in sorted((root / images / noise / method).glob("*")):
+            if _finished(path) and (method != POOLED or (path / HELD_OUT).exists()):
+                yield Case(images, noise, method, int(path.name))
+
+
+def rows(case: Case, root: Path) -> Iterator[Row]:
+    """The audits of a run: its window with every score and prior, its last model with the defaults."""
+    run = AuditedRun.open(root / case.folder)
+    if case.method == POOLED:
+        asked: dict[str, Path | Recorded] = {"folds": run.folder / HELD_OUT}
+    else:
+        asked = {"window": "window", "final": "final"}
+    for name, probabilities in asked.items():
+        everything = itertools.product(SCORES, PRIORS)
+        for score, weight in [(SCORES[0], PRIORS[1])] if name == "final" else everything:
+            with mock.patch("flnl.audit.prior.WEIGHT", weight):
+                options = Options(probabilities=probabilities, score=score, out_of_sample=case.method == POOLED)
+                yield Row(
+                    **asdict(case),
+                    probabilities=name,
+                    score=score,
+                    prior=weight,
+                    **_measures(run, options),
+                    test_accuracy=float(run.record["metrics"]["last"]),
+                )
+
+
+def _measures(run: AuditedRun, options: Options) -> dict[str, float | int | None]:
+    _, probabilities, test = source.find(run, options, print)
+    true = true_labels(run.federation, run.position)
+    assert true is not None
+
+    def against_truth(assessed: Assessment) -> dict[str, float | int | None]:
+        return audit_measures(true, run.samples.given, assessed.rank, assessed.is_issue)
+
+    plain = against_truth(assess(run.samples, probabilities, test, options, run.data_seed))
+    strict: Mapping[str, float | int | None] = {}
+    if test is not None:
+        demanding = dataclasses.replace(options, min_precision=LEAST)
+        strict = against_truth(assess(run.samples, probabilities, test, demanding, run.data_seed))
+    return {
+        **{name: plain[name] for name in ("errors", "average_precision", "issues_precision", "issues_recall")},
+        "strict_precision": strict.get("issues_precision"),
+        "strict_recall": strict.get("issues_recall"),
+    }
+
+
+def report(measured: Sequence[Row]) -> str:
+    """The tables in Markdown."""
+    parts = []
+    for images in dict.fromkeys(row.images for row in measured):
+        here = [row for row in measured if row.images == images]
+        parts += [f"### {TITLES[images]}", _of_methods(here), _of_choices(here)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _of_methods(measured: Sequence[Row]) -> str:
+    """A line for each noise and method: the ranking by the defaults, beside the last model's; the issues."""
+    lines: dict[tuple[str, str], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in measured:
+        if row.score == SCORES[0] and row.prior == PRIORS[1]:
+            lines[row.noise, row.method][row.probabilities].append(row)
+    body = []
+    for (noise, method), kinds in lines.items():
+        first = kinds.get("window") or kinds["folds"]
+        body.append(
+            [
+                noise,
+                method,
+                str(len(first)),
+                f"{mean(row.errors for row in first):.0f}",
+                _range(first, "average_precision"),
+                _range(kinds["final"], "average_precision") if "final" in kinds else "",
+                _pair(first, "issues_precision", "issues_recall"),
+                "" if method == POOLED else _pair(first, "strict_precision", "strict_recall"),
+                f"{100 * mean(row.test_accuracy for row in first):.1f} %",
+            ]
+        )
+    head = ["noise", "method", "seeds", "wrong", "window", "final", "issues", f"`--min-precision {LEAST}`", "accuracy"]
+    return table(head, body)
+
+
+def _of_choices(measured: Sequence[Row]) -> str:
+    """A line for each noise and score: the window's ranking by the weight of the prior, FedAvg and FLR."""
+    body = []
+    for noise, method, score in dict.fromkeys((r.noise, r.method, r.score) for r in measured):
+        here = [
+            r for r in measured if (r.noise, r.method, r.score) == (noise, method, score) and r.method in METHODS[:2]
+        ]
+        by_prior = [[r for r in here if r.prior == weight and r.probabilities == "window"] for weight in PRIORS]
+        if all(by_prior):
+            body.append([noise, method, score, *(_mean(rows, "average_precision") for rows in by_prior)])
+    return table(["noise", "method", "score", *(f"prior {weight}" for weight in PRIORS)], body)
+
+
+def _values(measured: Sequence[Row], name: str) -> list[float]:
+    return [value for row in measured if (value := getattr(row, name)) is not None]
+
+
+def _mean(measured: Sequence[Row], name: str) -> str:
+    values = _values(measured, name)
+    return f"{mean(values):.3f}".lstrip("0") if values else "none"
+
+
+def _range(measured: Sequence[Row], name: str) -> str:
+    values = _values(measured, name)
+    spread = f" ({min(values):.3f} to {max(values):.3f})".replace("0.", ".") if len(values) > 1 else ""
+    return _mean(measured, name) + spread
+
+
+def _pair(measured: Sequence[Row], precision: str, recall: str) -> str:
+    return f"{_mean(measured, precision)} / {_mean(measured, recall)}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make what is missing, audit, write."""
+    parser = argparse.ArgumentParser(prog="python -m bench.label_audit", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("folder", type=Path)
+    choices: Mapping[str, Sequence[str]] = {"images": [*IMAGES], "noise": [*NOISE], "methods": METHODS}
+    for name, known in choices.items():
+        parser.add_argument(f"--{name}", default=",".join(known), help=f"by default {','.join(known)}")
+    parser.add_argument("--seeds", default="1,2,3")
+    args = parser.parse_args(argv)
+    asked = {name: str(getattr(args, name)).split(",") for name in choices}
+    for name, known in choices.items():
+        for value in asked[name]:
+            if value not in known:
+                parser.error(f"--{name}: {value} is none of {', '.join(known)}")
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    for images, seed, method, noise in itertools.product(asked["images"], seeds, asked["methods"], asked["noise"]):
+        make(Case(images, noise, method, seed), args.folder)
+    measured = [row for case in made(args.folder) for row in rows(case, args.folder)]
+    with (args.folder / "audits.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in measured)
+    text = report(measured)
+    (args.folder / "audits.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
