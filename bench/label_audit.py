@@ -22,9 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import mean
+from typing import Any
 from unittest import mock
-
-import numpy as np
 
 from bench.report import table
 from bench.ways import environment
@@ -66,9 +65,8 @@ POOLED = "pooled"
 METHODS = ("fedavg", "flr", "fedcorr", "co_teaching", "dividemix", POOLED)
 CENTRAL = ("method=fedavg", "centralized=true", "rounds=2")
 """Two rounds of the protocol's five epochs."""
-FOLDS = 5
-HELD_OUT = "held_out.npz"
-"""The probabilities of the folds' models, in a pooled run's folder."""
+HELD_OUT = Options(probabilities="final", folds=5)
+RECORDED: tuple[Recorded, ...] = ("window", "final")
 PRIORS = (0.0, 0.25, 0.5)
 """Weights of the client prior; 0.25 is the default."""
 SCORES: tuple[Score, ...] = ("normalized_margin", "self_confidence", "confidence_weighted_entropy")
@@ -140,13 +138,8 @@ def make(case: Case, root: Path) -> None:
         command = [sys.executable, "-m", "flnl", *case.overrides(root)]
         subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL)
         print(f"{case.folder}: {time.perf_counter() - began:.0f} s", flush=True)
-    if case.method == POOLED and not (folder / HELD_OUT).exists():
-        run = AuditedRun.open(folder)
-        _, probabilities, _ = source.find(run, Options(probabilities="final", folds=FOLDS), print)
-        values = np.concatenate(list(probabilities.blocks()))
-        names = {"client": run.samples.client, "sample": np.array(run.samples.name), "pred_probs": values}
-        with (folder / HELD_OUT).open("wb") as file:
-            np.savez(file, **names)
+    if case.method == POOLED:
+        source.find(AuditedRun.open(folder), HELD_OUT, lambda line: print(f"{case.folder}: {line}", flush=True))
 
 
 def _finished(folder: Path) -> bool:
@@ -158,33 +151,29 @@ def made(root: Path) -> Iterator[Case]:
     """The runs that are there."""
     for images, noise, method in itertools.product(IMAGES, NOISE, METHODS):
         for path in sorted((root / images / noise / method).glob("*")):
-            if _finished(path) and (method != POOLED or (path / HELD_OUT).exists()):
+            if _finished(path):
                 yield Case(images, noise, method, int(path.name))
 
 
 def rows(case: Case, root: Path) -> Iterator[Row]:
     """The audits of a run: its window with every score and prior, its last model with the defaults."""
     run = AuditedRun.open(root / case.folder)
-    if case.method == POOLED:
-        asked: dict[str, Path | Recorded] = {"folds": run.folder / HELD_OUT}
-    else:
-        asked = {"window": "window", "final": "final"}
-    for name, probabilities in asked.items():
-        everything = itertools.product(SCORES, PRIORS)
-        for score, weight in [(SCORES[0], PRIORS[1])] if name == "final" else everything:
+    asked = {"folds": HELD_OUT} if case.method == POOLED else {kind: Options(probabilities=kind) for kind in RECORDED}
+    for name, options in asked.items():
+        chosen = [(SCORES[0], PRIORS[1])] if name == "final" else itertools.product(SCORES, PRIORS)
+        for score, weight in chosen:
             with mock.patch("flnl.audit.prior.WEIGHT", weight):
-                options = Options(probabilities=probabilities, score=score, out_of_sample=case.method == POOLED)
                 yield Row(
                     **asdict(case),
                     probabilities=name,
                     score=score,
                     prior=weight,
-                    **_measures(run, options),
+                    **_measures(run, dataclasses.replace(options, score=score)),
                     test_accuracy=float(run.record["metrics"]["last"]),
                 )
 
 
-def _measures(run: AuditedRun, options: Options) -> dict[str, float | int | None]:
+def _measures(run: AuditedRun, options: Options) -> dict[str, Any]:
     _, probabilities, test = source.find(run, options, print)
     true = true_labels(run.federation, run.position)
     assert true is not None
@@ -193,14 +182,12 @@ def _measures(run: AuditedRun, options: Options) -> dict[str, float | int | None
         return audit_measures(true, run.samples.given, assessed.rank, assessed.is_issue)
 
     plain = against_truth(assess(run.samples, probabilities, test, options, run.data_seed))
-    strict: Mapping[str, float | int | None] = {}
-    if test is not None:
-        demanding = dataclasses.replace(options, min_precision=LEAST)
-        strict = against_truth(assess(run.samples, probabilities, test, demanding, run.data_seed))
+    demanding = dataclasses.replace(options, min_precision=LEAST)
+    strict = against_truth(assess(run.samples, probabilities, test, demanding, run.data_seed))
     return {
         **{name: plain[name] for name in ("errors", "average_precision", "issues_precision", "issues_recall")},
-        "strict_precision": strict.get("issues_precision"),
-        "strict_recall": strict.get("issues_recall"),
+        "strict_precision": strict["issues_precision"],
+        "strict_recall": strict["issues_recall"],
     }
 
 
@@ -231,7 +218,7 @@ def _of_methods(measured: Sequence[Row]) -> str:
                 _range(first, "average_precision"),
                 _range(kinds["final"], "average_precision") if "final" in kinds else "",
                 _pair(first, "issues_precision", "issues_recall"),
-                "" if method == POOLED else _pair(first, "strict_precision", "strict_recall"),
+                _pair(first, "strict_precision", "strict_recall"),
                 f"{100 * mean(row.test_accuracy for row in first):.1f} %",
             ]
         )
