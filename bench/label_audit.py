@@ -5,7 +5,8 @@
 Runs that FOLDER lacks are made, one after the other; a command that was interrupted goes on where it stopped. Then all
 runs there are audited, and FOLDER gets ``audits.csv``, a line for each choice, and ``audits.md``, means over seeds.
 ``pooled`` is the anchor: one client with all samples, scored by five-fold cross-validation of the same network, as
-cleanlab would be used. Images are read from ``FLNL_DATA``.
+cleanlab would be used. Images are read from ``FLNL_DATA``; ``--override dataset.verify=false`` takes copies of the
+published files.
 """
 
 from __future__ import annotations
@@ -63,10 +64,9 @@ PEOPLE = {("cifar10", "worst"): ("noise=human", "noise.source=worst")}
 """The labels that people gave, where the images are there; their transition matrix elsewhere."""
 POOLED = "pooled"
 METHODS = ("fedavg", "flr", "fedcorr", "co_teaching", "dividemix", POOLED)
-CENTRAL = ("method=fedavg", "centralized=true", "rounds=2")
-"""Two rounds of the protocol's five epochs."""
-HELD_OUT = Options(probabilities="final", folds=5)
-RECORDED: tuple[Recorded, ...] = ("window", "final")
+CENTRAL = ("method=fedavg", "centralized=true", "rounds=10", "train.epochs=1")
+FOLDS = 5
+KINDS: tuple[Recorded, ...] = ("window", "final")
 PRIORS = (0.0, 0.25, 0.5)
 """Weights of the client prior; 0.25 is the default."""
 SCORES: tuple[Score, ...] = ("normalized_margin", "self_confidence", "confidence_weighted_entropy")
@@ -87,6 +87,11 @@ class Case:
     def folder(self) -> str:
         """The path of its folder."""
         return f"{self.images}/{self.noise}/{self.method}/{self.seed}"
+
+    @property
+    def folds(self) -> int | None:
+        """Into how many folds the audit divides the samples; None if it takes what the run recorded."""
+        return FOLDS if self.method == POOLED else None
 
     def overrides(self, root: Path) -> list[str]:
         """The overrides of the command that makes it."""
@@ -126,8 +131,8 @@ class Row:
     test_accuracy: float  # of the run's last model
 
 
-def make(case: Case, root: Path) -> None:
-    """Make the run, in a process of its own; held-out probabilities too if it is a pooled one.
+def make(case: Case, root: Path, more: Sequence[str]) -> None:
+    """Make the run with ``more`` overrides, in a process of its own; those of the folds too if it is a pooled one.
 
     Raises:
         subprocess.CalledProcessError: if the run fails.
@@ -135,11 +140,12 @@ def make(case: Case, root: Path) -> None:
     folder = root / case.folder
     if not _finished(folder):
         began = time.perf_counter()
-        command = [sys.executable, "-m", "flnl", *case.overrides(root)]
+        command = [sys.executable, "-m", "flnl", *case.overrides(root), *more]
         subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL)
         print(f"{case.folder}: {time.perf_counter() - began:.0f} s", flush=True)
-    if case.method == POOLED:
-        source.find(AuditedRun.open(folder), HELD_OUT, lambda line: print(f"{case.folder}: {line}", flush=True))
+    if case.folds is not None:
+        options = Options(folds=case.folds)
+        source.find(AuditedRun.open(folder), options, lambda line: print(f"{case.folder}: {line}", flush=True))
 
 
 def _finished(folder: Path) -> bool:
@@ -158,17 +164,16 @@ def made(root: Path) -> Iterator[Case]:
 def rows(case: Case, root: Path) -> Iterator[Row]:
     """The audits of a run: its window with every score and prior, its last model with the defaults."""
     run = AuditedRun.open(root / case.folder)
-    asked = {"folds": HELD_OUT} if case.method == POOLED else {kind: Options(probabilities=kind) for kind in RECORDED}
-    for name, options in asked.items():
-        chosen = [(SCORES[0], PRIORS[1])] if name == "final" else itertools.product(SCORES, PRIORS)
+    for kind in KINDS:
+        chosen = [(SCORES[0], PRIORS[1])] if kind == "final" else itertools.product(SCORES, PRIORS)
         for score, weight in chosen:
             with mock.patch("flnl.audit.prior.WEIGHT", weight):
                 yield Row(
                     **asdict(case),
-                    probabilities=name,
+                    probabilities=kind,
                     score=score,
                     prior=weight,
-                    **_measures(run, dataclasses.replace(options, score=score)),
+                    **_measures(run, Options(probabilities=kind, folds=case.folds, score=score)),
                     test_accuracy=float(run.record["metrics"]["last"]),
                 )
 
@@ -208,7 +213,7 @@ def _of_methods(measured: Sequence[Row]) -> str:
             lines[row.noise, row.method][row.probabilities].append(row)
     body = []
     for (noise, method), kinds in lines.items():
-        first = kinds.get("window") or kinds["folds"]
+        first = kinds["window"]
         body.append(
             [
                 noise,
@@ -216,7 +221,7 @@ def _of_methods(measured: Sequence[Row]) -> str:
                 str(len(first)),
                 f"{mean(row.errors for row in first):.0f}",
                 _range(first, "average_precision"),
-                _range(kinds["final"], "average_precision") if "final" in kinds else "",
+                _range(kinds["final"], "average_precision"),
                 _pair(first, "issues_precision", "issues_recall"),
                 _pair(first, "strict_precision", "strict_recall"),
                 f"{100 * mean(row.test_accuracy for row in first):.1f} %",
@@ -266,6 +271,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, known in choices.items():
         parser.add_argument(f"--{name}", default=",".join(known), help=f"by default {','.join(known)}")
     parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--override", action="append", default=[], help="of all runs; may be given more than once")
     args = parser.parse_args(argv)
     asked = {name: str(getattr(args, name)).split(",") for name in choices}
     for name, known in choices.items():
@@ -274,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 parser.error(f"--{name}: {value} is none of {', '.join(known)}")
     seeds = [int(seed) for seed in args.seeds.split(",")]
     for images, seed, method, noise in itertools.product(asked["images"], seeds, asked["methods"], asked["noise"]):
-        make(Case(images, noise, method, seed), args.folder)
+        make(Case(images, noise, method, seed), args.folder, args.override)
     measured = [row for case in made(args.folder) for row in rows(case, args.folder)]
     with (args.folder / "audits.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)])
