@@ -102,7 +102,7 @@ class Case:
             f"seed={self.seed}",
             "device=cpu",
             "threads=1",
-            "executor=stacked",
+            "executor=auto",
             "audit.record=auto",
             "figures=false",
             "wandb.mode=disabled",
