@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from omegaconf import DictConfig
 
 from flnl.audit import __main__ as program
 from flnl.audit import audit, audited_run, folds, performing, writing
@@ -27,6 +28,7 @@ from flnl.audit.files import write_csv
 from flnl.audit.label_privacy import PURPOSE
 from flnl.audit.options import Options
 from flnl.audit.verdicts import Verdict
+from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.data.federation.build import Federation
 from flnl.data.federation.recorded import recorded_federation
@@ -36,7 +38,7 @@ from flnl.numerics.randomised_response import RandomisedResponse
 from flnl.storage.whole_folder import written_whole
 from tests.products.conftest import Commands, Own, read_csv
 from tests.properties.runs import Ran, run
-from tests.registry import ONE_STAGE, TINY
+from tests.registry import BY_NAME, ONE_STAGE, TINY
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = ("--formats", "csv,json")
@@ -595,6 +597,21 @@ def test_a_class_may_be_absent_from_a_fold(tmp_path: Path, monkeypatch: pytest.M
     present = [len(torch.unique(federation.given[sorted(seen)])) for seen in trained]
     assert min(present) < federation.num_classes
     assert np.isfinite(found.samples.suspicion_score).all()
+
+
+def test_a_fold_trains_a_stage_with_its_own_optimizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*BY_NAME["forward_correction"].words, "+train/optimizer@method.stages.usual.train=adamw"]
+    ran = run(words, tmp_path / "run")
+    used: list[str] = []
+
+    def noted(cfg: DictConfig, *arguments: Any) -> Any:
+        used.append(type(compose.build(cfg.method.stages.usual.train.optimizer)).__name__)
+        return train_without(cfg, *arguments)
+
+    train_without = folds.train_without
+    monkeypatch.setattr(folds, "train_without", noted)
+    audit(ran.folder, Options(probabilities="folds", folds=2, formats=()))
+    assert used == ["AdamW"] * 2
 
 
 @pytest.mark.parametrize(

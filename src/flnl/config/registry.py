@@ -123,10 +123,28 @@ def restored_method(node: Any, source: str, places: Sequence[Path] = ()) -> Any:
         group = f"method/{key}"
         if key == "stages" and isinstance(value, Mapping):
             values[key] = {str(name): restored_method(stage, source, places) for name, stage in value.items()}
+        elif key == "train":
+            values[key] = restored_training(value, source, places)
         else:
             known = targets(group, places) if any((place / group).is_dir() for place in folders()) else {}
             values[str(key)] = _withheld(_restored(value, known, f"{source}: method.{key}"))
     return values
+
+
+def restored_training(node: Any, source: str, places: Sequence[Path] = ()) -> Any:
+    """As ``restored``, of settings of training, a run's or a stage's: an optimiser is one of its group.
+
+    Raises:
+        UserError: if it names a class that no file of the group names, or holds what only a command line may say.
+    """
+    if not isinstance(node, Mapping):
+        return node
+    return {
+        key: restored_part("train/optimizer", value, source, places)
+        if key == "optimizer" and value is not None
+        else _withheld(_restored(value, {}, f"{source}: train.{key}"))
+        for key, value in node.items()
+    }
 
 
 def _restored(node: Any, known: Mapping[str, str], where: str, depth: int = 0) -> Any:
