@@ -117,12 +117,18 @@ def write_photos(folder: Path) -> None:
 
 
 def make(case: Case, root: Path) -> None:
-    """Make the run, in this process: to start one takes longer than to train."""
+    """Make the run, in this process: to start one takes longer than to train.
+
+    Raises:
+        KeyboardInterrupt: if the run was interrupted; it has been saved.
+    """
     if finished(root / case.folder):
         return
     began = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()):
-        flnl.run(case.overrides(root))
+        status = flnl.run(case.overrides(root)).status
+    if status == "interrupted":
+        raise KeyboardInterrupt
     print(f"{case.folder}: {time.process_time() - began:.1f} s of CPU time", flush=True)
 
 

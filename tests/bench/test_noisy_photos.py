@@ -1,6 +1,7 @@
 """The measurement of methods by noise: its images are what it says, and its table has the means of the runs."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -49,7 +50,12 @@ def test_the_table_has_means_and_leaves_out_what_is_not_defined() -> None:
 
 def test_a_run_that_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[list[str]] = []
-    monkeypatch.setattr(noisy_photos.flnl, "run", made.append)
+
+    def run(overrides: list[str]) -> SimpleNamespace:
+        made.append(overrides)
+        return SimpleNamespace(status="finished")
+
+    monkeypatch.setattr(noisy_photos.flnl, "run", run)
     case = Case("clients", "flr", 1)
     noisy_photos.make(case, tmp_path)
     assert made == [case.overrides(tmp_path)]
@@ -58,3 +64,9 @@ def test_a_run_that_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pyte
     noisy_photos.make(case, tmp_path)
     assert len(made) == 1
     assert list(noisy_photos.made(tmp_path)) == [case]
+
+
+def test_an_interruption_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noisy_photos.flnl, "run", lambda _: SimpleNamespace(status="interrupted"))
+    with pytest.raises(KeyboardInterrupt):
+        noisy_photos.make(Case("clients", "flr", 1), tmp_path)

@@ -304,7 +304,7 @@ def test_the_end_counts_flagged_and_changed_labels_and_names_their_file(
     progress.closing("finished", tmp_path, {"metrics": {"last": 0.5}})
     shown = capsys.readouterr()
     assert f"all labels: {tmp_path / 'labels.csv'}\n" in shown.out
-    assert "flagged" not in shown.out
+    assert "labels flagged" not in shown.out
     assert shown.err == ""
 
 
