@@ -273,6 +273,7 @@ def labelled(path: Path) -> LabelTable:
         given=[0, 1, 2, 3],
         final=[1, 0, 2, 3],
         confidence=torch.tensor([1e-9, 0.5, 0.25, 1.0], dtype=torch.float64),
+        self_confidence=torch.tensor([0.75, 0.125, 0.25, 1.0], dtype=torch.float64),
         flagged=None,
         true=[2, 2, 0, 1],
     )
@@ -287,6 +288,7 @@ def test_labels_csv_has_no_formula(tmp_path: Path) -> None:
     assert [row["given"] for row in rows] == ["'=1+1", "frog", "'-x", "-1"]
     assert [row["true"] for row in rows] == ["'-x", "'-x", "'=1+1", "frog"]
     assert [row["confidence"] for row in rows] == ["1e-09", "0.5", "0.25", "1"]
+    assert [row["self_confidence"] for row in rows] == ["0.75", "0.125", "0.25", "1"]
     assert [row["client"] for row in rows] == ["0", "0", "1", "1"]
 
 

@@ -72,6 +72,7 @@ def out_of_fold(run: AuditedRun, folds: int, by: By, report: Callable[[str], Non
     """
     assigned = assignment(run.federation, run.data_seed, folds, by)
     cfg: DictConfig | None = None
+    trained = run
     done = []
     for number in range(folds):
         index = np.flatnonzero(assigned == number)
@@ -79,9 +80,10 @@ def out_of_fold(run: AuditedRun, folds: int, by: By, report: Callable[[str], Non
         fingerprint = hashlib.sha256(f"{run.federation.fingerprint} {number} {folds} {by}".encode()).hexdigest()
         kept = _kept(file, str(run.record["key"]), fingerprint, run, index)
         if kept is None:
-            cfg = _configuration(run) if cfg is None else cfg
+            if cfg is None:
+                cfg, trained = _configuration(run), run.as_trained()
             started = time.monotonic()
-            kept = train_without(cfg, run, index, fingerprint)
+            kept = train_without(cfg, trained, index, fingerprint)
             report(f"fold {number + 1} of {folds}: trained in {duration(time.monotonic() - started)}")
             _keep(kept, file)
         done.append(Fold(index, kept))
