@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,11 +110,15 @@ def test_a_model_file_is_used_once_its_code_is_trusted(tmp_path: Path, said: Com
     for name in [name for name in sys.modules if name.split(".")[0] == "my_parts"]:
         del sys.modules[name]
     refused = said(predict, ran.folder, image)
-    assert (refused.code, len(refused.err.splitlines())) == (2, 2)  # a note on the digits' range, and the error
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     assert f"model.path={PLAIN} is code that a file cannot choose; if you trust it, name it: --trust" in refused.err
     with pytest.raises(UserError, match="is code that a file cannot choose"):
         flnl.load_model(ran.folder, trust=["my_parts.plain_network.Other"])
     assert not any(name.startswith("my_parts") for name in sys.modules)
+    hostile = {"_target_": "ImportedModule", "path": "os.mkdir", "args": {"path": str(tmp_path / "made")}}
+    with pytest.raises(UserError, match=r"model\.path=os\.mkdir is code that a file cannot choose"):
+        replace(ModelFile.load(ran.folder), model=hostile).network(trusted=[PLAIN])
+    assert not (tmp_path / "made").exists()
     assert said(predict, ran.folder, image, "--trust", PLAIN).code == 0
     model = flnl.load_model(ran.folder, trust=[PLAIN])
     assert torch.equal(model.network.get_parameter("head.weight"), ran.state.server.params["head.weight"])

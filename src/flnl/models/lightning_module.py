@@ -66,11 +66,11 @@ def why_no_loss(module: nn.Module) -> str | None:
 @cache
 def _takes_number(training_step: Callable[..., Any]) -> bool:
     """Whether a class's ``training_step`` has a second argument, the number of the batch."""
-    kinds = [parameter.kind for parameter in inspect.signature(training_step).parameters.values()]
-    by_place = sum(
-        kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds
-    )
-    return by_place > 2 or inspect.Parameter.VAR_POSITIONAL in kinds  # besides itself and the batch
+    try:
+        inspect.signature(training_step).bind("module", "batch", "number")
+    except TypeError:
+        return False
+    return True
 
 
 def training_loss(module: nn.Module, inputs: Tensor, labels: Tensor, number: int) -> Tensor:
