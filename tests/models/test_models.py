@@ -47,7 +47,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
 EACH = pytest.mark.parametrize("name", CASES)
 
 
-def part(name: str, **overrides: Any) -> Any:
+def part(name: str, /, **overrides: Any) -> Any:
     """The part that ``model=name`` configures, with the defaults of its file."""
     config = OmegaConf.merge(OmegaConf.load(ROOT / f"conf/model/{name}.yaml"), overrides)
     return instantiate(config, _convert_="all")

@@ -93,7 +93,11 @@ def step_of(module: nn.Module, **changes: Any) -> Any:
     """A step on five images in which ``module`` is trained."""
     network = Network(module, Transform((2, 2), (0.0,), (1.0,), 1.0), 2, placement_for("cpu", 32))
     passes = network.passes(Broadcast(0, 1, network.params()))
-    values = {"inputs": torch.randn(5, 1, 2, 2), "labels": torch.tensor([0, 1, 1, 0, 1]), "number": 3} | changes
+    values: dict[str, Any] = {
+        "inputs": torch.randn(5, 1, 2, 2),
+        "labels": torch.tensor([0, 1, 1, 0, 1]),
+        "number": 3,
+    } | changes
     return replace(toy_step(logits=torch.zeros(5, 2)), passes=passes, **values)
 
 
