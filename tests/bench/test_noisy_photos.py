@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+import flnl
 from bench import noisy_photos
 from bench.noisy_photos import METHODS, NOISE, PHOTOS, Case, Row, report, write_photos
 from flnl.config import compose
@@ -55,7 +56,7 @@ def test_a_run_that_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pyte
         made.append(overrides)
         return SimpleNamespace(status="finished")
 
-    monkeypatch.setattr(noisy_photos.flnl, "run", run)
+    monkeypatch.setattr(flnl, "run", run)
     case = Case("clients", "flr", 1)
     noisy_photos.make(case, tmp_path)
     assert made == [case.overrides(tmp_path)]
@@ -67,6 +68,6 @@ def test_a_run_that_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_interruption_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noisy_photos.flnl, "run", lambda _: SimpleNamespace(status="interrupted"))
+    monkeypatch.setattr(flnl, "run", lambda _: SimpleNamespace(status="interrupted"))
     with pytest.raises(KeyboardInterrupt):
         noisy_photos.make(Case("clients", "flr", 1), tmp_path)
