@@ -43,13 +43,16 @@ class Prediction:
     fault: str | None = None
 
 
-def classify(model: ModelFile, paths: Sequence[Path], places: Sequence[Path] = ()) -> Iterator[Prediction]:
+def classify(
+    model: ModelFile, paths: Sequence[Path], places: Sequence[Path] = (), trusted: Sequence[str] = ()
+) -> Iterator[Prediction]:
     """Classify the images at ``paths``, in their order.
 
     Args:
         model: the model of a run.
         paths: the images.
         places: folders, besides ``conf/``, with configuration files that name the model's class.
+        trusted: dotted paths of networks of the user's own that the model may name.
 
     Raises:
         UserError: if the model's inputs are not images, or its weights do not fit.
@@ -63,7 +66,7 @@ def classify(model: ModelFile, paths: Sequence[Path], places: Sequence[Path] = (
     channels, height, width = model.shape
     if channels not in (1, 3):
         raise UserError(f"this model takes inputs of {channels}x{height}x{width}, which are not images")
-    network = model.network(places)
+    network = model.network(places, trusted)
     network.transform = replace(network.transform, scale=255.0)
     for start in range(0, len(paths), BATCH):
         part = paths[start : start + BATCH]
@@ -176,6 +179,14 @@ def parser() -> Parser:
         help="also write the table to FILE; a name that a spreadsheet would read as a formula gets a ' before it",
     )
     add_config_dir(arguments)
+    arguments.add_argument(
+        "--trust",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="the dotted path of a network of your own that the model may import, as it was given by model.path=PATH;"
+        " may be given more than once",
+    )
     return arguments
 
 
@@ -198,7 +209,7 @@ def predict(arguments: Sequence[str]) -> int:
             f"note: {model.dataset} holds numbers, not 8-bit images; pixels 0..255 are scaled to 0..1 for this model",
             to=sys.stderr,
         )
-    predictions = list(classify(model, paths, request.config_dir))
+    predictions = list(classify(model, paths, request.config_dir, request.trust))
     read = [one for one in predictions if one.fault is None]
     for one in predictions:
         if one.fault is not None:

@@ -94,6 +94,7 @@ def test_labels_are_text_and_numbers(results: flnl.RunResults) -> None:
     assert list(frame["given"]) == [row["given"] for row in rows]
     assert frame["client"].dtype.kind == "i"
     assert frame["confidence"].between(0, 1).all()
+    assert list(frame["self_confidence"]) == [float(row["self_confidence"]) for row in rows]
     assert (frame["given"] != frame["true"]).mean() == pytest.approx(results.numbers["noise_given"])
 
 

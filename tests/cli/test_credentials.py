@@ -174,6 +174,7 @@ def test_no_file_and_no_line_of_a_run_holds_them_and_it_goes_on(mnist: Host, lau
     """W&B's own files included. The command that is printed goes on as long as nothing has to be fetched."""
     first = launch(*RUN, mirror(mnist), "max_rounds=1", "output=run", "wandb.mode=offline").wait()
     assert first.code == 0, first.err
+    assert f"\nfetching http://***@{mnist.name}/" in f"\n{first.err}", "a download is announced"
     assert set(mnist.told) == {TOLD}
     assert SECRET not in first.err + first.out
     assert (tmp_path / "run" / "wandb").is_dir()

@@ -66,6 +66,7 @@ SHORT = ("another type", "zero", "one", "half", "null", "true", "empty dict")
 OFFLINE = ("dataset.download=false", "dataset.mirror=nowhere")
 TERMS = ("entropy_minimization", "symmetric_cross_entropy", "generalized_cross_entropy", "label_smoothing")
 IMAGENET = ("resnet18_imagenet", "resnet50", "vgg11")
+BY_NAME = {"module": "model.path=torchvision.models.MobileNetV2", "torchvision": "model.name=resnet18"}
 
 BASES: dict[tuple[str, ...], str] = {
     (): "",
@@ -77,8 +78,9 @@ BASES: dict[tuple[str, ...], str] = {
     ("method=fedes", "method/sampler=of_quality"): "method.sampler",
     ("method=fedcorr", "method/local=[flr]", "method/stages=fedcorr_flr"): "method.stages",
     **{(f"{group}={name}",): group for group in ("partition", "noise", "executor") for name in compose.options(group)},
-    **{(f"model={name}",): "model" for name in compose.options("model") if name not in IMAGENET},
+    **{(f"model={name}",): "model" for name in compose.options("model") if name not in (*IMAGENET, *BY_NAME)},
     **{("dataset=image_folder", f"model={name}"): "model" for name in IMAGENET},
+    **{("dataset=image_folder", f"model={name}", word): "model" for name, word in BY_NAME.items()},
     **{(f"dataset={name}",): "dataset" for name in ("arrays", "image_folder", "clothing1m", "digits")},
     **{(f"dataset={name}", *OFFLINE): "dataset" for name in ("cifar10", "cifar100", "fashion_mnist", "mnist", "svhn")},
 }

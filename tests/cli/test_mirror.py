@@ -220,7 +220,8 @@ def test_rows_outlive_a_killed_run_and_nothing_is_written_into_the_home(
     home = tmp_path / "home"
     home.mkdir()
     words = [w for w in BY_NAME["fedavg"].words if not w.startswith(("wandb", "rounds"))]
-    running = launch(*words, "rounds=100000", "wandb.mode=offline", "output=run", env={"HOME": str(home)})
+    places = {"HOME": str(home), "MPLCONFIGDIR": str(tmp_path / "fonts")}  # matplotlib keeps a list of fonts
+    running = launch(*words, "rounds=100000", "wandb.mode=offline", "output=run", env=places)
     running.until(lambda: lines_of(tmp_path / "run") >= 40, "round")
     early = lines_of(tmp_path / "run") // 2
     time.sleep(2)  # W&B flushes every second

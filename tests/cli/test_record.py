@@ -1,5 +1,6 @@
 """What is written down of a run, and what becomes of clients that diverge, hold nothing, or are held out."""
 
+import csv
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from flnl.core.messages import ClientState
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.state import Shelved
 from flnl.engine.loop import NonFiniteError
+from flnl.run import progress
 from flnl.run import record as run_record
 from tests.cli.conftest import ROOT, Command, Launch
 from tests.properties.runs import Ran, assembled, difference, run
@@ -277,8 +279,33 @@ def test_without_a_truth_what_needs_it_is_left_out(command: Command, tmp_path: P
     said = command(*words, "output=run")
     assert said.code == 0, said.err
     record = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert set(record["metrics"]) == {"best", "last", "mean_last_10"}
+    metrics = record["metrics"]
+    assert set(metrics) == {"best", "last", "mean_last_10", "labels", "flagged", "changed"}
     assert "wrong" not in said.out
+    with (tmp_path / "run" / "labels.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert (metrics["labels"], metrics["flagged"]) == (len(rows), sum(row["flagged"] == "1" for row in rows))
+    assert metrics["changed"] == sum(row["final"] != row["given"] for row in rows)
+
+
+def test_the_end_counts_flagged_and_changed_labels_and_names_their_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = {"labels": 600.0, "flagged": 227.0, "changed": 0.0}
+    progress.closing("finished", tmp_path, {"metrics": {"last": 0.5, **counts}, "warnings": ["one", "two"]})
+    shown = capsys.readouterr()
+    (flagged,) = (line for line in shown.out.splitlines() if "labels flagged" in line)
+    assert "227 (37.83 %)" in flagged
+    (changed,) = (line for line in shown.out.splitlines() if "labels changed" in line)
+    assert "0 (0.00 %)" in changed
+    assert "labels.csv" not in shown.out
+    assert shown.err == "warning: one\nwarning: two\n"
+    (tmp_path / "labels.csv").touch()
+    progress.closing("finished", tmp_path, {"metrics": {"last": 0.5}})
+    shown = capsys.readouterr()
+    assert f"all labels: {tmp_path / 'labels.csv'}\n" in shown.out
+    assert "labels flagged" not in shown.out
+    assert shown.err == ""
 
 
 def test_the_table_at_the_end_has_the_numbers_of_the_record(command: Command, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ MISTAKES = {
     "noise.rho=null": "noise.rho",
     "noise.rho=": "noise.rho",
     "noise.rho=${nothing}": "noise.rho",
+    "method=flr_plus method.like=fedcor": "method.like=fedcor",
     "method=fedavg rounds=-1": "rounds",
     "method=fedavg rounds=3.0": "rounds",
     "method=fedavg rounds=0": "rounds",

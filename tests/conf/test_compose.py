@@ -40,6 +40,8 @@ def choice(path: Path) -> list[str]:
 QUALITY = ["method/exchange=[lid,quality]"]
 NEEDED = {
     "noise/matrix": ["noise.path=T.npy"],
+    "model/module": ["model.path=torchvision.models.MobileNetV2"],
+    "model/torchvision": ["model.name=resnet18"],
     "method/corrector/none": ["method=fedavg"],  # FedCorr cannot do without its own
     "method/server/feddyn": ["method/local=[cross_entropy,feddyn]"],
     "method/stages/fedcorr_flr": ["method/local=[flr]"],

@@ -1,5 +1,6 @@
 """``flnl audit``: its files against what the run holds, what it refuses, and what it never shows."""
 
+import base64
 import csv
 import io
 import json
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from omegaconf import DictConfig
+from PIL import Image
 
 from flnl.audit import __main__ as program
 from flnl.audit import audit, audited_run, folds, performing, writing
@@ -27,16 +30,18 @@ from flnl.audit.files import write_csv
 from flnl.audit.label_privacy import PURPOSE
 from flnl.audit.options import Options
 from flnl.audit.verdicts import Verdict
+from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.data.federation.build import Federation
 from flnl.data.federation.recorded import recorded_federation
+from flnl.data.images import ImageFiles, TensorImages
 from flnl.engine import loop
 from flnl.evaluation.probabilities import NAME, Probabilities
 from flnl.numerics.randomised_response import RandomisedResponse
 from flnl.storage.whole_folder import written_whole
 from tests.products.conftest import Commands, Own, read_csv
 from tests.properties.runs import Ran, run
-from tests.registry import ONE_STAGE, TINY
+from tests.registry import BY_NAME, ONE_STAGE, TINY
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = ("--formats", "csv,json")
@@ -130,6 +135,31 @@ def test_audit_json_adds_up(fedcorr: Ran, said: Commands, tmp_path: Path) -> Non
     marked = {i for i, row in enumerate(rows) if row["is_label_issue"] == "True"}
     assert found["measured"]["issues_precision"] == pytest.approx(len(wrong & marked) / len(marked))
     assert found["measured"]["issues_recall"] == pytest.approx(len(wrong & marked) / len(wrong))
+
+
+def test_the_page_shows_images_as_they_are_in_their_files(own: Own, said: Commands, tmp_path: Path) -> None:
+    """The run decoded images of 12x10 pixels to 8x8, and kept those in memory."""
+    assert isinstance(recorded_federation(own.ran.record, own.ran.folder).dataset.train, TensorImages)
+    assert said(program, own.ran.folder, "--out", tmp_path / "out").code == 0
+    encoded = re.findall(r"data:image/\w+;base64,([\w+/=]+)", (tmp_path / "out" / "pages" / "0000.js").read_text())
+    assert encoded
+    assert {Image.open(io.BytesIO(base64.b64decode(one))).size for one in encoded} == {(12, 10)}
+
+
+def test_folds_train_on_images_that_are_where_training_had_them(own: Own) -> None:
+    opened = AuditedRun.open(own.ran.folder)
+    trained = opened.as_trained()
+    assert isinstance(opened.federation.dataset.train, ImageFiles)
+    assert isinstance(trained.federation.dataset.train, TensorImages)
+    assert trained.federation.fingerprint == opened.federation.fingerprint
+    everything = torch.arange(len(opened.position))
+    pixels = (run.federation.dataset.train.read(everything) for run in (opened, trained))
+    assert torch.equal(*pixels)
+
+
+def test_a_data_set_that_has_no_files_is_not_drawn_again_for_folds(fedavg: Ran) -> None:
+    opened = AuditedRun.open(fedavg.folder)
+    assert opened.as_trained() is opened
 
 
 def test_the_truth_changes_nothing_but_what_is_named_after_it(
@@ -595,6 +625,21 @@ def test_a_class_may_be_absent_from_a_fold(tmp_path: Path, monkeypatch: pytest.M
     present = [len(torch.unique(federation.given[sorted(seen)])) for seen in trained]
     assert min(present) < federation.num_classes
     assert np.isfinite(found.samples.suspicion_score).all()
+
+
+def test_a_fold_trains_a_stage_with_its_own_optimizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*BY_NAME["forward_correction"].words, "+train/optimizer@method.stages.usual.train=adamw"]
+    ran = run(words, tmp_path / "run")
+    used: list[str] = []
+
+    def noted(cfg: DictConfig, *arguments: Any) -> Any:
+        used.append(type(compose.build(cfg.method.stages.usual.train.optimizer)).__name__)
+        return train_without(cfg, *arguments)
+
+    train_without = folds.train_without
+    monkeypatch.setattr(folds, "train_without", noted)
+    audit(ran.folder, Options(probabilities="folds", folds=2, formats=()))
+    assert used == ["AdamW"] * 2
 
 
 @pytest.mark.parametrize(

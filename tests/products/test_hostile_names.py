@@ -76,7 +76,7 @@ def test_warnings_are_one_line_and_tracebacks_keep_theirs() -> None:
     except ValueError:
         failure = sys.exc_info()
     record = logging.LogRecord("a", logging.WARNING, "", 0, "%s is left out", (NASTY + "\n",), None)
-    assert Lines("%(levelname)s: %(message)s").format(record) == f"WARNING: {WRITTEN}\\n is left out"
+    assert Lines("%(message)s").format(record) == f"WARNING: {WRITTEN}\\n is left out"
     record.exc_info = failure
     assert Lines("%(message)s").format(record).count("\n") > 2
 
@@ -273,6 +273,7 @@ def labelled(path: Path) -> LabelTable:
         given=[0, 1, 2, 3],
         final=[1, 0, 2, 3],
         confidence=torch.tensor([1e-9, 0.5, 0.25, 1.0], dtype=torch.float64),
+        self_confidence=torch.tensor([0.75, 0.125, 0.25, 1.0], dtype=torch.float64),
         flagged=None,
         true=[2, 2, 0, 1],
     )
@@ -287,6 +288,7 @@ def test_labels_csv_has_no_formula(tmp_path: Path) -> None:
     assert [row["given"] for row in rows] == ["'=1+1", "frog", "'-x", "-1"]
     assert [row["true"] for row in rows] == ["'-x", "'-x", "'=1+1", "frog"]
     assert [row["confidence"] for row in rows] == ["1e-09", "0.5", "0.25", "1"]
+    assert [row["self_confidence"] for row in rows] == ["0.75", "0.125", "0.25", "1"]
     assert [row["client"] for row in rows] == ["0", "0", "1", "1"]
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from flnl.audit import audit
+from flnl.audit.options import Options
 from flnl.config import compose
 from flnl.data.federation.build import from_config
 from tests.products.conftest import Own, read_csv
@@ -15,7 +17,7 @@ from tests.registry import ONE_STAGE, THREE_STAGES, TINY
 
 
 def test_fedcorr(fedcorr: Ran) -> None:
-    """Labels are the clients' own, confidence is the last model's, flags are what the record counts as found."""
+    """Labels are the clients' own, confidences are the last model's, flags are what the record counts as found."""
     cfg = compose.load([*TINY, "method=fedcorr", *THREE_STAGES, "eval.validation=0.2"])
     federation = from_config(cfg)
     pixels = federation.dataset.train.read(torch.arange(170)).double()
@@ -41,6 +43,7 @@ def test_fedcorr(fedcorr: Ran) -> None:
             assert (row["given"], row["final"]) == (str(given), str(final))
             assert row["true"] == str(int(federation.truth[position]))
             assert float(row["confidence"]) == pytest.approx(probabilities[position, final], rel=1e-4)
+            assert float(row["self_confidence"]) == pytest.approx(probabilities[position, given], rel=1e-4)
     assert next(rows, None) is None
     assert changed > 10, "a run that changes nothing shows nothing"
 
@@ -53,6 +56,21 @@ def test_flags_are_what_the_record_counts_as_found(fedcorr: Ran) -> None:
     assert len(flagged & wrong) / len(wrong) == pytest.approx(metrics["detection_recall"])
     assert len(flagged) < len(rows)
     assert all(_flagged(row) for row in rows if row["final"] != row["given"])
+
+
+def test_self_confidence_is_what_an_audit_of_the_last_model_ranks_by(fedcorr: Ran) -> None:
+    options = Options(probabilities="final", score="self_confidence", prior="none", formats=())
+    scores = audit(fedcorr.folder, options).samples.label_score
+    rows = read_csv(fedcorr.folder / "labels.csv")
+    assert [float(row["self_confidence"]) for row in rows] == pytest.approx(scores.tolist(), rel=1e-4, abs=1e-6)
+
+
+def test_the_record_counts_what_is_flagged_and_changed(fedcorr: Ran, fedavg: Ran) -> None:
+    rows, metrics = read_csv(fedcorr.folder / "labels.csv"), fedcorr.record["metrics"]
+    assert metrics["labels"] == len(rows)
+    assert metrics["flagged"] == sum(map(_flagged, rows))
+    assert metrics["changed"] == sum(row["final"] != row["given"] for row in rows) < metrics["flagged"]
+    assert not {"labels", "flagged", "changed"} & fedavg.record["metrics"].keys()
 
 
 def _flagged(row: dict[str, str]) -> bool:
@@ -74,7 +92,7 @@ def test_a_method_that_judges_no_label_flags_none(fedavg: Ran) -> None:
 
 def test_own_images_by_their_paths_and_without_a_truth(own: Own) -> None:
     rows = read_csv(own.ran.folder / "labels.csv")
-    assert list(rows[0]) == ["client", "sample", "given", "final", "confidence", "flagged"]
+    assert list(rows[0]) == ["client", "sample", "given", "final", "confidence", "self_confidence", "flagged"]
     assert len(rows) == len(own.labels)
     assert {row["sample"]: row["given"] for row in rows} == own.labels
 

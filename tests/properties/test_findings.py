@@ -262,15 +262,18 @@ def test_levels_that_an_exchange_gave_before_it_fell_silent_are_recorded_but_not
     assert ["noise_level_error" in row for row in corrections] == [True, False]
 
 
-def test_without_a_truth_samples_are_flagged_and_nothing_is_measured(tmp_path: Path) -> None:
+def test_without_a_truth_samples_are_flagged_and_counted_and_nothing_is_measured(tmp_path: Path) -> None:
     with assembled([*WORDS, DOUBTING], tmp_path / "run") as parts:
         last = parts.results()[-1].state
         unknown = replace(parts.federation, truth=None)
         blind = replace(parts.evaluator, federation=unknown)
-        assert blind.labels(last) == {"doubt_threshold": 0.5}
+        flagged = blind.table(last).flagged
+        assert flagged is not None
+        counts = {"labels": len(flagged), "flagged": sum(flagged), "suspected": sum(flagged), "changed": 0}
+        assert 0 < sum(flagged) < len(flagged)
+        assert blind.labels(last) == {"doubt_threshold": 0.5, **counts}
         assert blind.clients(last) == {}
-        assert blind.table(last).flagged == parts.evaluator.table(last).flagged
-        assert blind.table(last).flagged is not None
+        assert flagged == parts.evaluator.table(last).flagged
 
 
 # -------------------------------------------------------------------------------------------------------- by themselves

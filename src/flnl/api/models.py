@@ -88,18 +88,21 @@ class TrainedModel(nn.Module):
         return logits
 
 
-def load_model(folder: str | Path, config_dirs: Sequence[str | Path] = ()) -> TrainedModel:
+def load_model(folder: str | Path, config_dirs: Sequence[str | Path] = (), trust: Sequence[str] = ()) -> TrainedModel:
     """The network of a run.
 
     Args:
         folder: the run's folder, or its ``model.pt``.
         config_dirs: folders with configuration files that name the network's class, if it is not this package's.
+        trust: dotted paths of networks of your own, as in ``["my_nets.Net"]``: a file cannot choose by itself which
+            code is imported.
 
     Raises:
-        UserError: if there is no model, or it is damaged, or no configuration file names its class.
+        UserError: if there is no model, or it is damaged, or no configuration file names its class, or its code is not
+            trusted.
     """
     file = ModelFile.load(Path(folder).expanduser())
-    network = file.network([Path(place) for place in config_dirs])
+    network = file.network([Path(place) for place in config_dirs], [trust] if isinstance(trust, str) else trust)
     channels, height, width = file.shape
     transform = InputTransform((channels, height, width), network.transform, network.dtype)
     return TrainedModel(network.module, file.classes, transform)

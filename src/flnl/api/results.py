@@ -26,6 +26,7 @@ class RunResults:
     status: str  # finished, stopped (at max_rounds), interrupted or failed
     config: Mapping[str, Any]  # resolved, by group and key
     numbers: Mapping[str, Any]  # those of the closing table: ``best`` and ``last`` accuracy in [0, 1], and others
+    warnings: tuple[str, ...]  # what the method may have harmed, as the run's end printed it; mostly none
     record: Mapping[str, Any]  # all of ``result.json``
     _read: records.RunRecord = field(repr=False)
 
@@ -67,7 +68,9 @@ class RunResults:
             ) from None
         texts = [name for name in ("sample", "given", "final", "true") if name in table]
         table[texts] = table[texts].map(text_of)
-        for name in ("client", "confidence", "flagged"):
+        for name in ("client", "confidence", "self_confidence", "flagged"):
+            if name not in table:  # early versions wrote no self_confidence
+                continue
             table[name] = pandas.to_numeric(table[name].replace("", None))
         return table
 
@@ -86,12 +89,13 @@ def load_run(folder: str | Path) -> RunResults:
     path = Path(folder).expanduser()
     read = records.read(path)
     result = read.result
-    numbers = result.get("metrics")
+    numbers, warnings = result.get("metrics"), result.get("warnings")
     return RunResults(
         folder=path,
         status=str(result.get("status")),
         config=result["config"],
         numbers=numbers if isinstance(numbers, Mapping) else {},
+        warnings=tuple(map(str, warnings)) if isinstance(warnings, list) else (),
         record=result,
         _read=read,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class AuditedRun:
     def open(cls, folder: Path, config_dir: Sequence[Path] = ()) -> AuditedRun:
         """Read the run in ``folder`` and draw its federation; nothing is downloaded.
 
+        Images that training kept in memory at the network's size are left in their files, where they are whole.
+
         Raises:
             UserError: if there is no finished run, or its data or labels are not what they were.
         """
@@ -46,7 +48,7 @@ class AuditedRun:
                 f"{folder}: the run is not finished ({record.get('status')} after round {record.get('rounds', '?')}); "
                 f"finish it with resume={folder} first"
             )
-        federation = recorded_federation(record, folder, config_dir)
+        federation = recorded_federation(_with_images_in_files(record), folder, config_dir)
         position = federation.held
         samples = LabelledSamples(
             client=federation.holders, name=federation.names, given=federation.given.numpy()[position]
@@ -54,6 +56,16 @@ class AuditedRun:
         file = folder / label_table.NAME
         labels = read_labels(file, samples, federation.dataset.classes) if file.exists() else None
         return cls(folder, record, federation, samples, position, labels, tuple(config_dir))
+
+    def as_trained(self) -> AuditedRun:
+        """The same run with images in memory where training kept them there.
+
+        Raises:
+            UserError: if the data are not what they were.
+        """
+        if _with_images_in_files(self.record) is self.record:
+            return self
+        return replace(self, federation=recorded_federation(self.record, self.folder, self.config_dir))
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -70,3 +82,11 @@ class AuditedRun:
     def data_seed(self) -> int:
         """The seed of partition and noise."""
         return int(self.config.get("data_seed", self.config["seed"]))
+
+
+def _with_images_in_files(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record, with a data set that need not keep its images in memory leaving them in their files."""
+    dataset = record["config"].get("dataset")
+    if not isinstance(dataset, Mapping) or not dataset.get("in_memory"):
+        return record
+    return {**record, "config": {**record["config"], "dataset": {**dataset, "in_memory": False}}}

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from flnl.audit.audited_run import AuditedRun
 from flnl.config import compose
 from flnl.config.check import check_config, check_machine, faults_of
-from flnl.config.registry import option_of, restored, restored_method, restored_part
+from flnl.config.registry import option_of, restored, restored_method, restored_training
 from flnl.config.schema import METHOD
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
@@ -72,6 +72,7 @@ def out_of_fold(run: AuditedRun, folds: int, by: By, report: Callable[[str], Non
     """
     assigned = assignment(run.federation, run.data_seed, folds, by)
     cfg: DictConfig | None = None
+    trained = run
     done = []
     for number in range(folds):
         index = np.flatnonzero(assigned == number)
@@ -79,9 +80,10 @@ def out_of_fold(run: AuditedRun, folds: int, by: By, report: Callable[[str], Non
         fingerprint = hashlib.sha256(f"{run.federation.fingerprint} {number} {folds} {by}".encode()).hexdigest()
         kept = _kept(file, str(run.record["key"]), fingerprint, run, index)
         if kept is None:
-            cfg = _configuration(run) if cfg is None else cfg
+            if cfg is None:
+                cfg, trained = _configuration(run), run.as_trained()
             started = time.monotonic()
-            kept = train_without(cfg, run, index, fingerprint)
+            kept = train_without(cfg, trained, index, fingerprint)
             report(f"fold {number + 1} of {folds}: trained in {duration(time.monotonic() - started)}")
             _keep(kept, file)
         done.append(Fold(index, kept))
@@ -168,9 +170,8 @@ def _configuration(run: AuditedRun) -> DictConfig:
     method = restored_method(config.get("method"), source, places)
     parts["method"] = {key: value for key, value in method.items() if key in METHOD}  # short keys refer to parts
     values = {key: config[key] for key in OF_RUN if key in config}
-    if "optimizer" in values.get("train", {}):
-        optimizer = restored_part("train/optimizer", values["train"]["optimizer"], source, places)
-        values["train"] = {**values["train"], "optimizer": optimizer}
+    if "train" in values:
+        values["train"] = restored_training(values["train"], source, places)
     if faults := faults_of(values):
         raise UserError(f"{source}: {faults}")
     cfg = OmegaConf.create({**compose.resolved(compose.load()), **values, **parts})

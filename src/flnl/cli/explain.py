@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flnl.cli.nearest import nearest, of_a_launcher
 from flnl.config.compose import load, options
 from flnl.config.folders import CONF
+from flnl.config.free_keys import may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.stage_training import may_be_added
@@ -79,6 +80,9 @@ def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
     slot, _, value = leaf.partition(".")
     if value and (CONF / group / slot).is_dir() and group == "executor":
         group, leaf = f"{group}/{slot}", value
+    chosen = _chosen(overrides)
+    if may_be_named(chosen, f"{key}.NAME"):
+        return f"{key} takes its values one by one: write +{key}.NAME=..."
     if leaf and (CONF / group).is_dir():
         owners = {}
         for path in sorted((CONF / group).glob("*.yaml")):
@@ -92,9 +96,10 @@ def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
             return f"{reason}; the part's own key is {targets.pop()}" if len(targets) == 1 else reason
     if key.startswith("hydra.launcher.") and (launcher := of_a_launcher(key)) is not None:
         return f"{key} belongs to hydra/launcher={launcher}, which is not chosen here: add -m hydra/launcher={launcher}"
-    chosen = _chosen(overrides)
     if may_be_added(chosen, key):
         return f"{key} is not set, so train.{key.rpartition('.')[2]} holds there; write +{key}=... to set it"
+    if may_be_named(chosen, key):
+        return f"{key} is not set yet; write +{key}=... to set it"
     near = nearest(key, chosen)
     return f"{key} is not a key of the configuration" + (f"; did you mean {near}?" if near else "")
 

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from flnl.cli.explain import no_such_key
 from flnl.config.compose import load, options
 from flnl.config.folders import CONF
+from flnl.config.free_keys import may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.schema import Root
@@ -115,7 +116,7 @@ def _check_additions(overrides: Sequence[Override]) -> None:
     for override in values:
         key = override.key_or_group
         there = key in known or any(k.startswith(f"{key}.") for k in known)
-        if not there and not may_be_added(composed, key):
+        if not there and not may_be_added(composed, key) and not may_be_named(composed, key):
             raise UserError(f"+{no_such_key(key, rest)}")
 
 

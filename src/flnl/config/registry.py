@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from omegaconf import OmegaConf
 
 from flnl.config.check import faults_of, field_types, located
 from flnl.config.folders import folders
 from flnl.core.errors import UserError
-from flnl.core.ranges import FromFiles
+from flnl.core.ranges import FromFiles, NamesCode
+
+T = TypeVar("T")
 
 PACKAGE = "flnl"
 """The package whose classes are stored by their bare names; any other class is stored with its path."""
@@ -57,25 +59,34 @@ def targets(group: str, places: Sequence[Path] = ()) -> dict[str, str]:
         UserError: if two classes of the group would have one name.
     """
     classes: dict[str, str] = {}
-    for file in (file for place in (*folders(), *places) for file in sorted((place / group).rglob("*.yaml"))):
-        for path in _paths(OmegaConf.to_container(OmegaConf.load(file))):
+    for file, content in _contents(group, places):
+        for path in _values(content, "_target_"):
             if classes.setdefault(stored_name(path), path) != path:
                 raise UserError(f"{file}: {path} and {classes[stored_name(path)]} would both be stored as one name")
     return classes
 
 
-def _paths(node: Any) -> Iterator[str]:
+def _contents(group: str, places: Sequence[Path]) -> Iterator[tuple[Path, Any]]:
+    """The files of a group in ``folders`` and ``places``, and what each says."""
+    for file in (file for place in (*folders(), *places) for file in sorted((place / group).rglob("*.yaml"))):
+        yield file, OmegaConf.to_container(OmegaConf.load(file))
+
+
+def _values(node: Any, key: str) -> Iterator[str]:
+    """The values of a key anywhere in a node."""
     if isinstance(node, Mapping):
-        if "_target_" in node:
-            yield str(node["_target_"])
+        if key in node:
+            yield str(node[key])
         for value in node.values():
-            yield from _paths(value)
+            yield from _values(value, key)
     elif isinstance(node, list):
         for value in node:
-            yield from _paths(value)
+            yield from _values(value, key)
 
 
-def restored(group: str, node: Any, source: str, places: Sequence[Path] = ()) -> dict[str, Any]:
+def restored(
+    group: str, node: Any, source: str, places: Sequence[Path] = (), trusted: Sequence[str] = ()
+) -> dict[str, Any]:
     """A node of a configuration group that was read from a file, fit to be built.
 
     Args:
@@ -83,28 +94,40 @@ def restored(group: str, node: Any, source: str, places: Sequence[Path] = ()) ->
         node: what the file says, with stored names (or paths of this package's classes, as they were at first).
         source: the file, for messages.
         places: folders with configuration files, besides those of the command.
+        trusted: dotted paths of code that the file may name, besides those that configuration files of the group name.
 
     Raises:
-        UserError: if it names a class that no file of the group names, has a value that the class does not take, or
-            holds what only a command line may say.
+        UserError: if it names a class that no file of the group names, or code that is not trusted, has a value that
+            the class does not take, or holds what only a command line may say.
     """
-    part = restored_part(group, node, source, places)
+    part = restored_part(group, node, source, places, trusted)
     if faults := faults_of({group: part}):
         raise UserError(f"{source}: {faults}")
     return part
 
 
-def restored_part(group: str, node: Any, source: str, places: Sequence[Path] = ()) -> dict[str, Any]:
+def restored_part(
+    group: str, node: Any, source: str, places: Sequence[Path] = (), trusted: Sequence[str] = ()
+) -> dict[str, Any]:
     """As ``restored``, of a group that is part of another section, as in ``train/optimizer``.
 
     Its values are checked with the section that it becomes part of.
 
     Raises:
-        UserError: if it names a class that no file of the group names, or holds what only a command line may say.
+        UserError: if it names a class that no file of the group names, or code that is not trusted, or holds what only
+            a command line may say.
     """
     part = _withheld(_restored(node, targets(group, places), f"{source}: {group}"))
     if not isinstance(part, dict) or "_target_" not in part:
         raise UserError(f"{source}: {group} names no class")
+    for key in _annotated(part, NamesCode):
+        known = {*trusted, *(value for _, content in _contents(group, places) for value in _values(content, key))}
+        if part.get(key) not in known:
+            raise UserError(
+                f"{source}: {group}.{key}={part.get(key)} is code that a file cannot choose; if you trust it, name it: "
+                f"--trust {part.get(key)} of flnl predict, trust= of flnl.load_model, or a file in --config-dir that "
+                f"has {key}: {part.get(key)}"
+            )
     return part
 
 
@@ -123,10 +146,28 @@ def restored_method(node: Any, source: str, places: Sequence[Path] = ()) -> Any:
         group = f"method/{key}"
         if key == "stages" and isinstance(value, Mapping):
             values[key] = {str(name): restored_method(stage, source, places) for name, stage in value.items()}
+        elif key == "train":
+            values[key] = restored_training(value, source, places)
         else:
             known = targets(group, places) if any((place / group).is_dir() for place in folders()) else {}
             values[str(key)] = _withheld(_restored(value, known, f"{source}: method.{key}"))
     return values
+
+
+def restored_training(node: Any, source: str, places: Sequence[Path] = ()) -> Any:
+    """As ``restored``, of settings of training, a run's or a stage's: an optimiser is one of its group.
+
+    Raises:
+        UserError: if it names a class that no file of the group names, or holds what only a command line may say.
+    """
+    if not isinstance(node, Mapping):
+        return node
+    return {
+        key: restored_part("train/optimizer", value, source, places)
+        if key == "optimizer" and value is not None
+        else _withheld(_restored(value, {}, f"{source}: train.{key}"))
+        for key, value in node.items()
+    }
 
 
 def _restored(node: Any, known: Mapping[str, str], where: str, depth: int = 0) -> Any:
@@ -154,12 +195,18 @@ def _withheld(node: Any) -> Any:
     if not isinstance(node, dict):
         return [_withheld(value) for value in node] if isinstance(node, list) else node
     values = {key: _withheld(value) for key, value in node.items()}
-    kind = located(values["_target_"]) if "_target_" in values else None
-    for key, hint in field_types(kind).items() if kind is not None and is_dataclass(kind) else ():
-        withheld = [one.value for one in get_args(hint)[1:] if isinstance(one, FromFiles)]
-        if withheld and key in values:
-            values[key] = withheld[0]
+    for key, withheld in _annotated(values, FromFiles).items():
+        if key in values:
+            values[key] = withheld.value
     return values
+
+
+def _annotated(node: Mapping[str, Any], kind: type[T]) -> dict[str, T]:
+    """The fields of a part that have an annotation of this kind, and the annotation of each."""
+    part = located(node["_target_"]) if "_target_" in node else None
+    hints = field_types(part) if part is not None and is_dataclass(part) else {}
+    found = {key: [one for one in get_args(hint)[1:] if isinstance(one, kind)] for key, hint in hints.items()}
+    return {key: annotations[0] for key, annotations in found.items() if annotations}
 
 
 def _path(text: str, known: Mapping[str, str], where: str) -> str:
@@ -177,7 +224,7 @@ def option_of(group: str, fits: Callable[[type], bool]) -> str | None:
     """The first option of a group that names a class which ``fits``; None where there is none."""
     for place in folders():
         for file in sorted((place / group).rglob("*.yaml")):
-            kinds = map(located, _paths(OmegaConf.to_container(OmegaConf.load(file))))
+            kinds = map(located, _values(OmegaConf.to_container(OmegaConf.load(file)), "_target_"))
             if any(kind is not None and fits(kind) for kind in kinds):
                 return file.relative_to(place / group).with_suffix("").as_posix()
     return None

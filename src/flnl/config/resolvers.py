@@ -18,7 +18,9 @@ def _protocol(key: str, *default: Any, _root_: DictConfig, _node_: Node) -> Any:
     A variant of a method says in ``like`` whose section it takes. In centralized training, the method's section may
     have a section ``centralized``, which comes first.
     """
-    protocol, method = _root_.protocol, _root_.method.get("like", _root_.method.name)
+    protocol = _root_.protocol
+    named = "like" if "like" in _root_.method else "name"
+    method = _root_.method[named]
     own = protocol.get(method, {})
     sections = [(f".{method}", own), ("", protocol)]
     if isinstance(own, DictConfig) and _root_.get("centralized") is True and CENTRALIZED in own:
@@ -30,10 +32,9 @@ def _protocol(key: str, *default: Any, _root_: DictConfig, _node_: Node) -> Any:
             return section[key]
     if default:
         return default[0]
-    taker = str(_node_._get_full_key(None))
-    raise UserError(
-        f"protocol={protocol.name} says nothing of {key} for method={method}; set {shortest(_root_, taker)}"
-    )
+    taker = shortest(_root_, str(_node_._get_full_key(None)))
+    whose = f"method.like={method}" if named == "like" else f"method={method}"
+    raise UserError(f"protocol={protocol.name} says nothing of {key} for {whose}; set {taker}")
 
 
 def _first_stage(*terms: str, _root_: DictConfig) -> int:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, get_args
 
+from torch import nn
+
 from flnl.core.errors import UserError
 from flnl.core.findings import Finding
 from flnl.core.messages import Oracle
@@ -238,6 +240,18 @@ class Method:
             raise UserError(
                 f"method.stages.{stage.name}.correct.rule={stage.correct.rule}: the corrector has {', '.join(rules)}"
             )
+
+    def check_network(self, network: nn.Module) -> None:
+        """Check that all parts can work with the network.
+
+        Raises:
+            UserError: names the key of the first that cannot.
+        """
+        for stage in self.stages:
+            acting = dict(stage.acting())
+            for place, part in acting.items():
+                if (reason := part.refuses(network, list(acting.values()))) is not None:
+                    raise UserError(f"{stage.key(place)}: {reason}")
 
     def cautions(self, sizes: Mapping[int, int]) -> list[str]:
         """Warnings about parts that hardly work with clients of these ``sizes`` (samples by client), one line each."""

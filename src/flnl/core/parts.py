@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding
@@ -63,6 +63,10 @@ class Part(Protocol):
         """
         return None
 
+    def refuses(self, network: nn.Module, stage: Sequence[Part]) -> str | None:
+        """Why this part cannot work with this ``network`` among the parts of ``stage``, in one line; None if it can."""
+        return None
+
 
 class LossTerm(Part, Protocol):
     """One named summand of the local objective.
@@ -78,6 +82,8 @@ class LossTerm(Part, Protocol):
     rowwise: ClassVar[bool] = False
     """Whether the term returns per-sample losses, each of which depends only on its row's outputs, targets and labels;
     then one call can handle the rows of many clients."""
+    by_network: ClassVar[bool] = False
+    """Whether the network itself computes the loss, of one client's batch (``ForwardPasses.training_loss``)."""
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
         """The client's state at the start of a visit, before the first step; called for one client after another.

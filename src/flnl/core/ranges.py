@@ -37,6 +37,15 @@ class FromFiles:
 
 
 @dataclass(frozen=True)
+class NamesCode:
+    """In an annotation: the field is the dotted path of Python code that the part imports.
+
+    A command line may name any path; a file that a run has written only one that configuration files name, or that the
+    reader of the file trusts by its path.
+    """
+
+
+@dataclass(frozen=True)
 class Neutral:
     """In an annotation: the value at which a field has no effect, so that its part behaves as without the field.
 

@@ -89,6 +89,19 @@ class ForwardPasses(Protocol):
         """Logits [B, K] of the received network, in eval mode and without gradients."""
         ...
 
+    def training_loss(self, inputs: Tensor, labels: Tensor, number: int) -> Tensor:
+        """The loss that the network itself computes for a batch, a scalar; only where clients are trained one by one.
+
+        Args:
+            inputs: [B, C, H, W].
+            labels: int64 [B].
+            number: number of the batch in its epoch, from 0.
+
+        Raises:
+            LookupError: where clients are trained together.
+        """
+        raise LookupError("the loss of the network itself is for one client at a time")
+
 
 @dataclass
 class Step:

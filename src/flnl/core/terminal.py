@@ -71,15 +71,20 @@ def duration(seconds: float) -> str:
 
 
 class Lines(logging.Formatter):
-    """Formats log messages as single escaped lines; tracebacks keep their lines."""
+    """Formats log messages as single escaped lines, warnings with their level; tracebacks keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name is logging's)
         """Format a record's message."""
-        return visible(redacted(super().formatMessage(record)))
+        text = super().formatMessage(record)
+        return visible(redacted(text if record.levelno < logging.WARNING else f"{record.levelname}: {text}"))
 
 
 def log_to_stderr() -> None:
-    """Log warnings to standard error, one line each, unless a handler is already configured."""
+    """Log this package's messages and all warnings to standard error, one line each.
+
+    Nothing changes if a handler is already configured.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines("%(levelname)s: %(message)s"))
+    handler.setFormatter(Lines("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("flnl").setLevel(logging.INFO)

@@ -104,18 +104,20 @@ class ModelFile:
             raise UserError(f"{file} is no {NAME} of a run: {faults}")
         return cls(**held, source=str(file))
 
-    def network(self, places: Sequence[Path] = ()) -> Network:
+    def network(self, places: Sequence[Path] = (), trusted: Sequence[str] = ()) -> Network:
         """The network with its weights, on the CPU, in the precision of the run's parameters (bf16 runs keep 32 bits).
 
         Pretrained weights that the run started from are not downloaded again.
 
         Args:
             places: folders of further configuration files in which to look up the model's class.
+            trusted: dotted paths of networks of the user's own that the file may name.
 
         Raises:
-            UserError: if no configuration file names the model's class, or the weights do not fit it.
+            UserError: if no configuration file names the model's class, its code is not trusted, or the weights do not
+                fit it.
         """
-        node = registry.restored("model", self.model, self.source, places)
+        node = registry.restored("model", self.model, self.source, places, trusted)
         double = any(tensor.dtype == torch.float64 for tensor in self.weights.values())
         try:
             channels, height, width = self.shape

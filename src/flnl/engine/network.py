@@ -26,6 +26,7 @@ from flnl.engine.device_images import Resident
 from flnl.engine.placement import Placement
 from flnl.models import outputs as by_name
 from flnl.models.layers import has_batch_norm
+from flnl.models.lightning_module import training_loss
 
 if TYPE_CHECKING:
     from flnl.core.images import Images
@@ -297,6 +298,9 @@ class _Passes(ForwardPasses):
 
     def received(self, inputs: Tensor) -> Tensor:
         return self.received_module(inputs)
+
+    def training_loss(self, inputs: Tensor, labels: Tensor, number: int) -> Tensor:
+        return training_loss(self.network.module, inputs, labels, number)
 
 
 def outputs_on(batches: Sequence[Tensor], forward: Callable[[Tensor], Tensor], *, apart: bool) -> list[Tensor]:

@@ -80,15 +80,19 @@ def noise_columns(findings: Sequence[Finding], clients: Sequence[int]) -> dict[s
 
 
 def summary(federation: Federation, findings: Sequence[Finding]) -> dict[str, float]:
-    """Metrics over all clients if the truth is known, and the scalars that the method reports.
+    """Metrics over all clients, and the scalars that the method reports.
 
-    They are: mean accuracy and AUC of the verdicts on samples; for quality estimates the MSE (FedES, Table 4), the MSE
-    that a perfect estimate would still have, and the rank correlation; precision, recall and F1 of the noisy-client
-    detection, where a client is noisy if it has a wrong label; and the mean absolute error of noise levels.
+    ``suspected`` is the number of samples that are suspected to be wrong. If the truth is known, the others are: mean
+    accuracy and AUC of the verdicts on samples; for quality estimates the MSE (FedES, Table 4), the MSE that a perfect
+    estimate would still have, and the rank correlation; precision, recall and F1 of the noisy-client detection, where a
+    client is noisy if it has a wrong label; and the mean absolute error of noise levels.
     """
+    metrics = dict[str, float]()
+    if doubts := suspects(findings):
+        metrics["suspected"] = float(sum(int(doubt.mask.sum()) for doubt in doubts.values()))
     if federation.truth is None:
-        return scalars(findings)
-    rows, metrics = by_client(federation, findings), dict[str, float]()
+        return metrics | scalars(findings)
+    rows = by_client(federation, findings)
     if "filter_accuracy" in rows:
         metrics["filter_accuracy"] = float(np.nanmean(rows["filter_accuracy"]))
         metrics["filter_auc"] = _auc(federation, findings)

@@ -188,15 +188,20 @@ class Evaluator:
     def labels(self, state: FederatedState) -> dict[str, float]:
         """Metrics of the labels that clients hold now, over all their samples: noise, detection and correction.
 
-        Detected are the samples that the method suspects or whose label it has changed.
+        Detected are the samples that the method suspects or whose label it has changed. If it judges labels,
+        ``labels`` is the number of all, ``flagged`` of the detected and ``changed`` of the changed ones, also if the
+        truth is unknown.
         """
-        if self.federation.truth is None:
-            return self.estimates(state)
-        doubts = suspects(self._findings(state))
-        return {
-            **self._quality([self._client(state, c, doubts) for c in self.federation.with_data]),
-            **self.estimates(state),
-        }
+        findings = self._findings(state)
+        clients = self._clients(state, findings)
+        _, given, held, suspected = _joined(clients)
+        changed = held != given
+        flagged = suspected | changed
+        metrics = {} if self.federation.truth is None else self._quality(clients)
+        if _has_judged(findings, flagged):
+            counts = {"labels": len(given), "flagged": flagged.sum(), "changed": changed.sum()}
+            metrics |= {name: float(count) for name, count in counts.items()}
+        return metrics | self.estimates(state)
 
     def estimates(self, state: FederatedState) -> dict[str, float]:
         """Metrics of the method's findings about samples and clients."""
@@ -223,8 +228,8 @@ class Evaluator:
         return [finding for finding in self._exchanges(state) if not isinstance(finding, beside)]
 
     def _quality(self, clients: Sequence[_Labels]) -> dict[str, float]:
-        true, given, held = (np.concatenate([c[i] for c in clients]) for i in range(3))
-        flagged, changed = np.concatenate([c[3] for c in clients]), held != given
+        true, given, held, flagged = _joined(clients)
+        changed = held != given
         metrics = {"noise_given": float((given != true).mean()), "noise_final": float((held != true).mean())}
         if flagged.any() or changed.any():
             metrics |= {f"detection_{k}": v for k, v in detection(flagged | changed, given != true).items()}
@@ -255,7 +260,7 @@ class Evaluator:
             summary["mixture"] = list(split.mixture)
         summary |= scalars(of_corrector)
         if self.federation.truth is None:
-            return {**summary, "clients": rows}
+            return {**summary, "changed": float(sum(int((a[2] != a[1]).sum()) for a in are)), "clients": rows}
         wrong = [b[2] != b[0] for b in were]
         rows["true_noise_before"] = [float(w.mean()) for w in wrong]
         rows["true_noise_after"] = [float((a[2] != a[0]).mean()) for a in are]
@@ -300,28 +305,27 @@ class Evaluator:
     def table(self, state: FederatedState) -> LabelTable:
         """The given and the final label of every sample, beside the true one if it is known.
 
-        ``confidence`` is the probability that the global model of ``state`` assigns to the final label, in eval mode
-        and without augmentation. ``flagged`` marks the samples that ``labels`` counts as detected. The samples are
-        scored in full batches, which takes one more pass over the images.
+        ``confidence`` is the probability that the global model of ``state`` assigns to the final label, and
+        ``self_confidence`` that of the given label, in eval mode and without augmentation. ``flagged`` marks the
+        samples that ``labels`` counts as detected. The samples are scored in full batches, which takes one more pass
+        over the images.
         """
         self.network.load(state.server.params)
-        data, clients = self.federation.dataset, self.federation.with_data
+        data = self.federation.dataset
         findings = self._findings(state)
-        doubts = suspects(findings)
-        judged = [self._client(state, c, doubts) for c in clients]
-        position = self.federation.held
-        true, given, held, suspected = (np.concatenate([labels[i] for labels in judged]) for i in range(4))
+        true, given, held, suspected = _joined(self._clients(state, findings))
         flagged = suspected | (held != given)
-        has_judged = bool(doubts) or first(findings, NoisyClients) is not None or bool(flagged.any())
-        everything = Samples(data.train, torch.from_numpy(position), torch.from_numpy(given))
+        everything = Samples(data.train, torch.from_numpy(self.federation.held), torch.from_numpy(given))
+        confidence = self._confidence(everything, torch.from_numpy(np.stack([held, given])))
         return LabelTable(
             classes=data.classes,
             client=self.federation.holders.tolist(),
             sample=self.federation.names,
             given=given.tolist(),
             final=held.tolist(),
-            confidence=self._confidence(everything, torch.from_numpy(held)),
-            flagged=flagged.tolist() if has_judged else None,
+            confidence=confidence[0],
+            self_confidence=confidence[1],
+            flagged=flagged.tolist() if _has_judged(findings, flagged) else None,
             true=None if self.federation.truth is None else true.tolist(),
         )
 
@@ -342,10 +346,10 @@ class Evaluator:
         )
 
     def _confidence(self, samples: Samples, labels: Tensor) -> Tensor:
-        """The loaded model's probability float64 [n] of each of ``labels``, int64 [n]."""
+        """The loaded model's probability float64 [m, n] of each of ``labels``, int64 [m, n], of the n samples."""
         parts = torch.arange(len(samples)).split(SCORED)
         return torch.cat(
-            [self.network.probabilities(samples.at(part)).gather(1, labels[part, None])[:, 0] for part in parts]
+            [self.network.probabilities(samples.at(part)).gather(1, labels[:, part].T).T for part in parts], dim=1
         )
 
     def _confusion(self, were: Sequence[_Labels], are: Sequence[_Labels]) -> dict[str, Any]:
@@ -364,6 +368,11 @@ class Evaluator:
             matrices["first_clients"] = [{"client": c, "before": count([b]), "after": count([a])} for c, b, a in shown]
         return matrices
 
+    def _clients(self, state: FederatedState, findings: Iterable[Finding]) -> list[_Labels]:
+        """The labels of every client that holds data, with the suspects among ``findings``."""
+        doubts = suspects(findings)
+        return [self._client(state, client, doubts) for client in self.federation.with_data]
+
     def _client(
         self, state: FederatedState, client: int, doubts: Mapping[int, SuspectedSamples] | None = None
     ) -> _Labels:
@@ -377,3 +386,14 @@ class Evaluator:
 
 def _all(findings: Iterable[Sequence[Finding]]) -> list[Finding]:
     return [finding for some in findings for finding in some]
+
+
+def _joined(clients: Sequence[_Labels]) -> _Labels:
+    """The labels and suspects of all these clients, one after the other, each [N]."""
+    true, given, held, suspected = (np.concatenate(parts) for parts in zip(*clients, strict=True))
+    return true, given, held, suspected
+
+
+def _has_judged(findings: Iterable[Finding], flagged: Mask) -> bool:
+    """Whether the method has judged labels: it has suspects, has split the clients, or has ``flagged`` [N] any."""
+    return any(isinstance(finding, SuspectedSamples | NoisyClients) for finding in findings) or bool(flagged.any())

@@ -27,6 +27,7 @@ class LabelTable:
     given: Sequence[int]
     final: Sequence[int]
     confidence: Tensor  # float64 [n] in [0, 1]: the final global model's probability of the final label
+    self_confidence: Tensor  # float64 [n] in [0, 1]: the final global model's probability of the given label
     flagged: Sequence[bool] | None  # suspected or changed; None if the method has not judged labels
     true: Sequence[int] | None  # None if unknown
 
@@ -39,6 +40,7 @@ class LabelTable:
                 "given": self.classes[self.given[i]],
                 "final": self.classes[self.final[i]],
                 "confidence": f"{float(self.confidence[i]):.6g}",
+                "self_confidence": f"{float(self.self_confidence[i]):.6g}",
                 "flagged": "" if self.flagged is None else int(self.flagged[i]),
             }
             yield row if self.true is None else {**row, "true": self.classes[self.true[i]]}
@@ -51,7 +53,7 @@ class LabelTable:
         Raises:
             OSError: if the file cannot be written.
         """
-        columns = ["client", "sample", "given", "final", "confidence", "flagged"]
+        columns = ["client", "sample", "given", "final", "confidence", "self_confidence", "flagged"]
         columns += ["true"] if self.true is not None else []
         text = csv_text([columns, *(row.values() for row in self.rows())])
         write_atomically(path, text.encode("utf-8", errors="surrogateescape"))

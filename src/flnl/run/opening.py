@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import threadpoolctl
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from flnl.config import compose, given, identity
 from flnl.config.registry import option_of
@@ -31,6 +32,7 @@ from flnl.engine.placement import Placement, placement_for
 from flnl.evaluation import probabilities
 from flnl.evaluation.evaluator import Evaluator
 from flnl.evaluation.recording import MOST_VALUES, Recorder, affordable_stride
+from flnl.models.lightning_module import has_training_step, not_called
 from flnl.models.outputs import networks
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder, next_in_order, open_folder
@@ -108,6 +110,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     federation = from_config(cfg, Path(cfg.cache).expanduser())
     data = federation.dataset
     network, params = initial_network(cfg, method, data, placement)
+    method.check_network(network.module)
     evaluator = Evaluator(federation, network, method, cfg.eval.memorization)
     evaluator.aid(method.aid)  # fail now, not after some rounds, if aid is unavailable
     resumed = None
@@ -168,8 +171,26 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     progress.opening([f"warning: {line}" for line in method.warnings()])
     sizes = {client: federation.sizes[client] for client in federation.with_data}
     progress.opening([f"note: {shortened(cfg, line)}" for line in method.cautions(sizes)])
+    progress.opening([f"note: {line}" for line in _unused(network.module, method)])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
     return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params, lines)
+
+
+def _unused(module: nn.Module, method: Method) -> Iterator[str]:
+    """What a network of the user's own defines and the run does not use, a line each."""
+    name = type(module).__name__
+    calls = any(term.by_network for stage in method.stages for term in stage.local.values())
+    if has_training_step(module) and not calls:
+        losses = " + ".join(dict.fromkeys(term for stage in method.stages for term in stage.local))
+        yield (
+            f"{name}.training_step is not used: the loss of method={method.name} is {losses}, of forward()'s logits; "
+            "use it with method/local=[training_step]"
+        )
+    if unused := not_called(module):
+        yield (
+            f"{name}.{', '.join(unused)} will not be called: no Trainer takes part; the optimiser is that of train.lr, "
+            "train/optimizer and train/schedule"
+        )
 
 
 def initial_network(cfg: DictConfig, method: Method, data: Dataset, placement: Placement) -> tuple[Network, Params]:

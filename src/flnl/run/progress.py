@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from rich.table import Table
 from flnl.core.method import Method
 from flnl.core.state import RoundResult
 from flnl.core.terminal import cell, duration, print_line, visible
+from flnl.evaluation import label_table
 
 QUIET_SECONDS = 30.0
 
@@ -175,8 +177,9 @@ ROWS = (
     ("client_detection_f1", "noisy clients: F1", "%"),
     ("quality_error", "quality of clients: mean squared error", "#"),
     ("quality_rank_correlation", "quality of clients: rank correlation", "#"),
+    ("flagged", "labels flagged by the method", "of labels"),
+    ("changed", "labels changed by the method", "of labels"),
     ("correction_accuracy", "changed labels that are right", "%"),
-    ("changed", "labels changed", ""),
     ("participations", "participations (local trainings)", ""),
     ("left_out", "local trainings left out as non-finite", "of participations"),
     ("bytes", "bytes sent", "B"),
@@ -184,25 +187,44 @@ ROWS = (
 )
 
 
-def closing(title: str, numbers: Mapping[str, Any]) -> None:
-    """Print the table of results at the end of a run."""
-    print_line(title)
+TOTALS = {"of labels": "labels", "of participations": "participations"}
+"""Units of counts that are shown with their percentage, and the key of the total."""
+
+
+def warn(line: str) -> None:
+    """Print a warning about the run."""
+    print_line(f"warning: {line}", to=sys.stderr)
+
+
+def closing(status: str, folder: Path, record: Mapping[str, Any]) -> None:
+    """Print the table of results at the end of a run, where ``labels.csv`` is, and the warnings.
+
+    Args:
+        status: how the run ended.
+        folder: its folder.
+        record: its ``result.json``.
+    """
+    numbers = {**record, **record.get("metrics", {})}
+    print_line(f"{status}: {folder}")
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
     for key, name, unit in ROWS:
         value = float("nan") if numbers.get(key) is None else float(numbers[key])
         if not math.isnan(value) and not (key == "left_out" and not value):
-            table.add_row(name, _share(value, numbers) if unit == "of participations" else _shown(value, unit))
+            table.add_row(name, _share(value, numbers.get(TOTALS[unit])) if unit in TOTALS else _shown(value, unit))
     given = numbers.get("given")
     for key, rate in given.items() if isinstance(given, Mapping) else ():
         table.add_row(cell(f"given to the method: the noise rate ({key})"), _shown(float(rate), "%"))
     _console(stderr=False).print(table)
+    if (labels := folder / label_table.NAME).is_file():
+        print_line(f"all labels: {labels}")
+    for line in record.get("warnings", ()):
+        warn(line)
 
 
-def _share(count: float, numbers: Mapping[str, Any]) -> str:
-    """A number of local trainings, with its percentage of all local trainings."""
-    total = float(numbers.get("participations") or 0)
+def _share(count: float, total: float | None) -> str:
+    """A count, with its percentage of ``total`` if that is known."""
     return f"{count:,.0f}" + (f" ({100 * count / total:.2f} %)" if total else "")
 
 

@@ -39,7 +39,7 @@ class Record:
         self.about = dict(about)
 
     def go_on_after(self, rounds: int, known: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Continue after the lines of the first ``rounds`` rounds; return their evaluations.
+        """Continue after the lines of the first ``rounds`` rounds; return those of ``metrics.jsonl``.
 
         Args:
             rounds: the checkpoint's round.
@@ -51,10 +51,9 @@ class Record:
         checksums = {name: Checksums.read(checksum) for name, checksum in known.items()}
         try:
             self.corrections.go_on_after(rounds, checksums.get(lines.CORRECTIONS))
-            rows = self.metrics.go_on_after(rounds, checksums.get(lines.METRICS))
+            return self.metrics.go_on_after(rounds, checksums.get(lines.METRICS))
         except DamagedLinesError as error:
             raise UserError(f"{error}: put back a copy of the file, or start a new run in another folder") from None
-        return [row for row in rows if row["kind"] == "evaluation"]
 
     def cut(self) -> None:
         """Delete the lines after those that ``go_on_after`` kept."""

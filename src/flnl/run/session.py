@@ -26,11 +26,11 @@ from flnl.data.federation.build import Federation
 from flnl.engine import loop, model_file
 from flnl.engine.loop import NonFiniteError
 from flnl.engine.model_file import ModelFile
-from flnl.evaluation import label_table, metrics, probabilities
+from flnl.evaluation import correction_warnings, label_table, metrics, probabilities
 from flnl.evaluation.evaluator import FIRST_CLIENTS, Evaluator
 from flnl.evaluation.label_table import LabelTable
 from flnl.evaluation.probabilities import Probabilities
-from flnl.run import checkpoint
+from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder
 from flnl.run.loggers.guarded import Loggers
 from flnl.run.record import TABLE, Record
@@ -70,7 +70,9 @@ class Session:
         self._earlier_seconds, self._started = seconds, time.monotonic()
         self._saved, self._saved_round = time.monotonic(), state.round
         self._known_lines = lines  # checksums of the lines at the checkpoint
-        self._evaluations: list[Mapping[str, float]] = []
+        self._evaluations: list[Mapping[str, Any]] = []  # with their rounds
+        self._corrected: int | None = None  # round of the first correction of labels
+        self._warned = False  # that most labels were changed
         self._loggers: Loggers | None = None
         self.unsynchronised: str | None = None  # W&B's offline folder, after closing
 
@@ -82,7 +84,9 @@ class Session:
             raise
 
     def _start(self) -> Self:
-        self._evaluations = list(self._record.go_on_after(self.state.round, self._known_lines))
+        rows = self._record.go_on_after(self.state.round, self._known_lines)
+        self._evaluations = [row for row in rows if row["kind"] == "evaluation"]
+        self._corrected = correction_warnings.first_correction(rows)
         (self.folder.path / "error.log").unlink(missing_ok=True)
         checkpoint.forget_after(self.folder.path / "checkpoints", self.state.round)
         self._record.result("interrupted", **self._grown())  # the status if killed; must precede cutting the lines
@@ -160,10 +164,25 @@ class Session:
             estimates = self.evaluator.estimates(result.state)
             result = replace(result, evaluation={**result.evaluation, **estimates})
         shown = self._record.round(result, self.seconds)
+        rows: list[Mapping[str, Any]] = [
+            {"kind": "round", "round": result.state.round, "correction": result.correction}
+        ]
         if result.evaluation is not None:
-            self._evaluations.append(result.evaluation)
+            rows.append({"kind": "evaluation", "round": result.state.round, **result.evaluation})
+            self._evaluations.append(rows[-1])
+        if self._corrected is None:
+            self._corrected = correction_warnings.first_correction(rows)
+        if result.correction is not None and not self._warned:
+            self._warn_of_most(result.correction)
         if self._loggers is not None:
             self._loggers.log(shown, result.state.round)
+
+    def _warn_of_most(self, correction: Mapping[str, Any]) -> None:
+        """Warn, once in this process, if this correction has left most labels changed."""
+        changed = int(correction.get("changed", 0))
+        if (line := correction_warnings.most_changed(changed, len(self.federation.held))) is not None:
+            progress.warn(line)
+            self._warned = True
 
     def keep(self, *, now: bool) -> None:
         """Save a checkpoint if one is due, or if ``now``."""
@@ -211,13 +230,32 @@ class Session:
         hurry = status == "interrupted"
         if not hurry:
             self._products()
-        tables = {"clients": self.evaluator.clients(self.state), "selection": [] if hurry else self._selection()}
-        record = self._record.result(status, **self._grown(), **{name: rows for name, rows in tables.items() if rows})
+        grown = self._grown()
+        lists = {
+            "warnings": self._warnings(grown["metrics"]),
+            "clients": self.evaluator.clients(self.state),
+            "selection": [] if hurry else self._selection(),
+        }
+        record = self._record.result(status, **grown, **{name: rows for name, rows in lists.items() if rows})
         self._write_table()
         if self.cfg.figures and not hurry:
             self._draw()
         self._end_loggers(record, failed=False)
         return record
+
+    def _warnings(self, numbers: Mapping[str, Any]) -> list[str]:
+        """What the method may have harmed, one line each.
+
+        Args:
+            numbers: the metrics of the result.
+        """
+        labels = len(self.federation.held)
+        lines = [
+            correction_warnings.most_changed(int(numbers.get("changed", 0)), labels),
+            None if self._corrected is None else correction_warnings.accuracy_fell(self._evaluations, self._corrected),
+            correction_warnings.more_wrong(numbers, labels),
+        ]
+        return [line for line in lines if line is not None]
 
     def _write_table(self) -> None:
         """Write ``metrics.csv``; other errors than a full disk are only logged."""

@@ -74,7 +74,7 @@ def train(
         earlier = claimed.folder.earlier
         if (damage := lines.damage(claimed.folder.path, earlier)) is not None:
             log.warning("%s; the numbers below are from %s, written before the damage", damage, RESULT)
-        progress.closing(f"finished earlier: {claimed.folder.path}", {**earlier, **earlier.get("metrics", {})})
+        progress.closing("finished earlier", claimed.folder.path, earlier)
         return Outcome("finished", claimed.folder.path, earlier)
     run = opening.open_session(cfg, overrides, claimed)
     with run, Interruption() if stop is None else nullcontext(stop) as stop:
@@ -99,7 +99,7 @@ def train(
         finally:
             if job is None and run.unsynchronised:
                 print_line(f"wandb sync {run.unsynchronised}", to=sys.stderr)
-    progress.closing(f"{status}: {run.folder.path}", {**record, **record["metrics"]})
+    progress.closing(status, run.folder.path, record)
     if status != "finished" and job is None:
         print_line(f"to go on: {command(_again(overrides, run.folder.path))}", to=sys.stderr)
     return Outcome(status, run.folder.path, record, stop.number if status == "interrupted" else None)

@@ -150,7 +150,7 @@ def _log_origin(file: Path) -> None:
     """Log whether the file is a published one."""
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if digest in SHA256.values():
-        log.info("%s is the published file (sha256 %s)", file, digest)
+        log.debug("%s is the published file (sha256 %s)", file, digest)
     else:
         log.warning(
             "%s is not a published CIFAR-N file (sha256 %s); its true labels are compared all the same", file, digest

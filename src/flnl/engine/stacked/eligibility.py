@@ -18,6 +18,8 @@ def why_not(job: LocalTraining, network: Network) -> str | None:
         return f"{type(job.batch).__name__} chooses samples by the client's own model"
     if job.gradient is not None and not inherits(job.gradient, GradientTransform, "update"):
         return f"{type(job.gradient).__name__} acts on the optimiser's step"
+    if any(term.by_network for term in job.terms.values()):
+        return "the loss is the network's own, which it computes for one client's batch"
     try:
         stacked(network)
     except NotStackable as refusal:
