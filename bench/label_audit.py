@@ -12,15 +12,14 @@ published files.
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import itertools
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -28,12 +27,12 @@ from unittest import mock
 
 from bench.report import table
 from bench.ways import environment
+from bench.whole_runs import chosen, finished, values, write_rows
 from flnl.audit import source
-from flnl.audit.assessment import Assessment, assess
+from flnl.audit.assessment import assess
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.options import Options, Recorded, Score
 from flnl.evaluation.label_audit import audit_measures, true_labels
-from flnl.storage.records import read_record
 
 IMAGES = {
     "mnist": (
@@ -138,7 +137,7 @@ def make(case: Case, root: Path, more: Sequence[str]) -> None:
         subprocess.CalledProcessError: if the run fails.
     """
     folder = root / case.folder
-    if not _finished(folder):
+    if not finished(folder):
         began = time.perf_counter()
         command = [sys.executable, "-m", "flnl", *case.overrides(root), *more]
         subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL)
@@ -148,16 +147,11 @@ def make(case: Case, root: Path, more: Sequence[str]) -> None:
         source.find(AuditedRun.open(folder), options, lambda line: print(f"{case.folder}: {line}", flush=True))
 
 
-def _finished(folder: Path) -> bool:
-    record = read_record(folder)
-    return record is not None and record.get("status") == "finished"
-
-
 def made(root: Path) -> Iterator[Case]:
     """The runs that are there."""
     for images, noise, method in itertools.product(IMAGES, NOISE, METHODS):
         for path in sorted((root / images / noise / method).glob("*")):
-            if _finished(path):
+            if finished(path):
                 yield Case(images, noise, method, int(path.name))
 
 
@@ -165,30 +159,31 @@ def rows(case: Case, root: Path) -> Iterator[Row]:
     """The audits of a run: its window with every score and prior, its last model with the defaults."""
     run = AuditedRun.open(root / case.folder)
     for kind in KINDS:
-        chosen = [(SCORES[0], PRIORS[1])] if kind == "final" else itertools.product(SCORES, PRIORS)
-        for score, weight in chosen:
+        options = Options(probabilities=kind, folds=case.folds)
+        found = source.find(run, options, print)
+        choices = [(SCORES[0], PRIORS[1])] if kind == "final" else itertools.product(SCORES, PRIORS)
+        for score, weight in choices:
             with mock.patch("flnl.audit.prior.WEIGHT", weight):
                 yield Row(
                     **asdict(case),
                     probabilities=kind,
                     score=score,
                     prior=weight,
-                    **_measures(run, Options(probabilities=kind, folds=case.folds, score=score)),
+                    **_measures(run, found, dataclasses.replace(options, score=score)),
                     test_accuracy=float(run.record["metrics"]["last"]),
                 )
 
 
-def _measures(run: AuditedRun, options: Options) -> dict[str, Any]:
-    _, probabilities, test = source.find(run, options, print)
+def _measures(run: AuditedRun, found: source.Table, options: Options) -> dict[str, Any]:
+    _, probabilities, test = found
     true = true_labels(run.federation, run.position)
     assert true is not None
 
-    def against_truth(assessed: Assessment) -> dict[str, float | int | None]:
+    def against_truth(options: Options) -> dict[str, Any]:
+        assessed = assess(run.samples, probabilities, test, options, run.data_seed)
         return audit_measures(true, run.samples.given, assessed.rank, assessed.is_issue)
 
-    plain = against_truth(assess(run.samples, probabilities, test, options, run.data_seed))
-    demanding = dataclasses.replace(options, min_precision=LEAST)
-    strict = against_truth(assess(run.samples, probabilities, test, demanding, run.data_seed))
+    plain, strict = against_truth(options), against_truth(dataclasses.replace(options, min_precision=LEAST))
     return {
         **{name: plain[name] for name in ("errors", "average_precision", "issues_precision", "issues_recall")},
         "strict_precision": strict["issues_precision"],
@@ -244,18 +239,14 @@ def _of_choices(measured: Sequence[Row]) -> str:
     return table(["noise", "method", "score", *(f"prior {weight}" for weight in PRIORS)], body)
 
 
-def _values(measured: Sequence[Row], name: str) -> list[float]:
-    return [value for row in measured if (value := getattr(row, name)) is not None]
-
-
 def _mean(measured: Sequence[Row], name: str) -> str:
-    values = _values(measured, name)
-    return f"{mean(values):.3f}".lstrip("0") if values else "none"
+    known = values(measured, name)
+    return f"{mean(known):.3f}".lstrip("0") if known else "none"
 
 
 def _range(measured: Sequence[Row], name: str) -> str:
-    values = _values(measured, name)
-    spread = f" ({min(values):.3f} to {max(values):.3f})".replace("0.", ".") if len(values) > 1 else ""
+    known = values(measured, name)
+    spread = f" ({min(known):.3f} to {max(known):.3f})".replace("0.", ".") if len(known) > 1 else ""
     return _mean(measured, name) + spread
 
 
@@ -266,26 +257,12 @@ def _pair(measured: Sequence[Row], precision: str, recall: str) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Make what is missing, audit, write."""
     parser = argparse.ArgumentParser(prog="python -m bench.label_audit", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("folder", type=Path)
-    choices: Mapping[str, Sequence[str]] = {"images": [*IMAGES], "noise": [*NOISE], "methods": METHODS}
-    for name, known in choices.items():
-        parser.add_argument(f"--{name}", default=",".join(known), help=f"by default {','.join(known)}")
-    parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--override", action="append", default=[], help="of all runs; may be given more than once")
-    args = parser.parse_args(argv)
-    asked = {name: str(getattr(args, name)).split(",") for name in choices}
-    for name, known in choices.items():
-        for value in asked[name]:
-            if value not in known:
-                parser.error(f"--{name}: {value} is none of {', '.join(known)}")
-    seeds = [int(seed) for seed in args.seeds.split(",")]
-    for images, seed, method, noise in itertools.product(asked["images"], seeds, asked["methods"], asked["noise"]):
+    args = chosen(parser, {"images": [*IMAGES], "noise": [*NOISE], "methods": METHODS}, argv)
+    for images, seed, method, noise in itertools.product(args.images, args.seeds, args.methods, args.noise):
         make(Case(images, noise, method, seed), args.folder, args.override)
     measured = [row for case in made(args.folder) for row in rows(case, args.folder)]
-    with (args.folder / "audits.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in measured)
+    write_rows(args.folder / "audits.csv", Row, measured)
     text = report(measured)
     (args.folder / "audits.md").write_text(text)
     print(text)

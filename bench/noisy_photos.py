@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import io
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 
@@ -25,9 +24,9 @@ from PIL import Image
 
 import flnl
 from bench.report import table
+from bench.whole_runs import chosen, finished, values, write_rows
 from flnl.audit.examination import examine
 from flnl.audit.options import Options
-from flnl.storage.records import read_record
 
 PHOTOS = "photos"
 OF_CLASS = 60
@@ -132,12 +131,6 @@ def make(case: Case, root: Path) -> None:
     print(f"{case.folder}: {time.process_time() - began:.1f} s of CPU time", flush=True)
 
 
-def finished(folder: Path) -> bool:
-    """Whether there is a finished run."""
-    record = read_record(folder)
-    return record is not None and record.get("status") == "finished"
-
-
 def made(root: Path) -> Iterator[Case]:
     """The runs that are there."""
     for noise, method in itertools.product(NOISE, METHODS):
@@ -188,22 +181,18 @@ def report(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _values(rows: Sequence[Row], name: str) -> list[float]:
-    return [value for row in rows if (value := getattr(row, name)) is not None]
-
-
 def _percent(rows: Sequence[Row], name: str) -> str:
-    return f"{100 * mean(_values(rows, name)):.1f} %"
+    return f"{100 * mean(values(rows, name)):.1f} %"
 
 
 def _range(rows: Sequence[Row], name: str) -> str:
-    values = _values(rows, name)
-    return f"{100 * min(values):.1f} to {100 * max(values):.1f}"
+    known = values(rows, name)
+    return f"{100 * min(known):.1f} to {100 * max(known):.1f}"
 
 
 def _share(rows: Sequence[Row], name: str) -> str:
-    values = _values(rows, name)
-    return f"{mean(values):.3f}" if values else ""
+    known = values(rows, name)
+    return f"{mean(known):.3f}" if known else ""
 
 
 def _pair(rows: Sequence[Row], precision: str, recall: str) -> str:
@@ -213,28 +202,14 @@ def _pair(rows: Sequence[Row], precision: str, recall: str) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Make what is missing, audit, write."""
     parser = argparse.ArgumentParser(prog="python -m bench.noisy_photos", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("folder", type=Path)
-    choices: Mapping[str, Sequence[str]] = {"noise": [*NOISE], "methods": METHODS}
-    for name, known in choices.items():
-        parser.add_argument(f"--{name}", default=",".join(known), help=f"by default {','.join(known)}")
-    parser.add_argument("--seeds", default="1,2,3")
-    args = parser.parse_args(argv)
-    asked = {name: str(getattr(args, name)).split(",") for name in choices}
-    for name, known in choices.items():
-        for value in asked[name]:
-            if value not in known:
-                parser.error(f"--{name}: {value} is none of {', '.join(known)}")
+    args = chosen(parser, {"noise": [*NOISE], "methods": METHODS}, argv)
     root = args.folder.resolve()
     if not (root / PHOTOS).exists():
         write_photos(root / PHOTOS)
-    seeds = [int(seed) for seed in args.seeds.split(",")]
-    for seed, noise, method in itertools.product(seeds, asked["noise"], asked["methods"]):
+    for seed, noise, method in itertools.product(args.seeds, args.noise, args.methods):
         make(Case(noise, method, seed), root)
     rows = [measured(case, root) for case in made(root)]
-    with (root / "methods.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+    write_rows(root / "methods.csv", Row, rows)
     text = report(rows)
     (root / "methods.md").write_text(text)
     print(text)

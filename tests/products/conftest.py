@@ -4,7 +4,7 @@ import contextlib
 import csv
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,18 @@ class Said:
     code: int
     out: str
     err: str
+
+
+PLUGIN = Path(__file__).resolve().parents[2] / "examples" / "plugin"
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The parts of ``examples/plugin`` can be imported, afresh in each test."""
+    monkeypatch.syspath_prepend(str(PLUGIN))
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "my_parts"]:
+        del sys.modules[name]
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Networks that users have already: plain modules and LightningModules, from a run to its model file."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,18 +16,12 @@ from tests.products.conftest import Commands
 from tests.properties.runs import difference, run
 from tests.registry import TINY
 
-PLUGIN = Path(__file__).resolve().parents[2] / "examples" / "plugin"
 PLAIN, LIGHTNING = "my_parts.plain_network.Pooled", "my_parts.lightning_network.Bootstrapped"
 WORDS = [*(word for word in TINY if not word.startswith("model")), "model=module", "rounds=2", "train.epochs=1"]
 OWN_LOSS = ("method=fedavg", "method/local=[training_step]", f"model.path={LIGHTNING}")
 
 
-@pytest.fixture(autouse=True)
-def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(PLUGIN))
-    yield
-    for name in [name for name in sys.modules if name.split(".")[0] == "my_parts"]:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 @pytest.mark.parametrize("words", [("method=fedavg", f"model.path={PLAIN}", "+model.args.width=4"), OWN_LOSS])

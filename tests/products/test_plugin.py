@@ -1,8 +1,6 @@
 """The package of examples: each part does what it says, and all of them run without being registered anywhere."""
 
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +16,10 @@ from flnl.core.errors import UserError
 from flnl.core.payload import Payload
 from flnl.data.partition import Pool
 from flnl.run.train import train
+from tests.products.conftest import PLUGIN
 from tests.registry import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
-PLUGIN = ROOT / "examples" / "plugin"
 SEARCH = "hydra.searchpath=[pkg://my_parts.conf]"
 EVERYTHING = (
     "method=balanced",
@@ -37,12 +35,7 @@ EVERYTHING = (
 NO_DIGITS = [word for word in TINY if not word.startswith(("dataset.", "model"))]
 
 
-@pytest.fixture(autouse=True)
-def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(PLUGIN))
-    yield
-    for name in [name for name in sys.modules if name.split(".")[0] == "my_parts"]:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 def ran(folder: Path, *words: str) -> Any:

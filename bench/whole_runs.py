@@ -1,0 +1,59 @@
+"""What benchmarks of whole runs share: the choice of runs on the command line, which are there, and their lines."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flnl.storage.records import read_record
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def chosen(
+    parser: argparse.ArgumentParser, choices: Mapping[str, Sequence[str]], argv: Sequence[str] | None
+) -> argparse.Namespace:
+    """The arguments: ``folder``, a list for each of ``choices``, and ``seeds``; a value that is no choice ends with 2.
+
+    Args:
+        parser: has what is special to the benchmark.
+        choices: the known values of each option; by default it takes them all.
+        argv: the words; None for those of the command.
+    """
+    parser.add_argument("folder", type=Path)
+    for name, known in choices.items():
+        parser.add_argument(f"--{name}", default=",".join(known), help=f"by default {','.join(known)}")
+    parser.add_argument("--seeds", default="1,2,3")
+    args = parser.parse_args(argv)
+    for name, known in choices.items():
+        asked = str(getattr(args, name)).split(",")
+        for value in asked:
+            if value not in known:
+                parser.error(f"--{name}: {value} is none of {', '.join(known)}")
+        setattr(args, name, asked)
+    args.seeds = [int(seed) for seed in args.seeds.split(",")]
+    return args
+
+
+def finished(folder: Path) -> bool:
+    """Whether there is a finished run."""
+    record = read_record(folder)
+    return record is not None and record.get("status") == "finished"
+
+
+def values(rows: Sequence[Any], name: str) -> list[float]:
+    """The values of a field, where it is defined."""
+    return [value for row in rows if (value := getattr(row, name)) is not None]
+
+
+def write_rows(file: Path, kind: type[DataclassInstance], rows: Sequence[DataclassInstance]) -> None:
+    """Write ``rows`` of ``kind`` as CSV, a column for each field."""
+    with file.open("w", newline="") as opened:
+        writer = csv.DictWriter(opened, [field.name for field in fields(kind)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
