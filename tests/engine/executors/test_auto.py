@@ -20,6 +20,7 @@ from tests.registry import BY_NAME
 MLP = Work("MLP", 4_810, 47_360, {"training": 10}, "cpu", 2, steps=350)
 CNN = replace(MLP, model="CNN", parameters=6_090, products=837_120)
 LENET = replace(MLP, model="LeNet5", parameters=62_006, products=6_512_640)
+LARGE = replace(LENET, products=50_000_001)
 NO = "dropout draws clients' masks apart"
 CASES: dict[str, tuple[Work, str, str]] = {
     "small": (MLP, "stacked", "short"),
@@ -30,17 +31,22 @@ CASES: dict[str, tuple[Work, str, str]] = {
     "longer rounds that cannot be stacked": (replace(CNN, unstackable=NO), "processes", NO),
     "longer rounds of one block": (replace(CNN, cohorts={"training": 9}), "stacked", "short"),
     "longer rounds on a GPU": (replace(CNN, device="cuda"), "stacked", "one device"),
-    "large": (LENET, "processes", "LeNet5's step is too long to stack on a CPU"),
+    "longer steps": (LENET, "small in processes", "LeNet5's step is longer, so workers train small stacks"),
+    "longer steps on one core": (replace(LENET, cores=1), "small", "this process trains small stacks"),
+    "longer steps beside other jobs": (replace(LENET, shared=True), "small", "this process trains small stacks"),
+    "longer steps of few clients": (replace(LENET, cohorts={"training": 3}), "processes", "cohorts of 3"),
+    "longer steps that cannot be stacked": (replace(LENET, unstackable=NO), "processes", NO),
+    "larger batches": (replace(MLP, products=2_500_001), "small in processes", "longer"),
+    "large": (LARGE, "processes", "LeNet5's step is too long to stack on a CPU"),
     "many parameters": (replace(MLP, parameters=100_001), "processes", "too long"),
-    "large batches": (replace(MLP, products=2_500_001), "processes", "too long"),
     "cannot be stacked": (replace(MLP, unstackable=NO), "processes", NO),
     "few clients": (replace(MLP, cohorts={"training": 3}), "processes", "cohorts of 3"),
-    "one core": (replace(LENET, cores=1), "sequential", "one core"),
+    "one core": (replace(LARGE, cores=1), "sequential", "one core"),
     "one core, small": (replace(MLP, cores=1), "stacked", "short"),
-    "one client": (replace(LENET, cohorts={"training": 1}), "sequential", "one client"),
-    "beside other jobs": (replace(LENET, shared=True), "sequential", "jobs of the sweep"),
+    "one client": (replace(LARGE, cohorts={"training": 1}), "sequential", "one client"),
+    "beside other jobs": (replace(LARGE, shared=True), "sequential", "jobs of the sweep"),
     "a chain first": (
-        replace(LENET, cohorts={"preprocess": 1, "usual": 10}),
+        replace(LARGE, cohorts={"preprocess": 1, "usual": 10}),
         "processes",
         "preprocess runs one client at a time under any",
     ),
@@ -71,7 +77,8 @@ def test_products_are_counted(name: str) -> None:
     assert products(Network(module, transform, 10, placement_for("cpu", 32))) == expected
     assert sum(p.numel() for p in module.parameters()) == parameters
     small = parameters <= auto.STACKED_PARAMETERS and expected * 10 <= auto.STACKED_PRODUCTS
-    assert small == (name != "lenet5"), "stacked, LeNet-5 is slower and the others faster"
+    assert small == (name != "lenet5"), "ten in one stack, LeNet-5 is slower and the others faster"
+    assert expected * 64 <= auto.SMALL_STACK_PRODUCTS, "in small stacks all are faster, with batches of 64, too"
 
 
 WORDS = [word for word in BY_NAME["fedavg"].words if not word.startswith("executor=")]
@@ -84,12 +91,20 @@ def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "unstackable", lambda *given: NO)
 
 
-DIGITS = {"fraction=0.25": "stacked", "model=mlp": "stacked", "model=cnn": "divided in processes"}
+DIGITS = {
+    "fraction=0.25": "stacked",
+    "model=mlp": "stacked",
+    "model=cnn": "divided in processes",
+    "train.batch_size=70": "small in processes",
+}
 
 
 @pytest.mark.parametrize("word", DIGITS)
 def test_the_digits_that_workers_stack(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default network on ten clients a round, but not on five, nor the default MLP; the same bits on one core."""
+    """Workers stack the default network on ten clients a round, but not on five, nor the default MLP.
+
+    Large batches are trained in small stacks. On one core the bits are the same.
+    """
     executors, chosen = {}, list[str]()
 
     def noted(work: Work) -> tuple[auto.Choice, str]:

@@ -34,8 +34,10 @@ STACKED_PARAMETERS = 100_000
 """Up to this many parameters, overhead dominates a step's cost. An MLP on digits has 4,810, LeNet-5 62,006."""
 STACKED_PRODUCTS = 2_500_000
 """Multiply-adds of a forward pass on one batch up to which overhead dominates. With batches of 10, the MLP has 0.05
-million, the CNN on digits 0.8 and LeNet-5 6.5: stacking ten clients halves the time or better for the first two, and
-adds a seventh for LeNet-5."""
+million and the CNN on digits 0.8: stacking ten clients halves the time or better."""
+SMALL_STACK_PRODUCTS = 50_000_000
+"""The same, up to which stacks of three clients or two, channels last, pay. LeNet-5 has 6.5 million with batches of 10
+and 42 with 64: a client takes 0.7 of its time alone. Ten clients in one stack leave the cache and take longer."""
 STACKED_CLIENTS = 4
 """Smallest cohort that is worth stacking."""
 STEP = 150_000
@@ -51,16 +53,18 @@ whole cohort takes no longer than its halves in two workers."""
 class Auto(ExecutorChoice):
     """The candidates: a factory for each executor.
 
-    ``divided`` stacks the parts of a cohort; it is run in this process, or in the workers of ``processes``.
+    ``divided`` stacks the parts of a cohort, ``small`` two or three clients; both are run in this process, or in the
+    workers of ``processes``.
     """
 
     sequential: Inner
     stacked: Inner
     divided: Inner
+    small: Inner
     processes: Inner
 
 
-Choice = Literal["sequential", "stacked", "divided", "processes", "divided in processes"]
+Choice = Literal["sequential", "stacked", "divided", "small", "processes", "divided in processes", "small in processes"]
 
 
 @dataclass(frozen=True)
@@ -161,19 +165,20 @@ def choose(work: Work) -> tuple[Choice, str]:
         if work.unstackable is None:
             return "stacked", "one device for all clients of a cohort"
         return "sequential", f"one device, and {work.unstackable}"
-    small = work.parameters <= STACKED_PARAMETERS and work.products <= STACKED_PRODUCTS
-    if not small:
+    if work.parameters > STACKED_PARAMETERS or work.products > SMALL_STACK_PRODUCTS:
         reason = f"{work.model}'s step is too long to stack on a CPU"
     elif cohort < STACKED_CLIENTS:
         reason = f"cohorts of {cohort} are too small to stack"
     elif work.unstackable is not None:
         reason = work.unstackable
+    elif work.products > STACKED_PRODUCTS:
+        return _here_or_in_workers(work, "small", f"{work.model}'s step is longer, so {{}} small stacks")
     elif cohort < 2 * BLOCK or work.round < DIVIDED_ROUND:
         return "stacked", f"{work.model}'s step is short, so clients are trained in a stack"
-    elif work.cores < 2 or work.shared:
-        return "divided", f"{work.model}'s step is short, so clients are trained in stacks"
     else:
-        return "divided in processes", f"{work.model}'s step is short and a round has many, so workers train stacks"
+        return _here_or_in_workers(
+            work, "divided", f"{work.model}'s step is short and a round has many, so {{}} stacks"
+        )
     if work.cores < 2:
         return "sequential", f"{reason}, and there is one core"
     if cohort < 2:
@@ -181,6 +186,14 @@ def choose(work: Work) -> tuple[Choice, str]:
     if work.shared:
         return "sequential", f"{reason}, and the jobs of the sweep share the cores"
     return "processes", f"{reason}{_chains(work.cohorts)}"
+
+
+def _here_or_in_workers(work: Work, inner: Literal["divided", "small"], reason: str) -> tuple[Choice, str]:
+    """Stacks in this process on one core or beside other jobs, else in workers; ``reason`` has a place for who."""
+    if work.cores < 2 or work.shared:
+        return inner, reason.format("this process trains")
+    in_workers: Choice = "divided in processes" if inner == "divided" else "small in processes"
+    return in_workers, reason.format("workers train")
 
 
 def _chains(cohorts: Mapping[str, int]) -> str:
@@ -208,7 +221,8 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder:
         executor, reason = compose.build(node)(network), "as the run began"
     else:
         name, reason = choose(work)
-        node = {**plain["processes"], "inner": plain["divided"]} if name == "divided in processes" else plain[name]
+        inner, _, workers = name.partition(" in ")
+        node = {**plain[workers], "inner": plain[inner]} if workers else plain[name]
         executor = compose.build(node)(network)
     if isinstance(executor, Stacked) and executor.limitation:
         reason += f"; {executor.limitation}"
