@@ -225,10 +225,25 @@ def test_label_files_that_do_not_fit(folder: Path, rows: list[list[str]], header
         folder_part(folder, labels="labels.csv")()
 
 
+def test_messages_about_a_label_file_name_its_line(folder: Path):
+    """Empty lines count, and so do all lines of a name that goes over several."""
+    for lines, reason in (
+        ("\nant/1.jpg,dog\n", "line 5 of .*label 'dog'"),
+        ("\n\nant/0.jpg,ant\n", "line 6 of .*'ant/0.jpg' has a line already, number 3"),
+        ("\n\nant/1.jpg,ant,x\n", "line 6 of .* has another number of values"),
+        ('"two\nlines.jpg",ant\n', "line 4 of .* no training sample"),
+    ):
+        (folder / "labels.csv").write_text("path,label\n\nant/0.jpg,ant\n" + lines)
+        with pytest.raises(UserError, match=reason):
+            folder_part(folder, labels="labels.csv")()
+
+
 def test_label_files_that_cannot_be_read(folder: Path):
     assert "No such file" in refusal(folder_part(folder, labels="labels.csv"))
     (folder / "labels.csv").write_bytes(b"\xff\xfe\x00")
-    assert "cannot be read" in refusal(folder_part(folder, labels="labels.csv"))
+    assert "not encoded as UTF-8" in refusal(folder_part(folder, labels="labels.csv"))
+    (folder / "labels.csv").write_bytes(b"path,label\nant/caf\xe9.jpg,ant\n")
+    assert "encoded as UTF-8" in refusal(folder_part(folder, labels="labels.csv"))
     write_labels(folder, [[path, "ant"] for path in TRAIN])
     assert "column 'true'" in refusal(folder_part(folder, labels="labels.csv", truth="csv"))
     assert "column 'true'" in refusal(folder_part(folder, truth="csv"))
@@ -408,10 +423,20 @@ def test_a_label_file_for_arrays(tmp_path: Path):
     assert data.clients is not None
     assert (data.given.tolist(), data.truth.tolist()) == ([0] * 12, [2] * 12)
     assert data.clients.tolist() == [0, 1, 2, 3] * 3
-    write(tmp_path, classes=np.array(CLASSES), y_given=np.zeros(12, int))
-    assert "y_given" in refusal(arrays_part(tmp_path, labels="labels.csv"))
-    write(tmp_path, classes=np.array(CLASSES), clients=np.zeros(12, int))
-    assert "clients" in refusal(arrays_part(tmp_path, labels="labels.csv"))
+
+
+def test_a_label_file_goes_before_the_given_labels_and_clients_of_arrays(tmp_path: Path):
+    write(tmp_path, classes=np.array(CLASSES), y_given=np.ones(12, int), clients=np.arange(12) % 2)
+    write_labels(tmp_path, [[str(i), "cat", str(i % 4)] for i in range(12)], "id,label,client")
+    data = arrays_part(tmp_path, labels="labels.csv", truth="none")()
+    assert data.given is not None
+    assert data.clients is not None
+    assert (data.given.tolist(), data.clients.tolist()) == ([2] * 12, [0, 1, 2, 3] * 3)
+    write_labels(tmp_path, [[str(i), "cat"] for i in range(12)], "id,label")
+    without = arrays_part(tmp_path, labels="labels.csv", truth="none")()
+    assert without.given is not None
+    assert without.clients is not None
+    assert (without.given.tolist(), without.clients.tolist()) == ([2] * 12, [0, 1] * 6), "it says nothing of clients"
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,9 @@ class Arrays:
     D] for features that are not images.
 
     Labels are 0..C-1. ``truth`` says where the correct labels of the training set are: ``y_train``, the column ``true``
-    of a label file (``csv``), or ``none``. The labels for training are those of ``y_given`` or of the label file (its
-    columns: id, a sample's position from 0; label; true; client), or else ``y_train``.
+    of a label file (``csv``), or ``none``. The labels for training are those of the label file (its columns: id, a
+    sample's position from 0; label; true; client), or else ``y_given``, or else ``y_train``. The clients are those of
+    the label file, if it has that column, or else ``clients``.
     """
 
     name: str
@@ -77,9 +78,7 @@ class Arrays:
         table = self._label_file(arrays, root, path, len(train), classes)
         truth, given = choose_labels(self.truth, "y_train", y_train, table)
         clients = table.clients if table else None
-        if "clients" in arrays:
-            if clients is not None:
-                raise UserError(f"dataset.labels: {path} names the clients already, in clients: leave out one")
+        if clients is None and "clients" in arrays:
             clients = _clients(arrays["clients"], len(train), path)
         scale = 255.0 if train.dtype == torch.uint8 else 1.0
         mean, std = self._normalization(train, scale)
@@ -137,16 +136,13 @@ class Arrays:
     def _label_file(
         self, arrays: Content, root: Path, path: Path, count: int, classes: tuple[str, ...]
     ) -> LabelFile | None:
-        """The labels for training, from the label file or ``y_given``; None if there is neither."""
-        table = None
+        """The labels for training, from the label file or else ``y_given``; None if there is neither."""
         if self.labels is not None:
             positions = tuple(str(i) for i in range(count))
-            table = read_label_file(root / Path(self.labels).expanduser(), "id", positions, classes)
+            return read_label_file(root / Path(self.labels).expanduser(), "id", positions, classes)
         if "y_given" in arrays:
-            if table is not None:
-                raise UserError(f"dataset.labels: {path} has labels to learn from already, y_given: leave out one")
-            table = LabelFile(_labels(arrays, "y_given", count, classes, path), None, None)
-        return table
+            return LabelFile(_labels(arrays, "y_given", count, classes, path), None, None)
+        return None
 
     def _normalization(self, train: Tensor, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation per channel."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
+from flnl.storage.csv_lines import CsvLines, LineLengthError
 from flnl.storage.spreadsheet import text_of
 
 
@@ -27,9 +28,10 @@ class LabelFile:
 def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Sequence[str]) -> LabelFile:
     """Read a CSV file with a header: ``column`` (the sample), ``label``, and optionally ``true`` and ``client``.
 
-    A label is the name of a class, or its number if no class name is a number. Clients are numbered by
-    ``number_clients``. A sample or label that looks like a formula may have a ``'`` before it, as in a run's
-    ``labels.csv`` (see ``flnl.storage.spreadsheet``).
+    It is encoded as UTF-8; a file's name that is no UTF-8 stands there in its own bytes. A label is the name of a
+    class, or its number if no class name is a number. Clients are numbered by ``number_clients``. A sample or label
+    that looks like a formula may have a ``'`` before it, as in a run's ``labels.csv`` (see
+    ``flnl.storage.spreadsheet``).
 
     Args:
         path: the file.
@@ -48,13 +50,15 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
         numbers |= {str(i): i for i in range(len(classes))}
 
     line = dict.fromkeys(samples, 0)  # line number of each sample
-    columns: dict[str, list[int]] = {name: [0] * len(samples) for name in ("label", "true") if name in rows[0]}
+    first = rows[0][1]
+    columns: dict[str, list[int]] = {name: [0] * len(samples) for name in ("label", "true") if name in first}
     owners = [""] * len(samples)
-    for number, row in enumerate(rows, start=2):
+    for number, row in rows:
         sample = _either(row[column].removeprefix("./"), position)
         where = f"dataset.labels: line {number} of {path}"
         if sample not in position:
-            raise UserError(f"{where}: there is no training sample {sample!r}")
+            hint = "; the file should be encoded as UTF-8" if _undecoded(sample) else ""
+            raise UserError(f"{where}: there is no training sample {sample!r}{hint}")
         if line[sample]:
             raise UserError(f"{where}: {sample!r} has a line already, number {line[sample]}")
         line[sample] = number
@@ -76,7 +80,7 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
     return LabelFile(
         given=np.array(columns["label"], np.int64),
         true=np.array(columns["true"], np.int64) if "true" in columns else None,
-        clients=number_clients(owners) if "client" in rows[0] else None,
+        clients=number_clients(owners) if "client" in first else None,
     )
 
 
@@ -129,16 +133,31 @@ def number_clients(names: Sequence[str]) -> Indices:
     return np.array([numbers[name] for name in names], np.int64)
 
 
-def _rows(path: Path, column: str) -> list[dict[str, str]]:
-    """The lines of the file as dictionaries, after checking that the required columns exist."""
+def _rows(path: Path, column: str) -> list[tuple[int, dict[str, str]]]:
+    """The lines of the file, by number, as dictionaries, after checking that the required columns exist."""
     try:
         if path.exists() and not path.is_file():
             raise OSError("it is not a regular file")
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            rows, header = list(reader), list(reader.fieldnames or [])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:  # names may be any bytes
+            lines = CsvLines(file, skipinitialspace=True)
+            _check_header(lines.header, path, column)
+            rows = list(lines)
+    except LineLengthError as error:
+        raise UserError(
+            f"dataset.labels: line {error.line} of {path} has another number of values than the header"
+        ) from error
+    except (OSError, csv.Error) as error:
         raise UserError(f"dataset.labels: {path} cannot be read ({error}); it should be a CSV file") from error
+    if not rows:
+        raise UserError(f"dataset.labels: {path} has no lines after its header")
+    return rows
+
+
+def _check_header(header: Sequence[str], path: Path, column: str) -> None:
+    if any(map(_undecoded, header)):
+        raise UserError(
+            f"dataset.labels: {path} cannot be read (it is not encoded as UTF-8); it should be a CSV file in UTF-8"
+        )
     if twice := [name for name in header if header.count(name) > 1]:
         raise UserError(f"dataset.labels: {path} has the column {twice[0]!r} twice")
     absent = [name for name in (column, "label") if name not in header]
@@ -147,12 +166,11 @@ def _rows(path: Path, column: str) -> list[dict[str, str]]:
             f"dataset.labels: {path} has no column {absent[0]!r}: its header should be {column},label and, if known,"
             " true and client"
         )
-    for number, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
-            raise UserError(f"dataset.labels: line {number} of {path} has another number of values than the header")
-    if not rows:
-        raise UserError(f"dataset.labels: {path} has no lines after its header")
-    return rows
+
+
+def _undecoded(text: str) -> bool:
+    """Whether a text has bytes that are no UTF-8, as names of files may have."""
+    return any("\udc80" <= character <= "\udcff" for character in text)
 
 
 def _either(written: str, known: Container[str]) -> str:
