@@ -4,6 +4,7 @@ import base64
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from PIL.PngImagePlugin import PngInfo
 from flnl.audit.page import pictures, writing
 from flnl.audit.page.pictures import LONGEST, check_pictures, thumbnails
 from flnl.audit.page.writing import write_page
+from flnl.audit.precision import below_cuts
 from flnl.core.errors import UserError
 from flnl.core.terminal import visible
 from flnl.data.dataset import Dataset
@@ -105,7 +107,8 @@ def test_a_page_refers_to_nothing_outside(hostile: Path) -> None:
 def test_names_come_back_from_the_scripts(hostile: Path) -> None:
     found, kept = read(hostile).data, shards(hostile)
     assert tuple(found["classes"]) == HOSTILE
-    assert [name for shard in kept for name in shard["sample"]] == [*HOSTILE, *reversed(HOSTILE)][::-1]
+    assert found["suspects"]["sample"] == [*HOSTILE, *reversed(HOSTILE)][::-1]
+    assert len(kept) == 1
     source = b"".join(file.read_bytes() for file in (hostile / "pages").iterdir())
     assert not re.search(rb"[<>&\x80-\xff]", source)
 
@@ -143,21 +146,22 @@ def test_suspects_come_by_rank_and_are_cut_into_shards(tmp_path: Path) -> None:
     size = write_page(tmp_path, given, None)
     assert size == sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
     kept, found = shards(tmp_path), read(tmp_path).data
-    assert [len(shard["sample"]) for shard in kept] == [5, 5, 3]
+    assert [len(shard["score"]) for shard in kept] == [5, 5, 3]
     samples = [*range(29, 17, -1), 3]
-    assert [name for shard in kept for name in shard["sample"]] == list(map(str, samples))
     assert [rank for shard in kept for rank in shard["rank"]] == [*range(1, 13), 27]
-    assert [client for shard in kept for client in shard["client"]] == [i % 2 for i in samples]
     assert kept[0]["issue"] == [1] * 5
     assert kept[1]["issue"] == [0] * 5
     assert kept[0]["flagged"] == [int(i % 4 == 0) for i in samples[:5]]
     assert kept[2]["likeliest"][2] == [[1, 0.75], [0, 0.25]]
     suspects = found["suspects"]
     assert suspects["ranked"] == 12
+    assert suspects["sample"] == list(map(str, samples))
+    assert suspects["client"] == [i % 2 for i in samples]
     assert suspects["given"] == [i % 3 for i in samples]
     assert suspects["predicted"] == [(i + 1) % 3 for i in samples]
     assert suspects["row"] == [i % 2 for i in samples]
-    assert suspects["suspicion"] == pytest.approx([1 - (i + 1) / 31 for i in samples], abs=1e-6)
+    cuts = [m / 100 for m in range(101)]
+    assert suspects["firstCut"] == [next(m for m in range(101) if 1 - (i + 1) / 31 < cuts[m]) for i in samples]
     assert [samples[i] for i in suspects["review"]] == [3, 28]
 
 
@@ -167,6 +171,19 @@ def test_counts_below_every_cut_are_those_of_the_clients(tmp_path: Path) -> None
     for one, changes in zip(given.by_client, read(tmp_path).data["clients"], strict=True):
         pairs = dict(zip(changes[::2], changes[1::2], strict=True))
         assert [max((n for at, n in pairs.items() if at <= cut), default=0) for cut in range(101)] == list(one.below)
+
+
+def test_a_suspect_close_to_a_cut_is_shown_where_it_is_counted(tmp_path: Path) -> None:
+    """A score of 0.4999997 lies below 0.5, whichever digits of it anybody shows; one of 1 lies below no cut."""
+    given = audit(4)
+    scores = np.array([1.0, 0.5, 0.4999997, 0.1])
+    below = below_cuts(scores, np.zeros(4, np.int64), 1).sum(0)
+    curve = replace(given.precision, below=tuple(below.tolist()))
+    write_page(tmp_path, replace(given, samples=replace(given.samples, suspicion_score=scores), precision=curve), None)
+    found = read(tmp_path).data
+    assert found["suspects"]["firstCut"] == [11, 50, 51, 101]
+    for m in range(101):
+        assert sum(first <= m for first in found["suspects"]["firstCut"]) == found["below"][m]
 
 
 def test_without_scripts_the_tables_and_the_first_hundred_are_there(tmp_path: Path) -> None:
@@ -195,8 +212,6 @@ def test_the_slider_begins_at_the_cut_of_the_audit_or_with_its_issues(
     cut: float | None, expected: float, tmp_path: Path
 ) -> None:
     """Of 12 samples, the fifth in rank has a score of 5/13 = 0.385, the first cut above which is 0.39."""
-    from dataclasses import replace
-
     write_page(tmp_path, replace(audit(), cut=cut), None)
     values = dict(v[1:] for v in read(tmp_path).values if v[0] == "input")
     assert float(values["value"]) == pytest.approx(100 * expected)
@@ -225,12 +240,12 @@ def test_where_nothing_is_an_issue_the_page_says_so(tmp_path: Path) -> None:
 
 
 def test_a_page_that_grows_too_large_is_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "MOST_BYTES", 2000)
+    monkeypatch.setattr(writing, "MOST_BYTES", 1000)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with pytest.raises(UserError, match=r"--top \(they are 40 now\) .* --thumbnails, or add --force"):
         write_page(tmp_path / "a", audit(40, per_page=10), None)
-    assert write_page(tmp_path / "b", audit(40, per_page=10, force=True), None) > 2000
+    assert write_page(tmp_path / "b", audit(40, per_page=10, force=True), None) > 1000
 
 
 @pytest.mark.slow

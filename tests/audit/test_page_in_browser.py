@@ -3,9 +3,11 @@
 import csv
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -157,6 +159,64 @@ def test_verdicts_are_given_by_keys_kept_and_saved(page: Any, shown: Open, tmp_p
     assert saved(again) == rows
     again.select_option("#which", "open")
     assert again.inner_text(".card >> nth=0 >> .about b") == "245"
+
+
+def judged(page: Any) -> list[str]:
+    return list(page.eval_on_selector_all(".card", "all => all.map(one => one.dataset.verdict || '')"))
+
+
+def test_verdicts_filter_also_cards_that_are_not_loaded(page: Any, shown: Open, tmp_path: Path) -> None:
+    """After a reload, verdicts far down the list are found, and what has one is not open."""
+    move(page, 100)
+    for _ in range(20):
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_timeout(40)
+    for place in (1, 200, 240):
+        page.click(f".card:nth-child({place}) button.wrong")
+    again = shown(tmp_path / "page")
+    move(again, 100)
+    again.select_option("#which", "wrong")
+    again.wait_for_function("document.querySelectorAll('.card').length === 3")
+    assert again.eval_on_selector_all(".card .about b", "all => all.map(one => one.textContent)") == ["249", "50", "10"]
+    assert judged(again) == ["wrong"] * 3
+    again.select_option("#which", "open")
+    assert count(again) == 247
+
+
+def test_a_wrong_label_is_never_the_right_one(shown: Open, tmp_path: Path) -> None:
+    """Where the label is no issue, the likeliest class is the given one, and the next one takes its place."""
+    given = audit(30, classes="abc", issues=5)
+    samples = replace(
+        given.samples, predicted=np.where(given.samples.is_issue, given.samples.predicted, np.arange(30) % 3)
+    )
+    likeliest = given.likeliest.copy()
+    likeliest[5:] = likeliest[5:, ::-1]
+    (tmp_path / "page").mkdir()
+    write_page(tmp_path / "page", replace(given, samples=samples, likeliest=likeliest), None)
+    page = shown(tmp_path / "page")
+    move(page, 100)
+    for place in (1, 11):
+        page.click(f".card:nth-child({place}) button.wrong")
+        offered = page.eval_on_selector_all(
+            f".card:nth-child({place}) option", "all => all.map(one => one.textContent)"
+        )
+        assert len(offered) == 2
+    assert saved(page)[1:] == [["1", "19", "wrong", "c"], ["1", "29", "wrong", "a"]]
+
+
+def test_open_pages_of_a_run_keep_each_others_verdicts(page: Any, shown: Open, tmp_path: Path) -> None:
+    """As with a page of all clients beside one of a single client, or two tabs."""
+    other = shown(tmp_path / "page")
+    page.click(".card:nth-child(1) button.wrong")
+    other.click(".card:nth-child(2) button.right")
+    page.click(".card:nth-child(3) button.unsure")
+    other.click(".card:nth-child(2) button.right")  # takes it back
+    other.click(".card:nth-child(4) button.right")
+    kept = [["0", "246", "right"], ["1", "247", "unsure"], ["0", "249", "wrong"]]
+    for one in (page, other, shown(tmp_path / "page")):
+        assert sorted(row[:3] for row in saved(one)[1:]) == sorted(kept)
+    page.wait_for_function("document.querySelector('.card:nth-child(4)').dataset.verdict === 'right'")
+    assert judged(page)[:4] == judged(other)[:4] == ["wrong", "", "unsure", "right"]
 
 
 def test_arrows_move_between_cards(page: Any) -> None:

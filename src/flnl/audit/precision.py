@@ -72,10 +72,18 @@ def shares_of_test_set(prior: ClientPrior, test_scores: Array, cuts: Array = CUT
 
 def below_cuts(suspicion: Array, client: Indices, clients: int, cuts: Array = CUTS) -> NDArray[np.int64]:
     """Each client's number [C, m] of samples whose suspicion score is below each of ``cuts`` [m], ascending."""
-    first = np.searchsorted(cuts, suspicion, side="right")  # the first cut that a score is below
-    width = len(cuts) + 1
+    first, width = first_cuts(suspicion, cuts), len(cuts) + 1
     counts = np.bincount(client * width + first, minlength=clients * width).reshape(clients, width)
     return counts.cumsum(axis=1)[:, :-1].astype(np.int64)
+
+
+def first_cuts(suspicion: Array, cuts: Array = CUTS) -> NDArray[np.int64]:
+    """The position of the first of ``cuts`` [m], ascending, that each suspicion score [n] is below; m if none is.
+
+    >>> first_cuts(np.array([0.0, 0.2, 0.9]), np.array([0.0, 0.2, 0.5])).tolist()
+    [1, 2, 3]
+    """
+    return np.searchsorted(cuts, suspicion, side="right").astype(np.int64)
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:

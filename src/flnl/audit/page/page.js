@@ -78,8 +78,8 @@
     const at = i % data.perPage;
     return {
       number: i,
-      client: held.client[at],
-      sample: held.sample[at],
+      client: all.client[i],
+      sample: all.sample[i],
       score: held.score[at],
       rank: held.rank[at],
       issue: held.issue[at],
@@ -92,15 +92,19 @@
   // ------------------------------------------------------------------------------------------------------- verdicts
 
   const STORE = "flnl audit " + data.key;
-  const identity = (one) => JSON.stringify([one.client, one.sample]);
-  let verdicts = new Map(); // identity -> [verdict, label]
+  const identities = all.sample.map((name, i) => JSON.stringify([all.client[i], name]));
+  let verdicts = new Map(); // identity -> [verdict, label], from all pages of the run
   let kept = true;
 
-  try {
-    const stored = JSON.parse(localStorage.getItem(STORE) || "[]");
-    verdicts = new Map(stored.filter(([, [verdict, label]]) => verdict in SHOWN && (label === "" || data.classes.includes(label))));
-  } catch {
-    kept = false;
+  // Takes what this page and others of the run have kept; verdicts that cannot be kept stay as they are here.
+  function refresh() {
+    if (!kept) return;
+    try {
+      const stored = JSON.parse(localStorage.getItem(STORE) || "[]");
+      verdicts = new Map(stored.filter(([, [verdict, label]]) => verdict in SHOWN && (label === "" || data.classes.includes(label))));
+    } catch {
+      kept = false;
+    }
   }
 
   function keep() {
@@ -113,16 +117,17 @@
     progress();
   }
 
-  const decided = new Map(); // suspect's number -> its verdict, of all whose shard is loaded
+  const verdictOf = (i) => verdicts.get(identities[i])?.[0];
+
+  // The class that a wrong label should perhaps be: the likeliest one besides it.
+  const instead = (one) => one.likeliest.map(([k]) => k).find((k) => k !== all.given[one.number]);
 
   function judge(one, verdict, label) {
-    if (verdict === null) {
-      verdicts.delete(identity(one));
-      decided.delete(one.number);
-    } else {
-      const labels = { right: data.classes[all.given[one.number]], wrong: label ?? data.classes[all.predicted[one.number]], unsure: "" };
-      verdicts.set(identity(one), [verdict, labels[verdict]]);
-      decided.set(one.number, verdict);
+    refresh();
+    if (verdict === null) verdicts.delete(identities[one.number]);
+    else {
+      const labels = { right: data.classes[all.given[one.number]], wrong: label ?? data.classes[instead(one)], unsure: "" };
+      verdicts.set(identities[one.number], [verdict, labels[verdict]]);
     }
     keep();
   }
@@ -143,6 +148,7 @@
   }
 
   function save() {
+    refresh();
     const rows = [...verdicts].map(([who, [verdict, label]]) => [...JSON.parse(who), verdict, label]);
     rows.sort((a, b) => a[0] - b[0] || (a[1] < b[1] ? -1 : a[1] > b[1] ? 1 : 0));
     const lines = [["client", "sample", "verdict", "label"], ...rows].map((row) => row.map(cell).join(",") + "\n");
@@ -187,17 +193,14 @@
   }
 
   function mark(node) {
-    const [verdict, label] = verdicts.get(identity(node.one)) || [null, ""];
+    const [verdict, label] = verdicts.get(identities[node.one.number]) || [null, ""];
     if (verdict === null) delete node.dataset.verdict;
-    else {
-      node.dataset.verdict = verdict;
-      decided.set(node.one.number, verdict);
-    }
+    else node.dataset.verdict = verdict;
     for (const button of node.querySelectorAll(".verdict button")) button.setAttribute("aria-pressed", button.classList.contains(verdict));
     node.querySelector(".truth")?.remove();
     if (verdict !== "wrong") return;
     const choice = make("select", { ariaLabel: "The right label", onchange: () => judge(node.one, "wrong", data.classes[choice.value]) },
-      ...data.classes.map((name, k) => make("option", { value: k }, visible(name))));
+      ...data.classes.flatMap((name, k) => (k === all.given[node.one.number] ? [] : [make("option", { value: k }, visible(name))])));
     choice.value = data.classes.indexOf(label);
     node.append(make("label", { className: "truth" }, "It is", choice));
   }
@@ -219,15 +222,15 @@
     if (chosen.client !== null && all.row[i] !== chosen.client) return false;
     if (chosen.pair !== null && (all.given[i] !== chosen.pair[0] || all.predicted[i] !== chosen.pair[1])) return false;
     const which = byId("which").value;
-    return which === "" || (decided.get(i) || "open") === which;
+    return which === "" || (verdictOf(i) || "open") === which;
   }
 
   function numbers() {
     if (chosen.review) return all.review.filter(matches);
-    const cut = data.cuts[slider.value];
-    const found = [];
-    for (let i = 0; i < all.ranked && all.suspicion[i] < cut; i++) if (matches(i)) found.push(i);
-    return found;
+    const cut = Number(slider.value);
+    const below = [];
+    for (let i = 0; i < all.ranked && all.firstCut[i] <= cut; i++) if (matches(i)) below.push(i);
+    return below;
   }
 
   function draw() {
@@ -308,10 +311,9 @@
     const lines = [];
     if (!kept) lines.push("This browser does not keep verdicts for this page: save them before you leave.");
     if (chosen.review) {
-      const found = all.review.map((i) => decided.get(i));
-      const wrong = found.filter((v) => v === "wrong").length;
-      const right = found.filter((v) => v === "right").length;
-      let line = `Review of ${count(all.review.length)} issues drawn at random: ${wrong} wrong, ${right} right, ${found.filter((v) => v === "unsure").length} unsure.`;
+      const given = all.review.map(verdictOf);
+      const [wrong, right, unsure] = ["wrong", "right", "unsure"].map((name) => given.filter((v) => v === name).length);
+      let line = `Review of ${count(all.review.length)} issues drawn at random: ${wrong} wrong, ${right} right, ${unsure} unsure.`;
       if (wrong + right) {
         const [low, high] = wilson(wrong, wrong + right);
         line += ` Precision ${percent(wrong / (wrong + right))} (95 % interval: ${percent(low)} to ${percent(high)}).`;
@@ -388,17 +390,19 @@
   });
   byId("which").addEventListener("change", draw);
   byId("save").addEventListener("click", save);
-  byId("review").addEventListener("click", async () => {
+  byId("review").addEventListener("click", () => {
     chosen.review = !chosen.review;
     if (chosen.review) {
       chosen.client = chosen.pair = null;
       byId("which").value = "";
-      for (const one of await Promise.all(all.review.map(suspect))) {
-        const known = verdicts.get(identity(one));
-        if (known) decided.set(one.number, known[0]);
-      }
     }
     filtersChanged();
+  });
+  addEventListener("storage", (event) => { // from another page of the run
+    if (event.key !== STORE && event.key !== null) return;
+    refresh();
+    for (const node of grid.children) mark(node);
+    progress();
   });
 
   // ------------------------------------------------------------------------------------------------------- keyboard
@@ -447,6 +451,7 @@
 
   // ----------------------------------------------------------------------------------------------------------- start
 
+  refresh();
   byId("review").textContent = `Review ${all.review.length} at random`;
   byId("review").hidden = !all.review.length;
   byId("toolbar").hidden = byId("keys").hidden = slider.hidden = false;

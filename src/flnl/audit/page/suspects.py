@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from flnl.audit.page.markup import Markup, element, joined
+from flnl.audit.precision import first_cuts
 from flnl.audit.result import Audit
 from flnl.core.images import Indices
 
@@ -30,15 +29,17 @@ class Suspects:
         return min(self.audit.options.top, len(self.audit.samples))
 
     def columns(self) -> dict[str, Any]:
-        """What the script needs of all suspects to filter them: a list [S] for each fact."""
+        """What the script needs of all suspects to filter them, also by their verdicts: a list [S] for each fact."""
         samples, row = self.audit.samples, {c: i for i, one in enumerate(self.audit.by_client) for c in one.clients}
         place = {int(one): i for i, one in enumerate(self.index)}
         return {
             "ranked": self.ranked,
+            "client": samples.client[self.index].tolist(),
+            "sample": [str(samples.name[i]) for i in self.index],
             "row": [row.get(int(c), -1) for c in samples.client[self.index]],  # of the table of clients
             "given": samples.given[self.index].tolist(),
             "predicted": samples.predicted[self.index].tolist(),
-            "suspicion": np.round(samples.suspicion_score[self.index], 6).tolist(),
+            "firstCut": first_cuts(samples.suspicion_score[self.index]).tolist(),  # that each is below
             "review": [place[int(one)] for one in self.audit.to_review],
         }
 
@@ -47,8 +48,6 @@ class Suspects:
         samples, index = self.audit.samples, self.index[start:stop]
         flagged = samples.method_flagged
         return {
-            "client": samples.client[index].tolist(),
-            "sample": [str(samples.name[i]) for i in index],
             "score": [_score(samples.label_score[i]) for i in index],
             "rank": (samples.rank[index] + 1).tolist(),
             "issue": samples.is_issue[index].astype(int).tolist(),
