@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
-from unittest import mock
 
 from bench.report import table
 from bench.ways import environment
@@ -163,24 +162,23 @@ def rows(case: Case, root: Path) -> Iterator[Row]:
         found = source.find(run, options, print)
         choices = [(SCORES[0], PRIORS[1])] if kind == "final" else itertools.product(SCORES, PRIORS)
         for score, weight in choices:
-            with mock.patch("flnl.audit.prior.WEIGHT", weight):
-                yield Row(
-                    **asdict(case),
-                    probabilities=kind,
-                    score=score,
-                    prior=weight,
-                    **_measures(run, found, dataclasses.replace(options, score=score)),
-                    test_accuracy=float(run.record["metrics"]["last"]),
-                )
+            yield Row(
+                **asdict(case),
+                probabilities=kind,
+                score=score,
+                prior=weight,
+                **_measures(run, found, dataclasses.replace(options, score=score), weight),
+                test_accuracy=float(run.record["metrics"]["last"]),
+            )
 
 
-def _measures(run: AuditedRun, found: source.Table, options: Options) -> dict[str, Any]:
+def _measures(run: AuditedRun, found: source.Table, options: Options, prior_weight: float) -> dict[str, Any]:
     _, probabilities, test = found
     true = true_labels(run.federation, run.position)
     assert true is not None
 
     def against_truth(options: Options) -> dict[str, Any]:
-        assessed = assess(run.samples, probabilities, test, options, run.data_seed)
+        assessed = assess(run.samples, probabilities, test, options, run.data_seed, prior_weight=prior_weight)
         return audit_measures(true, run.samples.given, assessed.rank, assessed.is_issue)
 
     plain, strict = against_truth(options), against_truth(dataclasses.replace(options, min_precision=LEAST))

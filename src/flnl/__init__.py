@@ -1,7 +1,8 @@
 """flnl: federated learning with noisy labels, as methods that compose.
 
-From Python: ``flnl.run([...])`` trains, ``flnl.load_run(folder)`` reads what a run has left, and
-``flnl.load_model(folder)`` gives its network. Nothing is imported before it is used.
+From Python: ``flnl.run([...])`` trains, ``flnl.load_run(folder)`` reads what a run has left,
+``flnl.load_model(folder)`` gives its network, and ``flnl.audit(folder)`` ranks its labels by how likely they are wrong.
+Nothing is imported before it is used.
 """
 
 from importlib import import_module as _import_module
@@ -14,11 +15,13 @@ _HOMES = {
     "RunResults": "flnl.api.results",
     "load_model": "flnl.api.models",
     "TrainedModel": "flnl.api.models",
+    "audit": "",  # the package flnl.audit, which can be called, too
+    "Audit": "flnl.audit.result",
     "UserError": "flnl.core.errors",
 }
 """The module of each public name; ``__init__.pyi`` says the same to type checkers."""
 
-__all__ = ["RunResults", "TrainedModel", "UserError", "__version__", "load_model", "load_run", "run"]
+__all__ = ["Audit", "RunResults", "TrainedModel", "UserError", "__version__", "audit", "load_model", "load_run", "run"]
 
 
 def __getattr__(name: str) -> object:

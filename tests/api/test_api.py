@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import flnl
+from flnl.audit import Options
 from flnl.config import compose
 from flnl.engine.model_file import ModelFile
 from flnl.predict import classify
@@ -35,8 +36,10 @@ def test_the_package_is_light_and_names_what_it_has() -> None:
 import sys
 import flnl
 assert not {"torch", "omegaconf", "pandas", "flnl.run", "typing"} & set(sys.modules), sorted(sys.modules)
-assert {"run", "load_run", "load_model"} <= set(dir(flnl))
-assert callable(flnl.run) and "torch" not in sys.modules
+assert {"run", "load_run", "load_model", "audit"} <= set(dir(flnl))
+assert callable(flnl.run) and callable(flnl.audit) and "torch" not in sys.modules
+from flnl.audit import Options
+assert Options().issues and "torch" not in sys.modules and callable(flnl.audit)
 import flnl.run.run_name
 assert callable(flnl.run)
 try:
@@ -54,6 +57,19 @@ def test_every_public_name_is_there_and_in_the_stub() -> None:
     for name in flnl.__all__:
         assert getattr(flnl, name) is not None
         assert f" {name}\n" in stub or f"{name}:" in stub
+
+
+def test_the_labels_of_a_run_are_audited(
+    results: flnl.RunResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package is the function; a path may begin with a home, and be text."""
+    monkeypatch.setenv("HOME", str(results.folder.parent))
+    found = flnl.audit(f"~/{results.folder.name}", Options(formats=("json",), out=tmp_path / "audit"))
+    assert isinstance(found, flnl.Audit)
+    assert found.key == results.record["key"]
+    assert json.loads((tmp_path / "audit" / "audit.json").read_text())["samples"] == len(found.samples)
+    with pytest.raises(flnl.UserError, match="no run is recorded there"):
+        flnl.audit(tmp_path / "nowhere")
 
 
 def test_a_run_returns_what_its_folder_gives(results: flnl.RunResults) -> None:

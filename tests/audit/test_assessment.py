@@ -203,5 +203,89 @@ def test_adjusted_scores_use_the_pooled_thresholds() -> None:
     own = shifted[np.arange(60), LABELS]
     rest = np.where(np.eye(4, dtype=bool)[LABELS], -np.inf, shifted).max(1)
     assert found.label_score == near((own - rest + 1) / 2)
-    entropy = assessed(adjust=True, score="confidence_weighted_entropy")
-    assert np.array_equal(entropy.label_score, assessed(score="confidence_weighted_entropy").label_score)
+
+
+def test_an_array_stored_by_columns_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).random((5, 3)).astype(np.float32)
+    np.savez(tmp_path / "columns.npz", rows=np.asfortranarray(values))
+    opened, load = [], np.load
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        opened.append(load(*arguments, **named))
+        return opened[-1]
+
+    monkeypatch.setattr(np, "load", noted)
+    table = InFile.open(tmp_path / "columns.npz", "rows")
+    assert isinstance(table, InMemory)
+    assert table.values.dtype == np.float32, "it takes no more memory than in the file"
+    assert [archive.zip for archive in opened] == [None]
+
+
+# -------------------------------------------------------------------------------------------------------------- clients
+
+CLIENTS = len(set(CLIENT.tolist()))
+UNLIKE = next(entry["labels"] for entry in vectors()["ours"]["client_prior"] if entry["kappa"] is not None)
+"""Labels of which the clients have doubtful ones in very different shares."""
+
+
+@pytest.mark.parametrize("prior", ["client", "none"])
+def test_a_clients_expected_precision_is_of_its_own_labels(prior: Any) -> None:
+    test = clean()
+    found = assessed(UNLIKE, test=test, prior=prior)
+    assert found.clean is not None
+    false = np.zeros(len(CUTS))
+    for client in range(CLIENTS):
+        curve = found.precision_of(slice(client, client + 1))
+        ours = found.suspicion_score[client == CLIENT]
+        for m, cut in enumerate(CUTS):
+            below = int((ours < cut).sum())
+            assert curve.below[m] == below
+            share = found.clean.below[client, m]
+            false[m] += share * (len(ours) - below) / (1 - share) if share < 1 else np.inf
+            if below and share < 1:
+                right = min(share * (len(ours) - below) / (1 - share), below)
+                assert curve.expected[m] == pytest.approx(1 - right / below)
+        issues = int(found.is_issue[client == CLIENT].sum())
+        share = found.clean.issues[client]
+        assert curve.of_issues == pytest.approx(max(1 - share * (len(ours) - issues) / (1 - share) / issues, 0))
+    for m in range(1, 100):
+        whole = found.precision.expected[m]
+        assert whole is None or whole == pytest.approx(max(1 - false[m] / found.precision.below[m], 0))
+
+
+def test_a_client_whose_labels_are_right_is_told_so() -> None:
+    """All clients have issues; the first has them because the model errs, the others since their labels are wrong."""
+    right, test = clean(2000, seed=2), clean(2000, seed=1)
+    client = np.arange(2000) // 500
+    labels = np.where((client > 0) & (np.arange(2000) % 2 == 0), (right.labels + 2) % 4, right.labels)
+    samples = LabelledSamples(client, list(range(2000)), labels)
+    found = assess(samples, InMemory(right.probabilities), test, Options(prior="none"), seed=1)
+    of_each = [found.precision_of(slice(c, c + 1)).of_issues for c in range(4)]
+    assert of_each[0] is not None
+    assert of_each[0] < 0.4
+    assert min(share or 0 for share in of_each[1:]) > 0.9 > (found.precision.of_issues or 0) - 0.1
+
+
+def test_rates_of_clients_do_not_depend_on_the_prior() -> None:
+    """A client's share of doubtful labels is told also where its scores are left alone."""
+    with_prior, without = assessed(UNLIKE, prior="client"), assessed(UNLIKE, prior="none")
+    assert with_prior.prior.shift is not None
+    assert without.prior.shift is None
+    assert np.ptp(without.prior.rates) > 0
+    assert without.prior.rates.tolist() == with_prior.prior.rates.tolist()
+    assert np.array_equal(without.suspicion_score, without.label_score)
+
+
+def test_the_weight_of_the_prior_can_be_chosen() -> None:
+    samples = LabelledSamples(CLIENT, NAMES, np.array(UNLIKE))
+    shifts = {
+        weight: assess(samples, InMemory(PROBABILITIES), None, Options(), seed=1, prior_weight=weight).prior.shift
+        for weight in (0.0, 0.25, 0.5)
+    }
+    usual = assessed(UNLIKE).prior.shift
+    assert shifts[0.0] is None
+    assert shifts[0.25] is not None
+    assert shifts[0.5] is not None
+    assert usual is not None
+    assert shifts[0.25].tolist() == usual.tolist()
+    assert shifts[0.5] == near(2 * usual)

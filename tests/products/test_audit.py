@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
 from omegaconf import DictConfig
 from PIL import Image
 
 from flnl.audit import __main__ as program
-from flnl.audit import audit, audited_run, folds, performing, writing
+from flnl.audit import audit, audited_run, folds, performing, source, writing
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.corrections import Corrections
 from flnl.audit.files import write_csv
@@ -36,6 +37,7 @@ from flnl.data.federation.build import Federation
 from flnl.data.federation.recorded import recorded_federation
 from flnl.data.images import ImageFiles, TensorImages
 from flnl.engine import loop
+from flnl.engine.executors import auto
 from flnl.evaluation.probabilities import NAME, Probabilities
 from flnl.numerics.randomised_response import RandomisedResponse
 from flnl.storage.whole_folder import written_whole
@@ -230,6 +232,7 @@ def test_other_clients_are_pooled_in_a_clients_own_audit(fedcorr: Ran, said: Com
     said(program, fedcorr.folder, *PLAIN, "--clients", "--out", tmp_path / "out")
     rows = read_csv(tmp_path / "out" / "audit.csv")
     whole = numbers_of(tmp_path / "out")
+    of_issues = set()
     for client in range(8):
         folder = tmp_path / "out" / "clients" / f"{client:04d}"
         own, found = read_csv(folder / "audit.csv"), numbers_of(folder)
@@ -239,7 +242,11 @@ def test_other_clients_are_pooled_in_a_clients_own_audit(fedcorr: Ran, said: Com
         assert [row["client"] for row in found["by_client"]] == [str(client), "other clients"]
         assert sum(row["samples"] for row in found["by_client"]) == len(rows)
         assert found["confident_joint"] == whole["confident_joint"]
-        assert found["expected_precision"]["expected"] == whole["expected_precision"]["expected"]
+        curve = found["expected_precision"]
+        assert curve["below"][50] == sum(float(row["suspicion_score"]) < 0.5 for row in mine)
+        assert [value is None for value in curve["expected"]] == [not below for below in curve["below"]]
+        of_issues.add(curve["of_issues"])
+    assert len(of_issues) > 3, "each has the expected precision of its own issues"
 
 
 def test_small_clients_are_one_row(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
@@ -318,7 +325,7 @@ def test_held_out_samples_have_a_line_and_their_client(fedcorr: Ran, said: Comma
 
 
 def test_samples_of_no_client_are_left_out_by_a_file_of_clients(tmp_path: Path) -> None:
-    found = Corrections(["a", "b", "c"], "path", np.array([0, 1, 1]), np.array([2, -1, 0]))
+    found = Corrections(["a", "b", "c"], "path", np.array([0, 1, 1]), np.array([2, -1, 0]), 3)
     overrides = found.save(tmp_path, ("x", "=y"), spreadsheet=True)
     assert (tmp_path / "corrected.csv").read_text() == "path,label\na,x\nb,'=y\nc,'=y\n"
     assert (tmp_path / "clients.csv").read_text() == "client\n2\n-1\n0\n"
@@ -544,6 +551,17 @@ def test_wrong_options_are_refused(fedavg: Ran, said: Commands, words: list[str]
     refused(said(program, fedavg.folder, *words), part)
 
 
+@pytest.fixture
+def no_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for probabilities, which folds take hours to make, has not checked the options."""
+
+    def asked(*_: Any) -> None:
+        raise AssertionError("probabilities were asked for")
+
+    monkeypatch.setattr(source, "find", asked)
+
+
+@pytest.mark.usefixtures("no_probabilities")
 def test_a_part_of_a_data_set_has_no_corrected_labels(own: Own, said: Commands, tmp_path: Path, monkeypatch) -> None:
     opened = AuditedRun.open(own.ran.folder)
     config = {**opened.config, "dataset": {**opened.config["dataset"], "train_size": 30}}
@@ -554,7 +572,111 @@ def test_a_part_of_a_data_set_has_no_corrected_labels(own: Own, said: Commands, 
     )
 
 
+@pytest.mark.usefixtures("no_probabilities")
+def test_images_that_a_page_cannot_show_are_refused_at_once(
+    fedavg: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = AuditedRun.open(fedavg.folder)
+    images = replace(opened.federation.dataset, train=TensorImages(torch.zeros(2, 2, 8, 8)))
+    odd = replace(opened, federation=replace(opened.federation, dataset=images))
+    monkeypatch.setattr(AuditedRun, "open", lambda *_: odd)
+    refused(said(program, fedavg.folder, "--out", tmp_path / "o", "--folds", "2"), "images of 2 channels")
+    for words in (("--formats", "csv,json"), ("--thumbnails", "none")):
+        answer = said(program, fedavg.folder, "--out", tmp_path / "o", *words)
+        assert "probabilities were asked for" in answer.err
+
+
+def test_files_of_a_desktop_do_not_keep_an_audit_from_being_replaced(
+    fedavg: Ran, said: Commands, copied: Changed
+) -> None:
+    folder = copied(fedavg)
+    assert said(program, folder, *PLAIN).code == 0
+    (folder / "audit" / ".DS_Store").touch()
+    assert said(program, folder, *PLAIN, "--force").code == 0
+    assert sorted(file.name for file in (folder / "audit").iterdir()) == ["audit.csv", "audit.json"]
+
+
 # -------------------------------------------------------------------------------------------------------------- folds
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ({"_target_": "ResNet18ImageNet", "pretrained": "imagenet"}, "model.pretrained=imagenet"),
+        ({"_target_": "ResNet50", "pretrained": "/weights.pth"}, "model.pretrained=/weights.pth"),
+        ({"_target_": "TorchvisionClassifier", "name": "resnet18", "weights": "DEFAULT"}, "model.weights=DEFAULT"),
+        ({"_target_": "ResNet18ImageNet", "pretrained": "none"}, None),
+        ({"_target_": "TorchvisionClassifier", "name": "resnet18", "weights": None}, None),
+    ],
+)
+def test_folds_of_a_run_from_pretrained_weights_are_refused(
+    model: dict[str, Any], key: str | None, fedavg: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an earlier audit has kept folds, which may have been trained from scratch."""
+    opened = AuditedRun.open(fedavg.folder)
+    changed = replace(opened, record={**opened.record, "config": {**opened.config, "model": model}})
+    kept = Probabilities.load(fedavg.folder / NAME)
+    monkeypatch.setattr(folds, "_kept", lambda *_: kept)
+    if key is None:
+        assert len(folds.out_of_fold(changed, 2, "samples", print)) == 2
+        return
+    with pytest.raises(UserError, match=re.escape(key) + ".*use --probabilities window, all or final"):
+        folds.out_of_fold(changed, 2, "samples", print)
+
+
+def test_a_fold_that_learned_nothing_is_not_kept(fedavg: Ran, tmp_path: Path) -> None:
+    opened = AuditedRun.open(fedavg.folder)
+    config = {**opened.config, "on_nonfinite": "drop", "train": {**opened.config["train"], "lr": 1e300}}
+    diverging = replace(opened, folder=tmp_path, record={**opened.record, "config": config})
+    with pytest.raises(loop.NonFiniteError, match=r"all \d+ local trainings of a fold .* learned nothing"):
+        folds.out_of_fold(diverging, 2, "samples", print)
+    assert not (tmp_path / "folds").exists()
+
+
+def test_a_fold_leaves_threads_and_processes_as_they_were(
+    fedavg: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    seen: list[int] = []
+
+    class Watched:
+        def close(self) -> None:
+            seen.append(-1)
+
+    def fails(*_: Any, **__: Any) -> None:
+        seen.append(torch.get_num_threads())
+        raise ValueError("no settings")
+
+    monkeypatch.setattr(auto, "settled", lambda *_: (Watched(), ""))
+    monkeypatch.setattr(loop, "Settings", fails)
+    torch.set_num_threads(before + 1)
+    pools = threadpoolctl.threadpool_info()
+    try:
+        opened = replace(AuditedRun.open(fedavg.folder), folder=tmp_path)
+        with pytest.raises(ValueError, match="no settings"):
+            folds.out_of_fold(opened, 2, "samples", print)
+        assert seen == [opened.config["threads"], -1], "the executor is closed, whatever fails"
+        assert torch.get_num_threads() == before + 1
+        assert threadpoolctl.threadpool_info() == pools
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_rounds_of_all_folds_are_told(fedavg: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds may be evaluated after different rounds, where clients have lost all of their samples."""
+    opened = AuditedRun.open(fedavg.folder)
+    held, middle = Probabilities.load(fedavg.folder / NAME), len(opened.samples) // 2
+    given = [
+        folds.Fold(part, replace(held, window=held.window[part], window_rounds=np.array(rounds)))
+        for part, rounds in (
+            (np.arange(middle), [1, 2]),
+            (np.arange(middle, len(opened.samples)), [1, 2, 4]),
+        )
+    ]
+    monkeypatch.setattr(folds, "out_of_fold", lambda *_: given)
+    where, _, _ = source.of_folds(opened, Options(folds=2), print)
+    assert where.rounds == (1, 2, 4)
+    assert "average of 2 early rounds or average of 3 early rounds;" in where.description
 
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
@@ -729,7 +851,7 @@ def killed(folder: Path, at: str) -> None:
     """Let another process replace the folder, and kill it there."""
     code = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom flnl.storage import whole_folder\n"
-        "def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)\n"
         f"if {at!r} == 'exchange': whole_folder._exchange = die\n"
         f"if {at!r} == 'delete': whole_folder.shutil.rmtree = die\n"
         "with whole_folder.written_whole(Path(sys.argv[1])) as fresh:\n"

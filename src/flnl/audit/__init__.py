@@ -1,13 +1,21 @@
-"""A federated label audit: rank the labels of a run by how likely they are wrong, and show them."""
+"""A federated label audit: rank the labels of a run by how likely they are wrong, and show them.
+
+The package can be called: ``flnl.audit("outputs/my_run")`` is ``flnl.audit.audit``.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from flnl.audit.options import Options
 
 if TYPE_CHECKING:
-    from flnl.audit.options import Options
     from flnl.audit.result import Audit
+
+__all__ = ["Options", "audit"]
 
 
 def audit(run: Path | str, options: Options | None = None) -> Audit:
@@ -20,7 +28,16 @@ def audit(run: Path | str, options: Options | None = None) -> Audit:
     Raises:
         UserError: for mistakes that the user can correct.
     """
-    from flnl.audit.options import Options
     from flnl.audit.performing import perform
 
-    return perform(Path(run), Options() if options is None else options)[0].audit
+    return perform(Path(run).expanduser(), Options() if options is None else options)[0].audit
+
+
+class _Callable(ModuleType):
+    """A package that is a function, too: ``flnl.audit`` is this package."""
+
+    def __call__(self, *args: Any, **named: Any) -> Audit:
+        return audit(*args, **named)
+
+
+sys.modules[__name__].__class__ = _Callable

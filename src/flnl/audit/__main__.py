@@ -19,10 +19,8 @@ from typing import get_args
 from flnl.audit.options import Filter, Format, Options, Score
 from flnl.cli import guard
 from flnl.cli.parser import Parser, add_config_dir
-from flnl.core.errors import Interrupted, UserError
+from flnl.core.errors import Interrupted
 from flnl.core.terminal import print_line
-
-RECORDED = ("window", "all", "final", "folds")
 
 
 def parser() -> Parser:
@@ -94,15 +92,10 @@ def options_of(arguments: Sequence[str]) -> tuple[Path, Options, bool]:
     """The run's folder, the options, and whether to print nothing.
 
     Raises:
-        UserError: if an argument is wrong.
+        UserError: if an argument is wrong, or does not go with another.
     """
     values = vars(parser().parse_args(arguments))
     run, quiet = values.pop("run"), values.pop("quiet")
-    source = values["probabilities"]
-    if source is not None and source not in RECORDED:
-        if not source.endswith(".npz"):
-            raise UserError(f"--probabilities {source}: there are {', '.join(RECORDED)}, and .npz files")
-        values["probabilities"] = Path(source)
     values["config_dir"] = tuple(values["config_dir"])
     return run.expanduser(), Options(**values), quiet
 

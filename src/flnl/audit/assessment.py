@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from flnl.audit.label_privacy import (
     recovered_disagreements,
     recovered_joint,
 )
-from flnl.audit.options import Filter, Options
+from flnl.audit.options import Options
 from flnl.audit.precision import (
     CUTS,
     below_cuts,
@@ -30,10 +31,10 @@ from flnl.audit.precision import (
     largest_cut,
     shares_of_test_set,
 )
-from flnl.audit.prior import ClientPrior
+from flnl.audit.prior import WEIGHT, ClientPrior
 from flnl.audit.probability_table import ProbabilityTable
 from flnl.audit.result import JointEstimate, PrecisionCurve
-from flnl.audit.scores import adjusted, label_scores, ranks
+from flnl.audit.scores import Scoring, ranks
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.numerics.randomised_response import RandomisedResponse
@@ -43,8 +44,6 @@ Mask = NDArray[np.bool_]
 
 OUTSIDE, OFF_ONE = 1e-6, 1e-3
 """How far a probability may lie outside [0, 1], and the sum of a row off 1."""
-LOCAL: tuple[Filter, ...] = ("predicted_neq_given", "confident_learning")
-"""Filters that a client applies without further messages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +76,14 @@ class LabelledSamples:
         """A sample, for messages."""
         return f"client {self.client[i]}, sample {self.name[i]}"
 
+    def blocks(self, table: ProbabilityTable) -> Iterator[tuple[Indices, Labels, Array]]:
+        """Consecutive samples: their indices [n], labels [n] and probabilities [n, K] in ``table``."""
+        start = 0
+        for probabilities in table.blocks():
+            index = np.arange(start, start + len(probabilities))
+            yield index, self.given[index], probabilities
+            start += len(probabilities)
+
 
 @dataclass(frozen=True, eq=False)
 class CleanSamples:
@@ -85,6 +92,15 @@ class CleanSamples:
     labels: Labels  # [M]
     probabilities: Array  # [M, K]
     times: int = 1  # how often each sample occurs, once for each model that scores it
+
+
+@dataclass(frozen=True, eq=False)
+class CleanShares:
+    """Which shares of the test set would be marked, were its samples a client's own."""
+
+    samples: int  # M, each counted once
+    below: Array  # [C, 101], below the cut that each client's score has for each of the curve's cuts
+    issues: Array  # [C], as issues of each client
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +115,41 @@ class Assessment:
     is_issue: Mask  # [N]
     joint: JointEstimate
     prior: ClientPrior
-    below: Counts  # [C, 101], each client's samples below the cuts
-    precision: PrecisionCurve
+    sizes: Indices  # [C], each client's samples
+    below: Counts  # [C, 101], those of them below the curve's cuts
+    issues: Indices  # [C], those of them that are issues
+    clean: CleanShares | None  # None without a test set
     cut: float | None
+
+    @cached_property
+    def precision(self) -> PrecisionCurve:
+        """The expected precision over all clients."""
+        return self.precision_of(slice(None))
+
+    def precision_of(self, clients: slice) -> PrecisionCurve:
+        """The expected precision over the samples of some of the C clients."""
+        sizes, below, issues, clean = self.sizes[clients], self.below[clients], self.issues[clients], self.clean
+        expected: list[float | None] = [None] * len(CUTS)
+        if clean is not None:
+            shares = clean.below[clients]
+            expected = [expected_precision(shares[:, m], sizes, below[:, m]) for m in range(len(CUTS))]
+        return PrecisionCurve(
+            cuts=tuple(CUTS.tolist()),
+            below=tuple(below.sum(axis=0).tolist()),
+            expected=tuple(expected),
+            test_samples=0 if clean is None else clean.samples,
+            of_issues=None if clean is None else expected_precision(clean.issues[clients], sizes, issues),
+        )
 
 
 def assess(
-    samples: LabelledSamples, table: ProbabilityTable, test: CleanSamples | None, options: Options, seed: int
+    samples: LabelledSamples,
+    table: ProbabilityTable,
+    test: CleanSamples | None,
+    options: Options,
+    seed: int,
+    *,
+    prior_weight: float = WEIGHT,
 ) -> Assessment:
     """Audit labels.
 
@@ -115,95 +159,122 @@ def assess(
         test: clean samples; None if there are none, and so no expected precision.
         options: the scores, filter and prior to use.
         seed: of the labels drawn for label privacy.
+        prior_weight: what the client prior weighs, where ``options`` ask for one.
 
     Raises:
-        UserError: if labels and probabilities do not fit together, or an option does not fit the others.
+        UserError: if labels and probabilities do not fit together, or an option needs a test set.
     """
-    _check_options(options, test)
     _check_labels(samples, table.shape)
-    if test is not None:
-        _check_test(test, table.shape[1])
-
-    def blocks() -> Iterator[tuple[Indices, Labels, Array]]:
-        start = 0
-        for probabilities in table.blocks():
-            index = np.arange(start, start + len(probabilities))
-            yield index, samples.given[index], probabilities
-            start += len(probabilities)
-
-    private = None if options.label_privacy is None else RandomisedResponse(options.label_privacy, table.shape[1])
-    counting = _Plain(samples) if private is None else _Private(samples, private, seed)
-    for index, _, probabilities in blocks():
-        _check_rows(samples, index, probabilities)
-        counting.add(index, probabilities)
+    _check_test(test, table.shape[1], options)
+    blocks = partial(samples.blocks, table)
+    counting = _counted(samples, table, options.label_privacy, seed)
     thresholds = counting.thresholds
-    shift = options.adjust and options.score != "confidence_weighted_entropy"
-
-    def scored(labels: Labels, probabilities: Array) -> Array:
-        used = adjusted(probabilities, thresholds) if shift else probabilities
-        return label_scores(options.score, labels, used)
-
-    scores, predicted, confident = np.empty(len(samples)), samples.given.copy(), samples.given.copy()
-    off_diagonal = 0
-    for index, labels, probabilities in blocks():
-        scores[index] = scored(labels, probabilities)
-        predicted[index] = probabilities.argmax(axis=1)
-        confident[index] = confident_class(probabilities, thresholds)
-        off_diagonal += int(OffDiagonal(thresholds)(labels, probabilities).sum())
-    joint = counting.joint(confident, thresholds, off_diagonal)
+    scoring = Scoring(options.score, thresholds if options.adjust else None)
+    scored = _scored(blocks, len(samples), scoring, thresholds)
+    joint = counting.joint(scored.confident, thresholds, scored.off_diagonal)
     rule = rule_of(options.issues, blocks, thresholds, joint.calibrated, joint.off_diagonal)
-    marked = _marked(rule, blocks, len(samples))
+    marked = _marked(blocks, len(samples), rule)
 
-    disagreements = counting.disagreements(predicted)
-    prior = ClientPrior.of(samples.sizes, disagreements if options.prior == "client" else np.zeros(len(samples.sizes)))
-    suspicion = prior.suspicion(scores, samples.place)
+    weight = prior_weight if options.prior == "client" else 0.0
+    prior = ClientPrior.of(samples.sizes, counting.disagreements(scored.predicted), weight)
+    suspicion = prior.suspicion(scored.label_score, samples.place)
     below = below_cuts(suspicion, samples.place, len(samples.clients))
-    expected: list[float | None] = [None] * len(CUTS)
-    cut, test_scores, false = None, np.zeros(0), np.zeros(len(CUTS))
-    if test is not None:
-        test_scores = scored(test.labels, test.probabilities)
-        shares = shares_of_test_set(prior, test_scores)
-        expected = [expected_precision(shares[:, m], samples.sizes, below[:, m]) for m in range(len(CUTS))]
-        false = np.array([expected_false(shares[:, m], samples.sizes, below[:, m]) for m in range(len(CUTS))])
-    if options.min_precision is not None:
-        cut = largest_cut(false.tolist(), below.sum(axis=0).tolist(), options.min_precision)
+    clean = None if test is None else _Clean.of(test, scoring, prior)
+    cut = None
+    if clean is not None and options.min_precision is not None:
+        cut = clean.largest_cut(samples.sizes, below, options.min_precision)
         marked &= suspicion < cut
-    of_issues = None
-    if test is not None:
-        issues = np.bincount(samples.place[marked], minlength=len(samples.clients))
-        alike = np.broadcast_to(rule(test.labels, test.probabilities), (len(samples.clients), len(test.labels)))
-        if cut is not None:
-            alike = alike & (prior.comparable(test_scores) < prior.score_cuts(np.array([cut])))
-        of_issues = expected_precision(alike.mean(axis=1), samples.sizes, issues)
     return Assessment(
-        predicted=predicted,
-        confident=confident,
-        label_score=scores,
+        predicted=scored.predicted,
+        confident=scored.confident,
+        label_score=scored.label_score,
         suspicion_score=suspicion,
         rank=ranks(suspicion),
         is_issue=marked,
         joint=joint,
         prior=prior,
+        sizes=samples.sizes,
         below=below,
-        precision=PrecisionCurve(
-            cuts=tuple(CUTS.tolist()),
-            below=tuple(below.sum(axis=0).tolist()),
-            expected=tuple(expected),
-            test_samples=0 if test is None else len(test.labels) // test.times,
-            of_issues=of_issues,
-        ),
+        issues=np.bincount(samples.place[marked], minlength=len(samples.clients)).astype(np.int64),
+        clean=None if clean is None else clean.shares(rule, cut),
         cut=cut,
     )
 
 
-def _marked(rule: Rule, blocks: Blocks, samples: int) -> Mask:
+# ---------------------------------------------------------------------------------------------- passes over all samples
+
+
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """What the probabilities say of each sample's label."""
+
+    label_score: Array  # [N]
+    predicted: Labels  # [N]
+    confident: Labels  # [N]
+    off_diagonal: int  # issues by confident_learning
+
+
+def _scored(blocks: Blocks, samples: int, scoring: Scoring, thresholds: Array) -> _Scored:
+    scores, off_diagonal = np.empty(samples), 0
+    predicted, confident = np.empty(samples, np.int64), np.empty(samples, np.int64)
+    rule = OffDiagonal(thresholds)
+    for index, labels, probabilities in blocks():
+        scores[index] = scoring(labels, probabilities)
+        predicted[index] = probabilities.argmax(axis=1)
+        confident[index] = confident_class(probabilities, thresholds)
+        off_diagonal += int(rule(labels, probabilities).sum())
+    return _Scored(scores, predicted, confident, off_diagonal)
+
+
+def _marked(blocks: Blocks, samples: int, rule: Rule) -> Mask:
     marked = np.zeros(samples, np.bool_)
     for index, labels, probabilities in blocks():
         marked[index] = rule(labels, probabilities, index)
     return marked
 
 
+# -------------------------------------------------------------------------------------------------------- the test set
+
+
+@dataclass(frozen=True, eq=False)
+class _Clean:
+    """The test set, scored as the clients' samples are."""
+
+    test: CleanSamples
+    scores: Array  # [M], comparable with the prior's cuts on the score
+    prior: ClientPrior
+    below: Array  # [C, 101], as in ``CleanShares``
+
+    @classmethod
+    def of(cls, test: CleanSamples, scoring: Scoring, prior: ClientPrior) -> Self:
+        scores = scoring(test.labels, test.probabilities)
+        return cls(test, prior.comparable(scores), prior, shares_of_test_set(prior, scores))
+
+    def largest_cut(self, sizes: Indices, below: Counts, least: float) -> float:
+        """The largest cut with an expected precision of at least ``least`` for clients of ``sizes`` [C]."""
+        false = [expected_false(self.below[:, m], sizes, below[:, m]) for m in range(len(CUTS))]
+        return largest_cut(false, below.sum(axis=0).tolist(), least)
+
+    def shares(self, rule: Rule, cut: float | None) -> CleanShares:
+        """The shares that are marked, as issues by ``rule`` and, if there is one, below the ``cut``."""
+        test, clients = self.test, len(self.prior.rates)
+        alike = np.broadcast_to(rule(test.labels, test.probabilities), (clients, len(test.labels)))
+        if cut is not None:
+            alike = alike & (self.scores < self.prior.score_cuts(np.array([cut])))
+        return CleanShares(len(test.labels) // test.times, self.below, alike.mean(axis=1))
+
+
 # --------------------------------------------------------------------------------------------------------- counting
+
+
+def _counted(samples: LabelledSamples, table: ProbabilityTable, epsilon: float | None, seed: int) -> _Plain | _Private:
+    """The clients' messages of the first round; rows that are no distribution are refused."""
+    private = None if epsilon is None else RandomisedResponse(epsilon, table.shape[1])
+    counting = _Plain(samples) if private is None else _Private(samples, private, seed)
+    for index, _, probabilities in samples.blocks(table):
+        _check_rows(samples, index, probabilities)
+        counting.add(index, probabilities)
+    return counting
 
 
 class _Plain:
@@ -291,19 +362,6 @@ def _estimate(counts: Counts | Array, thresholds: Array, joint: Counts | Array, 
 # --------------------------------------------------------------------------------------------------------- refusals
 
 
-def _check_options(options: Options, test: CleanSamples | None) -> None:
-    if options.label_privacy is not None and options.issues not in LOCAL:
-        raise UserError(
-            f"--issues {options.issues} needs cuts across clients, whose messages --label-privacy does not cover; "
-            f"choose {' or '.join(LOCAL)}"
-        )
-    if options.min_precision is not None and test is None:
-        raise UserError(
-            "--min-precision needs probabilities of the test set, and there are none; leave it out, or add "
-            "test_pred_probs to the file"
-        )
-
-
 def _check_labels(samples: LabelledSamples, shape: tuple[int, int]) -> None:
     count, classes = shape
     if count != len(samples):
@@ -328,7 +386,14 @@ def _check_rows(samples: LabelledSamples, index: Indices, probabilities: Array) 
         raise UserError(f"{samples.describe(int(index[row]))}: {text}")
 
 
-def _check_test(test: CleanSamples, classes: int) -> None:
+def _check_test(test: CleanSamples | None, classes: int, options: Options) -> None:
+    if test is None:
+        if options.min_precision is not None:
+            raise UserError(
+                "--min-precision needs probabilities of the test set, and there are none; leave it out, or add "
+                "test_pred_probs to the file"
+            )
+        return
     if test.probabilities.shape != (len(test.labels), classes):
         raise UserError(
             f"the probabilities of test samples are {list(test.probabilities.shape)}; they should be "

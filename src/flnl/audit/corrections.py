@@ -50,22 +50,29 @@ class Corrections:
     by: str  # the column of the sample: path or id
     label: Labels  # [all]
     owner: Indices  # [all], each sample's client, or LEFT_OUT
+    clients: int  # their number, with those that hold no sample
+    truth_is_there: bool = False  # whether the run takes the truth from the file that this one replaces
 
     @classmethod
     def of(cls, audit: Audit, run: AuditedRun, verdicts: Mapping[int, Verdict]) -> Corrections:
-        """The given labels, with those that the audit suggests, or that a reviewer has decided."""
+        """The given labels, with those that the audit suggests, or that a reviewer has decided.
+
+        Raises:
+            UserError: if a verdict calls a label wrong that the audit would suggest, and names no other.
+        """
         data = run.federation.dataset
         labels = run.federation.given.numpy().copy()
         labels[audit.samples.position] = corrected_labels(audit, verdicts)
         names = [str(i) for i in range(len(labels))] if data.ids is None else [str(name) for name in data.ids]
         by = "id" if all(name.isdecimal() for name in names) else "path"  # positions, or paths of files with a suffix
-        return cls(names, by, labels, _owner(run))
+        truth_is_there = run.config["dataset"].get("truth") == "csv"
+        return cls(names, by, labels, _owner(run), run.federation.num_clients, truth_is_there)
 
     def save(self, folder: Path, classes: tuple[str, ...], *, spreadsheet: bool) -> list[str]:
         """Write the files into ``folder``; return the overrides that have a run read them from there.
 
-        Samples that no client holds cannot be told in a column ``client``, so the clients are then in a file of
-        their own.
+        A column ``client`` can neither tell of samples that no client holds nor of clients that hold none, so where
+        there are such, the clients are in a file of their own. There is no column ``true``: an audit reads no truth.
 
         Raises:
             OSError: if they cannot be written.
@@ -73,22 +80,30 @@ class Corrections:
         names = [cell(name, spreadsheet=spreadsheet) for name in classes]
         samples = [cell(name, spreadsheet=spreadsheet) for name in self.sample]
         labels, owner = [names[k] for k in self.label.tolist()], self.owner.tolist()
-        left_out = bool((self.owner == LEFT_OUT).any())
-        columns = [samples, labels, *([] if left_out else [list(map(str, owner))])]
-        header = [self.by, "label", *([] if left_out else ["client"])]
+        apart = not np.array_equal(np.unique(self.owner), np.arange(self.clients))
+        columns = [samples, labels, *([] if apart else [list(map(str, owner))])]
+        header = [self.by, "label", *([] if apart else ["client"])]
         lines = [",".join(header), *map(",".join, zip(*columns, strict=True))]
         overrides = ["dataset.labels={folder}/" + CORRECTED, "partition=file"]
         with writing(folder / CORRECTED):
             (folder / CORRECTED).write_bytes(encoded("".join(f"{line}\n" for line in lines)))
-        if left_out:
+        if apart:
             with writing(folder / CLIENTS):
                 (folder / CLIENTS).write_text("".join(f"{client}\n" for client in ("client", *owner)))
             overrides.append("partition.path={folder}/" + CLIENTS)
+        if self.clients > self.owner.max() + 1:
+            overrides.append(f"partition.num_clients={self.clients}")
+        if self.truth_is_there:
+            overrides.append("dataset.truth=none")
         return overrides
 
 
 def corrected_labels(audit: Audit, verdicts: Mapping[int, Verdict]) -> Labels:
-    """The label [N] of each audited sample: suggested where it is an issue, or as a reviewer has decided."""
+    """The label [N] of each audited sample: suggested where it is an issue, or as a reviewer has decided.
+
+    Raises:
+        UserError: if a verdict calls a label wrong that the audit would suggest, and names no other.
+    """
     samples = audit.samples
     if audit.options.corrections == "suggested":
         return np.where(samples.is_issue, samples.predicted, samples.given)
@@ -96,6 +111,12 @@ def corrected_labels(audit: Audit, verdicts: Mapping[int, Verdict]) -> Labels:
     for i, verdict in verdicts.items():
         if verdict.judgement == "wrong":
             labels[i] = samples.predicted[i] if verdict.label is None else verdict.label
+            if labels[i] == samples.given[i]:
+                raise UserError(
+                    f"--reviewed: the label {audit.classes[labels[i]]!r} of client {samples.client[i]}, sample "
+                    f"{samples.name[i]!r} is wrong by its verdict, and the audit suggests no other: name the right "
+                    "class in the column label, or make the verdict unsure"
+                )
     return labels
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +12,10 @@ from flnl import __version__
 from flnl.audit import source, summaries
 from flnl.audit.assessment import Assessment, assess
 from flnl.audit.audited_run import AuditedRun
+from flnl.audit.corrections import refuse_parts
 from flnl.audit.options import Options
 from flnl.audit.probability_table import ProbabilityTable, rows_at
-from flnl.audit.result import Audit, AuditedSamples, PrecisionCurve, ProbabilitySource
+from flnl.audit.result import Audit, AuditedSamples, ClientSummary, PrecisionCurve, ProbabilitySource
 from flnl.audit.verdicts import Verdict, read_verdicts
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
@@ -45,9 +46,8 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
     Raises:
         UserError: for mistakes that the user can correct.
     """
-    if options.corrections == "reviewed" and options.reviewed is None:
-        raise UserError("--corrections reviewed needs verdicts: add --reviewed verdicts.csv")
     run = AuditedRun.open(folder, options.config_dir)
+    _refuse_unwritable(run, options)
     classes = run.federation.dataset.classes
     verdicts = {} if options.reviewed is None else read_verdicts(options.reviewed, run.samples, classes)
     where, table, test = source.find(run, options, report)
@@ -55,16 +55,52 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
         raise UserError(f"the probabilities are of {table.shape[1]} classes, and the run has {len(classes)}")
     assessed = assess(run.samples, table, test, options, run.data_seed)
     samples = _audited(run, assessed)
-    review = summaries.to_review(samples, run.data_seed)
     rows = summaries.by_client(samples, assessed.prior.rates.tolist(), assessed.below, len(classes))
-    whole = Audit(
+    whole = _whole(run, options, where, assessed, samples, rows, verdicts)
+    parts = {
+        client: _of_client(whole, assessed, rows, place, run.data_seed)
+        for place, client in enumerate(run.samples.clients.tolist() if options.clients else ())
+    }
+    index = [np.flatnonzero(run.samples.client == client) for client in parts]
+    everything = [(np.arange(len(run.samples)), whole), *zip(index, parts.values(), strict=True)]
+    whole, *of_clients = _with_likeliest(everything, table)
+    return Examined(whole, dict(zip(parts, of_clients, strict=True)), run, verdicts)
+
+
+def _refuse_unwritable(run: AuditedRun, options: Options) -> None:
+    """Refuse now what could not be written at the end.
+
+    Raises:
+        UserError: if the run has no corrected labels to write, or images that a page cannot show.
+    """
+    if options.corrections is not None:
+        refuse_parts(run)
+    if "html" in options.formats and options.thumbnails != 0:
+        from flnl.audit.page.pictures import check_pictures  # takes Pillow
+
+        check_pictures(run.federation.dataset)
+
+
+def _whole(
+    run: AuditedRun,
+    options: Options,
+    where: ProbabilitySource,
+    assessed: Assessment,
+    samples: AuditedSamples,
+    rows: Sequence[ClientSummary],
+    verdicts: Mapping[int, Verdict],
+) -> Audit:
+    """The audit of all clients, without the likeliest classes of its samples."""
+    classes = tuple(run.federation.dataset.classes)
+    review = summaries.to_review(samples, run.data_seed)
+    return Audit(
         key=str(run.record["key"]),
         fingerprint=run.federation.fingerprint,
         version=__version__,
         dataset=run.federation.dataset.name,
         method=run.method,
         seed=int(run.config["seed"]),
-        classes=tuple(classes),
+        classes=classes,
         options=options,
         source=where,
         samples=samples,
@@ -81,29 +117,24 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
         notes=_notes(where, assessed.precision, options),
         measured=_measured(samples),
     )
-    parts: dict[int, tuple[Indices, Audit]] = {}
-    for row in rows if options.clients else ():
-        (client,) = row.clients
-        index = np.flatnonzero(samples.client == client)
-        own = summaries.part_of(samples, index)
-        chosen = summaries.to_review(own, run.data_seed, 1 + client)
-        parts[client] = (
-            index,
-            replace(
-                whole,
-                samples=own,
-                detailed=_detailed(own, chosen, options.top),
-                by_client=summaries.of_one(rows, client),
-                by_pair=summaries.by_pair(own, len(classes)),
-                precision=replace(assessed.precision, below=row.below),
-                to_review=chosen,
-                review=None,
-                measured=_measured(own),
-            ),
-        )
-    everything = [(np.arange(len(samples)), whole), *parts.values()]
-    whole, *owns = _with_likeliest(everything, table)
-    return Examined(whole, dict(zip(parts, owns, strict=True)), run, verdicts)
+
+
+def _of_client(whole: Audit, assessed: Assessment, rows: Sequence[ClientSummary], place: int, seed: int) -> Audit:
+    """The audit that the client at ``place`` in ``rows`` may see: its samples, and pooled numbers of the others."""
+    (client,) = rows[place].clients
+    samples = summaries.part_of(whole.samples, np.flatnonzero(whole.samples.client == client))
+    review = summaries.to_review(samples, seed, 1 + client)
+    return replace(
+        whole,
+        samples=samples,
+        detailed=_detailed(samples, review, whole.options.top),
+        by_client=summaries.of_one(rows, client),
+        by_pair=summaries.by_pair(samples, len(whole.classes)),
+        precision=assessed.precision_of(slice(place, place + 1)),
+        to_review=review,
+        review=None,
+        measured=_measured(samples),
+    )
 
 
 def _audited(run: AuditedRun, assessed: Assessment) -> AuditedSamples:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, get_args
+from typing import Literal, Protocol, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,9 @@ Mask = NDArray[np.bool_]
 Blocks = Callable[[], Iterator[tuple[Indices, Labels, Array]]]
 """Blocks of consecutive samples: their indices [n], labels [n] and probabilities [n, K]."""
 
-FILTERS: tuple[Filter, ...] = get_args(Filter)
 CLOSE = 1e-6
 """A label whose probability comes this close to the largest one is no issue."""
-SCORE_OF: dict[Filter, Score] = {
-    "low_self_confidence": "self_confidence",
-    "low_normalized_margin": "normalized_margin",
-}
+Pruning = Literal["prune_by_class", "prune_by_noise_rate", "both"]
 
 
 class Rule(Protocol):
@@ -167,27 +163,41 @@ def rule_of(
         at_least: samples of each class that stay unmarked.
         frac_noise: share of the estimated wrong labels to mark.
     """
-    if name == "predicted_neq_given":
-        return Disagreement()
-    if name == "confident_learning":
-        return OffDiagonal(thresholds)
-    if name in SCORE_OF:
-        score = SCORE_OF[name]
-        lowest = Lowest(off_diagonal)
-        for index, labels, probabilities in blocks():
-            lowest.add(label_scores(score, labels, probabilities), index)
-        return LowScore(score, lowest.cut)
+    match name:
+        case "predicted_neq_given":
+            return Disagreement()
+        case "confident_learning":
+            return OffDiagonal(thresholds)
+        case "low_self_confidence":
+            return _low_score("self_confidence", blocks, off_diagonal)
+        case "low_normalized_margin":
+            return _low_score("normalized_margin", blocks, off_diagonal)
+        case "prune_by_class" | "prune_by_noise_rate" | "both":
+            return _pruning(name, blocks, calibrated, at_least, frac_noise)
+        case _:
+            assert_never(name)
+
+
+def _low_score(score: Score, blocks: Blocks, count: int) -> LowScore:
+    """The ``count`` samples of lowest score."""
+    lowest = Lowest(count)
+    for index, labels, probabilities in blocks():
+        lowest.add(label_scores(score, labels, probabilities), index)
+    return LowScore(score, lowest.cut)
+
+
+def _pruning(name: Pruning, blocks: Blocks, calibrated: Counts, at_least: int, frac_noise: float) -> Rule:
+    """As many samples of each class, or of each pair of classes, as the joint estimates to be wrong."""
     counts = pruned_counts(calibrated.T, at_least, frac_noise)
     given_counts = calibrated.sum(axis=1)
     prunable = [k for k in range(len(counts)) if given_counts[k] > max(at_least, 1)]
-    by_class = (
-        {k: Lowest(int(given_counts[k] - counts[k, k])) for k in prunable} if name != "prune_by_noise_rate" else {}
-    )
-    by_pair = (
-        {(k, j): Lowest(int(counts[j, k])) for k in prunable for j in np.flatnonzero(counts[:, k]).tolist() if j != k}
-        if name != "prune_by_class"
-        else {}
-    )
+    by_class, by_pair = dict[int, Lowest](), dict[tuple[int, int], Lowest]()
+    if name != "prune_by_noise_rate":
+        by_class = {k: Lowest(int(given_counts[k] - counts[k, k])) for k in prunable}
+    if name != "prune_by_class":
+        by_pair = {
+            (k, j): Lowest(int(counts[j, k])) for k in prunable for j in np.flatnonzero(counts[:, k]).tolist() if j != k
+        }
     for index, labels, probabilities in blocks():
         members = {k: np.flatnonzero(labels == k) for k in prunable}
         for k, lowest in by_class.items():
@@ -196,9 +206,13 @@ def rule_of(
             lowest.add(probabilities[members[k], k] - probabilities[members[k], j], index[members[k]])
     in_class = LowInClass({k: lowest.cut for k, lowest in by_class.items()})
     in_pair = LowInPair({pair: lowest.cut for pair, lowest in by_pair.items()})
-    if name == "both":
-        return Both(in_class, in_pair)
-    return in_class if name == "prune_by_class" else in_pair
+    match name:
+        case "prune_by_class":
+            return in_class
+        case "prune_by_noise_rate":
+            return in_pair
+        case "both":
+            return Both(in_class, in_pair)
 
 
 @dataclass

@@ -6,10 +6,10 @@ import hashlib
 import logging
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import threadpoolctl
@@ -17,9 +17,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.audit.audited_run import AuditedRun
+from flnl.audit.options import By
 from flnl.config import compose
 from flnl.config.check import check_config, check_machine, faults_of
-from flnl.config.registry import option_of, restored, restored_method, restored_training
+from flnl.config.registry import option_of, restored, restored_method, restored_training, withheld
 from flnl.config.schema import METHOD
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
@@ -38,8 +39,6 @@ from flnl.run.opening import GIB, initial_network
 from flnl.storage.records import RESULT
 
 log = logging.getLogger(__name__)
-
-By = Literal["samples", "clients"]
 
 FOLDER = "folds"
 """In the run's folder: what each fold has given, for audits with other options."""
@@ -69,7 +68,9 @@ def out_of_fold(run: AuditedRun, folds: int, by: By, report: Callable[[str], Non
 
     Raises:
         UserError: if there are too few samples or clients, or the run cannot be repeated.
+        NonFiniteError: if every local training of a fold diverged.
     """
+    _refuse_pretrained(run)
     assigned = assignment(run.federation, run.data_seed, folds, by)
     cfg: DictConfig | None = None
     trained = run
@@ -115,13 +116,46 @@ def assignment(federation: Federation, seed: int, folds: int, by: By) -> Indices
     return np.concatenate(parts)
 
 
+def _refuse_pretrained(run: AuditedRun) -> None:
+    """Refuse a run whose model has values that a record cannot set, such as the weights that it started from.
+
+    Raises:
+        UserError: naming the key.
+    """
+    node = run.config["model"]
+    for key, value in withheld(restored("model", node, str(run.folder / RESULT), run.config_dir), node).items():
+        raise UserError(
+            f"--folds: the run has model.{key}={value}, which a fold cannot fetch or read again, and from scratch it "
+            "would not repeat the run: use --probabilities window, all or final"
+        )
+
+
 def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint: str) -> Probabilities:
-    """Repeat the run without the samples at ``index`` [n], and score these."""
+    """Repeat the run without the samples at ``index`` [n], and score these.
+
+    Raises:
+        NonFiniteError: if every local training diverged, so that there is nothing to score with.
+    """
+    with _threads(cfg.threads):
+        return _trained_without(cfg, run, index, fingerprint)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Compute with so many threads, and then with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        with threadpoolctl.threadpool_limits(number):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _trained_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint: str) -> Probabilities:
     held_out = np.zeros(len(run.position), np.bool_)
     held_out[index] = True
     trained = _restricted(run.federation, ~held_out, fingerprint)
-    torch.set_num_threads(cfg.threads)
-    threadpoolctl.threadpool_limits(cfg.threads)
     method = assemble(compose.build(cfg.method), option_of)
     network, params = initial_network(cfg, method, trained.dataset, placement_for(cfg.device, cfg.precision))
     count = len(trained.with_data)
@@ -130,9 +164,9 @@ def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint:
     evaluator = Evaluator(trained, network, method, recorder=recorder)
     work = auto.Work.of(cfg, method, network, [trained.sizes[client] for client in trained.with_data])
     executor, _ = auto.settled(cfg, work, network, None, run.folder)
-    settings = loop.Settings(cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, initial=params)
-    state = loop.initial_state(params)
     try:
+        settings = loop.Settings(cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, initial=params)
+        state = loop.initial_state(params)
         with tempfile.TemporaryDirectory() as scratch:
             shelf = client_shelf(Path(scratch))
             state = replace(state, clients=state.clients.on(shelf, cfg.client_memory * GIB))
@@ -140,6 +174,12 @@ def train_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerprint:
                 state = result.state
     finally:
         executor.close()
+    if state.counters.learned_nothing:
+        raise loop.NonFiniteError(
+            f"all {state.counters.left_out:,} local trainings of a fold returned non-finite parameters and were left "
+            "out, so its model has learned nothing, and its probabilities would say nothing of labels: audit without "
+            "--folds, or repeat the run with a smaller train.lr"
+        )
     network.load(loop.shown(method, state, count))
     return recorder.probabilities(
         client=run.samples.client[index],

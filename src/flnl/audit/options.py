@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
+
+from flnl.core.errors import UserError
 
 Recorded = Literal["window", "all", "final"]
 Score = Literal["self_confidence", "normalized_margin", "confidence_weighted_entropy"]
@@ -18,16 +21,40 @@ Filter = Literal[
     "low_normalized_margin",
 ]
 Format = Literal["html", "csv", "json"]
+By = Literal["samples", "clients"]
+
+SOURCES = (*get_args(Recorded), "folds")
+LOCAL: tuple[Filter, ...] = ("predicted_neq_given", "confident_learning")
+"""Filters that a client applies without further messages."""
+CHOICES: Mapping[str, tuple[str | None, ...]] = {
+    "by": get_args(By),
+    "score": get_args(Score),
+    "issues": get_args(Filter),
+    "prior": ("client", "none"),
+    "corrections": ("suggested", "reviewed", None),
+}
+COUNTS: Mapping[str, int] = {"folds": 2, "min_client": 0, "top": 1, "per_page": 1, "thumbnails": 0}
+"""Whole numbers, and the least that each may be."""
+OPTIONAL = ("folds", "thumbnails")
+"""Those of them that may be None."""
+RANGES: Mapping[str, tuple[float, float]] = {"min_precision": (0.0, 1.0), "label_privacy": (1e-12, 700.0)}
+"""Numbers that may be None, and between which bounds they lie otherwise."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to audit a run. Each field is the command's option of the same name."""
+    """How to audit a run. Each field is the command's option of the same name.
 
-    probabilities: Recorded | Literal["folds"] | Path | None = None  # None: window where recorded, else final
+    Paths may be text, and may begin with ``~``.
+
+    Raises:
+        UserError: naming the option: for a value that it does not have, and for options that exclude each other.
+    """
+
+    probabilities: Path | str | None = None  # one of SOURCES or an .npz file; None: window where recorded, else final
     out_of_sample: bool = False  # whether no model behind a file's probabilities was trained on its sample
     folds: int | None = None  # number of folds for probabilities="folds"
-    by: Literal["samples", "clients"] = "samples"  # what the folds divide
+    by: By = "samples"  # what the folds divide
     score: Score = "normalized_margin"
     adjust: bool = False  # subtract the class's threshold from each probability first
     issues: Filter = "predicted_neq_given"
@@ -46,3 +73,71 @@ class Options:
     per_page: int = 100  # suspects in one of its files
     thumbnails: int | None = None  # how many suspects have an image; None: all on the page
     config_dir: tuple[Path, ...] = ()  # folders of configuration files that name the user's classes
+
+    def __post_init__(self) -> None:
+        self._take_paths()
+        for fault in (*self._faults(), *self._contradictions()):
+            raise UserError(fault)
+
+    def _take_paths(self) -> None:
+        """Have paths as such, also those that were given as text."""
+        source = self.probabilities
+        if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".npz")):
+            object.__setattr__(self, "probabilities", Path(source).expanduser())
+        for name in ("reviewed", "out"):
+            if (path := getattr(self, name)) is not None:
+                object.__setattr__(self, name, Path(path).expanduser())
+        places: Any = self.config_dir
+        several = (places,) if isinstance(places, str | Path) else places
+        object.__setattr__(self, "config_dir", tuple(Path(path).expanduser() for path in several))
+
+    def _faults(self) -> Iterator[str]:
+        """Values that an option does not have."""
+        source = self.probabilities
+        if source is not None and not isinstance(source, Path) and source not in SOURCES:
+            yield f"--probabilities {source}: there are {', '.join(SOURCES)}, and .npz files"
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                yield f"{_option(name)} {value}: there are {', '.join(filter(None, choices))}"
+        formats: Any = self.formats
+        if isinstance(formats, str) or not {*formats} <= {*get_args(Format)}:
+            yield f"--formats {formats}: should be a tuple, each one of {', '.join(get_args(Format))}"
+        for name in (field.name for field in fields(self) if field.type == "bool"):
+            if not isinstance(value := getattr(self, name), bool):
+                yield f"{_option(name)} {value!r}: should be True or False"
+        for name, least in COUNTS.items():
+            value = getattr(self, name)
+            if not (value is None and name in OPTIONAL) and not (_is(value, int) and value >= least):
+                yield f"{_option(name)} {value!r}: should be a whole number from {least}"
+        for name, (lowest, highest) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not (_is(value, int, float) and lowest <= value <= highest):
+                yield f"{_option(name)} {value!r}: should be a number from {lowest:g} to {highest:g}"
+
+    def _contradictions(self) -> Iterator[str]:
+        """Options of which one would be ignored, or could not be done."""
+        by_file = isinstance(self.probabilities, Path)
+        if by_file and self.folds is not None:
+            yield f"--folds {self.folds} would not read {self.probabilities}: leave out one of them"
+        if self.out_of_sample and not by_file:
+            yield "--out-of-sample is about a file of your own: add --probabilities FILE.npz, or leave it out"
+        if self.by != "samples" and self.folds is None and self.probabilities != "folds":
+            yield f"--by {self.by} tells what folds divide: add --folds 5, or leave it out"
+        if self.adjust and self.score == "confidence_weighted_entropy":
+            yield f"--adjust has no effect on {self.score}: leave it out, or choose another --score"
+        if self.label_privacy is not None and self.issues not in LOCAL:
+            yield (
+                f"--issues {self.issues} needs cuts across clients, whose messages --label-privacy does not cover; "
+                f"choose {' or '.join(LOCAL)}"
+            )
+        if self.corrections == "reviewed" and self.reviewed is None:
+            yield "--corrections reviewed needs verdicts: add --reviewed verdicts.csv"
+
+
+def _option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def _is(value: Any, *kinds: type) -> bool:
+    """Whether a value is of one of some kinds of number; True and False are none."""
+    return isinstance(value, kinds) and not isinstance(value, bool)

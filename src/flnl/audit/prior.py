@@ -17,7 +17,7 @@ from flnl.core.images import Indices
 Array = NDArray[np.float64]
 
 WEIGHT = 0.25
-"""Of the difference between a client's log odds and everyone's."""
+"""Of the difference between a client's log odds and everyone's, by default."""
 LEAST_RATE = 0.01
 LEAST_SCORE = 1e-6
 
@@ -27,14 +27,16 @@ class ClientPrior:
     """Each client's share of disagreements, drawn towards that of all, and what it adds to the log odds of a score."""
 
     rates: Array  # e [C] in [0.01, 0.99], or everyone's share where clients do not differ
-    shift: Array | None  # [C]; None where clients do not differ
+    shift: Array | None  # [C]; None where clients do not differ, or nothing is to be added
 
     @classmethod
-    def of(cls, samples: Indices, disagreements: Indices | Array) -> Self:
+    def of(cls, samples: Indices, disagreements: Indices | Array, weight: float = WEIGHT) -> Self:
         """The prior of clients with ``samples`` [C], all positive, and ``disagreements`` [C].
 
         With g the share of all, ``v`` the variance of the shares between clients beyond what chance explains, and
-        ``κ = g(1-g)/v - 1``: ``e = (x + κ g) / (n + κ)``. Nothing is added if v is 0 or there is one client.
+        ``κ = g(1-g)/v - 1``: ``e = (x + κ g) / (n + κ)``. To the log odds of a score, ``weight`` times the difference
+        between everyone's log odds and the client's is added; nothing if v is 0, there is one client, or the weight is
+        0.
         """
         n, x = np.asarray(samples, np.float64), np.asarray(disagreements, np.float64)
         total = n.sum()
@@ -45,7 +47,7 @@ class ClientPrior:
         kappa = max(overall * (1 - overall) / between - 1, 0.0)
         rates = np.clip((x + kappa * overall) / (n + kappa), LEAST_RATE, 1 - LEAST_RATE)
         everyone = np.clip(overall, LEAST_RATE, 1 - LEAST_RATE)
-        return cls(rates, WEIGHT * (logit(everyone) - logit(rates)))
+        return cls(rates, weight * (logit(everyone) - logit(rates)) if weight else None)
 
     def suspicion(self, scores: Array, client: Indices) -> Array:
         """The suspicion scores [n] in [0, 1] of label ``scores`` [n], of the clients at places ``client`` [n]."""

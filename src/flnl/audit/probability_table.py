@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,7 @@ class InFile:
             if dtype.kind != "f" or len(shape) != 2:
                 raise UserError(f"{path}: {name} is {dtype} {list(shape)}; it should be float [samples, classes]")
             if by_columns:
-                return InMemory(np.load(path, allow_pickle=False)[name])
+                return InMemory(cast("NDArray[np.floating]", read_arrays(path, (name,))[name]))
             return cls(path, name, (shape[0], shape[1]))
 
     def blocks(self) -> Iterator[Array]:
@@ -114,14 +114,14 @@ def rows_of_block(classes: int) -> int:
 
 def rows_at(table: ProbabilityTable, index: Indices) -> Array:
     """The rows [n, K] at ``index`` [n], in one pass."""
-    found = np.empty((len(index), table.shape[1]))
+    rows = np.empty((len(index), table.shape[1]))
     order = np.argsort(index, kind="stable")
     wanted, start = index[order], 0
     for block in table.blocks():
         first, last = np.searchsorted(wanted, [start, start + len(block)])
-        found[order[first:last]] = block[wanted[first:last] - start]
+        rows[order[first:last]] = block[wanted[first:last] - start]
         start += len(block)
-    return found
+    return rows
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from flnl.audit.assessment import LabelledSamples
 from flnl.core.errors import UserError
 from flnl.core.images import Labels
+from flnl.storage.csv_lines import CsvLines
 from flnl.storage.spreadsheet import text_of
 
 COLUMNS = ("client", "sample", "given", "final", "flagged")
@@ -34,31 +35,30 @@ def read_labels(path: Path, samples: LabelledSamples, classes: Sequence[str]) ->
     """
     numbers = {name: k for k, name in enumerate(classes)}
     final, flags = np.empty(len(samples), np.int64), np.zeros(len(samples), np.bool_)
-    judged, i = True, 0
+    judged, i, line = True, 0, 1
     try:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            for row in csv.DictReader(file):
-                if missing := [name for name in COLUMNS if row.get(name) is None]:
-                    raise ValueError(f"line {i + 2} has no {missing[0]}")
+            lines = CsvLines(file)
+            if missing := [name for name in COLUMNS if name not in lines.header]:
+                raise ValueError(f"it has no column {missing[0]}")
+            for line, row in lines:
                 if i == len(samples):
-                    raise _other(path, i, f"{row['client']}, {row['sample']}", "no more samples")
+                    raise _other(path, line, f"{row['client']}, {row['sample']}", "no more samples")
                 here = str(samples.client[i]), str(samples.name[i]), classes[samples.given[i]]
                 there = row["client"], text_of(row["sample"]), text_of(row["given"])
                 if there != here:
-                    raise _other(path, i, _shown(there), _shown(here))
+                    raise _other(path, line, _shown(there), _shown(here))
                 final[i] = numbers[text_of(row["final"])]
                 judged = row["flagged"] != ""
                 flags[i] = row["flagged"] == "1"
                 i += 1
     except KeyError as error:
-        raise UserError(
-            f"{path}: line {i + 2} has the label {error.args[0]!r}, which is no class of the run"
-        ) from error
+        raise UserError(f"{path}: line {line} has the label {error.args[0]!r}, which is no class of the run") from error
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path} cannot be read ({error}); it should be as the run wrote it") from error
     if i < len(samples):
         here = str(samples.client[i]), str(samples.name[i]), classes[samples.given[i]]
-        raise _other(path, i, "no more samples", _shown(here))
+        raise _other(path, line + 1, "no more samples", _shown(here))
     return RecordedLabels(final, flags if judged else None)
 
 
@@ -67,8 +67,8 @@ def _shown(sample: tuple[str, str, str]) -> str:
     return f"sample {name} of client {client} with label {given}"
 
 
-def _other(path: Path, i: int, there: str, here: str) -> UserError:
+def _other(path: Path, line: int, there: str, here: str) -> UserError:
     return UserError(
-        f"{path} and the federation disagree at line {i + 2}: {there} in the file, {here} in the federation; put back "
+        f"{path} and the federation disagree at line {line}: {there} in the file, {here} in the federation; put back "
         "the file that the run wrote"
     )

@@ -54,7 +54,7 @@ class ProbabilitySource:
     """Where the probabilities come from."""
 
     name: str  # window, all, final, folds, or the name of a file
-    rounds: tuple[int, ...]  # the evaluated rounds of which they are the mean; empty for a file
+    rounds: tuple[int, ...]  # the evaluated rounds of which they are the mean, of any fold; empty for a file
     in_sample: bool  # whether a model behind them was trained on the sample that it scores
     description: str  # in words: "average of 28 early rounds; the model has seen these samples"
     note: str | None = None  # how to get better ones
@@ -85,7 +85,7 @@ class ClientSummary:
     disagreements: int  # samples whose most probable class is not the given one
     issues: int
     flagged: int | None  # the method's own flags; None if it has not judged labels
-    rate: float | None  # e_c, the client's share of disagreements drawn towards that of all; None if pooled
+    rate: float | None  # e_c, its share of disagreements drawn towards that of all, by any prior; None if pooled
     pair: tuple[int, int] | None  # the most frequent (given, predicted) of its issues; None without issues
     below: tuple[int, ...]  # its samples below each of the curve's cuts
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import assert_never
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +17,19 @@ LEAST = 1e-6
 """Smallest divisor of the confidence-weighted entropy."""
 
 
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """A way to score labels."""
+
+    score: Score
+    thresholds: Array | None = None  # [K], to adjust the probabilities by; None for probabilities as they are
+
+    def __call__(self, labels: Labels, probabilities: Array) -> Array:
+        """The score [n] of each of ``labels`` [n] under its ``probabilities`` [n, K]."""
+        used = probabilities if self.thresholds is None else adjusted(probabilities, self.thresholds)
+        return label_scores(self.score, labels, used)
+
+
 def label_scores(score: Score, labels: Labels, probabilities: Array) -> Array:
     """The score [n] of each of ``labels`` [n] under its ``probabilities`` [n, K].
 
@@ -22,15 +38,16 @@ def label_scores(score: Score, labels: Labels, probabilities: Array) -> Array:
     - ``confidence_weighted_entropy``: with ``x = H / p[y]``, H the entropy of p divided by ln K, ``ln(1 + x) / x``. Its
       limit for x towards 0 is 1: a label of which the model is certain. cleanlab 2.9 gives 0 there.
     """
-    own = probabilities[np.arange(len(labels)), labels]
-    if score == "self_confidence":
-        return own
-    if score == "normalized_margin":
-        return (own - _best_other(labels, probabilities) + 1) / 2
-    logs = np.log(probabilities, out=np.zeros_like(probabilities), where=probabilities > 0)
-    entropy = -(probabilities * logs).sum(axis=1) / np.log(probabilities.shape[1])
-    weighted = entropy / np.maximum(own, LEAST)
-    return np.where(weighted < LEAST, 1.0, np.log1p(weighted) / np.maximum(weighted, LEAST))
+    given = probabilities[np.arange(len(labels)), labels]
+    match score:
+        case "self_confidence":
+            return given
+        case "normalized_margin":
+            return (given - _best_other(labels, probabilities) + 1) / 2
+        case "confidence_weighted_entropy":
+            return _weighted_entropy(given, probabilities)
+        case _:
+            assert_never(score)
 
 
 def adjusted(probabilities: Array, thresholds: Array) -> Array:
@@ -51,6 +68,13 @@ def ranks(score: Array) -> NDArray[np.int64]:
     rank = np.empty(len(score), np.int64)
     rank[np.argsort(score, kind="stable")] = np.arange(len(score))
     return rank
+
+
+def _weighted_entropy(given: Array, probabilities: Array) -> Array:
+    logs = np.log(probabilities, out=np.zeros_like(probabilities), where=probabilities > 0)
+    entropy = -(probabilities * logs).sum(axis=1) / np.log(probabilities.shape[1])
+    weighted = entropy / np.maximum(given, LEAST)
+    return np.where(weighted < LEAST, 1.0, np.log1p(weighted) / np.maximum(weighted, LEAST))
 
 
 def _best_other(labels: Labels, probabilities: Array) -> Array:

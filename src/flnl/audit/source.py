@@ -22,6 +22,7 @@ from flnl.engine import model_file
 from flnl.engine.model_file import ModelFile
 from flnl.engine.network import Network
 from flnl.evaluation.probabilities import NAME as RECORDING
+from flnl.evaluation.probabilities import Probabilities
 
 Array = NDArray[np.float64]
 Table = tuple[ProbabilitySource, ProbabilityTable, CleanSamples | None]
@@ -119,11 +120,11 @@ def of_final_model(run: AuditedRun, note: str | None) -> Table:
 
 def _scored(network: Network, images: Images, position: NDArray[np.int64]) -> NDArray[np.float32]:
     """The model's probabilities [n, K] of the images at ``position`` [n]."""
-    found = np.empty((len(position), network.num_classes), np.float32)
+    scored = np.empty((len(position), network.num_classes), np.float32)
     for start in range(0, len(position), SCORED):
         part = torch.from_numpy(position[start : start + SCORED])
-        found[start : start + SCORED] = F.softmax(network.outputs(images, part).double(), dim=1).numpy()
-    return found
+        scored[start : start + SCORED] = F.softmax(network.outputs(images, part).double(), dim=1).numpy()
+    return scored
 
 
 def of_folds(run: AuditedRun, options: Options, report: Callable[[str], None]) -> Table:
@@ -134,24 +135,37 @@ def of_folds(run: AuditedRun, options: Options, report: Callable[[str], None]) -
     """
     from flnl.audit.folds import out_of_fold
 
-    kind = options.probabilities if options.probabilities in ("all", "final") else "window"
+    asked = options.probabilities
+    kind = asked if isinstance(asked, str) and asked in ("all", "final") else "window"
     number = 5 if options.folds is None else options.folds
     folds = out_of_fold(run, number, options.by, report)
-    first = folds[0].probabilities
-    rounds = {"window": first.window_rounds, "all": first.rounds, "final": np.array([first.round])}[kind]
+    rounds = [_rounds_of(fold.probabilities, kind) for fold in folds]
+    means = dict.fromkeys(  # folds may differ where clients have lost all of their samples
+        described(kind, len(one), fold.probabilities.round) for one, fold in zip(rounds, folds, strict=True)
+    )
     source = ProbabilitySource(
         name="folds",
-        rounds=tuple(int(number) for number in rounds.tolist()),
+        rounds=tuple(sorted({number for one in rounds for number in one})),
         in_sample=False,
-        description=f"{number} folds by {options.by}, {described(kind, len(rounds), first.round)}; no model has seen "
-        "the sample that it scores",
+        description=f"{number} folds by {options.by}, {' or '.join(means)}; no model has seen the sample that it "
+        "scores",
     )
-    values = np.empty((len(run.samples), first.window.shape[1]), np.float32)
+    values = np.empty((len(run.samples), folds[0].probabilities.window.shape[1]), np.float32)
     for fold in folds:
         values[fold.index] = getattr(fold.probabilities, kind)
     tested = np.concatenate([getattr(fold.probabilities, f"test_{kind}") for fold in folds]).astype(np.float64)
     labels = np.tile(run.federation.dataset.test_labels[run.federation.tested], number)
     return source, InMemory(values), CleanSamples(labels, tested, number)
+
+
+def _rounds_of(probabilities: Probabilities, kind: str) -> list[int]:
+    """The evaluated rounds of which probabilities of a kind are the mean."""
+    rounds: list[int] = {
+        "window": probabilities.window_rounds.tolist(),
+        "all": probabilities.rounds.tolist(),
+        "final": [probabilities.round],
+    }[kind]
+    return rounds
 
 
 def of_file(run: AuditedRun, path: Path, *, out_of_sample: bool) -> Table:

@@ -78,10 +78,10 @@ def with_small_pooled(rows: Sequence[ClientSummary], least: int) -> tuple[Client
 
 
 def of_one(rows: Sequence[ClientSummary], client: int) -> tuple[ClientSummary, ...]:
-    """A client's own row, and all others in one."""
-    own = next(row for row in rows if row.clients == (client,))
-    others = [row for row in rows if row is not own]
-    return (own, pooled(others, OTHERS)) if others else (own,)
+    """The row of ``client``, and all others in one."""
+    row = next(row for row in rows if row.clients == (client,))
+    others = [other for other in rows if other is not row]
+    return (row, pooled(others, OTHERS)) if others else (row,)
 
 
 def by_pair(samples: AuditedSamples, classes: int) -> tuple[PairSummary, ...]:

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar, get_args
 
 from flnl.audit.assessment import LabelledSamples
 from flnl.core.errors import UserError
+from flnl.storage.csv_lines import CsvLines, LineLengthError
 from flnl.storage.spreadsheet import text_of
 
 Name = TypeVar("Name", str, tuple[str, str])
@@ -31,12 +32,13 @@ def read_verdicts(path: Path, samples: LabelledSamples, classes: Sequence[str]) 
     A name that looks like a formula may have a ``'`` before it, as a spreadsheet's copy may have.
 
     Raises:
-        UserError: naming the line: an unknown sample, class or verdict, or a second verdict on a sample.
+        UserError: naming the line: an unknown sample, class or verdict, a second verdict on a sample, or a wrong label
+            that should be itself.
     """
     place = {(str(c), str(name)): i for i, (c, name) in enumerate(zip(samples.client, samples.name, strict=True))}
     numbers = {name: k for k, name in enumerate(classes)}
     verdicts: dict[int, Verdict] = {}
-    for number, row in enumerate(_rows(path), start=2):
+    for number, row in _rows(path):
         where = f"--reviewed: line {number} of {path}"
         sample = _known((row["client"], row["sample"]), (row["client"], text_of(row["sample"])), place)
         if sample is None:
@@ -49,7 +51,13 @@ def read_verdicts(path: Path, samples: LabelledSamples, classes: Sequence[str]) 
         if row["label"]:
             label = _known(row["label"], text_of(row["label"]), numbers)
             if label is None:
-                raise UserError(f"{where}: {row['label']!r} is none of the classes ({', '.join(classes[:5])} ...)")
+                more = ", ..." if len(classes) > 5 else ""
+                raise UserError(f"{where}: {row['label']!r} is none of the classes ({', '.join(classes[:5])}{more})")
+            if row["verdict"] == "wrong" and label == samples.given[sample]:
+                raise UserError(
+                    f"{where}: {row['label']!r} is the given label of sample {row['sample']!r}, which cannot be wrong "
+                    "and right: put the right class there, or make the verdict unsure"
+                )
         judgement: Judgement = row["verdict"]  # type: ignore[assignment] # checked above
         verdicts[sample] = Verdict(judgement, label)
     return verdicts
@@ -59,19 +67,21 @@ def _known(written: Name, plain: Name, known: Mapping[Name, int]) -> int | None:
     return known.get(written, known.get(plain))
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            reader = csv.DictReader(file)
-            rows, header = list(reader), list(reader.fieldnames or [])
+            lines = CsvLines(file)
+            if missing := [name for name in COLUMNS if name not in lines.header]:
+                raise UserError(
+                    f"--reviewed: {path} has no column {missing[0]!r}: its header should be {','.join(COLUMNS)}"
+                )
+            return list(lines)
+    except LineLengthError as error:
+        raise UserError(
+            f"--reviewed: line {error.line} of {path} has another number of values than the header"
+        ) from error
     except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UserError(
             f"--reviewed: {path} cannot be read ({reason}); it should be verdicts.csv from the page"
         ) from error
-    if missing := [name for name in COLUMNS if name not in header]:
-        raise UserError(f"--reviewed: {path} has no column {missing[0]!r}: its header should be {','.join(COLUMNS)}")
-    for number, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
-            raise UserError(f"--reviewed: line {number} of {path} has another number of values than the header")
-    return rows

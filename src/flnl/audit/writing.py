@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from flnl.audit.corrections import CLIENTS, CORRECTED, Corrections, reads_labels, refuse_parts
+from flnl.audit.corrections import CLIENTS, CORRECTED, Corrections, reads_labels
 from flnl.audit.examination import Examined
 from flnl.audit.files import write_csv, write_json
 from flnl.audit.options import Options
@@ -17,6 +17,8 @@ FOLDER = "audit"
 CSV, JSON, PAGE, OF_CLIENTS = "audit.csv", "audit.json", "index.html", "clients"
 WRITTEN = {CSV, JSON, CORRECTED, CLIENTS, PAGE, "pages", OF_CLIENTS}
 """All that an audit writes into its folder."""
+OF_DESKTOPS = {".DS_Store", ".directory", "Thumbs.db", "desktop.ini"}
+"""Files that a desktop leaves in a folder that it has shown; nobody's work is in them."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,12 @@ def refuse_existing(folder: Path, *, force: bool) -> None:
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder} is no folder: choose another with --out")
-    held = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    if folder.resolve() == Path.cwd():
+        raise UserError(
+            f"{folder} is the folder that you are in, and an audit replaces its folder as a whole: go to another one, "
+            "or name a folder in it with --out"
+        )
+    held = sorted({path.name for path in folder.iterdir()} - OF_DESKTOPS) if folder.exists() else []
     if others := [name for name in held if name not in WRITTEN]:
         raise UserError(
             f"{folder} holds {others[0]}, which no audit has written: move it, or choose another with --out"
@@ -61,15 +68,13 @@ def write(examined: Examined) -> Written:
     if not options.formats and options.corrections is None:
         return Written((), None)
     refuse_existing(folder, force=options.force)
-    if options.corrections is not None:
-        refuse_parts(run)
     overrides = None
     with written_whole(folder) as fresh:
         _write(examined, examined.audit, fresh)
         for client, audit in examined.of_clients.items():
-            own = fresh / OF_CLIENTS / f"{client:04d}"
-            own.mkdir(parents=True)
-            _write(examined, audit, own)
+            below = fresh / OF_CLIENTS / f"{client:04d}"
+            below.mkdir(parents=True)
+            _write(examined, audit, below)
         if options.corrections is not None:
             corrections = Corrections.of(examined.audit, run, examined.verdicts)
             overrides = corrections.save(fresh, examined.audit.classes, spreadsheet=options.spreadsheet)

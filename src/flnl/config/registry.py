@@ -201,6 +201,15 @@ def _withheld(node: Any) -> Any:
     return values
 
 
+def withheld(part: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
+    """What a ``node`` from a file says, by key, that ``restored`` has left out of the ``part`` that it made of it.
+
+    Only a command line may say such things: the pretrained weights that a model starts from, for one.
+    """
+    values = {key: node.get(key, kept.value) for key, kept in _annotated(part, FromFiles).items()}
+    return {key: value for key, value in values.items() if value != part.get(key, value)}
+
+
 def _annotated(node: Mapping[str, Any], kind: type[T]) -> dict[str, T]:
     """The fields of a part that have an annotation of this kind, and the annotation of each."""
     part = located(node["_target_"]) if "_target_" in node else None

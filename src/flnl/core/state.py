@@ -47,6 +47,11 @@ class Counters:
     bytes_up: int = 0
     left_out: int = 0  # local trainings with non-finite results
 
+    @property
+    def learned_nothing(self) -> bool:
+        """Whether there were local trainings, and all were left out."""
+        return 0 < self.participations == self.left_out
+
 
 @dataclass(frozen=True)
 class RoundResult:

@@ -12,19 +12,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+ASIDE = ".old"
+"""Ending of the name that an earlier folder has while the new one takes its place."""
+
 
 @contextmanager
 def written_whole(folder: Path) -> Iterator[Path]:
     """A new folder beside ``folder`` that takes its place when the block ends; if the block raises, it is removed.
 
     An existing ``folder`` is exchanged for the new one in one step, where the system can, and then deleted. What
-    processes that were killed have left is removed.
+    processes that were killed have left is removed, but an earlier folder that one of them has put aside is put back.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if it cannot be written. Once the new folder is in its place, nothing is raised.
     """
+    folder = folder.resolve()  # so that it has a name, also as "."
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left_over(folder)
+    _clear_up(folder)
     fresh = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     fresh.mkdir()
     lock = os.open(fresh, os.O_RDONLY)
@@ -32,8 +36,8 @@ def written_whole(folder: Path) -> Iterator[Path]:
         fcntl.flock(lock, fcntl.LOCK_EX)  # shows other processes that somebody writes there
         yield fresh
         if folder.exists():
-            _exchange(fresh, folder)
-            shutil.rmtree(fresh)
+            replaced = _exchange(fresh, folder)
+            shutil.rmtree(replaced, ignore_errors=True)  # the next call removes what is left
         else:
             fresh.rename(folder)
     except BaseException:
@@ -43,15 +47,21 @@ def written_whole(folder: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _remove_left_over(folder: Path) -> None:
-    for beside in folder.parent.glob(f".{_literal(folder.name)}.????????"):
+def _clear_up(folder: Path) -> None:
+    """Remove what processes that were killed have left beside ``folder``, or put it back where it is all there is."""
+    name = f".{_literal(folder.name)}.????????"
+    for beside in (*folder.parent.glob(f"{name}{ASIDE}"), *folder.parent.glob(name)):
+        writer = beside.with_name(beside.name.removesuffix(ASIDE))
         try:
-            lock = os.open(beside, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            lock = os.open(writer if writer.exists() else beside, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(beside, ignore_errors=True)
+            if beside != writer and not folder.exists():
+                beside.rename(folder)
+            else:
+                shutil.rmtree(beside, ignore_errors=True)
         except BlockingIOError:
             continue
         finally:
@@ -66,22 +76,26 @@ def _literal(name: str) -> str:
 AT_FDCWD, RENAME_EXCHANGE, RENAME_SWAP = -100, 2, 2
 
 
-def _exchange(one: Path, other: Path) -> None:
-    """Exchange two folders; in one step on Linux and macOS, if the file system can."""
+def _exchange(fresh: Path, folder: Path) -> Path:
+    """Put ``fresh`` in the place of ``folder``, in one step if the system can; return where the earlier folder is."""
+    if _swapped(fresh, folder):
+        return fresh
+    aside = fresh.with_name(f"{fresh.name}{ASIDE}")
+    folder.rename(aside)
+    try:
+        fresh.rename(folder)
+    except BaseException:
+        aside.rename(folder)
+        raise
+    return aside
+
+
+def _swapped(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False where the system or the file system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(one), os.fsencode(other)
     if sys.platform == "linux" and hasattr(libc, "renameat2"):
-        failed = libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)
-    elif sys.platform == "darwin" and hasattr(libc, "renamex_np"):
-        failed = libc.renamex_np(*names, RENAME_SWAP)
-    else:
-        failed = -1
-    if failed:
-        aside = one.with_name(f"{one.name}.old")
-        other.rename(aside)
-        try:
-            one.rename(other)
-        except BaseException:
-            aside.rename(other)
-            raise
-        aside.rename(one)
+        return not libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)
+    if sys.platform == "darwin" and hasattr(libc, "renamex_np"):
+        return not libc.renamex_np(*names, RENAME_SWAP)
+    return False

@@ -1,0 +1,86 @@
+"""Verdicts and a run's labels as they are read back: what is refused, and by which line."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flnl.audit.assessment import LabelledSamples
+from flnl.audit.corrections import corrected_labels
+from flnl.audit.recorded_labels import read_labels
+from flnl.audit.verdicts import Verdict, read_verdicts
+from flnl.core.errors import UserError
+from flnl.storage.csv_lines import CsvLines
+from tests.audit.pages import audit
+
+CLASSES = ("ant", "bee")
+SAMPLES = LabelledSamples(np.array([0, 0, 1]), ["a.png", "two\nlines.png", "c.png"], np.array([0, 1, 0]))
+
+
+def verdicts_of(folder: Path, lines: str) -> dict[int, Verdict]:
+    """The verdicts that a file with these lines after its header says."""
+    (folder / "verdicts.csv").write_text("client,sample,verdict,label\n" + lines)
+    return read_verdicts(folder / "verdicts.csv", SAMPLES, CLASSES)
+
+
+def test_a_wrong_label_cannot_be_the_right_one(tmp_path: Path) -> None:
+    assert verdicts_of(tmp_path, "0,a.png,wrong,bee\n1,c.png,right,ant\n") == {
+        0: Verdict("wrong", 1),
+        2: Verdict("right", 0),
+    }
+    with pytest.raises(UserError, match=r"line 3 of .*'ant' is the given label of sample 'c.png'.*make the verdict un"):
+        verdicts_of(tmp_path, "0,a.png,wrong,bee\n1,c.png,wrong,ant\n")
+
+
+def test_all_of_two_classes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'cat' is none of the classes \(ant, bee\)$"):
+        verdicts_of(tmp_path, "0,a.png,wrong,cat\n")
+
+
+def test_messages_name_the_line_of_the_file(tmp_path: Path) -> None:
+    """Empty lines count, and so do all lines of a name that goes over several."""
+    lines = '\n\n0,"two\nlines.png",right,bee\n\n'
+    assert verdicts_of(tmp_path, lines) == {1: Verdict("right", 1)}
+    with pytest.raises(UserError, match=r"line 7 of .* has no sample 'd.png'"):
+        verdicts_of(tmp_path, lines + "1,d.png,right,ant\n")
+    with pytest.raises(UserError, match=r"line 7 of .* has another number of values"):
+        verdicts_of(tmp_path, lines + "1,c.png,right\n")
+
+
+def test_the_line_of_a_runs_labels_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "labels.csv"
+    header = "client,sample,given,final,flagged\n"
+    file.write_text(header + '0,a.png,ant,bee,1\n0,"two\nlines.png",bee,bee,0\n1,c.png,ant,ant,0\n')
+    labels = read_labels(file, SAMPLES, CLASSES)
+    assert labels.final.tolist() == [1, 1, 0]
+    assert labels.flagged is not None
+    assert labels.flagged.tolist() == [True, False, False]
+    for last, message in (
+        ("1,c.png,bee,ant,0\n", "disagree at line 5: sample c.png of client 1 with label bee"),
+        ("1,c.png,ant,cat,0\n", "line 5 has the label 'cat'"),
+        ("1,c.png,ant\n", "line 5 has another number of values"),
+        ("1,c.png,ant,ant,0\n1,d.png,ant,ant,0\n", "disagree at line 6: 1, d.png in the file, no more samples"),
+    ):
+        file.write_text(header + '0,a.png,ant,bee,1\n0,"two\nlines.png",bee,bee,0\n' + last)
+        with pytest.raises(UserError, match=message):
+            read_labels(file, SAMPLES, CLASSES)
+    file.write_text(header.replace(",final", ""))
+    with pytest.raises(UserError, match="it has no column final"):
+        read_labels(file, SAMPLES, CLASSES)
+
+
+def test_lines_are_counted_as_an_editor_counts_them() -> None:
+    lines = CsvLines(["a,b\n", "\n", '1,"x\n', 'y"\n', "\n", "2,z\n"])
+    assert lines.header == ["a", "b"]
+    assert list(lines) == [(3, {"a": "1", "b": "x\ny"}), (6, {"a": "2", "b": "z"})]
+    assert CsvLines([]).header == []
+
+
+def test_a_wrong_label_that_the_audit_would_suggest_needs_another() -> None:
+    """Of 6 samples, the last 2 by number are issues; here the audit suggests the given label of the others."""
+    found = audit(6, issues=2, corrections="reviewed", reviewed="verdicts.csv")
+    found.samples.predicted[:4] = found.samples.given[:4]
+    labels = corrected_labels(found, {5: Verdict("wrong", None), 0: Verdict("wrong", 2), 1: Verdict("unsure", None)})
+    assert labels.tolist() == [2, 1, 2, 0, 1, 0]
+    with pytest.raises(UserError, match=r"client 0, sample 2 is wrong by its verdict.*name the right class"):
+        corrected_labels(found, {2: Verdict("wrong", None)})
