@@ -211,9 +211,17 @@ ALONE = """
 from flnl.engine.executors.ray import Ray
 from flnl.engine.executors.sequential import Sequential
 from tests.toys import mlp, network
-executor = Ray(network(mlp(4, 3)), Sequential, 1, 1, 0, None)
+from flnl.core.execution import as_list
+from tests.engine.executors import jobs
+from tests.engine.executors.test_processes import IMAGES
+net = network(mlp(4, 3))
+executor = Ray(net, Sequential, 2, 0.5, 0, None)
 import ray
+address = ray.get_runtime_context().gcs_address
 print([node["NodeManagerAddress"] for node in ray.nodes()])
+found = list(executor.map(jobs.Where(), jobs.tasks(net.params(), IMAGES, [3] * 6), as_list))
+print(len({answer.process for block in found for answer in block.results}))
+print(ray.get_runtime_context().gcs_address == address)
 executor.close()
 print(ray.is_initialized())
 """
@@ -221,5 +229,6 @@ print(ray.is_initialized())
 
 @pytest.mark.slow
 def test_a_ray_of_its_own_listens_to_this_machine_alone_and_ends_with_it() -> None:
+    """Its workers belong to it, not to another Ray that they start."""
     found = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=CONF.parent)
-    assert found.stdout.split() == ["['127.0.0.1']", "False"], found.stderr
+    assert found.stdout.split() == ["['127.0.0.1']", "2", "True", "False"], found.stderr

@@ -1,0 +1,31 @@
+"""Values of overrides are read back as they are."""
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from flnl.config.quoting import quoted
+
+TEXTS = "outputs/a a,b 2024 1e5 1_000 true NULL nan läufe/ä lr=0.1 ~/x".split() + ["it's", "a\\b", "a b", ""]
+    "outputs/a",
+    "a,b",
+    "2024",
+    "1e5",
+    "1_000",
+    "true",
+    "NULL",
+    "nan",
+    "läufe/ä",
+    "it's",
+    "a\\b",
+    "a b",
+    "lr=0.1",
+    "",
+    "~/x",
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_hydra_reads_the_same_text(text: str) -> None:
+    (override,) = OverridesParser.create().parse_overrides([f"output={quoted(text)}"])
+    assert not override.is_sweep_override()
+    assert override.value() == text if quoted(text)[0] != "'" else override.value().text == text
