@@ -225,6 +225,8 @@ def test_jobs_that_run_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) 
 
     for mode, launcher, shared in (
         ("MULTIRUN", "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher", True),
+        ("MULTIRUN", "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher", True),
+        ("MULTIRUN", "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher", False),
         ("MULTIRUN", "hydra._internal.core_plugins.basic_launcher.BasicLauncher", False),
         ("RUN", "hydra._internal.core_plugins.basic_launcher.BasicLauncher", False),
     ):

@@ -48,6 +48,9 @@ DIVIDED_ROUND = 200_000_000
 twenty and a hundred clients with the MLP have 70, 140 and 700 million; of ten with the CNN 330. Below, a stack of the
 whole cohort takes no longer than its halves in two workers."""
 
+ALONE = ("BasicLauncher", "SlurmLauncher")
+"""Launchers whose jobs have their cores to themselves: one job at a time, or Slurm's allocation for each."""
+
 
 @dataclass(frozen=True)
 class Auto(ExecutorChoice):
@@ -124,11 +127,12 @@ def _steps(training: schema.Training, sizes: Sequence[int]) -> int:
 
 
 def _beside_others() -> bool:
-    """Whether this is a job of a sweep that runs several jobs at a time."""
+    """Whether this is a job of a sweep that runs several jobs on the same cores at a time."""
     if not HydraConfig.initialized():
         return False
     chosen = HydraConfig.get()
-    return chosen.mode == RunMode.MULTIRUN and not str(chosen.launcher._target_).endswith(".BasicLauncher")
+    launcher = str(chosen.launcher._target_).rpartition(".")[2]
+    return chosen.mode == RunMode.MULTIRUN and launcher not in ALONE
 
 
 def multiply_adds(network: Network) -> int:
