@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"executor=ray needs Ray.*pip install 'flnl\[ray\]'"):
+    with pytest.raises(UserError, match=r"executor=ray needs Ray.*pip install -e '\.\[ray\]'"):
         compose.build(compose.load(["executor=ray"]).executor)(network(mlp(4, 3)))
 
 
@@ -188,7 +188,7 @@ def test_workers_are_as_many_as_there_is_room_for(cluster: str) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_runs_on_one_cluster(tmp_path: Path, cluster: str) -> None:
-    """As ``docs/executors.md`` has it: two jobs at once, each with an actor on the cluster that is there."""
+    """As ``docs/sweeps.md`` has it: two jobs at once, each with an actor on the cluster that is there."""
     import ray
 
     address, words = ray.get_runtime_context().gcs_address, [w for w in BY_NAME["fedavg"].words if "executor=" not in w]

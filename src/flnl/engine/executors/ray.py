@@ -125,7 +125,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("executor=ray needs Ray, which is not installed here: pip install 'flnl[ray]'") from None
+        raise UserError("executor=ray needs Ray: install the extra ray, as in pip install -e '.[ray]'") from None
     return ray
 
 
