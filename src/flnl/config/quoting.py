@@ -13,7 +13,8 @@ def quoted(text: str) -> str:
     """
     if re.fullmatch(r"[A-Za-z0-9_./-]+", text) and text.lower() not in ("true", "false", "null") and not _number(text):
         return text
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    # Hydra reads a backslash as itself, except before a quote.
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text) + "'"
 
 
 def _number(text: str) -> bool:

@@ -67,7 +67,8 @@ def probe(module: nn.Module, shape: Shape, num_classes: int, model: str, fix: st
         inputs = torch.zeros(SAMPLES, *shape)
         check_logits(module, inputs, num_classes, model, fix)
         if has_outputs(module):
-            check_logits(lambda images: _logits(module, images), inputs, num_classes, f"{model}, by its method outputs,", fix)
+            model = f"{model}, by its method outputs,"
+            check_logits(lambda images: _logits(module, images), inputs, num_classes, model, fix)
     finally:
         for layer, mode in modes:
             layer.training = mode
