@@ -27,6 +27,7 @@ from bench.report import table
 from bench.whole_runs import chosen, finished, values, write_rows
 from flnl.audit.examination import examine
 from flnl.audit.options import Options
+from flnl.storage.whole_folder import written_whole
 
 PHOTOS = "photos"
 OF_CLASS = 60
@@ -205,7 +206,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = chosen(parser, {"noise": [*NOISE], "methods": METHODS}, argv)
     root = args.folder.resolve()
     if not (root / PHOTOS).exists():
-        write_photos(root / PHOTOS)
+        with written_whole(root / PHOTOS) as folder:
+            write_photos(folder)
     for seed, noise, method in itertools.product(args.seeds, args.noise, args.methods):
         make(Case(noise, method, seed), root)
     rows = [measured(case, root) for case in made(root)]

@@ -8,12 +8,12 @@ Only the chosen command is imported.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 import sys
 
 from flnl import __version__
+from flnl.core.suggestions import instead
 
 TRAIN = "run"
 COMMANDS = {
@@ -70,10 +70,8 @@ def main() -> None:
     if name in COMMANDS:
         del sys.argv[1]
     elif re.fullmatch(r"[A-Za-z][\w-]*", name):
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        there = f"there are {', '.join(COMMANDS)}, and overrides of a run as in noise.rho=0.6"
-        print(f"error: {name} is not a command; {hint}{there}", file=sys.stderr)
+        there = f"{instead(name, COMMANDS)}, and overrides of a run as in noise.rho=0.6"
+        print(f"error: {name} is not a command; {there}", file=sys.stderr)
         sys.exit(2)
     importlib.import_module(COMMANDS.get(name, COMMANDS[TRAIN])[0]).main()
 

@@ -7,7 +7,6 @@ flnl list --markdown GROUP    the options of one group as a Markdown table
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from flnl.config.folders import CONF
 from flnl.config.groups import described, groups, not_an_option
 from flnl.config.short_keys import declared
 from flnl.core.errors import UserError
+from flnl.core.suggestions import did_you_mean
 from flnl.core.terminal import cell, print_line
 
 
@@ -40,9 +40,8 @@ def chosen(names: Sequence[str]) -> dict[str, list[Path]]:
         below = [group for group in known if f"{group}/".startswith(f"{prefix}/") or group == f"method/{prefix}"]
         if not below:
             short = {group.removeprefix("method/"): group for group in known}
-            close = difflib.get_close_matches(prefix, [*known, *short], n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise UserError(f"{name} is not a group; {hint}there are {', '.join(known)}")
+            near = did_you_mean(prefix, [*known, *short])
+            raise UserError(f"{name} is not a group; {near}{' ' if near else ''}there are {', '.join(known)}")
         wanted.update(below)
     return {group: files for group, files in known.items() if group in wanted}
 

@@ -33,6 +33,7 @@ from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.proximal import Proximal
 from tests.properties.runs import assembled, difference, run
+from tests.properties.test_client_memory import ON_DISK
 from tests.registry import BY_NAME, Entry, others_slow
 from tests.simulated_gpu import device
 
@@ -398,3 +399,12 @@ def test_a_run_goes_on_to_the_bit(name: str, tmp_path: Path, gpu: str) -> None:
     run(words, tmp_path / "cut", f"device={gpu}", "max_rounds=2")
     again = run(words, tmp_path / "cut", f"device={gpu}", f"resume={tmp_path / 'cut'}")
     assert difference(again.state, whole.state) is None
+
+
+def test_what_clients_keep_in_files_is_read_without_the_gpu(tmp_path: Path, gpu: str) -> None:
+    words = [w for w in BY_NAME["fedavg"].words if not w.startswith("executor=")]
+    words += ["train.keep_momentum=true", ON_DISK, "rounds=4"]
+    run(words, tmp_path / "run", f"device={gpu}", "max_rounds=2")
+    again = run(words, tmp_path / "run", "device=cpu", f"resume={tmp_path / 'run'}")
+    kept = [again.state.clients[client].momentum for client in again.state.clients]
+    assert {p.device.type for momentum in kept if momentum for p in momentum.values()} == {"cpu"}

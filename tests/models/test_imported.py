@@ -13,6 +13,7 @@ from flnl.cli.overrides import check_arguments
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.models.imported import ImportedModule, ModulePath
+from flnl.models.outputs import networks
 
 HERE = "tests.models.test_imported"
 SHAPE = (1, 4, 4)
@@ -53,6 +54,14 @@ class Several(Fixed):
     def forward(self, inputs: Tensor) -> Any:
         """Logits, and something beside them."""
         return super().forward(inputs), inputs
+
+
+class Nameless(Fixed):
+    """Its named outputs have no logits."""
+
+    def outputs(self, inputs: Tensor) -> dict[str, Tensor]:
+        """Features alone."""
+        return {"features": inputs.flatten(1)}
 
 
 class Flat(nn.Module):
@@ -110,6 +119,8 @@ REFUSED = {
     "width": ("Fixed", {}, 4, "has 5 outputs, but the dataset has 4 classes: "),
     "no number of classes": ("Fixed", {}, 4, "Fixed needs a parameter num_classes, or model.args must give it 4"),
     "several results": ("Several", {}, 5, "returns a tuple of a batch; forward must return logits, a tensor [B, 5]"),
+    "no logits by name": ("Nameless", {}, 5, "by its method outputs, does not take inputs of 1x4x4"),
+    "what logits by name need": ("Nameless", {}, 5, "must return a mapping with logits"),
     "another shape": ("torch.nn.Identity", {}, 5, "returns a tensor [2, 1, 4, 4] of 2 images; forward must return"),
     "no parameters": ("Flat", {}, 5, "has no parameters to train"),
     "unknown argument": ("Normed", {"widht": 2}, 5, "model.args.widht is not a parameter of "),
@@ -131,6 +142,13 @@ def test_refused_before_the_run_in_one_line(case: str) -> None:
     assert words in str(caught.value)
     assert str(caught.value).startswith("model.")
     assert "\n" not in str(caught.value)
+
+
+def test_two_networks_of_a_run_share_no_parameters() -> None:
+    pair = networks(lambda: nn.Linear(2, 2), 2)
+    assert len(list(pair.parameters())) == 4
+    with pytest.raises(UserError, match=r"method\.networks=2 needs two networks, .* share parameters"):
+        networks(lambda: INSTANCE, 2)
 
 
 PATHS = {

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torchvision.models._api import WeightsEnum
 from flnl.core.errors import UserError
 from flnl.models.layers import Classifier
 from flnl.models.outputs import outputs
-from flnl.models.torchvision_classifier import TorchvisionClassifier, _renamed
+from flnl.models.torchvision_classifier import TorchvisionClassifier, _Conversion, _renamed
 
 SMALL = "shufflenet_v2_x0_5"
 SHAPE = (3, 32, 32)
@@ -146,6 +147,25 @@ def test_versions_of_layers_are_read(tmp_path: Path) -> None:
     assert torch.equal(network.get_parameter("body.layers.0.weight"), state["layers.0.weight"])
     torch.save(dict(state), tmp_path / "bare.pth")
     assert "does not fit model.name=mnasnet0_5 (ValueError" in refusal(name="mnasnet0_5", weights=tmp_path / "bare.pth")
+
+
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_inputs_are_converted_for_pretrained_weights_as_torchvision_does(name: str) -> None:
+    inputs = torch.randn(2, 3, 4, 4)
+    theirs = getattr(models, {"googlenet": "GoogLeNet", "inception_v3": "Inception3"}[name])._transform_input
+    expected = theirs(SimpleNamespace(transform_input=True), inputs)
+    torch.testing.assert_close(_Conversion(pretrained=True)(inputs), expected)
+    assert torch.equal(_Conversion(pretrained=False)(inputs), inputs)
+
+
+def test_a_model_of_pretrained_weights_computes_the_same_without_them(tmp_path: Path) -> None:
+    """As a model's file is read: the weights are withheld, the state is loaded."""
+    weights = models.get_model("googlenet", init_weights=False).state_dict()
+    torch.save(weights, tmp_path / "weights.pth")
+    trained, read = make("googlenet", tmp_path / "weights.pth").eval(), make("googlenet").eval()
+    read.load_state_dict(trained.state_dict())
+    inputs = torch.rand(2, *SHAPE)
+    assert torch.equal(read(inputs), trained(inputs))
 
 
 def test_old_names_and_auxiliary_classifiers() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunResults:
-    """A run's folder, read. Tables are pandas frames (``pip install 'flnl[pandas]'``), made when they are asked for."""
+    """A run's folder, read. Tables are pandas frames (the extra ``pandas``), made when they are asked for."""
 
     folder: Path
     status: str  # finished, stopped (at max_rounds), interrupted or failed
@@ -109,5 +109,6 @@ def _pandas() -> Any:
     try:
         import pandas
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("tables of a run need pandas: pip install 'flnl[pandas]'") from error
+        reason = "tables of a run need pandas: install the extra pandas, as in pip install -e '.[pandas]'"
+        raise ModuleNotFoundError(reason) from error
     return pandas

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 
@@ -18,6 +17,7 @@ from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.stage_training import may_be_added
 from flnl.core.errors import UserError
+from flnl.core.suggestions import closest
 
 
 def explain(error: BaseException, overrides: Sequence[str]) -> str:
@@ -74,8 +74,8 @@ def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
         return f"{key} cannot be set here: " + (f"{group} has a fixed place, write {group}=" if place else "see --help")
     if "/" in key:
         groups = sorted(str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir())
-        close = difflib.get_close_matches(key, groups, n=1)
-        return f"{key} is not a group of the configuration" + (f"; did you mean {close[0]}?" if close else "")
+        close = closest(key, groups)
+        return f"{key} is not a group of the configuration" + (f"; did you mean {close}?" if close else "")
     group, _, leaf = key.partition(".")
     slot, _, value = leaf.partition(".")
     if value and (CONF / group / slot).is_dir() and group == "executor":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Sequence
 from dataclasses import fields
@@ -12,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten
 from flnl.config.short_keys import DECLARATIONS, shortest
+from flnl.core.suggestions import closest
 
 ORDER = ("", "train", "method", "partition", "noise", "dataset", "model", "eval")
 """Sections of the configuration in which the last part of a key is sought first; those of single runs' keys are ""."""
@@ -39,15 +39,15 @@ def nearest(key: str, chosen: DictConfig) -> str | None:
         if same := [name for name in known if name.rpartition(".")[2] == key]:
             return _first(same, chosen)
     sections = sorted({name[: name.rfind(".")] for name in known if "." in name})
-    if close := difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.6):
-        return shortest(chosen, close[0])
+    if close := closest(key, [*known, *sections]):
+        return shortest(chosen, close)
     leaf = key.rpartition(".")[2]
     leaves = [name for name in known if name.rpartition(".")[2] == leaf]
     if not leaves and "." not in key:
-        near = difflib.get_close_matches(leaf, {name.rpartition(".")[2] for name in known}, n=1, cutoff=0.75)
-        if not near and (group := _group(leaf, cutoff=0.7)):
+        near = closest(leaf, {name.rpartition(".")[2] for name in known}, cutoff=0.75)
+        if near is None and (group := _group(leaf, cutoff=0.7)):
             return f"{group}="
-        leaves = [name for name in known if name.rpartition(".")[2] in near]
+        leaves = [name for name in known if name.rpartition(".")[2] == near]
     return _first(leaves, chosen) if leaves else None
 
 
@@ -68,8 +68,8 @@ def _group(word: str, cutoff: float = 1.0) -> str | None:
     """The group of parts, such as ``train/optimizer``, whose last name is ``word`` or near it."""
     groups = {path.name: f"{top}/{path.name}" for top in ("method", "train") for path in (CONF / top).iterdir()}
     folders = {name: group for name, group in groups.items() if (CONF / group).is_dir() and name != "parts"}
-    close = difflib.get_close_matches(word, folders, n=1, cutoff=cutoff)
-    return folders[close[0]] if close else None
+    close = closest(word, folders, cutoff)
+    return None if close is None else folders[close]
 
 
 def _first(names: Sequence[str], chosen: DictConfig) -> str:

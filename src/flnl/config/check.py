@@ -6,7 +6,6 @@ A value is checked against the annotation of the field it will become, so a rang
 from __future__ import annotations
 
 import collections.abc
-import difflib
 import importlib
 import inspect
 import os
@@ -30,6 +29,7 @@ from flnl.core.errors import UserError, shortened
 from flnl.core.optimizer import SGD
 from flnl.core.ranges import Count
 from flnl.core.run_logger import Logger
+from flnl.core.suggestions import did_you_mean
 
 Fault = tuple[str, str]
 """A key, and what is wrong with it."""
@@ -502,5 +502,4 @@ def _value(value: Any) -> str:
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
+    return f"; {did_you_mean(word, known, 'there are ' + ', '.join(sorted(known)))}"

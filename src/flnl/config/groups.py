@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
 from flnl.config.folders import CONF
 from flnl.config.schema import NO_GROUPS
+from flnl.core.suggestions import instead
 
 
 def not_an_option(group: str, option: str, options: Sequence[str]) -> str:
     """A line that names what there is instead of ``option``, the nearest first."""
-    close = difflib.get_close_matches(option, options, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"{group}={option} does not exist; {hint}there are {', '.join(options)}"
+    return f"{group}={option} does not exist; {instead(option, options)}"
 
 
 FIRST = ("method", "dataset", "partition", "noise", "model", "train", "protocol", "experiment", "debug")

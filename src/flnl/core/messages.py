@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +15,8 @@ from flnl.core.streams import stream, torch_seed
 
 if TYPE_CHECKING:
     from flnl.core.images import Images
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,12 @@ class ClientState:
     def held(self, given: Tensor) -> Tensor:
         """The client's current labels, int64 [n]: the corrected ones, or else the ``given`` ones."""
         return given if self.labels is None else self.labels
+
+
+def kept_by_client(clients: Mapping[int, ClientState], kind: type[T]) -> dict[int, T]:
+    """What each client has kept of the type ``kind``; clients that have kept none are left out."""
+    kept = ((client, state.extras.get(kind)) for client, state in clients.items())
+    return {client: value for client, value in kept if value is not None}
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,10 @@ class Fit:
     finite: bool  # False if any parameter is NaN or infinite
     lr: float  # learning rate of the steps
     momentum: Params | None = None  # of the optimiser, by parameter; None unless the client keeps it
+
+    def state_of(self, kind: type[T]) -> T | None:
+        """The loss terms' state of the type ``kind``; None if no term has one."""
+        return next((state for state in self.states.values() if isinstance(state, kind)), None)
 
 
 @dataclass(frozen=True)

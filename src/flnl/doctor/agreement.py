@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flnl.config import compose
 from flnl.config.folders import CONF
+from flnl.config.quoting import quoted
 from flnl.core.errors import in_one_line
 from flnl.engine import loop
 from flnl.engine.executors.stacked import Stacked
@@ -90,7 +91,7 @@ def trained(overrides: Sequence[str]) -> Trained:
         UserError: if the configuration cannot be run here.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        words = [*overrides, *QUIET, f"output={Path(folder) / 'run'}"]
+        words = [*overrides, *QUIET, f"output={quoted(str(Path(folder) / 'run'))}"]
         cfg = compose.load(words)
         session = opening.open_session(cfg, words, opening.claim(cfg, words, None))
         try:

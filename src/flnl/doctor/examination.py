@@ -62,7 +62,8 @@ def _facts(rows: Sequence[Row]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for row in rows:
-        table.add_row(cell(row.name), cell(f"{'PROBLEM: ' if row.problem else ''}{row.value}"))
+        mark = "PROBLEM: " if row.problem else "note: " if row.note else ""
+        table.add_row(cell(row.name), cell(f"{mark}{row.value}"))
     return table
 
 
@@ -96,7 +97,7 @@ def _compare(console: Console, device: str) -> bool:
 def _time(console: Console, place: torch.device, wanted: Sequence[Setting], cache: Path) -> bool:
     """Print how long training takes, and keep it for ``flnl tables plan``; return whether all that was possible."""
     name = processor() if place.type == "cpu" else str(torch.get_device_module(place).get_device_name(place))
-    threads = f", {torch.get_num_threads()} thread" if place.type == "cpu" else ""
+    threads = f", {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}" if place.type == "cpu" else ""
     table = Table(title=f"local training on {name}{threads}")
     for title in ("network and data", "batch", "images a second", "a pass over the data", "clients"):
         table.add_column(title, justify="left" if title in ("network and data", "clients") else "right")

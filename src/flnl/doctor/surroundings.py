@@ -23,7 +23,7 @@ GIB = 2**30
 OPTIONAL = {"ray": "executor=ray", "optuna": "flnl tune --trials", "jinja2": "flnl tables render"}
 """Packages of the extras, and what needs them."""
 LITTLE_SPACE = 5.0
-"""GiB of free disk below which a folder gets a warning."""
+"""GiB of free disk below which a folder gets a note."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Row:
     name: str
     value: str
     problem: bool = False  # something will not work
+    note: bool = False  # something may not work later
 
 
 def surroundings(cfg: DictConfig, kind: str = "cuda") -> Iterator[Row]:
@@ -123,7 +124,8 @@ def _writable(title: str, folder: Path) -> Row:
         free = shutil.disk_usage(there).free / GIB
     except OSError as error:
         return Row(title, f"{folder}: cannot be reached ({error.strerror})", problem=True)
-    return Row(title, f"{folder}: {free:.0f} GiB free", problem=free < LITTLE_SPACE)
+    few = free < LITTLE_SPACE
+    return Row(title, f"{folder}: {f'only {free:.1f}' if few else f'{free:.0f}'} GiB free", note=few)
 
 
 def _root(dataset: str) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from torch import nn
 
 from flnl.core.errors import UserError, in_one_line
 from flnl.core.ranges import NamesCode
+from flnl.core.suggestions import closest, did_you_mean
 from flnl.models.layers import Shape
 from flnl.models.probe import probe
 
@@ -34,8 +34,8 @@ def importable(path: str) -> Callable[..., Any]:
     for number, name in enumerate(rest):
         if not hasattr(found, name):
             where = ".".join(parts[: len(parts) - len(rest) + number])
-            close = difflib.get_close_matches(name, vars(found) if hasattr(found, "__dict__") else (), n=1)
-            raise ValueError(f"{where} has no {name}{f'; did you mean {close[0]}?' if close else ''}")
+            close = closest(name, vars(found) if hasattr(found, "__dict__") else ())
+            raise ValueError(f"{where} has no {name}{f'; did you mean {close}?' if close else ''}")
         found = getattr(found, name)
     if isinstance(found, type) and not issubclass(found, nn.Module):
         raise ValueError("is a class, but no torch.nn.Module")
@@ -114,12 +114,8 @@ class ImportedModule:
             values = {name: value for name, value in offered.items() if name in named} | values
             if not any(p.kind == p.VAR_KEYWORD for p in parameters.values()):
                 for name in (name for name in values if name not in named):
-                    close = difflib.get_close_matches(str(name), named, n=1)
-                    there = ", ".join(named) or "none"
-                    raise UserError(
-                        f"model.args.{name} is not a parameter of {self.path}"
-                        + (f"; did you mean {close[0]}?" if close else f"; there are {there}")
-                    )
+                    there = did_you_mean(str(name), named, f"there are {', '.join(named) or 'none'}")
+                    raise UserError(f"model.args.{name} is not a parameter of {self.path}; {there}")
             needed = [n for n in named if parameters[n].default is inspect.Parameter.empty and n not in values]
             if needed:
                 raise UserError(f"{model} needs +model.args.{needed[0]}=...")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from flnl.core.errors import UserError
 from flnl.core.step import FEATURES, FIRST, LOGITS, SECOND
 from flnl.models.layers import Classifier
 
@@ -49,10 +50,21 @@ def networks(make: Callable[[], nn.Module], count: int) -> nn.Module:
 
     Raises:
         ValueError: if ``count`` is neither 1 nor 2.
+        UserError: if both calls of ``make`` return networks that share parameters.
     """
     if count not in (1, 2):
         raise ValueError(f"{count} networks: a client trains one or two")
-    return make() if count == 1 else Pair(make(), make())
+    if count == 1:
+        return make()
+    first, second = make(), make()
+    if {id(p) for p in first.parameters()} & {id(p) for p in second.parameters()}:
+        raise UserError("method.networks=2 needs two networks, but those that the model makes share parameters")
+    return Pair(first, second)
+
+
+def has_outputs(module: nn.Module) -> bool:
+    """Whether the module has a method ``outputs``; a layer of this name is none."""
+    return callable(getattr(type(module), "outputs", None))
 
 
 def outputs(module: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
@@ -63,8 +75,7 @@ def outputs(module: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     head = module._modules.get("head")
     hook = None if head is None else head.register_forward_pre_hook(lambda _, given: read.extend(given[:1]))
     try:
-        has_method = callable(getattr(type(module), "outputs", None))  # a layer of this name is no method
-        named: dict[str, Tensor] = module.outputs(inputs) if has_method else {LOGITS: module(inputs)}  # type: ignore[operator]
+        named: dict[str, Tensor] = module.outputs(inputs) if has_outputs(module) else {LOGITS: module(inputs)}  # type: ignore[operator]
     finally:
         if hook is not None:
             hook.remove()

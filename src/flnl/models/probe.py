@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from flnl.core.errors import UserError, in_one_line
+from flnl.core.step import LOGITS
 from flnl.models.layers import Shape
+from flnl.models.outputs import has_outputs, outputs
 
 SAMPLES = 2
 
@@ -43,19 +45,30 @@ def check_logits(forward: Callable[[Tensor], object], inputs: Tensor, num_classe
         raise UserError(f"{model} returns a tensor {list(logits.shape)} of {len(inputs)} images; {wanted}")
 
 
+def _logits(module: nn.Module, inputs: Tensor) -> object:
+    named = outputs(module, inputs)
+    if not isinstance(named, Mapping) or LOGITS not in named:
+        raise TypeError(f"the method outputs must return a mapping with {LOGITS}")
+    return named[LOGITS]
+
+
 def probe(module: nn.Module, shape: Shape, num_classes: int, model: str, fix: str) -> None:
-    """Run ``module`` once on blank images of ``shape``, in evaluation mode, and check what it gives.
+    """Run ``module`` on blank images of ``shape``, in evaluation mode, and check what it gives.
 
     Layers that find out their size at the first pass are complete afterwards. The arguments are those of
     ``check_logits``.
 
     Raises:
-        UserError: as ``check_logits``.
+        UserError: as ``check_logits``; if its method ``outputs`` gives no logits by name.
     """
     modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     try:
-        check_logits(module, torch.zeros(SAMPLES, *shape), num_classes, model, fix)
+        inputs = torch.zeros(SAMPLES, *shape)
+        check_logits(module, inputs, num_classes, model, fix)
+        if has_outputs(module):
+            model = f"{model}, by its method outputs,"
+            check_logits(lambda images: _logits(module, images), inputs, num_classes, model, fix)
     finally:
         for layer, mode in modes:
             layer.training = mode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -16,12 +15,16 @@ from torchvision import models
 
 from flnl.core.errors import UserError
 from flnl.core.ranges import FromFiles, PathText
+from flnl.core.suggestions import did_you_mean
 from flnl.models.layers import Classifier, Shape, check_inputs
 from flnl.models.pretrained import fetched, fill, read
 from flnl.models.probe import SAMPLES, check_logits
 
 AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
 """Classifiers of inner layers, which train with the last one where a program adds their losses: they are left out."""
+
+NORMALISATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation of ImageNet's channels, by which inputs are normalised."""
 
 
 def _is_classifier(name: str | None) -> str:
@@ -34,8 +37,7 @@ def _is_classifier(name: str | None) -> str:
     if name in models.list_models():
         kind = models.get_model_builder(name).__module__.split(".")[2]
         raise ValueError(f"is one of torchvision.models.{kind}; name a classifier of images, {example}")
-    close = difflib.get_close_matches(name, classifiers, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"name one of its {len(classifiers)}, {example}"
+    hint = did_you_mean(name, classifiers, f"name one of its {len(classifiers)}, {example}")
     raise ValueError(f"torchvision has no such classifier; {hint}")
 
 
@@ -63,7 +65,8 @@ class TorchvisionClassifier:
         model = f"model.name={name}"
         check_inputs(f"torchvision {model}", shape, channels=3)
         weights = self._weights(name)
-        network = _network(name, num_classes, pretrained=self.weights is not None)
+        pretrained = self.weights is not None
+        network = _network(name, num_classes, pretrained=pretrained)
         path, head = _last(network, num_classes, model)
         if self.weights is not None:
             key = f"model.weights={self.weights}"
@@ -74,6 +77,8 @@ class TorchvisionClassifier:
             return network
         above, _, last = path.rpartition(".")
         setattr(network.get_submodule(above), last, nn.Identity())
+        if name in AUXILIARY:
+            network = nn.Sequential(_Conversion(pretrained=pretrained), network)
         return Classifier(network, head)
 
     def _weights(self, name: str) -> Any:
@@ -100,10 +105,29 @@ class TorchvisionClassifier:
 
 def _network(name: str, num_classes: int, *, pretrained: bool) -> nn.Module:
     options: dict[str, Any] = {}
-    if name in AUXILIARY:  # as torchvision makes them: inputs normalised as ImageNet's are converted for these weights
-        options = {"aux_logits": False, "init_weights": not pretrained, "transform_input": pretrained}
+    if name in AUXILIARY:
+        options = {"aux_logits": False, "init_weights": not pretrained, "transform_input": False}
     network: nn.Module = models.get_model_builder(name)(num_classes=num_classes, **options)
     return network
+
+
+class _Conversion(nn.Module):
+    """Converts inputs normalised as ImageNet's for weights that were trained on inputs from -1 to 1.
+
+    torchvision's networks have a flag for this, which their state does not contain; buffers are in a model's file.
+    Without pretrained weights, inputs pass unchanged.
+    """
+
+    def __init__(self, *, pretrained: bool) -> None:
+        super().__init__()
+        mean, std = (torch.tensor(channels).reshape(-1, 1, 1) for channels in NORMALISATION)
+        self.register_buffer("scale", std / 0.5 if pretrained else torch.ones_like(std))
+        self.register_buffer("shift", (mean - 0.5) / 0.5 if pretrained else torch.zeros_like(mean))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The inputs [B, 3, H, W], converted."""
+        converted: Tensor = inputs * self.scale + self.shift
+        return converted
 
 
 def _last(network: nn.Module, num_classes: int, model: str) -> tuple[str, nn.Module]:

@@ -99,8 +99,11 @@ class Checkpoint:
     recorded: Sums | None = None  # of class probabilities; None if they are not recorded
 
 
-def client_shelf(run: Path) -> Shelf[ClientState]:
-    """Storage, in the folder ``run``, for the client states that do not fit into memory."""
+def client_shelf(run: Path, device: torch.device = CPU) -> Shelf[ClientState]:
+    """Storage, in the folder ``run``, for the client states that do not fit into memory.
+
+    Tensors that were on a GPU are read onto ``device``, others onto the CPU.
+    """
 
     def to_bytes(state: ClientState) -> bytes:
         buffer = io.BytesIO()
@@ -108,7 +111,9 @@ def client_shelf(run: Path) -> Shelf[ClientState]:
         return buffer.getvalue()
 
     def from_bytes(data: bytes) -> ClientState:
-        state: ClientState = decode(torch.load(io.BytesIO(data), weights_only=True))
+        state: ClientState = decode(
+            torch.load(io.BytesIO(data), weights_only=True, map_location=partial(_placed, device))
+        )
         return state
 
     return Shelf(run / "clients", to_bytes, from_bytes, size_in_bytes)

@@ -157,7 +157,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         progress.opening([f"going on after round {state.round}"])
         if resumed is not None and not lines:
             progress.opening(["note: the checkpoint has no checksums of the run's metrics; they were not checked"])
-    shelf, limit = checkpoint.client_shelf(folder.path), cfg.client_memory * GIB
+    shelf, limit = checkpoint.client_shelf(folder.path, network.device), cfg.client_memory * GIB
     state = replace(state, clients=state.clients.on(shelf, limit))
     progress.opening([_setting(cfg, federation), chosen, f"in {folder.path}"])
     by_names = f"note: files of {data.name} are identified by path and size only, not by their contents"

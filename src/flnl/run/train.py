@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import shlex
 import shutil
 import sys
@@ -17,6 +16,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig
 
 from flnl.config.check import check_config, check_machine, check_read
+from flnl.config.quoting import quoted
 from flnl.config.short_keys import connect
 from flnl.core.terminal import print_line
 from flnl.run import opening, progress
@@ -109,17 +109,6 @@ def _again(overrides: Sequence[str], folder: Path) -> list[str]:
     """The overrides that resume the run: the same ones, except those that concern only this start."""
     kept = without(overrides, "resume", "output", "max_rounds")
     return [*kept, f"resume={quoted(str(folder))}"]
-
-
-def quoted(path: str) -> str:
-    """A path as the value of an override: in quotes if Hydra would interpret a part of it, such as a comma.
-
-    >>> quoted("outputs/a"), quoted("a,b")
-    ('outputs/a', "'a,b'")
-    """
-    if re.fullmatch(r"[\w./-]+", path):
-        return path
-    return "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def without(overrides: Sequence[str], *keys: str) -> list[str]:

@@ -154,7 +154,8 @@ class Sweep:
 
     def tell(self, jobs: Sequence[Job]) -> None:
         """Print all jobs, and the commands that continue and synchronise them."""
-        from flnl.run.train import command, quoted, without
+        from flnl.config.quoting import quoted
+        from flnl.run.train import command, without
 
         show(self.folder, jobs)
         if any(job.status not in ("finished", "refused") for job in jobs):

@@ -8,7 +8,6 @@ Modules that take seconds to import are imported only when something is run.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from flnl.cli import guard
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.terminal import HOUR, duration, print_line
+from flnl.engine.executors.processes import usable_cores
 from flnl.storage.paces import Paces
 from flnl.storage.tuned import Tuned
 from flnl.tables import load
@@ -188,7 +188,7 @@ def print_plan(plan: Plan) -> None:
 
 def _cost(plan: Plan) -> str:
     """The estimated cost of the missing runs: one line for CPUs, one for GPUs."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     doctor = Paces.load(Path(compose.load([]).cache).expanduser())
     cpu, gpu = estimate(plan, gpu=False, doctor=doctor), estimate(plan, gpu=True, doctor=doctor)
     on_cpu = f"about {duration(cpu.seconds)} one after the other, {duration(cpu.seconds / cores)} on {cores} cores"

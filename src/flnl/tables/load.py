@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pydantic.dataclasses import dataclass
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.ranges import PositiveCount, Seed
+from flnl.core.suggestions import instead
 from flnl.tables.scaling import Scaling, triggers
 from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
 
@@ -162,10 +162,8 @@ def known(name: str, valid: Sequence[str], what: str) -> str:
 
 
 def _unknown(name: str, valid: Sequence[str], what: str) -> str:
-    close = difflib.get_close_matches(name, valid, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
     article = "an" if what[0] in "aeiou" else "a"
-    return f"{name} is not {article} {what}; {hint}there are {', '.join(valid)}"
+    return f"{name} is not {article} {what}; {instead(name, valid)}"
 
 
 @cache

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from flnl.core.errors import UserError
+from flnl.core.suggestions import closest
 from flnl.tables.table import Table
 
 MOST_LISTED = 12
@@ -64,7 +64,7 @@ def _distinct(labels: Iterable[str]) -> list[str]:
 def _no_match(pattern: str, what: str, labels: Sequence[str]) -> str:
     """The message for a pattern that matches none of ``labels``."""
     folded = {label.lower(): label for label in labels}
-    if close := difflib.get_close_matches(pattern.lower(), folded, n=1):
-        return f"no {what} of these tables has this label; did you mean {folded[close[0]]}?"
+    if close := closest(pattern.lower(), folded):
+        return f"no {what} of these tables has this label; did you mean {folded[close]}?"
     more = f" and {len(labels) - MOST_LISTED} more" if len(labels) > MOST_LISTED else ""
     return f"no {what} of these tables has this label; there are {', '.join(labels[:MOST_LISTED])}{more}"

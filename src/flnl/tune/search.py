@@ -28,7 +28,7 @@ def optuna_search(space: Space, evaluate: Evaluate, trials: int) -> list[Trial]:
     try:
         import optuna
     except ModuleNotFoundError:
-        raise UserError("--trials searches with Optuna, which is not installed: pip install 'flnl[hpo]'") from None
+        raise UserError("--trials searches with Optuna: install the extra hpo, as in pip install -e '.[hpo]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
     tried: dict[tuple[tuple[str, str], ...], Trial] = {}

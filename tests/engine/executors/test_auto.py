@@ -11,16 +11,16 @@ from flnl.config.check import check_config
 from flnl.core.execution import described
 from flnl.data.transforms import Transform
 from flnl.engine.executors import auto, processes
-from flnl.engine.executors.auto import Work, choose, products
+from flnl.engine.executors.auto import Work, choose, multiply_adds
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
 from tests.properties.runs import Ran, assembled, run
 from tests.registry import BY_NAME
 
 MLP = Work("MLP", 4_810, 47_360, {"training": 10}, "cpu", 2, steps=350)
-CNN = replace(MLP, model="CNN", parameters=6_090, products=837_120)
-LENET = replace(MLP, model="LeNet5", parameters=62_006, products=6_512_640)
-LARGE = replace(LENET, products=50_000_001)
+CNN = replace(MLP, model="CNN", parameters=6_090, multiply_adds=837_120)
+LENET = replace(MLP, model="LeNet5", parameters=62_006, multiply_adds=6_512_640)
+LARGE = replace(LENET, multiply_adds=50_000_001)
 NO = "dropout draws clients' masks apart"
 CASES: dict[str, tuple[Work, str, str]] = {
     "small": (MLP, "stacked", "short"),
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[Work, str, str]] = {
     "longer steps beside other jobs": (replace(LENET, shared=True), "small", "this process trains small stacks"),
     "longer steps of few clients": (replace(LENET, cohorts={"training": 3}), "processes", "cohorts of 3"),
     "longer steps that cannot be stacked": (replace(LENET, unstackable=NO), "processes", NO),
-    "larger batches": (replace(MLP, products=2_500_001), "small in processes", "longer"),
+    "larger batches": (replace(MLP, multiply_adds=2_500_001), "small in processes", "longer"),
     "large": (LARGE, "processes", "LeNet5's step is too long to stack on a CPU"),
     "many parameters": (replace(MLP, parameters=100_001), "processes", "too long"),
     "cannot be stacked": (replace(MLP, unstackable=NO), "processes", NO),
@@ -70,15 +70,15 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_products_are_counted(name: str) -> None:
+def test_multiply_adds_are_counted(name: str) -> None:
     shape, parameters, expected = MODELS[name]
     module = compose.build(compose.load([f"model={name}"]).model)(shape, 10)
     transform = Transform(size=shape[1:], mean=(0.0,) * shape[0], std=(1.0,) * shape[0])
-    assert products(Network(module, transform, 10, placement_for("cpu", 32))) == expected
+    assert multiply_adds(Network(module, transform, 10, placement_for("cpu", 32))) == expected
     assert sum(p.numel() for p in module.parameters()) == parameters
-    small = parameters <= auto.STACKED_PARAMETERS and expected * 10 <= auto.STACKED_PRODUCTS
+    small = parameters <= auto.STACKED_PARAMETERS and expected * 10 <= auto.STACKED_MULTIPLY_ADDS
     assert small == (name != "lenet5"), "ten in one stack, LeNet-5 is slower and the others faster"
-    assert expected * 64 <= auto.SMALL_STACK_PRODUCTS, "in small stacks all are faster, with batches of 64, too"
+    assert expected * 64 <= auto.SMALL_STACK_MULTIPLY_ADDS, "in small stacks all are faster, with batches of 64, too"
 
 
 WORDS = [word for word in BY_NAME["fedavg"].words if not word.startswith("executor=")]
@@ -225,6 +225,8 @@ def test_jobs_that_run_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) 
 
     for mode, launcher, shared in (
         ("MULTIRUN", "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher", True),
+        ("MULTIRUN", "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher", True),
+        ("MULTIRUN", "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher", False),
         ("MULTIRUN", "hydra._internal.core_plugins.basic_launcher.BasicLauncher", False),
         ("RUN", "hydra._internal.core_plugins.basic_launcher.BasicLauncher", False),
     ):

@@ -21,6 +21,8 @@ from flnl.data.images import TensorImages
 from flnl.engine.executors import dispatch, processes
 from flnl.engine.executors.processes import Local, Processes
 from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.serialization import Shared, decode, encode
+from flnl.engine.executors.worker_context import Failure, Workbench
 from flnl.engine.network import Network
 from tests.engine.executors import jobs
 from tests.properties.reference import References
@@ -292,6 +294,47 @@ def test_an_error_comes_back_as_it_is_with_the_traceback_of_its_worker(net: Netw
         with pytest.raises(RuntimeError, match="AwkwardError: 1 and 2"):
             list(executor.map(jobs.Raises(4, awkward=True), given, as_list))
         assert len(list(executor.map(jobs.Where(), given, as_list))) == 2
+
+
+def test_an_error_at_the_start_of_a_call_is_the_answer_to_its_work(net: Network) -> None:
+    """Not the result of the call before, with its parameters and its job."""
+    given = jobs.tasks(received(net), IMAGES, [3] * 6)
+    bench, shared = Workbench(net, Sequential, [IMAGES]), Shared([IMAGES], received(net), net.device)
+    work = encode((given[:1], ((0,),), False), shared)
+    bench.begin(received(net), encode((jobs.Where(), as_list), shared))
+    assert isinstance(decode(bench.work(work), shared)[0], jobs.Answer)
+    bench.begin(received(net), b"not a message")
+    failure = decode(bench.work(work), shared)
+    assert isinstance(failure, Failure)
+    assert "UnpicklingError" in failure.trace
+    bench.begin(received(net), encode((jobs.Where(), as_list), shared))
+    assert isinstance(decode(bench.work(work), shared)[0], jobs.Answer)
+
+
+class Unsendable(torch.nn.Module):
+    """Holds a function that another process cannot import."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.scale = lambda logits: logits
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """[B, 3]."""
+        logits: torch.Tensor = self.scale(self.layer(inputs.flatten(1)))
+        return logits
+
+
+def test_a_network_that_cannot_be_sent_is_named() -> None:
+    net = network(Unsendable())
+    given = jobs.tasks(received(net), IMAGES, [3] * 6)
+    with crew_of(net) as executor:
+        assert len(list(executor.map(jobs.Where(), given, as_list))) == 2
+    with (
+        crew_of(net, start="spawn") as executor,
+        pytest.raises(UserError, match=r"test_processes\.Unsendable cannot be sent to a new worker process .*lambda"),
+    ):
+        list(executor.map(jobs.Where(), given, as_list))
 
 
 def test_a_call_that_is_given_up_leaves_nothing_for_the_next(net: Network) -> None:

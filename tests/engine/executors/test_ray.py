@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"executor=ray needs Ray.*pip install 'flnl\[ray\]'"):
+    with pytest.raises(UserError, match=r"executor=ray needs Ray.*pip install -e '\.\[ray\]'"):
         compose.build(compose.load(["executor=ray"]).executor)(network(mlp(4, 3)))
 
 
@@ -188,7 +188,7 @@ def test_workers_are_as_many_as_there_is_room_for(cluster: str) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_runs_on_one_cluster(tmp_path: Path, cluster: str) -> None:
-    """As ``docs/executors.md`` has it: two jobs at once, each with an actor on the cluster that is there."""
+    """As ``docs/sweeps.md`` has it: two jobs at once, each with an actor on the cluster that is there."""
     import ray
 
     address, words = ray.get_runtime_context().gcs_address, [w for w in BY_NAME["fedavg"].words if "executor=" not in w]
@@ -211,9 +211,17 @@ ALONE = """
 from flnl.engine.executors.ray import Ray
 from flnl.engine.executors.sequential import Sequential
 from tests.toys import mlp, network
-executor = Ray(network(mlp(4, 3)), Sequential, 1, 1, 0, None)
+from flnl.core.execution import as_list
+from tests.engine.executors import jobs
+from tests.engine.executors.test_processes import IMAGES
+net = network(mlp(4, 3))
+executor = Ray(net, Sequential, 2, 0.5, 0, None)
 import ray
+address = ray.get_runtime_context().gcs_address
 print([node["NodeManagerAddress"] for node in ray.nodes()])
+found = list(executor.map(jobs.Where(), jobs.tasks(net.params(), IMAGES, [3] * 6), as_list))
+print(len({answer.process for block in found for answer in block.results}))
+print(ray.get_runtime_context().gcs_address == address)
 executor.close()
 print(ray.is_initialized())
 """
@@ -221,5 +229,6 @@ print(ray.is_initialized())
 
 @pytest.mark.slow
 def test_a_ray_of_its_own_listens_to_this_machine_alone_and_ends_with_it() -> None:
+    """Its workers belong to it, not to another Ray that they start."""
     found = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=CONF.parent)
-    assert found.stdout.split() == ["['127.0.0.1']", "False"], found.stderr
+    assert found.stdout.split() == ["['127.0.0.1']", "2", "True", "False"], found.stderr

@@ -24,10 +24,11 @@ from flnl.engine.network import Network
 from flnl.methods.dividemix.batch import CoDivide
 from flnl.methods.dividemix.division import Fitting, Judgement
 from flnl.methods.dividemix.exchange import Division
-from flnl.methods.dividemix.loss import MixMatch, WarmUp, ramped
+from flnl.methods.dividemix.loss import MixMatch, WarmUp
 from flnl.methods.dividemix.mixmatch import divergence, refined, sharpened
 from flnl.models.outputs import Pair
 from flnl.numerics.loss_mixture import LossMixture
+from flnl.numerics.ramp import linear_ramp
 from flnl.numerics.scaling import min_max
 from flnl.parts.batches import Plain
 from tests.properties.runs import run
@@ -227,7 +228,7 @@ def test_a_step_is_the_vectors() -> None:
     )
     term = replace(TERM, lambda_u=i["lambda_u"], temperature=i["T"])
     assert term.weight(step) == entry.near(entry.expected["lambda_u_eff"])
-    assert ramped(done, 16) * 25 == entry.near(entry.expected["lambda_u_eff"])
+    assert linear_ramp(done, 16) * 25 == entry.near(entry.expected["lambda_u_eff"])
     known, guessed = term._targets(step)
     assert guessed is not None
     near(known, entry.expected["targets_x"], entry)

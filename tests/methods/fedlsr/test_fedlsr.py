@@ -22,8 +22,9 @@ from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.batching import Draws
 from flnl.engine.local.sgd import LocalTraining
 from flnl.methods.fedlsr.colour import ColourDraw, drawn_colours, recoloured
-from flnl.methods.fedlsr.loss import FedLSR, divergence, entropy, ramp, sharpened_mixture
+from flnl.methods.fedlsr.loss import FedLSR, divergence, entropy, sharpened_mixture
 from flnl.methods.fedlsr.view import Pixels, drawn_view, rotated, view
+from flnl.numerics.ramp import linear_ramp
 from flnl.parts.batches import Plain
 from tests.properties.runs import difference
 from tests.toys import federation, mlp, network, random_federation, task
@@ -86,9 +87,9 @@ def test_the_loss_of_the_released_code() -> None:
 
 
 def test_gamma_rises_over_a_share_of_all_rounds() -> None:
-    assert [ramp(t, 10, 0.5) for t in (0, 1, 4, 5, 9)] == [0, 0.2, 0.8, 1, 1]
-    assert [ramp(t, 7, 0.2) for t in (0, 1, 2)] == pytest.approx([0, 1 / 1.4, 1])
-    assert ramp(0, 10, 0.0) == 1
+    assert [linear_ramp(t, 5) for t in (0, 1, 4, 5, 9)] == [0, 0.2, 0.8, 1, 1]
+    assert [linear_ramp(t, 1.4) for t in (0, 1, 2)] == pytest.approx([0, 1 / 1.4, 1])
+    assert linear_ramp(0, 0.0) == 1
 
 
 @pytest.mark.parametrize("term", [TERM, RELEASED], ids=lambda term: term.variant)

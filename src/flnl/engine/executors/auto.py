@@ -32,21 +32,24 @@ from flnl.storage.records import RESULT
 
 STACKED_PARAMETERS = 100_000
 """Up to this many parameters, overhead dominates a step's cost. An MLP on digits has 4,810, LeNet-5 62,006."""
-STACKED_PRODUCTS = 2_500_000
+STACKED_MULTIPLY_ADDS = 2_500_000
 """Multiply-adds of a forward pass on one batch up to which overhead dominates. With batches of 10, the MLP has 0.05
 million and the CNN on digits 0.8: stacking ten clients halves the time or better."""
-SMALL_STACK_PRODUCTS = 50_000_000
+SMALL_STACK_MULTIPLY_ADDS = 50_000_000
 """The same, up to which stacks of three clients or two, channels last, pay. LeNet-5 has 6.5 million with batches of 10
 and 42 with 64: a client takes 0.7 of its time alone. Ten clients in one stack leave the cache and take longer."""
 STACKED_CLIENTS = 4
 """Smallest cohort that is worth stacking."""
 STEP = 150_000
-"""What a step costs besides its products, in multiply-adds of a forward pass: a step on a batch of 10 takes 0.11 ms for
+"""What a step costs besides its batch, in multiply-adds of a forward pass: a step on a batch of 10 takes 0.11 ms for
 the MLP and 0.55 ms for the CNN on digits."""
 DIVIDED_ROUND = 200_000_000
 """Multiply-adds of a round, with ``STEP`` for each step, from which stacks are worth sending to workers. Rounds of ten,
 twenty and a hundred clients with the MLP have 70, 140 and 700 million; of ten with the CNN 330. Below, a stack of the
 whole cohort takes no longer than its halves in two workers."""
+
+ALONE = ("BasicLauncher", "SlurmLauncher")
+"""Launchers whose jobs have their cores to themselves: one job at a time, or Slurm's allocation for each."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Work:
 
     model: str  # name of the model's class
     parameters: int
-    products: int  # multiply-adds of a forward pass on the largest batch
+    multiply_adds: int  # multiply-adds of a forward pass on the largest batch
     cohorts: Mapping[str, int]  # clients in a cohort, by stage
     device: str  # "cpu" or "cuda"
     cores: int  # processes with this one's number of threads that fit the cores
@@ -88,7 +91,7 @@ class Work:
         return cls(
             model=registry.stored_name(str(cfg.model._target_)),
             parameters=sum(p.numel() for p in network.module.parameters()),
-            products=products(network) * max(_training(cfg, stage).batch_size for stage in method.stages),
+            multiply_adds=multiply_adds(network) * max(_training(cfg, stage).batch_size for stage in method.stages),
             cohorts={stage.name: stage.sampler.size(clients) for stage in method.stages},
             device=network.device.type,
             cores=max(1, usable_cores() // torch.get_num_threads()),
@@ -100,7 +103,7 @@ class Work:
     @property
     def round(self) -> int:
         """Multiply-adds of the largest round, with ``STEP`` for each step."""
-        return self.steps * (self.products + STEP)
+        return self.steps * (self.multiply_adds + STEP)
 
 
 def unstackable(cfg: DictConfig, method: Method, network: Network) -> str | None:
@@ -124,14 +127,15 @@ def _steps(training: schema.Training, sizes: Sequence[int]) -> int:
 
 
 def _beside_others() -> bool:
-    """Whether this is a job of a sweep that runs several jobs at a time."""
+    """Whether this is a job of a sweep that runs several jobs on the same cores at a time."""
     if not HydraConfig.initialized():
         return False
     chosen = HydraConfig.get()
-    return chosen.mode == RunMode.MULTIRUN and not str(chosen.launcher._target_).endswith(".BasicLauncher")
+    launcher = str(chosen.launcher._target_).rpartition(".")[2]
+    return chosen.mode == RunMode.MULTIRUN and launcher not in ALONE
 
 
-def products(network: Network) -> int:
+def multiply_adds(network: Network) -> int:
     """Multiply-adds of the network's linear layers and convolutions in a forward pass on one image."""
     counts: list[int] = []
 
@@ -165,13 +169,13 @@ def choose(work: Work) -> tuple[Choice, str]:
         if work.unstackable is None:
             return "stacked", "one device for all clients of a cohort"
         return "sequential", f"one device, and {work.unstackable}"
-    if work.parameters > STACKED_PARAMETERS or work.products > SMALL_STACK_PRODUCTS:
+    if work.parameters > STACKED_PARAMETERS or work.multiply_adds > SMALL_STACK_MULTIPLY_ADDS:
         reason = f"{work.model}'s step is too long to stack on a CPU"
     elif cohort < STACKED_CLIENTS:
         reason = f"cohorts of {cohort} are too small to stack"
     elif work.unstackable is not None:
         reason = work.unstackable
-    elif work.products > STACKED_PRODUCTS:
+    elif work.multiply_adds > STACKED_MULTIPLY_ADDS:
         return _here_or_in_workers(work, "small", f"{work.model}'s step is longer, so {{}} small stacks")
     elif cohort < 2 * BLOCK or work.round < DIVIDED_ROUND:
         return "stacked", f"{work.model}'s step is short, so clients are trained in a stack"

@@ -228,7 +228,7 @@ class Crewed(Executor):
             if not new and signature == like:
                 return crew, known
             images = [*known, *new]
-        self.close()
+        self._end_workers()
         self._crews.append((self.open(images, params), images, signature))
         return self._crews[0][:2]
 
@@ -238,5 +238,8 @@ class Crewed(Executor):
 
     def close(self) -> None:
         """End the workers."""
+        self._end_workers()
+
+    def _end_workers(self) -> None:
         while self._crews:
             self._crews.pop()[0].close()

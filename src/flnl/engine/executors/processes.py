@@ -31,7 +31,7 @@ from flnl.core.images import Images
 from flnl.core.payload import Params
 from flnl.core.ranges import PositiveCount
 from flnl.engine.executors.dispatch import Crew, Crewed, Lost
-from flnl.engine.executors.serialization import Shared, encode, pack
+from flnl.engine.executors.serialization import pack
 from flnl.engine.executors.shared_memory import Place, place
 from flnl.engine.executors.worker import CALL, SIGNALS, WORK, serve
 from flnl.engine.executors.worker_context import Inner, Recipe, Workbench
@@ -268,7 +268,7 @@ class Spawned(Local):
 
     def __init__(self, workers: int, network: Network, inner: Inner, images: Sequence[Images], params: Params) -> None:
         super().__init__(workers, network, inner, images, params)
-        recipe = encode((Recipe.of(network), inner), Shared())
+        recipe = Recipe.of(network).encoded(inner)
         packed, tensors = pack((recipe, list(images)))
         self._kit = place(packed)
         for tensor, shared in zip(tensors, pack(self._kit.map().value())[1], strict=True):

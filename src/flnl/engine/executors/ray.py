@@ -22,7 +22,7 @@ from flnl.core.payload import Params
 from flnl.core.ranges import FromFiles, NonNegative, PositiveCount
 from flnl.engine.executors.dispatch import Crew, Crewed, Lost
 from flnl.engine.executors.processes import python_path, usable_cores
-from flnl.engine.executors.serialization import Packed, Shared, decode, encode, pack
+from flnl.engine.executors.serialization import Packed, Shared, decode, pack
 from flnl.engine.executors.worker_context import Inner, Recipe, Workbench
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("executor=ray needs Ray, which is not installed here: pip install 'flnl[ray]'") from None
+        raise UserError("executor=ray needs Ray: install the extra ray, as in pip install -e '.[ray]'") from None
     return ray
 
 
@@ -206,7 +206,7 @@ class Actors(Crew):
         self._ray = _ray()
         self._group = self._reserve()
         packed = pack(list(images))[0]
-        self._kit = (encode((recipe, inner), Shared()), *self._put(packed))
+        self._kit = (recipe.encoded(inner), *self._put(packed))
         self._call: tuple[Any, ...] = ()
         self._at: dict[int, Any] = {}
         self._begun: set[int] = set()

@@ -15,6 +15,7 @@ import threadpoolctl
 import torch
 from torch import nn
 
+from flnl.core.errors import UserError, in_one_line
 from flnl.core.execution import BLOCK, ClientJob, Executor
 from flnl.core.images import Images
 from flnl.core.payload import Params
@@ -45,6 +46,21 @@ class Recipe:
         precision = names[network.placement.precision]
         device, threads = network.device.type, torch.get_num_threads()
         return cls(network.module, network.transform, network.num_classes, device, precision, threads, network.layout)
+
+    def encoded(self, inner: Inner) -> bytes:
+        """The recipe and the executor ``inner`` for a new process.
+
+        Raises:
+            UserError: if the network cannot be sent to another process.
+        """
+        try:
+            return encode((self, inner), Shared())
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            network = f"{type(self.module).__module__}.{type(self.module).__qualname__}"
+            raise UserError(
+                f"the network {network} cannot be sent to a new worker process ({in_one_line(error)}): use "
+                "executor=sequential or stacked, or replace what the error names, such as a lambda, by a function"
+            ) from error
 
     def network(self) -> Network:
         """Build the network, and set this process's number of threads."""
@@ -78,16 +94,26 @@ class Workbench:
         self.shared = Shared(images)
         self._job: ClientJob[Any] | None = None
         self._reduce: Any = None
+        self._failed: bytes | None = None  # the encoded failure to begin the current call
 
     def begin(self, params: Params, call: bytes | memoryview) -> None:
-        """Start a call with its parameters and its encoded job and reduction."""
-        # A new mapping per call, so that identity checks notice a new call: on the CPU its tensors share one memory.
-        here = {name: p.to(self.network.device) for name, p in params.items()}
-        self.shared = Shared(self.images, here, self.network.device)
-        self._job, self._reduce = decode(call, self.shared)
+        """Start a call with its parameters and its encoded job and reduction.
+
+        An error is the answer to all work of the call, which this worker cannot do.
+        """
+        self._job = self._reduce = self._failed = None
+        try:
+            # A new mapping per call, so that identity checks notice it: on the CPU the tensors share one memory.
+            here = {name: p.to(self.network.device) for name, p in params.items()}
+            self.shared = Shared(self.images, here, self.network.device)
+            self._job, self._reduce = decode(call, self.shared)
+        except Exception as error:
+            self._failed = _failed(error)
 
     def work(self, message: bytes | memoryview) -> bytes:
         """Run an encoded piece of work, (tasks, groups, whole); return encoded blocks, single results or failure."""
+        if self._failed is not None:
+            return self._failed
         try:
             tasks, groups, whole = decode(message, self.shared)
             assert self._job is not None, "a call has begun"

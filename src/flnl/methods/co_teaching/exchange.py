@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from flnl.core.findings import Finding, Scalar, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask, Fit
+from flnl.core.messages import ClientState, ClientTask, Fit, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part
 from flnl.core.payload import Payload
@@ -40,7 +40,7 @@ class SmallLoss(Exchange):
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """Send nothing; keep the visit's selection."""
-        visit = next((state for state in fit.states.values() if isinstance(state, Visit)), None)
+        visit = fit.state_of(Visit)
         if visit is None:
             return Payload(), Payload()
         share = float(visit.differing) / max(float(visit.predictions), 1.0)
@@ -49,7 +49,7 @@ class SmallLoss(Exchange):
 
     def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
         """The samples left out at each client's last visit, scored by loss; the last cohort's mean disagreement."""
-        kept = {client: left for client, own in clients.items() if (left := own.extras.get(LeftOutSamples)) is not None}
+        kept = kept_by_client(clients, LeftOutSamples)
         if not kept:
             return ()
         last = max(left.round for left in kept.values())

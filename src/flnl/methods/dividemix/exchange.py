@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flnl.core.findings import Finding, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask
+from flnl.core.messages import ClientState, ClientTask, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
@@ -30,10 +30,8 @@ class Division(Exchange):
 
     def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
         """The samples whose labels count as wrong at each client's last visit, by the mean of both probabilities."""
-        kept = ((client, own.extras.get(Judgement)) for client, own in clients.items())
         return tuple(
-            SuspectedSamples(client, right <= self.threshold, 1 - right, of.labels)
-            for client, of in kept
-            if of is not None
-            for right in [of.probability.mean(0)]
+            SuspectedSamples(client, right <= self.threshold, 1 - right, judgement.labels)
+            for client, judgement in kept_by_client(clients, Judgement).items()
+            for right in [judgement.probability.mean(0)]
         )

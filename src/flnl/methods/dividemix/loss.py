@@ -16,6 +16,7 @@ from flnl.core.ranges import NonNegative, Positive
 from flnl.core.step import FIRST, SECOND, Mixing, Step
 from flnl.methods.dividemix.mixmatch import divergence, refined, sharpened
 from flnl.numerics.losses import weighted_mean
+from flnl.numerics.ramp import linear_ramp
 from flnl.parts.losses.targets import expected
 
 OTHER = {FIRST: SECOND, SECOND: FIRST}
@@ -106,7 +107,7 @@ class MixMatch(LossTerm):
         place, rounds = step.progress, step.broadcast.since(step.broadcast.stage)
         assert place is not None, "phases are of one client"
         done = rounds * place.epochs + place.epoch + step.number / place.batches if self.clock == "epochs" else rounds
-        return self.lambda_u * ramped(done, self.ramp)
+        return self.lambda_u * linear_ramp(done, self.ramp)
 
     def _targets(self, step: Step) -> tuple[Tensor, Tensor | None]:
         """Soft labels of the clean samples [B, K], and of the others [B', K]; None without others."""
@@ -134,15 +135,6 @@ class MixMatch(LossTerm):
             rows.append(torch.cat([weight, weight, weight.new_ones(len(inputs) - 2 * len(weight))]))
         mixed = [torch.lerp(t[partner], t, share) for t in rows]
         return mixed[0], mixed[1], mixed[2] if weight is not None else None
-
-
-def ramped(done: float, length: float) -> float:
-    """``min(1, done / length)``; 1 if ``length`` is 0.
-
-    >>> [ramped(t, 16) for t in (0, 4, 20)], ramped(0, 0)
-    ([0.0, 0.25, 1.0], 1.0)
-    """
-    return 1.0 if done >= length else done / length
 
 
 def _distinct(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import Finding, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask, Correction
+from flnl.core.messages import ClientState, ClientTask, Correction, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import LabelCorrector
 from flnl.core.payload import Payload
@@ -90,8 +90,8 @@ class FedCorr(LabelCorrector):
     def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
         """Suspected samples of the clients that the server considers noisy; none of others, whatever they kept."""
         noisy = known.one(NoiseLevels).noisy
-        suspects = ((client, kept.extras.get(Suspects)) for client, kept in clients.items())
-        return tuple(SuspectedSamples(c, s.mask & noisy[c]) for c, s in suspects if s is not None)
+        suspects = kept_by_client(clients, Suspects)
+        return tuple(SuspectedSamples(c, s.mask & noisy[c]) for c, s in suspects.items())
 
 
 def _largest(losses: Tensor, among: Tensor, count: int) -> Tensor:

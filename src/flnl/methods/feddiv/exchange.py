@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask, Fit, Opened
+from flnl.core.messages import ClientState, ClientTask, Fit, Opened, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
@@ -192,5 +192,5 @@ class NoiseFilter(Exchange):
 
     def findings(self, state: FilterState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
         """Each client's flagged samples at its last visit, scored by the probability that the label is wrong."""
-        flags = ((client, kept.extras.get(FilterFlags)) for client, kept in clients.items())
-        return tuple(SuspectedSamples(c, ~f.clean, 1 - f.probability, f.labels) for c, f in flags if f is not None)
+        flags = kept_by_client(clients, FilterFlags)
+        return tuple(SuspectedSamples(c, ~f.clean, 1 - f.probability, f.labels) for c, f in flags.items())

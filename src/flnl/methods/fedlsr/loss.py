@@ -15,6 +15,7 @@ from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative, Positive, Share
 from flnl.core.step import LOGITS, Step
 from flnl.methods.fedlsr.view import Kind, Pixels, ViewDraw, drawn_view, view
+from flnl.numerics.ramp import linear_ramp
 from flnl.parts.losses.targets import expected
 
 SMALLEST = 1e-6
@@ -39,15 +40,6 @@ def entropy(logits: Tensor) -> Tensor:
     """Entropy [B] of ``softmax(logits)``, from logits [B, K]."""
     logs = F.log_softmax(logits, 1)
     return -(logs.exp() * logs).sum(1)
-
-
-def ramp(round: int, rounds: int, warmup: Share) -> float:
-    """``min(1, t / t_w)`` in round t (from 0), with t_w the ``warmup`` share of all rounds.
-
-    >>> [ramp(t, 100, 0.2) for t in (0, 5, 20, 60)]
-    [0.0, 0.25, 1.0, 1.0]
-    """
-    return 1.0 if round >= warmup * rounds else round / (warmup * rounds)
 
 
 @dataclass(frozen=True)
@@ -109,7 +101,7 @@ class FedLSR(LossTerm):
     def __call__(self, step: Step, state: Pixels | None) -> tuple[Tensor, Any]:
         """The loss [B]."""
         one, other = step.logits, step.output(LOGITS, view(step.inputs, step.draw.view, state))
-        gamma = self.gamma * ramp(step.broadcast.round, sum(step.broadcast.lengths), self.warmup)
+        gamma = self.gamma * linear_ramp(step.broadcast.round, self.warmup * sum(step.broadcast.lengths))
         return self.loss(one, other, step.targets, step.draw.share, gamma), state
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.findings import Finding, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask, Fit
+from flnl.core.messages import ClientState, ClientTask, Fit, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Params, Payload
@@ -157,5 +157,5 @@ class ReliableNeighbours(Exchange):
 
     def findings(self, state: ReliabilityState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
         """The samples that each client left out at its last visit, scored by the probability of a wrong label."""
-        chosen = ((client, kept.extras.get(CleanSamples)) for client, kept in clients.items())
-        return tuple(SuspectedSamples(c, ~s.mask, 1 - s.probability, s.labels) for c, s in chosen if s is not None)
+        clean = kept_by_client(clients, CleanSamples)
+        return tuple(SuspectedSamples(c, ~s.mask, 1 - s.probability, s.labels) for c, s in clean.items())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import Finding, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask, Fit
+from flnl.core.messages import ClientState, ClientTask, Fit, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part
 from flnl.core.payload import Payload
@@ -64,7 +64,7 @@ class ClassCentroids(Exchange):
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """Send the centroids at the end of the visit; keep which samples were doubted."""
-        visit = next((state for state in fit.states.values() if isinstance(state, Visit)), None)
+        visit = fit.state_of(Visit)
         if visit is None:
             return Payload(), Payload()
         counts = torch.bincount(task.labels, minlength=network.num_classes)
@@ -84,9 +84,5 @@ class ClassCentroids(Exchange):
 
     def findings(self, state: CentroidState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
         """The samples doubted at each client's last visit, scored by loss."""
-        kept = {
-            client: doubted
-            for client, own in clients.items()
-            if (doubted := own.extras.get(DoubtedSamples)) is not None
-        }
+        kept = kept_by_client(clients, DoubtedSamples)
         return tuple(SuspectedSamples(c, doubted.mask, doubted.loss, doubted.labels) for c, doubted in kept.items())

@@ -14,6 +14,7 @@ from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
 from flnl.core.step import FEATURES, Step
 from flnl.methods.rofl.centroids import GlobalCentroids, class_means, moved, nearest_class
+from flnl.numerics.ramp import linear_ramp
 from flnl.numerics.small_loss import Schedule, forget_rate, smallest
 from flnl.parts.losses.targets import cross_entropy, expected
 
@@ -121,7 +122,7 @@ class RoFL(LossTerm):
         )
 
     def _strength(self, round: int) -> float:
-        return self.lambda_cen if round >= self.T_pl else self.lambda_cen * round / self.T_pl
+        return self.lambda_cen * linear_ramp(round, self.T_pl)
 
 
 def _features(network: Model, task: ClientTask) -> Tensor:

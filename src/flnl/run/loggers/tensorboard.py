@@ -32,8 +32,8 @@ class TensorBoard(Logger):
         """
         if importlib.util.find_spec("tensorboard") is None:
             raise UserError(
-                "logger=tensorboard needs the package tensorboard: pip install 'flnl[tensorboard]', or choose "
-                "logger=csv or logger=wandb"
+                "logger=tensorboard needs the package tensorboard: install the extra tensorboard, as in "
+                "pip install -e '.[tensorboard]', or choose logger=csv or logger=wandb"
             )
 
     def open(self, run: LoggedRun) -> OpenLogger:

@@ -43,7 +43,8 @@ def render(
     if not filled:
         raise UserError("there is no table to render: name one, or none to render all")
     if lacking := [name for name in NEEDED if find_spec(name) is None]:
-        raise UserError(f"rendering needs {' and '.join(lacking)}: pip install 'flnl[tables]', or make env")
+        what = " and ".join(lacking)
+        raise UserError(f"rendering needs {what}: install the extra tables, as in pip install -e '.[tables]'")
     if _is_foreign(out / INDEX):
         raise UserError(f"{out / INDEX} is not an index of tables: out= would overwrite it; name another folder")
     paths = []
