@@ -168,7 +168,7 @@ def _trained_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerpri
         settings = loop.Settings(cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, initial=params)
         state = loop.initial_state(params)
         with tempfile.TemporaryDirectory() as scratch:
-            shelf = client_shelf(Path(scratch))
+            shelf = client_shelf(Path(scratch), network.device)
             state = replace(state, clients=state.clients.on(shelf, cfg.client_memory * GIB))
             for result in loop.rounds(loop.Federated(method, trained, executor, evaluator, settings), state):
                 state = result.state
