@@ -9,6 +9,7 @@ from typing import Any
 
 from flnl.audit.assessment import LabelledSamples
 from flnl.audit.recorded_labels import RecordedLabels, read_labels
+from flnl.config.quoting import quoted
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.data.federation.build import Federation
@@ -46,7 +47,7 @@ class AuditedRun:
         if record.get("status") != "finished":
             raise UserError(
                 f"{folder}: the run is not finished ({record.get('status')} after round {record.get('rounds', '?')}); "
-                f"finish it with resume={folder} first"
+                f"finish it with resume={quoted(str(folder))} first"
             )
         federation = recorded_federation(_with_images_in_files(record), folder, config_dir)
         position = federation.held

@@ -10,6 +10,7 @@ from flnl.audit.examination import Examined
 from flnl.audit.files import write_csv, write_json
 from flnl.audit.options import Options
 from flnl.audit.result import Audit
+from flnl.config.quoting import quoted
 from flnl.core.errors import UserError
 from flnl.storage.whole_folder import written_whole
 
@@ -83,7 +84,13 @@ def write(examined: Examined) -> Written:
     if overrides is None or not reads_labels(run):
         return Written(files, None)
     clean = [] if run.config["noise"]["_target_"].endswith(".Clean") else ["noise=none"]
-    return Written(files, tuple(text.format(folder=folder.resolve()) for text in (*overrides, *clean)))
+    return Written(files, tuple(_filled(text, folder.resolve()) for text in (*overrides, *clean)))
+
+
+def _filled(override: str, folder: Path) -> str:
+    """An override KEY=VALUE with the folder of the audit in its value, as Hydra reads it."""
+    key, _, value = override.partition("=")
+    return f"{key}={quoted(value.format(folder=folder))}" if "{folder}" in value else override
 
 
 def _write(examined: Examined, audit: Audit, folder: Path) -> None:

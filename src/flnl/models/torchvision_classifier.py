@@ -118,6 +118,9 @@ class _Conversion(nn.Module):
     Without pretrained weights, inputs pass unchanged.
     """
 
+    scale: Tensor  # [3, 1, 1]
+    shift: Tensor  # [3, 1, 1]
+
     def __init__(self, *, pretrained: bool) -> None:
         super().__init__()
         mean, std = (torch.tensor(channels).reshape(-1, 1, 1) for channels in NORMALISATION)
@@ -126,8 +129,7 @@ class _Conversion(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The inputs [B, 3, H, W], converted."""
-        converted: Tensor = inputs * self.scale + self.shift
-        return converted
+        return inputs * self.scale + self.shift
 
 
 def _last(network: nn.Module, num_classes: int, model: str) -> tuple[str, nn.Module]:

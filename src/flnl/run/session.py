@@ -145,7 +145,7 @@ class Session:
             NonFiniteError: if every local training of the whole run was left out.
         """
         counters = self.state.counters
-        if 0 < counters.participations == counters.left_out:
+        if counters.learned_nothing:
             raise NonFiniteError(
                 f"all {counters.left_out:,} local trainings returned non-finite parameters and were left out, so the "
                 f"model has learned nothing: try a smaller train.lr (it is {self.cfg.train.lr:g}) in a new run, or "

@@ -317,12 +317,11 @@ class Unsendable(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(4, 3)
-        self.scale = lambda logits: logits
+        self.scale: Callable[[torch.Tensor], torch.Tensor] = lambda logits: logits
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """[B, 3]."""
-        logits: torch.Tensor = self.scale(self.layer(inputs.flatten(1)))
-        return logits
+        return self.scale(self.layer(inputs.flatten(1)))
 
 
 def test_a_network_that_cannot_be_sent_is_named() -> None:
