@@ -199,3 +199,8 @@ def test_every_network_of_the_tables_at_the_papers_scale_is_timed() -> None:
         plain = setting.plain
         timed.add((dataset_name(plain["dataset"]), model_name(plain["model"]), plain["train"]["batch_size"]))
     assert timed == needed
+
+
+def test_networks_to_time_are_refused_where_none_are_timed() -> None:
+    with pytest.raises(UserError, match="--quick times no networks"):
+        doctor.command(["--quick", "--networks", "LeNet"])

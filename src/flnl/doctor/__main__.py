@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from flnl.cli import guard
 from flnl.cli.parser import Parser
+from flnl.core.errors import UserError
 
 
 def parser() -> Parser:
@@ -38,6 +39,8 @@ def command(arguments: Sequence[str]) -> None:
         SystemExit: with 1 if something is not well.
     """
     options = parser().parse_args(arguments)
+    if options.quick and options.networks:
+        raise UserError("--quick times no networks: leave it out, or leave out --networks")
     from flnl.doctor.examination import chosen, examine
 
     wanted = chosen(options.networks)

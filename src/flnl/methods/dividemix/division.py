@@ -45,7 +45,8 @@ class Judgement:
 class Fitting:
     """How samples are judged: by a mixture of two Gaussians of each network's losses (Li et al. 2020, Sec. 3.1).
 
-    Losses are scaled to [0, 1] and averaged over the last ``history`` fits.
+    Losses are scaled to [0, 1], and averaged over ``history`` fits: the one at hand, and those at the starts of the
+    client's visits before it.
     """
 
     tolerance: Positive  # gain of the mean log-likelihood at which EM ends
