@@ -14,8 +14,8 @@ import torch
 from omegaconf import DictConfig
 
 from flnl.config import compose
+from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError, in_one_line
-from flnl.engine.executors.processes import usable_cores
 from flnl.run.mirror import effective_mode
 from flnl.run.record import environment
 

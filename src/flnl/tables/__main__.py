@@ -15,9 +15,9 @@ from pathlib import Path
 
 from flnl.cli import guard
 from flnl.config import compose
+from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError
 from flnl.core.terminal import HOUR, duration, print_line
-from flnl.engine.executors.processes import usable_cores
 from flnl.storage.paces import Paces
 from flnl.storage.tuned import Tuned
 from flnl.tables import load

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError
 from flnl.core.execution import Executor, as_list
 from flnl.core.payload import Params
@@ -395,6 +396,6 @@ def test_cores_are_those_that_the_process_is_bound_to() -> None:
     bound = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(bound)})
     try:
-        assert processes.usable_cores() == 1
+        assert usable_cores() == 1
     finally:
         os.sched_setaffinity(0, bound)

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from flnl.config import compose, registry, schema
 from flnl.config.check import located
+from flnl.core.cores import usable_cores
 from flnl.core.execution import BLOCK, Executor, ExecutorChoice, described
 from flnl.core.method import Method, Stage
-from flnl.engine.executors.processes import usable_cores
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.executors.worker_context import Inner
 from flnl.engine.local.batching import batch_sizes, steps_of

@@ -26,6 +26,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
+from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError
 from flnl.core.images import Images
 from flnl.core.payload import Params
@@ -41,16 +42,6 @@ Start = Literal["fork", "spawn"]
 
 WORKER_BYTES = 2 * 2**30
 """Memory of a GPU to expect for each worker: its context, its copy of the images, and the training of one client."""
-
-
-def usable_cores() -> int:
-    """Cores that this process may use: its CPU affinity, or less if its container has a CPU quota."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return min(bound, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file, or "max"
-        return bound
 
 
 def best_start() -> Start:

@@ -16,12 +16,13 @@ from typing import Annotated, Any
 
 from annotated_types import MinLen
 
+from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError
 from flnl.core.images import Images
 from flnl.core.payload import Params
 from flnl.core.ranges import FromFiles, NonNegative, PositiveCount
 from flnl.engine.executors.dispatch import Crew, Crewed, Lost
-from flnl.engine.executors.processes import python_path, usable_cores
+from flnl.engine.executors.processes import python_path
 from flnl.engine.executors.serialization import Packed, Shared, decode, pack
 from flnl.engine.executors.worker_context import Inner, Recipe, Workbench
 
