@@ -32,6 +32,7 @@ from flnl.models.resnet import ResNet
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.proximal import Proximal
+from flnl.run.checkpoint import client_shelf
 from tests.properties.runs import assembled, difference, run
 from tests.properties.test_client_memory import ON_DISK
 from tests.registry import BY_NAME, Entry, others_slow
@@ -406,5 +407,6 @@ def test_what_clients_keep_in_files_is_read_without_the_gpu(tmp_path: Path, gpu:
     words += ["train.keep_momentum=true", ON_DISK, "rounds=4"]
     run(words, tmp_path / "run", f"device={gpu}", "max_rounds=2")
     again = run(words, tmp_path / "run", "device=cpu", f"resume={tmp_path / 'run'}")
-    kept = [again.state.clients[client].momentum for client in again.state.clients]
+    clients = again.state.clients.on(client_shelf(tmp_path / "run"), 0)
+    kept = [clients[client].momentum for client in clients]
     assert {p.device.type for momentum in kept if momentum for p in momentum.values()} == {"cpu"}
