@@ -407,7 +407,7 @@ def test_what_clients_keep_in_files_is_read_without_the_gpu(tmp_path: Path, gpu:
     words += ["train.keep_momentum=true", ON_DISK, "rounds=4"]
     stopped = run(words, tmp_path / "run", f"device={gpu}", "max_rounds=2")
     for name in ("cpu", gpu):
-        clients = stopped.state.clients.on(client_shelf(tmp_path / "run", torch.name(device)), 0)
+        clients = stopped.state.clients.on(client_shelf(tmp_path / "run", torch.device(name)), 0)
         kept = [momentum for client in clients if (momentum := clients[client].momentum) is not None]
         assert {p.device.type for momentum in kept for p in momentum.values()} == {torch.device(name).type}
     assert run(words, tmp_path / "run", "device=cpu", f"resume={tmp_path / 'run'}").record["status"] == "finished"
