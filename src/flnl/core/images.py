@@ -1,4 +1,4 @@
-"""Protocol of a data set's images, and the types of labels and indices."""
+"""Protocol of a data set's images, the types of labels and indices, and ImageNet's normalisation."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol, Self
@@ -11,6 +11,9 @@ from torch import Tensor
 Labels = NDArray[np.int64]
 
 Indices = NDArray[np.int64]
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Mean and standard deviation per channel that networks trained on ImageNet expect."""
 
 
 class ReadDataset:

@@ -12,9 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""Mean and standard deviation per channel that networks trained on ImageNet expect."""
-
 
 @dataclass(frozen=True)
 class Augmentation:

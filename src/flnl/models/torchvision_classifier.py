@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torchvision import models
 
 from flnl.core.errors import UserError
+from flnl.core.images import IMAGENET
 from flnl.core.ranges import FromFiles, PathText
 from flnl.core.suggestions import did_you_mean
 from flnl.models.layers import Classifier, Shape, check_inputs
@@ -22,9 +23,6 @@ from flnl.models.probe import SAMPLES, check_logits
 
 AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
 """Classifiers of inner layers, which train with the last one where a program adds their losses: they are left out."""
-
-NORMALISATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of ImageNet's channels, by which inputs are normalised."""
 
 
 def _is_classifier(name: str | None) -> str:
@@ -123,7 +121,7 @@ class _Conversion(nn.Module):
 
     def __init__(self, *, pretrained: bool) -> None:
         super().__init__()
-        mean, std = (torch.tensor(channels).reshape(-1, 1, 1) for channels in NORMALISATION)
+        mean, std = (torch.tensor(channels).reshape(-1, 1, 1) for channels in IMAGENET)
         self.register_buffer("scale", std / 0.5 if pretrained else torch.ones_like(std))
         self.register_buffer("shift", (mean - 0.5) / 0.5 if pretrained else torch.zeros_like(mean))
 

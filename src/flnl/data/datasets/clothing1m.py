@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 import numpy as np
 
 from flnl.core.errors import UserError
-from flnl.core.images import Labels
+from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import FromFiles, PathText, PositiveCount, Share
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble, balanced
 from flnl.data.datasets.download import expand
 from flnl.data.images import ImageFiles, file_sizes
-from flnl.data.transforms import IMAGENET, Transform
+from flnl.data.transforms import Transform
 
 log = logging.getLogger(__name__)
 

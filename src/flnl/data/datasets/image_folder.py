@@ -12,14 +12,14 @@ from typing import Annotated, Literal
 import numpy as np
 
 from flnl.core.errors import UserError
-from flnl.core.images import Labels
+from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import Count, FromFiles, NonNegative, PathText, PositiveCount
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.label_file import choose_labels, read_label_file
 from flnl.data.images import ImageFiles, file_sizes
-from flnl.data.transforms import IMAGENET, Transform
+from flnl.data.transforms import Transform
 
 log = logging.getLogger(__name__)
 

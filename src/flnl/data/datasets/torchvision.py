@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.errors import UserError
-from flnl.core.images import Labels
+from flnl.core.images import IMAGENET, Labels
 from flnl.core.ranges import FromFiles, PathText, Positive, PositiveCount
 from flnl.data.array_pickle import read_array_pickle
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import Access, Published, expand, provide
 from flnl.data.images import TensorImages
-from flnl.data.transforms import IMAGENET, Transform
+from flnl.data.transforms import Transform
 
 DIGITS = tuple("0123456789")
 
