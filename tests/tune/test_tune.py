@@ -67,6 +67,36 @@ def test_each_value_of_a_key_has_a_study_of_its_own() -> None:
         space.split(["noise"])
     with pytest.raises(UserError, match="nothing to choose from"):
         space.split(["method", "train.lr"])
+    ((of_one, one),) = Space.of(["method=fedavg", "noise.rho=0.4", "train.lr=0.1,0.2"]).split(["method"])
+    assert of_one == first
+    assert one.fixed == ("noise.rho=0.4", "method=fedavg")  # as with several methods
+
+
+def test_choices_of_several_commands_stand_in_one_file() -> None:
+    def study(method: str, score: float) -> Study:
+        return Study({"method": method}, [f"method={method}"], [Trial({"lr": "1"}, {7: score})])
+
+    first = Tuned(["tune", "x,y"], "last", [7], [study("x", 0.1), study("y", 0.2)])
+    joined = first.with_added(Tuned(["tune", "z,x"], "last", [7], [study("z", 0.3), study("x", 0.4)]))
+    assert joined.studies == [study("x", 0.4), study("y", 0.2), study("z", 0.3)]
+    assert (joined.command, joined.earlier) == (["tune", "z,x"], [["tune", "x,y"]])
+    assert joined.with_added(joined).earlier == joined.earlier  # a command that is repeated is none of the earlier ones
+
+
+def test_a_file_is_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY[1:], "train.lr=0.1,0.2", "--each", "method", "--seeds", "7", "--add", "--markdown", "tables.md"]
+    for method in ("fedavg", "fedprox"):
+        tune.tune([f"method={method}", *words, "--", "hydra/launcher=basic"])
+    tuned = Tuned.load(Path("tuned.json"))
+    assert [study.each for study in tuned.studies] == [{"method": "fedavg"}, {"method": "fedprox"}]
+    assert "method=fedavg" in tuned.earlier[0]
+    assert all(f"\n| {method} |" in Path("tables.md").read_text() for method in ("fedavg", "fedprox"))
+    before = Path("tuned.json").read_bytes()
+    for changed in ("--seeds 7,8", "--measure best", "--each noise.rho noise.rho=0.4", "train.momentum=0,0.9"):
+        with pytest.raises(UserError, match=r"tuned\.json has other .*; give another --out"):
+            tune.tune(["method=fedavg", *words, *changed.split()])
+    assert Path("tuned.json").read_bytes() == before
 
 
 def test_the_highest_mean_is_chosen_the_first_of_equals_and_no_failed_run() -> None:
@@ -189,17 +219,41 @@ def test_tables_have_a_row_for_each_value_of_the_first_key_and_columns_for_the_s
         )
         return Study({"method": method, "setting": setting}, [], trials, reported)
 
-    studies = [study("x", "a", 0.5, 0), study("x", "b", 0.6, 0), study("y", "a", 0.7, 0.1)]
+    studies = [study("x", "in/a", 0.5, 0), study("x", "in/b", 0.6, 0), study("y", "in/a", 0.7, 0.1)]
     assert markdown(Tuned([], "last", [7, 8], studies)) == (
-        "| method | a: last, % | a: best, % | a: lr | b: last, % | b: best, % | b: lr |\n"
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
-        "| x | 51.0 ± 1.4 | 70.0 ± 28.3 | 0.1 | 61.0 ± 1.4 | 75.0 ± 21.2 | 0.1 |\n"
-        "| y | 71.0 ± 1.4 | 80.0 ± 14.1 | 0.1 |  |  |  |\n"
+        "last, %:\n\n"
+        "| method | a | b |\n"
+        "| --- | ---: | ---: |\n"
+        "| x | 51.0 ± 1.4 | 61.0 ± 1.4 |\n"
+        "| y | 71.0 ± 1.4 |  |\n"
         "\n"
-        "| method | a: last, % at lr = 0.1 / 0.3 | b: last, % at lr = 0.1 / 0.3 |\n"
+        "best, %:\n\n"
+        "| method | a | b |\n"
+        "| --- | ---: | ---: |\n"
+        "| x | 70.0 ± 28.3 | 75.0 ± 21.2 |\n"
+        "| y | 80.0 ± 14.1 |  |\n"
+        "\n"
+        "lr:\n\n"
+        "| method | a | b |\n"
+        "| --- | ---: | ---: |\n"
+        "| x | 0.1 | 0.1 |\n"
+        "| y | 0.1 |  |\n"
+        "\n"
+        "last, % at lr = 0.1 / 0.3:\n\n"
+        "| method | a | b |\n"
         "| --- | ---: | ---: |\n"
         "| x | **50.0** / failed | **60.0** / failed |\n"
         "| y | **70.0** / failed |  |\n"
+    )
+    of_one = [Study({"method": "x"}, [], studies[0].trials, studies[0].reported)]
+    assert markdown(Tuned([], "last", [7, 8], of_one)) == (
+        "| method | last, % | best, % | lr |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| x | 51.0 ± 1.4 | 70.0 ± 28.3 | 0.1 |\n"
+        "\n"
+        "| method | last, % at lr = 0.1 / 0.3 |\n"
+        "| --- | ---: |\n"
+        "| x | **50.0** / failed |\n"
     )
 
 

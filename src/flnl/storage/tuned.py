@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -87,13 +87,37 @@ class Study:
 
 
 @dataclass(frozen=True)
+class Question:
+    """What is chosen, for what, and by which score: files that agree in it can be joined."""
+
+    measure: str
+    seeds: tuple[int, ...]
+    each: tuple[str, ...]  # the keys that are gone through
+    keys: tuple[str, ...]  # the keys that are chosen
+
+
+@dataclass(frozen=True)
 class Tuned:
     """The file: how the choices were made, and every study."""
 
-    command: Sequence[str]
+    command: Sequence[str]  # the last one that wrote the file
     measure: str
     seeds: Sequence[int]
     studies: Sequence[Study]
+    earlier: Sequence[Sequence[str]] = field(default_factory=list)  # commands whose studies were kept
+
+    @property
+    def question(self) -> Question:
+        """What the studies answer."""
+        first = self.studies[0]
+        return Question(self.measure, tuple(self.seeds), tuple(first.each), tuple(first.trials[0].values))
+
+    def with_added(self, later: Tuned) -> Tuned:
+        """These studies and those of a later command, which replace those of the same overrides in their place."""
+        by_overrides = {tuple(study.fixed): study for study in (*self.studies, *later.studies)}
+        commands = [tuple(command) for command in (*self.earlier, self.command)]
+        earlier = [list(command) for command in dict.fromkeys(commands) if command != tuple(later.command)]
+        return replace(later, studies=list(by_overrides.values()), earlier=earlier)
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all.
@@ -128,7 +152,7 @@ class Tuned:
                 )
                 for entry in text["studies"]
             ]
-            return cls(text["command"], text["measure"], text["seeds"], studies)
+            return cls(text["command"], text["measure"], text["seeds"], studies, text.get("earlier", []))
         except FileNotFoundError:
             raise UserError(f"there is no {path}; flnl tune writes it") from None
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -1,7 +1,7 @@
 """Choose hyperparameters on seeds, or on samples, that are kept out of the results.
 
     flnl tune KEY=VALUE ... KEY=VALUE,VALUE ... [--each KEY] [--seeds 101,102,103] [--measure last]
-        [--report 1,2,3,4,5] [--out FILE] [--markdown FILE]
+        [--report 1,2,3,4,5] [--out FILE [--add]] [--markdown FILE]
 
 Keys with several values are the axes of a grid. With ``--trials N`` Optuna searches them, and intervals too. With
 ``--report`` the chosen combination is then run under other seeds, whose results are those to publish.
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.storage.output_file import write_output
 from flnl.storage.records import SWEEPS
-from flnl.storage.tuned import Reported, Study, Trial, Tuned, Values, overrides_of
+from flnl.storage.tuned import Question, Reported, Study, Trial, Tuned, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun, ListedSweep
 from flnl.tune.markdown import markdown, spread
@@ -41,6 +41,7 @@ from flnl.tune.space import Space
 ROOT = SWEEPS / "tune"
 FILE = Path("tuned.json")
 SEEDS = (101, 102, 103)
+NAMES = {"measure": "scores", "seeds": "seeds", "each": "keys under --each", "keys": "keys to choose"}
 QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
 """Set before the command's overrides: none of these is part of a run's key, and tuning needs no products."""
 
@@ -99,6 +100,11 @@ def parser() -> Parser:
     options.add_argument(
         "--out", metavar="FILE", type=Path, default=FILE, help=f"all scores and the choice, by default {FILE}"
     )
+    options.add_argument(
+        "--add",
+        action="store_true",
+        help="keep the choices that FILE holds of other commands; those for the same overrides are replaced",
+    )
     options.add_argument("--markdown", metavar="FILE", type=Path, help="write tables of results and scores to FILE")
     return options
 
@@ -144,6 +150,7 @@ def tune(arguments: Sequence[str]) -> None:
         raise UserError(f"--report {min(shared)}: this seed takes part in the choice; --seeds and --report share none")
     runs = Runs(options.seeds, options.measure, launching)
     parts = space.split(options.each)
+    kept = _kept(options.out, _question(options, parts[0])) if options.add else None
     listed.check(parts[0][1].fixed, launching, "write it before --")
     if options.trials is None:  # every run of every study in one sweep
         runs.launch([(part.fixed, values) for _, part in parts for values in part.grid()])
@@ -151,8 +158,9 @@ def tune(arguments: Sequence[str]) -> None:
     if options.report:
         studies = runs.reported(studies, options.report)
     tuned = Tuned(["flnl", "tune", *arguments], options.measure, options.seeds, studies)
-    tuned.save(options.out)
     show(tuned)
+    tuned = tuned if kept is None else kept.with_added(tuned)
+    tuned.save(options.out)
     print_line(str(options.out))
     if options.markdown is not None:
         write_output(options.markdown, markdown(tuned).encode())
@@ -161,6 +169,29 @@ def tune(arguments: Sequence[str]) -> None:
         raise UserError("a run of --report failed; see the file")
     if any(study.chosen is None for study in studies):
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
+
+
+def _question(options: Namespace, part: tuple[Values, Space]) -> Question:
+    each, space = part
+    return Question(options.measure, options.seeds, tuple(each), tuple(axis.key for axis in space.axes))
+
+
+def _kept(file: Path, question: Question) -> Tuned | None:
+    """The file to add to; None if there is none yet."""
+    if not file.exists():
+        return None
+    kept = Tuned.load(file)
+    for name, here in asdict(question).items():
+        there = asdict(kept.question)[name]
+        if there != here:
+            raise UserError(
+                f"{file} has other {NAMES[name]}: {_listed(there)}, not {_listed(here)}; give another --out"
+            )
+    return kept
+
+
+def _listed(value: str | Sequence[object]) -> str:
+    return value if isinstance(value, str) else ", ".join(map(str, value)) or "none"
 
 
 def _with_share(overrides: Sequence[str], measure: str, share: float) -> list[str]:

@@ -8,14 +8,32 @@ from statistics import fmean, stdev
 from flnl.storage.tuned import Study, Tuned, Values
 
 FAILED = "failed"
+SHOWN = ("last", "best")
+"""The measures of the results that tables have."""
 
 
 def markdown(tuned: Tuned) -> str:
-    """Two tables: results of the choice under the reported seeds, if there are any, and every score of the grid."""
-    sections = []
+    """Results of the choice under the reported seeds, if there are any, and every score of the grid.
+
+    If ``each`` has several keys, every kind of number has a table of its own, under a line that names it.
+    """
+    results: dict[str, Callable[[Study], str]] = {}
     if any(study.reported is not None for study in tuned.studies):
-        sections.append(_pivot(tuned.studies, _results(tuned)))
-    sections.append(_pivot(tuned.studies, {f"{tuned.measure}, % at {_grid(tuned)}": _scores}))
+        results = {f"{measure}, %": _result(measure) for measure in SHOWN} | {_axes(tuned): _chosen}
+    scores = {f"{tuned.measure}, % at {_grid(tuned)}": _scores}
+    columns = _columns(tuned.studies)
+    if len(columns) == 1:
+        (others,) = columns
+        sections = [
+            _table(tuned.studies, {(others, name): cell for name, cell in part.items()})
+            for part in (results, scores)
+            if part
+        ]
+    else:
+        sections = [
+            f"{name}:\n\n" + _table(tuned.studies, dict.fromkeys(columns.items(), cell))
+            for name, cell in (results | scores).items()
+        ]
     return "\n\n".join(sections) + "\n"
 
 
@@ -27,14 +45,12 @@ def spread(scores: Mapping[int, float | None], unit: str = "") -> str:
     return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "") + unit
 
 
-def _results(tuned: Tuned) -> dict[str, Callable[[Study], str]]:
-    def of(measure: str) -> Callable[[Study], str]:
-        return lambda study: FAILED if study.reported is None else spread(study.reported.scores[measure])
+def _result(measure: str) -> Callable[[Study], str]:
+    return lambda study: FAILED if study.reported is None else spread(study.reported.scores[measure])
 
-    def chosen(study: Study) -> str:
-        return FAILED if study.chosen is None else ", ".join(study.chosen.values.values())
 
-    return {"last, %": of("last"), "best, %": of("best"), _axes(tuned): chosen}
+def _chosen(study: Study) -> str:
+    return FAILED if study.chosen is None else ", ".join(study.chosen.values.values())
 
 
 def _scores(study: Study) -> str:
@@ -57,21 +73,26 @@ def _grid(tuned: Tuned) -> str:
     return _axes(tuned) + (f" = {' / '.join(tried.pop())}" if len(tried) == 1 else "")
 
 
-def _pivot(studies: Sequence[Study], cells: Mapping[str, Callable[[Study], str]]) -> str:
-    """A row for each value of the first key of ``each``, a group of columns for each combination of the others."""
-    rows = list(dict.fromkeys(_first(study.each) for study in studies))
+def _columns(studies: Sequence[Study]) -> dict[str, str]:
+    """The combinations of the keys after the first, and how they are shown: without a folder that all are in."""
     columns = list(dict.fromkeys(_others(study.each) for study in studies))
+    folders = {column.rpartition("/")[0] for column in columns}
+    return {column: column.rpartition("/")[2] if len(folders) == 1 else column for column in columns}
+
+
+def _table(studies: Sequence[Study], cells: Mapping[tuple[str, str], Callable[[Study], str]]) -> str:
+    """A row for each value of the first key of ``each``; a column for each cell's combination of the others."""
     by_place = {(_first(study.each), _others(study.each)): study for study in studies}
-    heading = [f"{column}: {name}" if column else name for column in columns for name in cells]
     body = []
-    for row in rows:
+    for row in dict.fromkeys(_first(study.each) for study in studies):
         line = [row]
-        for column in columns:
-            study = by_place.get((row, column))
-            line += ["" if study is None else cell(study) for cell in cells.values()]
+        for (others, _), cell in cells.items():
+            study = by_place.get((row, others))
+            line.append("" if study is None else cell(study))
         body.append(line)
     key = next(iter(studies[0].each), "")
-    return "\n".join(map(_line, [[key, *heading], ["---", *["---:"] * len(heading)], *body]))
+    heading = [key, *(name for _, name in cells)]
+    return "\n".join(map(_line, [heading, ["---", *["---:"] * len(cells)], *body]))
 
 
 def _first(each: Values) -> str:

@@ -77,22 +77,26 @@ class Space:
             yield dict(zip(keys, values, strict=True))
 
     def split(self, keys: Sequence[str]) -> list[tuple[Values, Space]]:
-        """A space for each combination of the values of ``keys``, with that combination.
+        """A space for each combination of the values of ``keys``, with that combination. A key may have one value.
 
         Raises:
-            UserError: if one of them is no axis of values.
+            UserError: if one of them has no values, or only an interval.
         """
         keys = list(dict.fromkeys(keys))
-        by_key = {axis.key: axis for axis in self.axes if isinstance(axis, Choices)}
+        by_key: dict[str, tuple[str, ...]] = {
+            key: (value,) for key, _, value in (one.partition("=") for one in self.fixed)
+        }
+        by_key |= {axis.key: axis.values for axis in self.axes if isinstance(axis, Choices)}
         for key in keys:
             if key not in by_key:
-                raise UserError(f"--each {key}: give {key} several values, as in {key}=A,B; it has none to go through")
+                raise UserError(f"--each {key}: give {key} values to go through, as in {key}=A,B")
         rest = tuple(axis for axis in self.axes if axis.key not in keys)
         if not rest:
             raise UserError("nothing to choose from: --each takes every key that has several values")
-        combinations = itertools.product(*(by_key[key].values for key in keys))
+        fixed = tuple(one for one in self.fixed if one.partition("=")[0] not in keys)
+        combinations = itertools.product(*(by_key[key] for key in keys))
         chosen = [dict(zip(keys, values, strict=True)) for values in combinations]
-        return [(values, Space((*self.fixed, *overrides_of(values)), rest)) for values in chosen]
+        return [(values, Space((*fixed, *overrides_of(values)), rest)) for values in chosen]
 
     def suggested(self, trial: optuna.Trial) -> Values:
         """The values that Optuna suggests for a trial."""
