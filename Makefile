@@ -14,12 +14,15 @@ GPU_TESTS = FLNL_SIMULATED_GPU=1 FLNL_DEMAND_GPU_TESTS=$(FLNL_DEMAND_GPU_TESTS) 
 ARGS ?=
 SCALE ?= small
 TABLES ?=
+METHODS ?= fedavg,fedprox,fedcorr,feddiv,flr,flr_plus,fedpeer,fedes
+SETTINGS ?= digits_iid,digits_noniid,digits_dirichlet,digits_openset,mnist_iid,mnist_noniid,mnist_dirichlet,mnist_openset
+comma := ,
 # One thread a process: two threads beside another busy process can be many times slower.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help env run reproduce-tables card test test-all test-gpu docs bench bench-peers check format wheel lock clean
+.PHONY: help env run reproduce-tables comparison card test test-all test-gpu docs bench bench-peers check format wheel lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +35,11 @@ run: $(STAMP) ## train: make run ARGS="method=fedavg noise.rho=0.4"
 reproduce-tables: $(STAMP) ## the papers' tables, ours beside theirs: make reproduce-tables SCALE=small TABLES="fedcorr_2"
 	@$(RUN) -m flnl tables run $(TABLES) scale=$(SCALE) $(if $(ARGS),-- $(ARGS)); code=$$?; [ $$code -le 1 ] || exit $$code; \
 	$(RUN) -m flnl tables render $(TABLES) scale=$(SCALE) && exit $$code
+
+comparison: $(STAMP) ## measure docs/comparison.json: make comparison METHODS=fedavg,fedcorr SETTINGS=digits_iid,mnist_iid
+	@$(RUN) -m flnl tune method=$(METHODS) experiment=comparison/$(subst $(comma),$(comma)comparison/,$(SETTINGS)) \
+		train.lr=0.003,0.01,0.03,0.1 --each method --each experiment --report 1,2,3,4,5 \
+		--out docs/comparison.json --add --markdown multirun/tune/comparison.md -- executor=stacked $(ARGS)
 
 card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"
 	@$(RUN) -m flnl card $(ARGS)

@@ -4,6 +4,7 @@
 
 Runs that FOLDER lacks are made, one after the other; a command that was interrupted goes on where it stopped. Then all
 runs there are audited, and FOLDER gets ``audits.csv``, a line for each choice, and ``audits.md``, means over seeds.
+Lines of runs that are not in FOLDER stay, and these runs are not made: ``audits.csv`` can be taken to another machine.
 ``pooled`` is the anchor: one client with all samples, scored by five-fold cross-validation of the same network, as
 cleanlab would be used. Images are read from ``FLNL_DATA``; ``--override dataset.verify=false`` takes copies of the
 published files.
@@ -26,7 +27,7 @@ from typing import Any
 
 from bench.report import table
 from bench.ways import environment
-from bench.whole_runs import chosen, finished, values, write_rows
+from bench.whole_runs import chosen, finished, read_rows, values, write_rows
 from flnl.audit import source
 from flnl.audit.assessment import assess
 from flnl.audit.audited_run import AuditedRun
@@ -154,6 +155,16 @@ def made(root: Path) -> Iterator[Case]:
                 yield Case(images, noise, method, int(path.name))
 
 
+def case_of(row: Row) -> Case:
+    """The run that was audited."""
+    return Case(row.images, row.noise, row.method, row.seed)
+
+
+def _place(row: Row) -> tuple[int, int, int, int]:
+    """Where its run stands in the order of the tables."""
+    return [*IMAGES].index(row.images), [*NOISE].index(row.noise), METHODS.index(row.method), row.seed
+
+
 def rows(case: Case, root: Path) -> Iterator[Row]:
     """The audits of a run: its window with every score and prior, its last model with the defaults."""
     run = AuditedRun.open(root / case.folder)
@@ -257,10 +268,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.label_audit", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--override", action="append", default=[], help="of all runs; may be given more than once")
     args = chosen(parser, {"images": [*IMAGES], "noise": [*NOISE], "methods": METHODS}, argv)
+    file = args.folder / "audits.csv"
+    known = read_rows(file, Row)
+    elsewhere = {case_of(row) for row in known} - {*made(args.folder)}
     for images, seed, method, noise in itertools.product(args.images, args.seeds, args.methods, args.noise):
-        make(Case(images, noise, method, seed), args.folder, args.override)
-    measured = [row for case in made(args.folder) for row in rows(case, args.folder)]
-    write_rows(args.folder / "audits.csv", Row, measured)
+        case = Case(images, noise, method, seed)
+        if case not in elsewhere:
+            make(case, args.folder, args.override)
+    measured = [row for row in known if case_of(row) in elsewhere]
+    measured += [row for case in made(args.folder) for row in rows(case, args.folder)]
+    measured.sort(key=_place)
+    write_rows(file, Row, measured)
     text = report(measured)
     (args.folder / "audits.md").write_text(text)
     print(text)

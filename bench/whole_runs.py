@@ -7,12 +7,14 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from flnl.storage.records import read_record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+Kind = TypeVar("Kind", bound="DataclassInstance")
 
 
 def chosen(
@@ -57,3 +59,17 @@ def write_rows(file: Path, kind: type[DataclassInstance], rows: Sequence[Datacla
         writer = csv.DictWriter(opened, [field.name for field in fields(kind)])
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
+
+
+def read_rows(file: Path, kind: type[Kind]) -> list[Kind]:
+    """The rows that ``write_rows`` has written; none if there is no such file. Empty cells are None."""
+    if not file.exists():
+        return []
+    hints = get_type_hints(kind)
+
+    def value(name: str, text: str) -> object:
+        hint = hints[name]
+        return None if text == "" else hint(text) if hint in (int, float, str) else float(text)
+
+    with file.open(newline="") as opened:
+        return [kind(**{name: value(name, text) for name, text in row.items()}) for row in csv.DictReader(opened)]

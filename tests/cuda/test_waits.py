@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flnl.core.step import Step
+from flnl.core.step import Phase, Step
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local import sgd
@@ -17,6 +17,7 @@ from flnl.engine.local.batching import Draws
 from flnl.engine.local.objective import backward, mean_over_steps
 from flnl.engine.local.steps import Steps
 from flnl.engine.stacked import training
+from flnl.engine.stacked.plan import Planner
 from tests.properties.runs import assembled
 from tests.registry import BY_NAME, Entry, others_slow
 
@@ -30,7 +31,7 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     heard: list[str] = []
     drawn: list[Draws] = []
     order, alone, together = Draws.order, sgd.LocalTraining._train, training._Stack.train
-    steps = Steps._of
+    steps, phases = Steps._of, Planner._phases
 
     def next_order(self: Draws, chosen: Any) -> Any:
         result = order(self, chosen)
@@ -42,6 +43,10 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     def of_phase(self: Steps, *place: Any) -> Iterator[Step]:
         yield from steps(self, *place)
         library.set_sync_debug_mode("default")  # the rule may look at outputs before the next phase
+
+    def of_phases(self: Planner, *place: Any) -> list[Phase]:
+        library.set_sync_debug_mode("default")  # as above; the next order of batches is drawn after it
+        return phases(self, *place)
 
     def ended() -> None:
         library.set_sync_debug_mode("default")
@@ -65,6 +70,7 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
 
     monkeypatch.setattr(Draws, "order", next_order)
     monkeypatch.setattr(Steps, "_of", of_phase)
+    monkeypatch.setattr(Planner, "_phases", of_phases)
     monkeypatch.setattr(sgd.LocalTraining, "_train", train_one)
     monkeypatch.setattr(sgd, "mean_over_steps", mean_at_the_end)
     monkeypatch.setattr(training._Stack, "train", train_many)

@@ -112,6 +112,7 @@ class EasyThenHard(BatchRule):
     """
 
     views: ClassVar[int] = 2
+    several_phases: ClassVar[bool] = True
 
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
         for name in ("easy", "hard"):

@@ -117,6 +117,8 @@ class BatchRule(Part, Protocol):
 
     views: ClassVar[int] = 1
     """Number of views of each image that a step has, each augmented by random draws of its own."""
+    several_phases: ClassVar[bool] = False
+    """Whether an epoch has several phases, or a second pool of samples; such clients are not stacked."""
 
     def limited_to(self) -> Sequence[int]:
         """Numbers, from 1, of the stages in which the rule acts; empty if it acts in all."""

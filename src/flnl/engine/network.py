@@ -70,8 +70,8 @@ class Network(RunModel):
         """Maps stored images to those this network reads: moved to its device where they fit."""
         self._frozen: nn.Module | None = None
         self._frozen_of: Params | None = None
-        self._received_by: ClientTask | None = None
-        self._received: dict[str, Tensor] = {}  # outputs of the model that this task received, by name
+        self._received_of: Params | None = None
+        self._received: list[tuple[ClientTask, dict[str, Tensor]]] = []  # tasks that received it, and outputs by name
         self.autocast = placement.autocast
 
     @property
@@ -235,11 +235,20 @@ class Network(RunModel):
 
         if augment is not None:
             return self._scores(task.samples.images, task.samples.index, forward, augment)
-        if self._received_by is not task:
-            self._received_by, self._received = task, {}
-        if output not in self._received:
-            self._received[output] = self._scores(task.samples.images, task.samples.index, forward, None)
-        return self._received[output]
+        outputs = self._outputs_received(task)
+        if output not in outputs:
+            outputs[output] = self._scores(task.samples.images, task.samples.index, forward, None)
+        return outputs[output]
+
+    def _outputs_received(self, task: ClientTask) -> dict[str, Tensor]:
+        """Outputs of the model that ``task`` received, by name; forgotten once another model is received."""
+        if self._received_of is not task.broadcast.params:
+            self._received_of, self._received = task.broadcast.params, []
+        for known, outputs in self._received:
+            if known is task:
+                return outputs
+        self._received.append((task, {}))
+        return self._received[-1][1]
 
     def _scores(
         self,

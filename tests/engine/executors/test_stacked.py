@@ -17,7 +17,7 @@ from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask,
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
-from flnl.core.step import LOGITS, Step
+from flnl.core.step import LOGITS, Phase, Step
 from flnl.data.federation.build import Federation
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
@@ -122,8 +122,8 @@ def agree(
 # -------------------------------------------------------------------------------------------------- whole methods
 
 
-ALONE = ("dropout", "feddiv", "reselection", "half_the_samples", "phases")
-"""Entries with dropout, a choice of samples by the client's own model, or a say in the optimiser's step, throughout."""
+ALONE = ("dropout", "phases")
+"""Words in the names of entries with dropout or several phases an epoch, throughout."""
 
 
 @pytest.mark.parametrize("entry", others_slow(COVERING), ids=str)
@@ -134,7 +134,7 @@ def test_a_method_is_the_same_run(entry: Entry, tmp_path: Path, monkeypatch: pyt
         one = parts.results()
         many = parts.results(executor=Stacked(parts.evaluator.network, 5, 1.0))
     assert difference(many, one, tolerance=EXACT) is None
-    alone = entry.name == "parts_with_memory" or any(word in entry.name for word in ALONE)
+    alone = any(word in entry.name for word in ALONE)
     assert bool(stacks) != alone, "of the others, whoever has company is stacked"
 
 
@@ -349,13 +349,20 @@ def test_the_place_in_a_visit_is_a_single_clients(caplog: pytest.LogCaptureFixtu
     assert "are not at the same place in their visits" in caplog.text
 
 
-def test_phases_of_a_clients_own_run_one_by_one(caplog: pytest.LogCaptureFixture):
+def test_clients_with_several_phases_run_one_by_one(caplog: pytest.LogCaptureFixture):
+    """Whether the rule announces them or not."""
+
+    class Unannounced(EasyThenHard):
+        several_phases = False
+
     net = network(mlp(4, 3))
-    work = job(batch=EasyThenHard(), terms={"guesses": Guesses()})
-    given = tasks(net, (9, 8, 5))
-    one = results(Sequential(net), work, given)
-    assert difference(results(Stacked(net, 15, 1.0), work, given), one) is None
-    assert "EasyThenHard chooses samples by the client's own model" in caplog.text
+    for rule in (EasyThenHard(), Unannounced()):
+        work = job(batch=rule, terms={"guesses": Guesses()})
+        given = tasks(net, (9, 8, 5))
+        one = results(Sequential(net), work, given)
+        assert difference(results(Stacked(net, 15, 1.0), work, given), one) is None
+    assert "an epoch of EasyThenHard has several phases" in caplog.text
+    assert "Unannounced plans several phases, or a second pool of samples" in caplog.text
 
 
 def test_crops_are_drawn_in_the_portions_of_one_client(caplog: pytest.LogCaptureFixture, monkeypatch: Any):
@@ -798,9 +805,29 @@ def test_the_received_model_may_first_be_asked_for_in_a_stack(tmp_path: Path, ca
     assert "one by one" not in caplog.text
 
 
-def test_a_choice_by_the_clients_own_model_cannot_be_stacked(caplog: pytest.LogCaptureFixture):
-    net = network(mlp(4, 3))
-    falls_back(net, job(batch=HalfTheSamples()), tasks(net), "HalfTheSamples", caplog)
+@dataclass(frozen=True)
+class Unlearned(Mixup):
+    """Trains on the samples whose label the model being trained does not give, under another label if they are even.
+
+    Clients select different numbers of samples, every third of them none in the second epoch.
+    """
+
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
+        wrong = (network.logits(task.samples).argmax(1) != task.labels).nonzero()[:, 0]
+        labels = (task.labels + (torch.arange(len(task.samples)) % 2 == 0)) % network.num_classes
+        yield Phase(positions=wrong[:0] if epoch == 1 and task.client % 3 == 0 else wrong, labels=labels)
+
+
+@pytest.mark.parametrize("steps", [None, 4])
+@pytest.mark.parametrize("rule", [HalfTheSamples(), Unlearned(1.0, True, None)], ids=lambda rule: type(rule).__name__)
+def test_clients_are_stacked_on_the_samples_that_they_select(
+    rule: BatchRule, steps: int | None, caplog: pytest.LogCaptureFixture
+):
+    """By their own model, anew in each epoch, under labels of the phase's own."""
+    net = network(mlp(4, 3, norm=True), transform=CROPPED)
+    weights = {k: ClientState(weight=torch.linspace(0.5, 1.5, size)) for k, size in enumerate(SIZES)}
+    training = replace(TRAINING, epochs=2) if steps is None else replace(TRAINING, steps=steps)
+    agree(net, job(training, batch=rule), tasks(net, states=weights), caplog)
 
 
 @dataclass(frozen=True)

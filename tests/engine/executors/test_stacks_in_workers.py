@@ -147,7 +147,7 @@ def test_a_refusal_names_the_key_of_the_inner_executor(tmp_path: Path) -> None:
     for word, reason in (
         ("executor.inner.stack=7", r"executor\.inner\.stack=7: must be less than 5 or must be a multiple of 5"),
         ("executor.inner.split=0", r"executor\.inner\.split=0: must be greater than or equal to 1"),
-        ("executor.inner.memory_format=nhwc", r"memory_format=nhwc: must be 'contiguous' or 'channels_last'"),
+        ("executor.inner.memory_format=nhwc", r"memory_format=nhwc: must be 'auto', 'contiguous' or 'channels_last'"),
     ):
         with pytest.raises(UserError, match=reason):
             check_config(compose.load([*CHOSEN, word]))

@@ -270,7 +270,20 @@ class Objective:
 
 
 NOT_OF_ROWS = frozenset(
-    ("inputs", "unmixed", "mixing", "weight", "number", "passes", "params", "kept", "views", "progress", "beside")
+    (
+        "inputs",
+        "unmixed",
+        "mixing",
+        "weight",
+        "number",
+        "passes",
+        "params",
+        "kept",
+        "views",
+        "phase",
+        "progress",
+        "beside",
+    )
 )
 """What a rowwise term must not read of a step: it differs between the clients whose rows are together."""
 
@@ -347,6 +360,7 @@ class _Stepped:
             broadcast=sent,
             kept=kept,
             views=views,
+            phase=UNKNOWN,
             progress=UNKNOWN,
             computed=outputs,
         )
@@ -360,7 +374,7 @@ class _Stepped:
 
 
 class _Unknown:
-    """Stands for the progress of clients' visits; reading it raises ``NotStackable``."""
+    """Stands for the phase and the progress of clients' visits; reading it raises ``NotStackable``."""
 
     def __getattr__(self, name: str) -> Any:
         raise NotStackable("clients that are trained together are not at the same place in their visits")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
 from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
+from flnl.core.step import Phase
 from flnl.data.transforms import Augmentation
-from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits, steps_of
+from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
@@ -23,6 +24,7 @@ from flnl.engine.stacked.graph import EAGER, Graphs
 from flnl.engine.stacked.joining import Joined, filled, join
 from flnl.engine.stacked.network import StackedNetwork
 from flnl.engine.stacked.objective import Batch, Objective
+from flnl.engine.stacked.plan import Plan, Planner
 from flnl.engine.stacked.pool import Pool
 from flnl.engine.stacked.schedule import Run, ranked, runs
 from flnl.engine.stacked.step import Stepper, View, learning_rate, summed
@@ -100,9 +102,9 @@ class _Stack:
         self.step = Stepper(job, network, many, self.objective, learning_rate(job.training, network))
         self.pool = Pool(network, tasks, pooled)
         self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
-        counts = [len(task.samples) for task in tasks]
-        self.starts = torch.tensor([0, *counts]).cumsum(0).tolist()[:-1]
-        self.offsets = torch.tensor(self.starts).repeat_interleave(torch.tensor(counts))
+        self.starts = _starts([len(task.samples) for task in tasks])
+        self.planner = Planner(job, network, tasks, sizes)
+        self.steps = [0 for _ in tasks]
         self.labels = torch.cat([task.labels for task in tasks]).to(device)
         self.weight = self._weights().to(device, network.dtype) if self._weighted() else None
         by_row = self.weight is None or inherits(job.batch, BatchRule, "weigh")
@@ -141,50 +143,48 @@ class _Stack:
     def train(self) -> None:
         """Run all steps of all epochs."""
         self._mode(True)
-        planned: Sequence[Sequence[int]] = []
+        planned: tuple[Sequence[Sequence[int]], Sequence[int]] | None = None
         pieces: list[tuple[Run, Sequence[Tensor]]] = []
-        for sizes in self._epochs():
-            if sizes != planned:
-                planned, pieces = sizes, self._pieces(sizes)
-            epoch = self._epoch(sizes)
+        for plan in self.planner.plans(self._parameters_by_client):
+            counts = plan.counts(self.tasks)
+            if planned != (plan.sizes, counts):
+                planned, pieces = (plan.sizes, counts), self._pieces(plan.sizes, _starts(counts))
+            epoch = self._epoch(plan, counts)
             inputs = self._inputs([part for _, parts in pieces for part in parts], epoch)
             for run, parts in pieces:
                 self._run(run, parts, epoch, inputs)
+            self.steps = [done + len(own) for done, own in zip(self.steps, plan.sizes, strict=True)]
 
-    def _epochs(self) -> Iterator[Sequence[Sequence[int]]]:
-        """The sizes of each client's batches in each epoch; with ``train.steps``, clients end after as many steps."""
-        training = self.job.training
-        if training.steps is None:
-            yield from repeat(self.sizes, training.epochs)
-            return
-        left = [training.steps] * len(self.sizes)
-        while any(left):
-            sizes = [own[:most] for own, most in zip(self.sizes, left, strict=True)]
-            left = [most - len(own) for own, most in zip(sizes, left, strict=True)]
-            yield sizes
-
-    def _pieces(self, sizes: Sequence[Sequence[int]]) -> list[tuple[Run, Sequence[Tensor]]]:
+    def _pieces(self, sizes: Sequence[Sequence[int]], starts: Sequence[int]) -> list[tuple[Run, Sequence[Tensor]]]:
         """The runs of an epoch, each with the positions of its samples, some steps at a time."""
         return [
-            (run, run.where(self.starts).split(max(1, self.network.chunk(1) // (len(run.members) * run.size))))
+            (run, run.where(starts).split(max(1, self.network.chunk(1) // (len(run.members) * run.size))))
             for run in runs(sizes, self.job.training.batch_size, same_number=self.objective.sees_steps)
         ]
 
-    def _epoch(self, sizes: Sequence[Sequence[int]]) -> Epoch:
-        """Draw the next epoch from each client's random streams."""
+    def _epoch(self, plan: Plan, counts: Sequence[int]) -> Epoch:
+        """Draw an epoch from each client's random streams."""
         device = self.network.device
-        positions = torch.cat([draws.order(None) for draws in self.draws])
-        rows = positions + self.offsets
+        orders = [draws.order(phase.positions) for draws, phase in zip(self.draws, plan.phases, strict=True)]
+        positions = torch.cat(orders)
+        rows = positions + torch.tensor(self.starts).repeat_interleave(torch.tensor(counts))
         there = rows.to(device, non_blocking=True)
         return Epoch(
             positions.to(device, non_blocking=True),
             rows,
-            self.labels[there],
+            self._labels(plan.phases)[there],
             None if self.weight is None else self.weight[there],
-            [self._crops(view, sizes) for view in range(self.job.batch.views if self.several else 1)],
+            [self._crops(view, plan.sizes, counts) for view in range(self.job.batch.views if self.several else 1)],
         )
 
-    def _crops(self, view: int, sizes: Sequence[Sequence[int]]) -> Augmentation | None:
+    def _labels(self, phases: Sequence[Phase]) -> Tensor:
+        """The labels of all samples, int64 [n]: those of the clients' phases, where they have their own."""
+        if all(phase.labels is None for phase in phases):
+            return self.labels
+        own = [task.labels if p.labels is None else p.labels for task, p in zip(self.tasks, phases, strict=True)]
+        return torch.cat(own).to(self.network.device, non_blocking=True)
+
+    def _crops(self, view: int, sizes: Sequence[Sequence[int]], counts: Sequence[int]) -> Augmentation | None:
         """Crops and flips of a view in the order of the epoch, drawn in the same chunks as when a client trains alone.
 
         None if nothing is random. Samples after the last batch of a client have none: zeros stand for them.
@@ -193,13 +193,13 @@ class _Stack:
             return None
         together = self.network.together(self.job.training.batch_size)
         offsets, flips = [], []
-        for draws, own in zip(self.draws, sizes, strict=True):
+        for draws, own, samples in zip(self.draws, sizes, counts, strict=True):
             for chunk in chunks(own, together):
                 drawn = draws.crops(self.network.transform, sum(chunk), self.pool.stored, view=view)
                 assert drawn is not None, "the transform is random"
                 offsets.append(drawn.offset)
                 flips.append(drawn.flip)
-            if rest := len(draws.task.samples) - sum(own):
+            if rest := samples - sum(own):
                 offsets.append(torch.zeros((rest, 2), dtype=torch.int64))
                 flips.append(torch.zeros(rest, dtype=torch.bool))
         return Augmentation(torch.cat(offsets), torch.cat(flips))
@@ -352,18 +352,21 @@ class _Stack:
 
     def fits(self) -> list[Fit]:
         """Each client's fit, by rank."""
-        params = {n: self._by_client(n, self.kept[n]) for n in self.many.names}
+        params = self._parameters_by_client()
         momenta = as_kept(self._buffers_by_client()) if self.job.keeps_momentum else None
         whole = [torch.isfinite(t.flatten(1)).all(1) for t in params.values() if t.is_floating_point()]
         finite, losses = torch.stack(whole).all(0).tolist(), self.losses.tolist()
         states = self.objective.finished()
         fits = []
-        for k, sizes in enumerate(self.sizes):
-            steps = steps_of(self.job.training, sizes)
+        for k, steps in enumerate(self.steps):
             trained, momentum = _of(k, params), None if momenta is None else _of(k, momenta)
             loss = losses[k] / max(steps, 1)
             fits.append(Fit(trained, states[k], loss, steps, finite[k], self.job.training.lr, momentum))
         return fits
+
+    def _parameters_by_client(self) -> Params:
+        """The parameters as [K, *shape]: views of the stack."""
+        return {name: self._by_client(name, self.kept[name]) for name in self.many.names}
 
     def _buffers_by_client(self) -> dict[str, Params]:
         """The optimiser's buffers as [K, *shape], by the buffer's name, then by the parameter's."""
@@ -376,6 +379,11 @@ class _Stack:
     def _by_client(self, name: str, stored: Tensor) -> Tensor:
         """A tensor in the stored layout as [K, *shape]."""
         return self.many.client(name, self.many.leaf(name, stored), len(self.tasks))
+
+
+def _starts(counts: Sequence[int]) -> list[int]:
+    """Where each client's samples begin, if all are one after another."""
+    return [0, *accumulate(counts)][:-1]
 
 
 def _of(k: int, tensors: Params) -> Params:
