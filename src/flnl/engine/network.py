@@ -5,6 +5,7 @@ in eval mode and full precision, without augmentation by default: mixed precisio
 """
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from flnl.core.images import Images
 
 Layout = Literal["auto", "contiguous", "channels_last"]
+RECEIVED = 32
+"""Number of tasks for which outputs of the received model are kept: as many as a stack has."""
 CHUNK_BYTES = 64 * 2**20
 """Upper limit for inputs prepared at once (but never less than one batch)."""
 
@@ -71,7 +74,7 @@ class Network(RunModel):
         self._frozen: nn.Module | None = None
         self._frozen_of: Params | None = None
         self._received_of: Params | None = None
-        self._received: list[tuple[ClientTask, dict[str, Tensor]]] = []  # tasks that received it, and outputs by name
+        self._received = deque[tuple[ClientTask, dict[str, Tensor]]](maxlen=RECEIVED)  # outputs by name
         self.autocast = placement.autocast
 
     @property
@@ -227,7 +230,7 @@ class Network(RunModel):
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, for the model that ``task`` received, whatever is loaded now.
 
-        Without augmentation, it is computed once per task.
+        Without augmentation, it is computed once per task, unless many other tasks come between.
         """
 
         def forward(inputs: Tensor) -> Tensor:
@@ -243,7 +246,8 @@ class Network(RunModel):
     def _outputs_received(self, task: ClientTask) -> dict[str, Tensor]:
         """Outputs of the model that ``task`` received, by name; forgotten once another model is received."""
         if self._received_of is not task.broadcast.params:
-            self._received_of, self._received = task.broadcast.params, []
+            self._received_of = task.broadcast.params
+            self._received.clear()
         for known, outputs in self._received:
             if known is task:
                 return outputs
