@@ -38,7 +38,7 @@ reproduce-tables: $(STAMP) ## the papers' tables, ours beside theirs: make repro
 
 comparison: $(STAMP) ## measure docs/comparison.json: make comparison METHODS=fedavg,fedcorr SETTINGS=digits_iid,mnist_iid
 	@$(RUN) -m flnl tune method=$(METHODS) experiment=comparison/$(subst $(comma),$(comma)comparison/,$(SETTINGS)) \
-		train.lr=0.003,0.01,0.03,0.1 --each method --each experiment --report 1,2,3,4,5 \
+		train.lr=0.003,0.01,0.03,0.1 --each method --each experiment --margin 0.05 --report 1,2,3,4,5 \
 		--out docs/comparison.json --add --markdown multirun/tune/comparison.md -- executor=stacked $(ARGS)
 
 card: $(STAMP) ## show the federation without training: make card ARGS="partition=fedcorr"

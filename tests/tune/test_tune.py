@@ -13,6 +13,7 @@ from flnl.storage.tuned import Reported, Study, Trial, Tuned, Values
 from flnl.sweep import listed
 from flnl.tune import __main__ as tune
 from flnl.tune.markdown import markdown
+from flnl.tune.runs import Runs
 from flnl.tune.scores import score
 from flnl.tune.search import optuna_search
 from flnl.tune.space import Choices, Interval, Space
@@ -173,6 +174,58 @@ def test_finished_runs_are_not_run_again(
         tune.tune([*words, "train.epochs=3"])
     with pytest.raises(UserError, match="--seeds"):
         tune.tune([*TINY, "seed=1,2"])
+
+
+def scored(scores: dict[tuple[str, int], float], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Runs need no time and have these scores, by rate and seed; gives the runs that are launched."""
+    launched: list[tuple[str, int]] = []
+
+    def place(overrides: Sequence[str]) -> tuple[str, int]:
+        values = dict(one.split("=", 1) for one in overrides)
+        return values["train.lr"], int(values["seed"])
+
+    def launch(runs: Sequence[Any], *_: Any) -> bool:
+        launched.extend(place(run.overrides) for run in runs)
+        return True
+
+    def key(overrides: tuple[str, ...]) -> str:
+        return "{} {}".format(*place(overrides))
+
+    def of_folder(folder: Path, measure: str) -> float | None:
+        rate, seed = folder.name.split()
+        return scores[rate, int(seed)] if (rate, int(seed)) in launched else None
+
+    monkeypatch.setattr(listed, "launch", launch)
+    monkeypatch.setattr("flnl.tune.runs._key", key)
+    monkeypatch.setattr("flnl.tune.runs.score", of_folder)
+    return launched
+
+
+def test_combinations_far_behind_are_dropped_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the mean so far, not by the last seed; what is dropped first has the best mean of its own, on an easy seed."""
+    scores = {
+        **{("1", 7): 0.90, ("1", 8): 0.50, ("1", 9): 0.50},
+        **{("2", 7): 0.86, ("2", 8): 0.56, ("2", 9): 0.40},
+        **{("3", 7): 0.84},
+        **{("4", 7): 0.89, ("4", 8): 0.40},
+    }
+    launched = scored(scores, monkeypatch)
+    space = Space.of(["method=x", "train.lr=1,2,3,4"])
+    (trials,) = Runs((7, 8, 9), "last", []).grids([space], 0.055)
+    assert launched == [("1", 7), ("2", 7), ("3", 7), ("4", 7), *[("1", 8), ("2", 8), ("4", 8)], ("1", 9), ("2", 9)]
+    assert [len(trial.scores) for trial in trials] == [3, 3, 1, 2]
+    study = Study({"method": "x"}, [], trials)
+    assert study.chosen is trials[0]
+    assert "| **63.3** / 60.7 / (84.0) / (64.5) |" in markdown(Tuned([], "last", [7, 8, 9], [study]))
+    launched.clear()
+    with pytest.raises(KeyError):  # without a margin all are run
+        Runs((7, 8, 9), "last", []).grids([space], None)
+    assert len(launched) == 12
+
+
+def test_a_margin_goes_with_a_grid() -> None:
+    with pytest.raises(UserError, match="--margin goes with a grid"):
+        tune.tune([*TINY, "train.lr=0.1,0.2", "--margin", "0.1", "--trials", "2"])
 
 
 def test_the_choice_is_run_again_under_seeds_that_took_no_part_in_it(

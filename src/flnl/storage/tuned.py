@@ -26,7 +26,10 @@ def overrides_of(values: Values) -> list[str]:
 
 @dataclass(frozen=True)
 class Trial:
-    """One combination of values, with its score under each seed. A run that failed has none."""
+    """One combination of values, with its score under each seed. A run that failed has none.
+
+    A combination that was dropped before its last seed has fewer scores than others.
+    """
 
     values: Values
     scores: Mapping[int, float | None]  # by seed
@@ -67,10 +70,18 @@ class Study:
 
     @property
     def chosen(self) -> Trial | None:
-        """The trial with the highest mean; of equal ones the first. None if every trial has a failed run."""
+        """The trial with the highest mean; of equal ones the first. None if every trial has a failed run.
+
+        A trial that was dropped is not chosen: its mean is over fewer seeds.
+        """
         best: Trial | None = None
+        whole = max((len(trial.scores) for trial in self.trials), default=0)
         for trial in self.trials:
-            if trial.mean is not None and (best is None or best.mean is None or trial.mean > best.mean):
+            if (
+                len(trial.scores) == whole
+                and trial.mean is not None
+                and (best is None or best.mean is None or trial.mean > best.mean)
+            ):
                 best = trial
         return best
 

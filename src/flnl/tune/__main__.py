@@ -1,10 +1,11 @@
 """Choose hyperparameters on seeds, or on samples, that are kept out of the results.
 
     flnl tune KEY=VALUE ... KEY=VALUE,VALUE ... [--each KEY] [--seeds 101,102,103] [--measure last]
-        [--report 1,2,3,4,5] [--out FILE [--add]] [--markdown FILE]
+        [--margin 0.05] [--report 1,2,3,4,5] [--out FILE [--add]] [--markdown FILE]
 
-Keys with several values are the axes of a grid. With ``--trials N`` Optuna searches them, and intervals too. With
-``--report`` the chosen combination is then run under other seeds, whose results are those to publish.
+Keys with several values are the axes of a grid; with ``--margin``, combinations far behind are dropped after each seed.
+With ``--trials N`` Optuna searches them, and intervals too. With ``--report`` the chosen combination is then run under
+other seeds, whose results are those to publish.
 """
 
 from __future__ import annotations
@@ -12,44 +13,30 @@ from __future__ import annotations
 import shlex
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from hydra.errors import HydraException
 from rich.console import Console
 from rich.table import Table as Grid
 
-from flnl.cli import explain, guard
+from flnl.cli import guard
 from flnl.cli.parser import Parser
-from flnl.config import compose
-from flnl.config.check import check_config
-from flnl.config.identity import run_key
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.storage.output_file import write_output
-from flnl.storage.records import SWEEPS
-from flnl.storage.tuned import Question, Reported, Study, Trial, Tuned, Values, overrides_of
+from flnl.storage.tuned import Question, Study, Trial, Tuned, Values, overrides_of
 from flnl.sweep import listed
-from flnl.sweep.listed import ListedRun, ListedSweep
 from flnl.tune.markdown import markdown, spread
-from flnl.tune.scores import MEASURES, RESULT, VALIDATION, score
-from flnl.tune.search import grid, optuna_search
+from flnl.tune.runs import Runs, without_share
+from flnl.tune.scores import MEASURES, RESULT, VALIDATION
+from flnl.tune.search import optuna_search
 from flnl.tune.space import Space
 
-ROOT = SWEEPS / "tune"
 FILE = Path("tuned.json")
 SEEDS = (101, 102, 103)
 NAMES = {"measure": "scores", "seeds": "seeds", "each": "keys under --each", "keys": "keys to choose"}
-QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
-"""Set before the command's overrides: none of these is part of a run's key, and tuning needs no products."""
-
-
-class TuneSweep(ListedSweep):
-    """The account of the runs that tuning needs."""
-
-    command = ("flnl", "tune")
 
 
 def parser() -> Parser:
@@ -93,6 +80,13 @@ def parser() -> Parser:
     )
     options.add_argument(
         "--share", metavar="X", type=_share, default=0.1, help="share of samples held out for --measure validation, 0.1"
+    )
+    options.add_argument(
+        "--margin",
+        metavar="X",
+        type=_share,
+        help="go from seed to seed, and only on with combinations whose mean so far is within X of the best; 0.05 is "
+        "five points. By default, every combination is run under every seed",
     )
     options.add_argument(
         "--trials", metavar="N", type=_count, help="search with Optuna (extra hpo), so many combinations"
@@ -152,9 +146,8 @@ def tune(arguments: Sequence[str]) -> None:
     parts = space.split(options.each)
     kept = _kept(options.out, _question(options, parts[0])) if options.add else None
     listed.check(parts[0][1].fixed, launching, "write it before --")
-    if options.trials is None:  # every run of every study in one sweep
-        runs.launch([(part.fixed, values) for _, part in parts for values in part.grid()])
-    studies = [Study(each, part.fixed, _tried(part, runs, options.trials)) for each, part in parts]
+    tried = _tried([part for _, part in parts], runs, options)
+    studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]
     if options.report:
         studies = runs.reported(studies, options.report)
     tuned = Tuned(["flnl", "tune", *arguments], options.measure, options.seeds, studies)
@@ -202,96 +195,12 @@ def _with_share(overrides: Sequence[str], measure: str, share: float) -> list[st
     return [*overrides, f"eval.validation={share}"]
 
 
-def _without_share(overrides: Sequence[str]) -> list[str]:
-    return [one for one in overrides if not one.lstrip("+").startswith("eval.validation=")]
-
-
-def _tried(space: Space, runs: Runs, trials: int | None) -> list[Trial]:
-    if trials is None:
-        return grid(space, partial(runs.scored, space.fixed))
-    return optuna_search(space, partial(runs.trials, space.fixed), trials)
-
-
-@dataclass(frozen=True)
-class Runs:
-    """The runs of combinations under every seed, and their scores. A run that has finished is not run again."""
-
-    seeds: Sequence[int]
-    measure: str
-    launching: Sequence[str]  # how runs are launched
-    root: Path = ROOT
-
-    def trials(self, fixed: Sequence[str], combinations: Sequence[Values]) -> list[Trial]:
-        """Each combination's trial.
-
-        Raises:
-            UserError: if a combination makes no run.
-        """
-        self.launch([(fixed, values) for values in combinations])
-        return self.scored(fixed, combinations)
-
-    def scored(self, fixed: Sequence[str], combinations: Sequence[Values]) -> list[Trial]:
-        """Each combination's trial, from the runs that there are."""
-        return [self._trial(fixed, values) for values in combinations]
-
-    def launch(self, combinations: Sequence[tuple[Sequence[str], Values]]) -> None:
-        """Run what has not finished, in one sweep. Each combination comes with the overrides that it shares.
-
-        Raises:
-            UserError: if a combination makes no run, or the launcher broke down.
-        """
-        wanted = [self._run(fixed, values, seed) for fixed, values in combinations for seed in self.seeds]
-        self._complete(wanted, self.measure)
-
-    def reported(self, studies: Sequence[Study], seeds: Sequence[int]) -> list[Study]:
-        """The studies with the results of what they chose under ``seeds``, with no samples held out.
-
-        Raises:
-            UserError: if the launcher broke down.
-        """
-        wanted = {
-            number: {seed: self._run(_without_share(study.fixed), study.chosen.values, seed) for seed in seeds}
-            for number, study in enumerate(studies)
-            if study.chosen is not None
-        }
-        self._complete([run for of_study in wanted.values() for run in of_study.values()], RESULT)
-        return [
-            replace(study, reported=self._reported(wanted[number])) if number in wanted else study
-            for number, study in enumerate(studies)
-        ]
-
-    def _reported(self, runs: Mapping[int, ListedRun]) -> Reported:
-        folders = {seed: self.root / run.folder for seed, run in runs.items()}
-        scores = {
-            measure: {seed: score(folder, measure) for seed, folder in folders.items()}
-            for measure in MEASURES
-            if measure != VALIDATION
-        }
-        return Reported(scores, {seed: str(folder) for seed, folder in folders.items()})
-
-    def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:
-        missing = {run.folder: run for run in wanted if score(self.root / run.folder, measure) is None}
-        if not listed.launch(list(missing.values()), self.root, self.launching, TuneSweep):
-            raise UserError("the launcher ended before its runs did; the same command goes on with them")
-
-    def _trial(self, fixed: Sequence[str], values: Values) -> Trial:
-        folders = {seed: self.root / self._run(fixed, values, seed).folder for seed in self.seeds}
-        scores = {seed: score(folder, self.measure) for seed, folder in folders.items()}
-        return Trial(values, scores, {seed: str(folder) for seed, folder in folders.items()})
-
-    def _run(self, fixed: Sequence[str], values: Values, seed: int) -> ListedRun:
-        overrides = (*fixed, *overrides_of(values), f"seed={seed}")
-        return ListedRun(" ".join(overrides), _key(overrides)[:16], [*QUIET, *overrides])
-
-
-@cache
-def _key(overrides: tuple[str, ...]) -> str:
-    try:
-        composed = compose.load(overrides)
-        check_config(composed)
-    except HydraException as error:
-        raise UserError(explain.explain(error, overrides)) from None
-    return run_key(compose.resolved(composed))
+def _tried(spaces: Sequence[Space], runs: Runs, options: Namespace) -> list[list[Trial]]:
+    if options.trials is None:
+        return runs.grids(spaces, options.margin)
+    if options.margin is not None:
+        raise UserError("--margin goes with a grid: leave out --trials, or --margin")
+    return [optuna_search(space, partial(runs.trials, space.fixed), options.trials) for space in spaces]
 
 
 def show(tuned: Tuned) -> None:
@@ -307,12 +216,12 @@ def show(tuned: Tuned) -> None:
         grid.add_column("mean", justify="right")
         grid.add_column("")
         for trial in study.trials:
-            scores = [_percent(trial.scores[seed]) for seed in tuned.seeds]
-            mark = "chosen" if trial is study.chosen else ""
+            scores = [_percent(trial.scores[seed]) if seed in trial.scores else "" for seed in tuned.seeds]
+            mark = "chosen" if trial is study.chosen else "dropped" if len(trial.scores) < len(tuned.seeds) else ""
             grid.add_row(*trial.values.values(), *scores, _percent(trial.mean), mark)
         console.print(grid)
         if study.chosen is not None:
-            print_line(f"flnl {shlex.join(_without_share(study.overrides))}")
+            print_line(f"flnl {shlex.join(without_share(study.overrides))}")
         if study.reported is not None:
             results = (f"{name} {spread(by_seed, ' %')}" for name, by_seed in study.reported.scores.items())
             print_line(f"over seeds {', '.join(map(str, study.reported.runs))}: {', '.join(results)}")

@@ -54,11 +54,15 @@ def _chosen(study: Study) -> str:
 
 
 def _scores(study: Study) -> str:
-    """The mean score of each combination, in the order of the grid; that of the chosen one is bold."""
-    shown = []
+    """The mean score of each combination, in the order of the grid; that of the chosen one is bold.
+
+    In brackets, the combination was dropped, and its mean is over fewer seeds.
+    """
+    shown, whole = [], max(len(trial.scores) for trial in study.trials)
     for trial in study.trials:
         text = FAILED if trial.mean is None else f"{100 * trial.mean:.1f}"
-        shown.append(f"**{text}**" if trial is study.chosen else text)
+        dropped = len(trial.scores) < whole
+        shown.append(f"**{text}**" if trial is study.chosen else f"({text})" if dropped else text)
     return " / ".join(shown)
 
 

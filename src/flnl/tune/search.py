@@ -1,4 +1,4 @@
-"""Which values are tried: the whole grid, or what Optuna suggests from the scores so far."""
+"""Which values are tried if they are no grid: what Optuna suggests from the scores so far."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from flnl.tune.space import Space
 
 Evaluate = Callable[[Sequence[Values]], list[Trial]]
 """Runs some combinations of values under every seed."""
-
-
-def grid(space: Space, evaluate: Evaluate) -> list[Trial]:
-    """Every combination of the space's values, all at once."""
-    return evaluate(list(space.grid()))
 
 
 def optuna_search(space: Space, evaluate: Evaluate, trials: int) -> list[Trial]:

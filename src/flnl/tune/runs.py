@@ -1,0 +1,143 @@
+"""The runs of tuning, each in a folder named by its key, and what is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from hydra.errors import HydraException
+
+from flnl.cli import explain
+from flnl.config import compose
+from flnl.config.check import check_config
+from flnl.config.identity import run_key
+from flnl.core.errors import UserError
+from flnl.storage.records import SWEEPS
+from flnl.storage.tuned import Reported, Study, Trial, Values, overrides_of
+from flnl.sweep import listed
+from flnl.sweep.listed import ListedRun, ListedSweep
+from flnl.tune.scores import MEASURES, RESULT, VALIDATION, score
+from flnl.tune.space import Space
+
+ROOT = SWEEPS / "tune"
+QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
+"""Set before the command's overrides: none of these is part of a run's key, and tuning needs no products."""
+
+
+class TuneSweep(ListedSweep):
+    """The account of the runs that tuning needs."""
+
+    command = ("flnl", "tune")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of combinations under every seed, and their scores. A run that has finished is not run again."""
+
+    seeds: Sequence[int]
+    measure: str
+    launching: Sequence[str]  # how runs are launched
+    root: Path = ROOT
+
+    def grids(self, spaces: Sequence[Space], margin: float | None) -> list[list[Trial]]:
+        """The trials of all combinations of each space.
+
+        Args:
+            spaces: those that are covered, each a study of its own.
+            margin: None runs all in one sweep. Else there is a sweep for each seed, with the combinations of a space
+                whose mean score so far is less than this behind the best.
+
+        Raises:
+            UserError: if a combination makes no run, or the launcher broke down.
+        """
+        grids = [list(space.grid()) for space in spaces]
+        trials: list[dict[int, Trial]] = [{} for _ in spaces]
+        live: list[Sequence[int]] = [range(len(grid)) for grid in grids]
+        steps = [self.seeds] if margin is None else [self.seeds[:count] for count in range(1, len(self.seeds) + 1)]
+        for seeds in steps:
+            wanted = [(space.fixed, grid[k]) for space, grid, on in zip(spaces, grids, live, strict=True) for k in on]
+            self._launch(wanted, seeds)
+            for space, grid, on, of_space in zip(spaces, grids, live, trials, strict=True):
+                of_space |= {k: self._trial(space.fixed, grid[k], seeds) for k in on}
+            if margin is not None:
+                live = [
+                    _within(margin, {k: of_space[k] for k in on}) for on, of_space in zip(live, trials, strict=True)
+                ]
+        return [[of_space[k] for k in sorted(of_space)] for of_space in trials]
+
+    def trials(self, fixed: Sequence[str], combinations: Sequence[Values]) -> list[Trial]:
+        """Each combination's trial.
+
+        Raises:
+            UserError: if a combination makes no run, or the launcher broke down.
+        """
+        self._launch([(fixed, values) for values in combinations], self.seeds)
+        return [self._trial(fixed, values, self.seeds) for values in combinations]
+
+    def reported(self, studies: Sequence[Study], seeds: Sequence[int]) -> list[Study]:
+        """The studies with the results of what they chose under ``seeds``, with no samples held out.
+
+        Raises:
+            UserError: if the launcher broke down.
+        """
+        wanted = {
+            number: {seed: self._run(without_share(study.fixed), study.chosen.values, seed) for seed in seeds}
+            for number, study in enumerate(studies)
+            if study.chosen is not None
+        }
+        self._complete([run for of_study in wanted.values() for run in of_study.values()], RESULT)
+        return [
+            replace(study, reported=self._reported(wanted[number])) if number in wanted else study
+            for number, study in enumerate(studies)
+        ]
+
+    def _launch(self, combinations: Sequence[tuple[Sequence[str], Values]], seeds: Sequence[int]) -> None:
+        """Run what has not finished, in one sweep. Each combination comes with the overrides that it shares."""
+        wanted = [self._run(fixed, values, seed) for fixed, values in combinations for seed in seeds]
+        self._complete(wanted, self.measure)
+
+    def _reported(self, runs: Mapping[int, ListedRun]) -> Reported:
+        folders = {seed: self.root / run.folder for seed, run in runs.items()}
+        scores = {
+            measure: {seed: score(folder, measure) for seed, folder in folders.items()}
+            for measure in MEASURES
+            if measure != VALIDATION
+        }
+        return Reported(scores, {seed: str(folder) for seed, folder in folders.items()})
+
+    def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:
+        missing = {run.folder: run for run in wanted if score(self.root / run.folder, measure) is None}
+        if not listed.launch(list(missing.values()), self.root, self.launching, TuneSweep):
+            raise UserError("the launcher ended before its runs did; the same command goes on with them")
+
+    def _trial(self, fixed: Sequence[str], values: Values, seeds: Sequence[int]) -> Trial:
+        folders = {seed: self.root / self._run(fixed, values, seed).folder for seed in seeds}
+        scores = {seed: score(folder, self.measure) for seed, folder in folders.items()}
+        return Trial(values, scores, {seed: str(folder) for seed, folder in folders.items()})
+
+    def _run(self, fixed: Sequence[str], values: Values, seed: int) -> ListedRun:
+        overrides = (*fixed, *overrides_of(values), f"seed={seed}")
+        return ListedRun(" ".join(overrides), _key(overrides)[:16], [*QUIET, *overrides])
+
+
+def without_share(overrides: Sequence[str]) -> list[str]:
+    """The overrides without the share of samples that is held out for ``--measure validation``."""
+    return [one for one in overrides if not one.lstrip("+").startswith("eval.validation=")]
+
+
+def _within(margin: float, trials: Mapping[int, Trial]) -> list[int]:
+    """The trials whose mean is less than ``margin`` behind the best; none that has a failed run."""
+    means = {k: trial.mean for k, trial in trials.items() if trial.mean is not None}
+    return [k for k, mean in means.items() if mean > max(means.values()) - margin]
+
+
+@cache
+def _key(overrides: tuple[str, ...]) -> str:
+    try:
+        composed = compose.load(overrides)
+        check_config(composed)
+    except HydraException as error:
+        raise UserError(explain.explain(error, overrides)) from None
+    return run_key(compose.resolved(composed))
