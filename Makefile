@@ -36,7 +36,7 @@ reproduce-tables: $(STAMP) ## the papers' tables, ours beside theirs: make repro
 	@$(RUN) -m flnl tables run $(TABLES) scale=$(SCALE) $(if $(ARGS),-- $(ARGS)); code=$$?; [ $$code -le 1 ] || exit $$code; \
 	$(RUN) -m flnl tables render $(TABLES) scale=$(SCALE) && exit $$code
 
-comparison: $(STAMP) ## measure docs/comparison.json: make comparison METHODS=fedavg,fedcorr SETTINGS=digits_iid,mnist_iid
+comparison: $(STAMP) ## write docs/comparison.json anew or add to it: make comparison METHODS=fedavg,fedcorr SETTINGS=digits_iid,mnist_iid
 	@$(RUN) -m flnl tune method=$(METHODS) experiment=comparison/$(subst $(comma),$(comma)comparison/,$(SETTINGS)) \
 		train.lr=0.003,0.01,0.03,0.1 --each method --each experiment --margin 0.05 --report 1,2,3,4,5 \
 		--out docs/comparison.json --add --markdown multirun/tune/comparison.md -- executor=stacked $(ARGS)

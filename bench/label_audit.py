@@ -270,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = chosen(parser, {"images": [*IMAGES], "noise": [*NOISE], "methods": METHODS}, argv)
     file = args.folder / "audits.csv"
     known = read_rows(file, Row)
-    elsewhere = {case_of(row) for row in known} - {*made(args.folder)}
+    elsewhere = {case for case in map(case_of, known) if not (args.folder / case.folder).exists()}
     for images, seed, method, noise in itertools.product(args.images, args.seeds, args.methods, args.noise):
         case = Case(images, noise, method, seed)
         if case not in elsewhere:

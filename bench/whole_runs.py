@@ -72,4 +72,7 @@ def read_rows(file: Path, kind: type[Kind]) -> list[Kind]:
         return None if text == "" else hint(text) if hint in (int, float, str) else float(text)
 
     with file.open(newline="") as opened:
-        return [kind(**{name: value(name, text) for name, text in row.items()}) for row in csv.DictReader(opened)]
+        lines = csv.DictReader(opened)
+        if lines.fieldnames != [*hints]:
+            raise SystemExit(f"{file} is of another version: move it away")
+        return [kind(**{name: value(name, text) for name, text in row.items()}) for row in lines]

@@ -43,6 +43,7 @@ def test_audits_of_runs_that_are_elsewhere_are_kept(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(label_audit, "made", lambda root: iter(there))
     monkeypatch.setattr(label_audit, "make", make)
     monkeypatch.setattr(label_audit, "rows", rows)
+    (tmp_path / here.folder).mkdir(parents=True)
     write_rows(tmp_path / "audits.csv", Row, [row(elsewhere, 0.25), row(here, 0.5)])
     label_audit.main([str(tmp_path), "--images", "mnist", "--noise", "worst", "--methods", "flr"])
     assert made == [here, missing]

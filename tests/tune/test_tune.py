@@ -1,7 +1,8 @@
 """``flnl tune``: what is tried, how it is chosen, that finished runs are not run again."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -84,6 +85,35 @@ def test_choices_of_several_commands_stand_in_one_file() -> None:
     assert joined.with_added(joined).earlier == joined.earlier  # a command that is repeated is none of the earlier ones
 
 
+def test_what_a_later_command_lacks_is_kept() -> None:
+    """Results of a choice that is made again without them; a choice, where the later command has only failed runs."""
+    reported = Reported({"last": {1: 0.5}})
+
+    def study(scores: Sequence[float | None], reported: Reported | None = None) -> Study:
+        trials = [Trial({"lr": str(number)}, {7: score}) for number, score in enumerate(scores)]
+        return Study({"method": "x"}, ["a=b", "method=x"], trials, reported)
+
+    def joined(before: Study, after: Study) -> Study:
+        (study,) = Tuned(["1"], "last", [7], [before]).with_added(Tuned(["2"], "last", [7], [after])).studies
+        return study
+
+    assert joined(study([0.1, 0.2], reported), study([0.1, 0.3])).reported == reported
+    assert joined(study([0.1, 0.2], reported), study([0.4, 0.3])).reported is None  # of another choice
+    assert joined(study([0.1, 0.2], reported), study([None, None])) == study([0.1, 0.2], reported)
+    turned = replace(study([0.4, 0.3]), fixed=["method=x", "a=b"])
+    assert joined(study([0.1, 0.2]), turned) == turned
+
+
+@pytest.mark.parametrize("damage", [{"studies": []}, {"seeds": 5}, {"seeds": ["a"]}])
+def test_a_damaged_file_is_named(damage: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    Tuned([], "last", [7], [Study({}, [], [Trial({"lr": "1"}, {7: 0.5})])]).save(file)
+    assert Tuned.load(file).question.seeds == (7,)
+    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
+    with pytest.raises(UserError, match="no file of flnl tune"):
+        Tuned.load(file)
+
+
 def test_a_file_is_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = [*TINY[1:], "train.lr=0.1,0.2", "--each", "method", "--seeds", "7", "--add", "--markdown", "tables.md"]
@@ -94,7 +124,14 @@ def test_a_file_is_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "method=fedavg" in tuned.earlier[0]
     assert all(f"\n| {method} |" in Path("tables.md").read_text() for method in ("fedavg", "fedprox"))
     before = Path("tuned.json").read_bytes()
-    for changed in ("--seeds 7,8", "--measure best", "--each noise.rho noise.rho=0.4", "train.momentum=0,0.9"):
+    others = (
+        "--seeds 7,8",
+        "--measure best",
+        "--each noise.rho noise.rho=0.4",
+        "train.momentum=0,0.9",
+        "noise.rho=0.4",
+    )
+    for changed in others:
         with pytest.raises(UserError, match=r"tuned\.json has other .*; give another --out"):
             tune.tune(["method=fedavg", *words, *changed.split()])
     assert Path("tuned.json").read_bytes() == before
@@ -176,7 +213,7 @@ def test_finished_runs_are_not_run_again(
         tune.tune([*TINY, "seed=1,2"])
 
 
-def scored(scores: dict[tuple[str, int], float], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def scored(scores: Mapping[tuple[str, int], float | None], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Runs need no time and have these scores, by rate and seed; gives the runs that are launched."""
     launched: list[tuple[str, int]] = []
 
@@ -221,6 +258,24 @@ def test_combinations_far_behind_are_dropped_seed_by_seed(monkeypatch: pytest.Mo
     with pytest.raises(KeyError):  # without a margin all are run
         Runs((7, 8, 9), "last", []).grids([space], None)
     assert len(launched) == 12
+
+
+def test_those_that_were_dropped_come_back_if_all_others_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {
+        **{("1", 7): 0.9, ("1", 8): None},
+        **{("2", 7): 0.7, ("2", 8): 0.7, ("2", 9): 0.7},
+        **{("3", 7): 0.6, ("3", 8): 0.9, ("3", 9): 0.9},
+    }
+    launched = scored(scores, monkeypatch)
+    (trials,) = Runs((7, 8, 9), "last", []).grids([Space.of(["method=x", "train.lr=1,2,3"])], 0.05)
+    study = Study({}, [], trials)
+    assert [launched.count((rate, 9)) for rate in "123"] == [0, 1, 0]
+    assert study.chosen is trials[1]
+    assert [study.dropped(trial) for trial in trials] == [False, False, True]  # the first has failed
+    last = {key: 0.5 if key[0] == "1" else score for key, score in scores.items()} | {("1", 7): 0.9, ("1", 9): None}
+    scored(last, monkeypatch)
+    (trials,) = Runs((7, 8, 9), "last", []).grids([Space.of(["method=x", "train.lr=1,2,3"])], 0.01)
+    assert Study({}, [], trials).chosen is trials[1]
 
 
 def test_a_margin_goes_with_a_grid() -> None:
@@ -286,7 +341,7 @@ def test_tables_have_a_row_for_each_value_of_the_first_key_and_columns_for_the_s
         "| x | 70.0 ± 28.3 | 75.0 ± 21.2 |\n"
         "| y | 80.0 ± 14.1 |  |\n"
         "\n"
-        "lr:\n\n"
+        "chosen lr:\n\n"
         "| method | a | b |\n"
         "| --- | ---: | ---: |\n"
         "| x | 0.1 | 0.1 |\n"
@@ -298,9 +353,12 @@ def test_tables_have_a_row_for_each_value_of_the_first_key_and_columns_for_the_s
         "| x | **50.0** / failed | **60.0** / failed |\n"
         "| y | **70.0** / failed |  |\n"
     )
+    assert markdown(Tuned([], "last", [7, 8], studies[:1])).startswith("last, %:\n\n| method | a |\n")
+    unreported = [studies[0], replace(studies[2], reported=None)]
+    assert "| y |  |\n" in markdown(Tuned([], "last", [7, 8], unreported))  # not asked for
     of_one = [Study({"method": "x"}, [], studies[0].trials, studies[0].reported)]
     assert markdown(Tuned([], "last", [7, 8], of_one)) == (
-        "| method | last, % | best, % | lr |\n"
+        "| method | last, % | best, % | chosen lr |\n"
         "| --- | ---: | ---: | ---: |\n"
         "| x | 51.0 ± 1.4 | 70.0 ± 28.3 | 0.1 |\n"
         "\n"

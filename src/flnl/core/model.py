@@ -65,7 +65,7 @@ class Model(Protocol):
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, for the model that ``task`` received, whatever is loaded now.
 
-        Without augmentation, it is computed once per task, unless many other tasks come between.
+        Without augmentation, it is computed once per task.
         """
 
     def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:

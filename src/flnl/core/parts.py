@@ -118,7 +118,10 @@ class BatchRule(Part, Protocol):
     views: ClassVar[int] = 1
     """Number of views of each image that a step has, each augmented by random draws of its own."""
     several_phases: ClassVar[bool] = False
-    """Whether an epoch has several phases, or a second pool of samples; such clients are not stacked."""
+    """Whether an epoch has several phases, or a second pool of samples; such clients are not stacked.
+
+    Of a rule that does not say so, ``executor=auto`` may choose stacks, whose clients then run one by one.
+    """
 
     def limited_to(self) -> Sequence[int]:
         """Numbers, from 1, of the stages in which the rule acts; empty if it acts in all."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from flnl.core.images import Images
 
 Layout = Literal["auto", "contiguous", "channels_last"]
-RECEIVED = 32
-"""Number of tasks for which outputs of the received model are kept: as many as a stack has."""
 CHUNK_BYTES = 64 * 2**20
 """Upper limit for inputs prepared at once (but never less than one batch)."""
 
@@ -74,7 +72,7 @@ class Network(RunModel):
         self._frozen: nn.Module | None = None
         self._frozen_of: Params | None = None
         self._received_of: Params | None = None
-        self._received = deque[tuple[ClientTask, dict[str, Tensor]]](maxlen=RECEIVED)  # outputs by name
+        self._received = deque[tuple[ClientTask, dict[str, Tensor]]](maxlen=1)  # outputs by name
         self.autocast = placement.autocast
 
     @property
@@ -230,7 +228,7 @@ class Network(RunModel):
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, for the model that ``task`` received, whatever is loaded now.
 
-        Without augmentation, it is computed once per task, unless many other tasks come between.
+        Without augmentation, it is computed once per task, unless more tasks come between than ``receiving`` says.
         """
 
         def forward(inputs: Tensor) -> Tensor:
@@ -242,6 +240,15 @@ class Network(RunModel):
         if output not in outputs:
             outputs[output] = self._scores(task.samples.images, task.samples.index, forward, None)
         return outputs[output]
+
+    @contextmanager
+    def receiving(self, tasks: int) -> Iterator[None]:
+        """Within this, outputs of the received model are kept for so many tasks, elsewhere for the last one."""
+        self._received = deque(self._received, maxlen=tasks)
+        try:
+            yield
+        finally:
+            self._received = deque(maxlen=1)
 
     def _outputs_received(self, task: ClientTask) -> dict[str, Tensor]:
         """Outputs of the model that ``task`` received, by name; forgotten once another model is received."""

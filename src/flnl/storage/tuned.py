@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -75,15 +75,25 @@ class Study:
         A trial that was dropped is not chosen: its mean is over fewer seeds.
         """
         best: Trial | None = None
-        whole = max((len(trial.scores) for trial in self.trials), default=0)
         for trial in self.trials:
-            if (
-                len(trial.scores) == whole
-                and trial.mean is not None
-                and (best is None or best.mean is None or trial.mean > best.mean)
-            ):
+            if self.dropped(trial) or trial.mean is None:
+                continue
+            if best is None or best.mean is None or trial.mean > best.mean:
                 best = trial
         return best
+
+    def dropped(self, trial: Trial) -> bool:
+        """Whether the trial was ended before its last seed because it was behind."""
+        return trial.mean is not None and len(trial.scores) < max(len(other.scores) for other in self.trials)
+
+    def followed_by(self, later: Study) -> Study:
+        """What is kept of this study and a later one of the same overrides."""
+        if self.chosen is None:
+            return later
+        if later.chosen is None:
+            return self
+        same = later.chosen.values == self.chosen.values
+        return replace(later, reported=self.reported) if same and later.reported is None else later
 
     @property
     def overrides(self) -> list[str]:
@@ -103,8 +113,17 @@ class Question:
 
     measure: str
     seeds: tuple[int, ...]
+    fixed: tuple[str, ...]  # overrides of all studies, sorted
     each: tuple[str, ...]  # the keys that are gone through
     keys: tuple[str, ...]  # the keys that are chosen
+
+    @classmethod
+    def of(
+        cls, measure: str, seeds: Sequence[int], overrides: Sequence[str], each: Values, keys: Iterable[str]
+    ) -> Question:
+        """The question to which a study with these ``overrides`` belongs, ``each`` among them."""
+        fixed = sorted(set(overrides) - set(overrides_of(each)))
+        return cls(measure, tuple(seeds), tuple(fixed), tuple(each), tuple(keys))
 
 
 @dataclass(frozen=True)
@@ -115,17 +134,24 @@ class Tuned:
     measure: str
     seeds: Sequence[int]
     studies: Sequence[Study]
-    earlier: Sequence[Sequence[str]] = field(default_factory=list)  # commands whose studies were kept
+    earlier: Sequence[Sequence[str]] = field(default_factory=list)  # commands that wrote to the file before
 
     @property
     def question(self) -> Question:
         """What the studies answer."""
         first = self.studies[0]
-        return Question(self.measure, tuple(self.seeds), tuple(first.each), tuple(first.trials[0].values))
+        return Question.of(self.measure, self.seeds, first.fixed, first.each, first.trials[0].values)
 
     def with_added(self, later: Tuned) -> Tuned:
-        """These studies and those of a later command, which replace those of the same overrides in their place."""
-        by_overrides = {tuple(study.fixed): study for study in (*self.studies, *later.studies)}
+        """These studies and those of a later command, which replace those of the same overrides in their place.
+
+        Results of a choice that has not changed stay if the later command reports none, and a study in which something
+        was chosen stays if the later one could choose nothing.
+        """
+        by_overrides = {frozenset(study.fixed): study for study in self.studies}
+        for study in later.studies:
+            before = by_overrides.get(frozenset(study.fixed))
+            by_overrides[frozenset(study.fixed)] = study if before is None else before.followed_by(study)
         commands = [tuple(command) for command in (*self.earlier, self.command)]
         earlier = [list(command) for command in dict.fromkeys(commands) if command != tuple(later.command)]
         return replace(later, studies=list(by_overrides.values()), earlier=earlier)
@@ -163,6 +189,10 @@ class Tuned:
                 )
                 for entry in text["studies"]
             ]
+            if not studies or not all(study.trials for study in studies):
+                raise ValueError("a study without trials, or none at all")
+            if not all(isinstance(seed, int) for seed in text["seeds"]):
+                raise ValueError("seeds are whole numbers")
             return cls(text["command"], text["measure"], text["seeds"], studies, text.get("earlier", []))
         except FileNotFoundError:
             raise UserError(f"there is no {path}; flnl tune writes it") from None

@@ -71,7 +71,8 @@ class Scaling:
             raise UserError("the tuned file has no choice: every combination has a run that failed")
         keys = ", ".join(dict.fromkeys(_key(override) for one in chosen for override in one.overrides))
         methods = ", ".join(" ".join(sorted(one.when)) for one in chosen)
-        change = f"{keys}: chosen for {methods} by `{shlex.join(tuned.command)}`."
+        commands = ", ".join(f"`{shlex.join(command)}`" for command in (*tuned.earlier, tuned.command))
+        change = f"{keys}: chosen for {methods} by {commands}."
         return replace(self, changes=(*self.changes, change), chosen=tuple(chosen))
 
     def unverified(self) -> Scaling:

@@ -36,7 +36,14 @@ from flnl.tune.space import Space
 
 FILE = Path("tuned.json")
 SEEDS = (101, 102, 103)
-NAMES = {"measure": "scores", "seeds": "seeds", "each": "keys under --each", "keys": "keys to choose"}
+PARTS = {
+    "measure": "scores",
+    "seeds": "seeds",
+    "fixed": "overrides outside --each",
+    "each": "keys under --each",
+    "keys": "keys to choose",
+}
+"""What a file's question consists of, for messages."""
 
 
 def parser() -> Parser:
@@ -84,7 +91,7 @@ def parser() -> Parser:
     options.add_argument(
         "--margin",
         metavar="X",
-        type=_share,
+        type=_margin,
         help="go from seed to seed, and only on with combinations whose mean so far is within X of the best; 0.05 is "
         "five points. By default, every combination is run under every seed",
     )
@@ -97,7 +104,8 @@ def parser() -> Parser:
     options.add_argument(
         "--add",
         action="store_true",
-        help="keep the choices that FILE holds of other commands; those for the same overrides are replaced",
+        help="keep the choices that FILE holds of other commands; they must have the same measure, seeds and keys, and "
+        "the same overrides but for the keys under --each. Choices for the same values are replaced",
     )
     options.add_argument("--markdown", metavar="FILE", type=Path, help="write tables of results and scores to FILE")
     return options
@@ -114,6 +122,13 @@ def _count(text: str) -> int:
     if not (text.isdecimal() and 0 < int(text) <= 10_000):
         raise ArgumentTypeError(f"{text} is no number from 1 to 10000")
     return int(text)
+
+
+def _margin(text: str) -> float:
+    try:
+        return _share(text)
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"{text} is no difference of accuracies between 0 and 1, such as 0.05") from None
 
 
 def _share(text: str) -> float:
@@ -144,19 +159,22 @@ def tune(arguments: Sequence[str]) -> None:
         raise UserError(f"--report {min(shared)}: this seed takes part in the choice; --seeds and --report share none")
     runs = Runs(options.seeds, options.measure, launching)
     parts = space.split(options.each)
-    kept = _kept(options.out, _question(options, parts[0])) if options.add else None
+    question = _question(options, parts[0])
+    if options.add:
+        _kept(options.out, question)  # before anything runs
     listed.check(parts[0][1].fixed, launching, "write it before --")
     tried = _tried([part for _, part in parts], runs, options)
     studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]
     if options.report:
         studies = runs.reported(studies, options.report)
     tuned = Tuned(["flnl", "tune", *arguments], options.measure, options.seeds, studies)
+    kept = _kept(options.out, question) if options.add else None  # other commands may have written meanwhile
+    joined = tuned if kept is None else kept.with_added(tuned)
+    joined.save(options.out)
     show(tuned)
-    tuned = tuned if kept is None else kept.with_added(tuned)
-    tuned.save(options.out)
     print_line(str(options.out))
     if options.markdown is not None:
-        write_output(options.markdown, markdown(tuned).encode())
+        write_output(options.markdown, markdown(joined).encode())
         print_line(str(options.markdown))
     if any(score is None for study in studies if study.reported for score in study.reported.scores[RESULT].values()):
         raise UserError("a run of --report failed; see the file")
@@ -166,7 +184,7 @@ def tune(arguments: Sequence[str]) -> None:
 
 def _question(options: Namespace, part: tuple[Values, Space]) -> Question:
     each, space = part
-    return Question(options.measure, options.seeds, tuple(each), tuple(axis.key for axis in space.axes))
+    return Question.of(options.measure, options.seeds, space.fixed, each, [axis.key for axis in space.axes])
 
 
 def _kept(file: Path, question: Question) -> Tuned | None:
@@ -178,7 +196,7 @@ def _kept(file: Path, question: Question) -> Tuned | None:
         there = asdict(kept.question)[name]
         if there != here:
             raise UserError(
-                f"{file} has other {NAMES[name]}: {_listed(there)}, not {_listed(here)}; give another --out"
+                f"{file} has other {PARTS[name]}: {_listed(there)}, not {_listed(here)}; give another --out"
             )
     return kept
 
@@ -217,7 +235,7 @@ def show(tuned: Tuned) -> None:
         grid.add_column("")
         for trial in study.trials:
             scores = [_percent(trial.scores[seed]) if seed in trial.scores else "" for seed in tuned.seeds]
-            mark = "chosen" if trial is study.chosen else "dropped" if len(trial.scores) < len(tuned.seeds) else ""
+            mark = "chosen" if trial is study.chosen else "dropped" if study.dropped(trial) else ""
             grid.add_row(*trial.values.values(), *scores, _percent(trial.mean), mark)
         console.print(grid)
         if study.chosen is not None:

@@ -15,14 +15,15 @@ SHOWN = ("last", "best")
 def markdown(tuned: Tuned) -> str:
     """Results of the choice under the reported seeds, if there are any, and every score of the grid.
 
-    If ``each`` has several keys, every kind of number has a table of its own, under a line that names it.
+    If ``each`` has several keys, every kind of number has a table of its own, under a line that names it, with a column
+    for each combination of the keys after the first.
     """
     results: dict[str, Callable[[Study], str]] = {}
     if any(study.reported is not None for study in tuned.studies):
-        results = {f"{measure}, %": _result(measure) for measure in SHOWN} | {_axes(tuned): _chosen}
+        results = {f"{measure}, %": _result(measure) for measure in SHOWN} | {f"chosen {_axes(tuned)}": _chosen}
     scores = {f"{tuned.measure}, % at {_grid(tuned)}": _scores}
     columns = _columns(tuned.studies)
-    if len(columns) == 1:
+    if not any(columns):
         (others,) = columns
         sections = [
             _table(tuned.studies, {(others, name): cell for name, cell in part.items()})
@@ -46,7 +47,12 @@ def spread(scores: Mapping[int, float | None], unit: str = "") -> str:
 
 
 def _result(measure: str) -> Callable[[Study], str]:
-    return lambda study: FAILED if study.reported is None else spread(study.reported.scores[measure])
+    def shown(study: Study) -> str:
+        if study.reported is None:
+            return FAILED if study.chosen is None else ""  # not asked for
+        return spread(study.reported.scores[measure])
+
+    return shown
 
 
 def _chosen(study: Study) -> str:
@@ -58,11 +64,10 @@ def _scores(study: Study) -> str:
 
     In brackets, the combination was dropped, and its mean is over fewer seeds.
     """
-    shown, whole = [], max(len(trial.scores) for trial in study.trials)
+    shown = []
     for trial in study.trials:
         text = FAILED if trial.mean is None else f"{100 * trial.mean:.1f}"
-        dropped = len(trial.scores) < whole
-        shown.append(f"**{text}**" if trial is study.chosen else f"({text})" if dropped else text)
+        shown.append(f"**{text}**" if trial is study.chosen else f"({text})" if study.dropped(trial) else text)
     return " / ".join(shown)
 
 

@@ -45,9 +45,10 @@ class Runs:
         """The trials of all combinations of each space.
 
         Args:
-            spaces: those that are covered, each a study of its own.
-            margin: None runs all in one sweep. Else there is a sweep for each seed, with the combinations of a space
-                whose mean score so far is less than this behind the best.
+            spaces: one for each study.
+            margin: None runs all in one sweep. Else there is a sweep for each seed, with the combinations of a study
+                whose mean score so far is less than this behind the best; if all of them fail, those that were
+                dropped come back.
 
         Raises:
             UserError: if a combination makes no run, or the launcher broke down.
@@ -56,15 +57,18 @@ class Runs:
         trials: list[dict[int, Trial]] = [{} for _ in spaces]
         live: list[Sequence[int]] = [range(len(grid)) for grid in grids]
         steps = [self.seeds] if margin is None else [self.seeds[:count] for count in range(1, len(self.seeds) + 1)]
-        for seeds in steps:
+        while any(live):
+            seeds, *steps = steps or [self.seeds]
             wanted = [(space.fixed, grid[k]) for space, grid, on in zip(spaces, grids, live, strict=True) for k in on]
             self._launch(wanted, seeds)
             for space, grid, on, of_space in zip(spaces, grids, live, trials, strict=True):
                 of_space |= {k: self._trial(space.fixed, grid[k], seeds) for k in on}
-            if margin is not None:
-                live = [
-                    _within(margin, {k: of_space[k] for k in on}) for on, of_space in zip(live, trials, strict=True)
-                ]
+            if margin is None:
+                break
+            live = [
+                _next(of_space, on, margin, last=not steps) if on else []
+                for on, of_space in zip(live, trials, strict=True)
+            ]
         return [[of_space[k] for k in sorted(of_space)] for of_space in trials]
 
     def trials(self, fixed: Sequence[str], combinations: Sequence[Values]) -> list[Trial]:
@@ -127,10 +131,15 @@ def without_share(overrides: Sequence[str]) -> list[str]:
     return [one for one in overrides if not one.lstrip("+").startswith("eval.validation=")]
 
 
-def _within(margin: float, trials: Mapping[int, Trial]) -> list[int]:
-    """The trials whose mean is less than ``margin`` behind the best; none that has a failed run."""
+def _next(trials: Mapping[int, Trial], ran: Sequence[int], margin: float, *, last: bool) -> list[int]:
+    """The trials that go on, after those in ``ran`` have run under one seed more, or under the ``last`` one."""
     means = {k: trial.mean for k, trial in trials.items() if trial.mean is not None}
-    return [k for k, mean in means.items() if mean > max(means.values()) - margin]
+    going = [k for k in ran if k in means]
+    if last and going:
+        return []
+    candidates = going or [*means]  # all that ran have failed: those that were dropped come back
+    best = max((means[k] for k in candidates), default=0.0)
+    return [k for k in candidates if means[k] > best - margin]
 
 
 @cache

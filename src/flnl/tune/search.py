@@ -1,4 +1,4 @@
-"""Which values are tried if they are no grid: what Optuna suggests from the scores so far."""
+"""Searches a space with Optuna."""
 
 from __future__ import annotations
 

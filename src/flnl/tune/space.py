@@ -93,7 +93,7 @@ class Space:
         rest = tuple(axis for axis in self.axes if axis.key not in keys)
         if not rest:
             raise UserError("nothing to choose from: --each takes every key that has several values")
-        fixed = tuple(one for one in self.fixed if one.partition("=")[0] not in keys)
+        fixed = tuple(one for one in self.fixed if _key(one) not in keys)
         combinations = itertools.product(*(by_key[key] for key in keys))
         chosen = [dict(zip(keys, values, strict=True)) for values in combinations]
         return [(values, Space((*fixed, *overrides_of(values)), rest)) for values in chosen]
@@ -109,6 +109,10 @@ class Space:
             else:
                 values[axis.key] = f"{trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log):.4g}"
         return values
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+").partition("=")[0]
 
 
 def _axis(override: Override) -> Choices | Interval:

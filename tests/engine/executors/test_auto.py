@@ -177,6 +177,20 @@ def test_a_run_that_goes_on_keeps_it(
     assert fourth.lines == unbroken.lines
 
 
+@pytest.mark.parametrize(("begun", "kept"), [("contiguous", "contiguous"), ("auto", "channels_last")])
+def test_stacks_keep_the_layout_that_they_began_with(begun: str, kept: str, tmp_path: Path) -> None:
+    words = [*WORDS, "executor=stacked"]
+    run(words, tmp_path / "run", "max_rounds=1", f"executor.memory_format={begun}")
+    assert executor_of(run(words, tmp_path / "run", "resume=true"))["memory_format"] == kept
+
+
+def test_stacks_of_early_records_are_contiguous() -> None:
+    node = {"_target_": "x", "memory_format": "auto"}
+    assert auto._as_begun(node, {"name": "stacked", "stack": 20})["memory_format"] == "contiguous"
+    for earlier in (None, "sequential", {"name": "sequential"}):
+        assert auto._as_begun(node, earlier) == node
+
+
 REASON = auto.unstackable
 
 

@@ -17,7 +17,7 @@ from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask,
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
-from flnl.core.step import LOGITS, Phase, Step
+from flnl.core.step import LOGITS, WHOLE, Phase, Step
 from flnl.data.federation.build import Federation
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
@@ -347,6 +347,63 @@ def test_the_place_in_a_visit_is_a_single_clients(caplog: pytest.LogCaptureFixtu
     one = results(Sequential(net), work, given)
     assert difference(results(Stacked(net, 15, 1.0), work, given), one) is None
     assert "are not at the same place in their visits" in caplog.text
+
+
+@dataclass(frozen=True)
+class Sceptical(LossTerm):
+    """Reads which samples the client has selected."""
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        return step.logits.square().mean() * (1.0 if step.phase is WHOLE else 2.0), state
+
+
+def test_a_phase_of_selected_samples_is_a_single_clients(caplog: pytest.LogCaptureFixture):
+    net, terms = network(mlp(4, 3)), {"cross_entropy": CrossEntropy(), "sceptical": Sceptical()}
+    agree(net, job(terms=terms), tasks(net), caplog)  # all samples: everybody's
+    falls_back(net, job(batch=HalfTheSamples(), terms=terms), tasks(net), "it reads step.phase", caplog)
+
+
+@dataclass(frozen=True)
+class Gone(BatchRule):
+    """Selects no sample after the first epoch."""
+
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
+        yield Phase(positions=torch.arange(len(task.samples) if epoch == 0 else 0))
+
+
+@pytest.mark.parametrize("transform", [None, CROPPED])
+def test_nobody_selects_a_sample(transform: Transform | None, caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3), transform=transform)
+    agree(net, job(batch=Gone()), tasks(net), caplog)
+
+
+def test_outputs_of_the_received_model_are_computed_once_a_client(monkeypatch: pytest.MonkeyPatch):
+    """Although every client is asked in every epoch; what is kept for a stack is gone with it."""
+
+    class Asks(HalfTheSamples):
+        def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
+            network.received(task)
+            yield from super().phases(network, task, epoch, epochs)
+
+    net = network(mlp(4, 3))
+    scored: list[int] = []
+    scores = Network._scores
+
+    def counted(self: Network, images: Any, index: Tensor, *more: Any, **options: Any) -> Tensor:
+        scored.append(len(index))
+        return scores(self, images, index, *more, **options)
+
+    monkeypatch.setattr(Network, "_scores", counted)
+    results(Stacked(net, 15, 1.0), job(batch=Asks()), tasks(net))
+    once = sum(SIZES)
+    assert sum(scored) == once * (1 + TRAINING.epochs)  # received once; by HalfTheSamples in every epoch
+    assert len(net._received) == 0
+
+
+@pytest.mark.parametrize(("precision", "layout"), [(32, "channels_last"), (64, "contiguous")])
+def test_auto_is_the_faster_layout(precision: int, layout: str):
+    net = network(mlp(4, 3), precision=precision)
+    assert Stacked(net, 5, 1.0, memory_format="auto").settings()["memory_format"] == layout
 
 
 def test_clients_with_several_phases_run_one_by_one(caplog: pytest.LogCaptureFixture):

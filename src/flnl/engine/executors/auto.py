@@ -215,7 +215,7 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder:
         earlier: when resuming, the record of the executor that the run started with; else None.
         folder: the run's folder, for messages.
     """
-    plain: Any = OmegaConf.to_container(cfg.executor, resolve=True)
+    plain: Any = _as_begun(OmegaConf.to_container(cfg.executor, resolve=True), earlier)
     if located(str(plain["_target_"])) is not Auto:
         executor, reason = compose.build(plain)(network), "as asked"
         if _stacks(described(executor)) and work.unstackable is not None:
@@ -231,6 +231,13 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder:
     if isinstance(executor, Stacked) and executor.limitation:
         reason += f"; {executor.limitation}"
     return executor, f"executor: {shown(described(executor))}: {reason}"
+
+
+def _as_begun(node: Any, earlier: Any) -> Any:
+    """With the layout of a resumed run's first record where the device would choose one."""
+    if not earlier or node.get("memory_format") != "auto" or _record(earlier).get("name") != "stacked":
+        return node
+    return {**node, "memory_format": _record(earlier).get("memory_format", "contiguous")}
 
 
 def shown(recorded: Mapping[str, Any] | str) -> str:

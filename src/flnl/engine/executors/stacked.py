@@ -52,7 +52,7 @@ class Stacked(Executor):
     memory: Positive | None  # GiB that a stack may take; None for the default
     graphs: Literal["auto"] | bool = "auto"  # record steps as CUDA graphs; early run records lack this field
     split: PositiveCount = 1  # number of sections of a cohort; early run records lack this field
-    memory_format: Layout = "contiguous"  # "auto": channels last on a CPU; early run records lack this field
+    memory_format: Layout = "contiguous"  # "auto": channels last on a CPU in 32 bits; early run records lack this field
     _logged: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -163,16 +163,17 @@ class Stacked(Executor):
         many = stacked(network).network
         many.lay_out(torch.channels_last if self._channels_last else torch.contiguous_format)
         tasks = [job.begun(network, task) for task in tasks]
-        try:
-            fits = train(job, network, many, tasks, self._pooled(), self._graphs)
-        except NotStackable as refusal:
-            self._log_unstacked(str(refusal))
-            return None
-        results = []
-        for task, fit in zip(tasks, fits, strict=True):
-            with network.holding(fit.params):
-                results.append(job.report(network, task, fit))
-        return results
+        with network.receiving(len(tasks)):
+            try:
+                fits = train(job, network, many, tasks, self._pooled(), self._graphs)
+            except NotStackable as refusal:
+                self._log_unstacked(str(refusal))
+                return None
+            results = []
+            for task, fit in zip(tasks, fits, strict=True):
+                with network.holding(fit.params):
+                    results.append(job.report(network, task, fit))
+            return results
 
     def _pooled(self) -> int:
         """Maximum number of images that a stack holds."""

@@ -65,6 +65,7 @@ class Objective:
     tasks: Sequence[ClientTask]
     states: list[dict[str, Any]]
     views: int = 1  # number of views in a step
+    selects: bool = False  # whether clients select the samples of an epoch, so that each has a phase of its own
     asked: set[str] | None = None  # collects what steps read, see ``flnl.engine.stacked.tracing``; None: no tracing
     _held: tuple[tuple[int, ...], Joined] | None = None
     _received: dict[tuple[int, ...], Joined] = field(default_factory=dict)
@@ -171,7 +172,7 @@ class Objective:
             step.broadcast = WatchedBroadcast.of(step.broadcast, asked)
 
         def reading(name: str) -> None:
-            if name in NOT_OF_ROWS:
+            if name in NOT_OF_ROWS or (name == "phase" and self.selects):
                 raise NotStackable(f"it reads step.{name}")
             if asked is not None:
                 asked.add(name)
@@ -251,11 +252,25 @@ class Objective:
         return replace(self, _held=members_held, _received={members: received}, _kept={members: kept})
 
     def watched(self, step: Step) -> Step:
-        """The step; if ``asked`` is set, as one that records what is read from it."""
-        if self.asked is None:
+        """The step, which refuses to give a client's own phase; if ``asked`` is set, records what is read from it."""
+        asked = self.asked
+        if asked is None and not self.selects:
             return step
-        step.broadcast = WatchedBroadcast.of(step.broadcast, self.asked)
-        return WatchedStep.of(step, self.asked.add)
+        if asked is not None:
+            step.broadcast = WatchedBroadcast.of(step.broadcast, asked)
+
+        def reading(name: str) -> None:
+            if name == "phase" and self.selects:
+                raise NotStackable("it reads step.phase, and each client has its own")
+            if asked is not None:
+                asked.add(name)
+
+        return WatchedStep.of(step, reading)
+
+    def forget(self) -> None:
+        """Forget what was joined for groups of clients that may not step together again."""
+        self._received.clear()
+        self._kept.clear()
 
     def received_module(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
         """The received model; if ``asked`` is set, a run of it is recorded there."""
@@ -280,7 +295,6 @@ NOT_OF_ROWS = frozenset(
         "params",
         "kept",
         "views",
-        "phase",
         "progress",
         "beside",
     )
@@ -360,7 +374,6 @@ class _Stepped:
             broadcast=sent,
             kept=kept,
             views=views,
-            phase=UNKNOWN,
             progress=UNKNOWN,
             computed=outputs,
         )
@@ -374,7 +387,7 @@ class _Stepped:
 
 
 class _Unknown:
-    """Stands for the phase and the progress of clients' visits; reading it raises ``NotStackable``."""
+    """Stands for the progress of clients' visits; reading it raises ``NotStackable``."""
 
     def __getattr__(self, name: str) -> Any:
         raise NotStackable("clients that are trained together are not at the same place in their visits")

@@ -89,7 +89,7 @@ class _Stack:
         pooled: int,
         graphs: Graphs,
     ) -> None:
-        self.job, self.network, self.many, self.tasks, self.sizes = job, network, many, tasks, sizes
+        self.job, self.network, self.many, self.tasks = job, network, many, tasks
         self.graphs = graphs
         device = network.device
         self.kept = many.store([task.broadcast.params for task in tasks])
@@ -98,7 +98,8 @@ class _Stack:
         for task in tasks:
             with network.holding(task.broadcast.params):
                 states.append(job.states(network, task))
-        self.objective = Objective(network, many, job.terms, job.gradient, tasks, states, job.batch.views)
+        selects = not inherits(job.batch, BatchRule, "phases")
+        self.objective = Objective(network, many, job.terms, job.gradient, tasks, states, job.batch.views, selects)
         self.step = Stepper(job, network, many, self.objective, learning_rate(job.training, network))
         self.pool = Pool(network, tasks, pooled)
         self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
@@ -148,6 +149,8 @@ class _Stack:
         for plan in self.planner.plans(self._parameters_by_client):
             counts = plan.counts(self.tasks)
             if planned != (plan.sizes, counts):
+                if planned is not None:
+                    self.objective.forget()
                 planned, pieces = (plan.sizes, counts), self._pieces(plan.sizes, _starts(counts))
             epoch = self._epoch(plan, counts)
             inputs = self._inputs([part for _, parts in pieces for part in parts], epoch)
@@ -189,7 +192,7 @@ class _Stack:
 
         None if nothing is random. Samples after the last batch of a client have none: zeros stand for them.
         """
-        if not self.pool.random:
+        if not self.pool.random or not any(counts):
             return None
         together = self.network.together(self.job.training.batch_size)
         offsets, flips = [], []
