@@ -1,4 +1,4 @@
-"""What the repository says of itself: hooks, workflows and the links of rendered tables."""
+"""What the repository says of itself: hooks, workflows, the links of rendered tables, the tables of the comparison."""
 
 import re
 import subprocess
@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+
+from flnl.storage.tuned import Tuned
+from flnl.tune.markdown import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,3 +50,11 @@ def test_what_rendered_tables_link_to_is_in_git() -> None:
             if "://" not in link:
                 target = file.parent / link
                 assert target in kept or any(target in path.parents for path in kept), f"{file.name}: {link}"
+
+
+def test_the_comparison_shows_what_its_file_holds() -> None:
+    tables = markdown(Tuned.load(ROOT / "docs" / "comparison.json")).strip().split("\n\n")
+    of = {heading.rstrip(":"): table for heading, table in zip(tables[::2], tables[1::2], strict=True)}
+    shown = (ROOT / "docs" / "comparison.md").read_text()
+    for heading in ("last, %", "last, % at train.lr = 0.003 / 0.01 / 0.03 / 0.1"):
+        assert of[heading] in shown, heading
