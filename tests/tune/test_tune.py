@@ -72,6 +72,8 @@ def test_each_value_of_a_key_has_a_study_of_its_own() -> None:
     ((of_one, one),) = Space.of(["method=fedavg", "noise.rho=0.4", "train.lr=0.1,0.2"]).split(["method"])
     assert of_one == first
     assert one.fixed == ("noise.rho=0.4", "method=fedavg")  # as with several methods
+    ((added, _),) = Space.of(["method=fedavg", "+noise.rho=0.4", "train.lr=0.1,0.2"]).split(["noise.rho"])
+    assert added == {"noise.rho": "0.4"}
 
 
 def test_choices_of_several_commands_stand_in_one_file() -> None:

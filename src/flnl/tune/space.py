@@ -83,9 +83,7 @@ class Space:
             UserError: if one of them has no values, or only an interval.
         """
         keys = list(dict.fromkeys(keys))
-        by_key: dict[str, tuple[str, ...]] = {
-            key: (value,) for key, _, value in (one.partition("=") for one in self.fixed)
-        }
+        by_key: dict[str, tuple[str, ...]] = {_key(one): (one.partition("=")[2],) for one in self.fixed}
         by_key |= {axis.key: axis.values for axis in self.axes if isinstance(axis, Choices)}
         for key in keys:
             if key not in by_key:

@@ -167,17 +167,7 @@ class Objective:
             kept=Payload(),
             computed=_Rows(outputs),
         )
-        asked = self.asked
-        if asked is not None:
-            step.broadcast = WatchedBroadcast.of(step.broadcast, asked)
-
-        def reading(name: str) -> None:
-            if name in NOT_OF_ROWS or (name == "phase" and self.selects):
-                raise NotStackable(f"it reads step.{name}")
-            if asked is not None:
-                asked.add(name)
-
-        return WatchedStep.of(step, reading)
+        return self._refusing(step, NOT_OF_ROWS | self._own)
 
     # ---------------------------------------------------------------------------------------------------- by client
 
@@ -253,15 +243,23 @@ class Objective:
 
     def watched(self, step: Step) -> Step:
         """The step, which refuses to give a client's own phase; if ``asked`` is set, records what is read from it."""
+        return self._refusing(step, self._own)
+
+    @property
+    def _own(self) -> frozenset[str]:
+        """What each client has of a step for itself."""
+        return frozenset({"phase"}) if self.selects else frozenset()
+
+    def _refusing(self, step: Step, refused: frozenset[str]) -> Step:
         asked = self.asked
-        if asked is None and not self.selects:
+        if asked is None and not refused:
             return step
         if asked is not None:
             step.broadcast = WatchedBroadcast.of(step.broadcast, asked)
 
         def reading(name: str) -> None:
-            if name == "phase" and self.selects:
-                raise NotStackable("it reads step.phase, and each client has its own")
+            if name in refused:
+                raise NotStackable(f"it reads step.{name}, and each client has its own")
             if asked is not None:
                 asked.add(name)
 
@@ -285,19 +283,7 @@ class Objective:
 
 
 NOT_OF_ROWS = frozenset(
-    (
-        "inputs",
-        "unmixed",
-        "mixing",
-        "weight",
-        "number",
-        "passes",
-        "params",
-        "kept",
-        "views",
-        "progress",
-        "beside",
-    )
+    ("inputs", "unmixed", "mixing", "weight", "number", "passes", "params", "kept", "views", "progress", "beside")
 )
 """What a rowwise term must not read of a step: it differs between the clients whose rows are together."""
 

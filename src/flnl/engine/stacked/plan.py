@@ -44,6 +44,11 @@ class Planner:
     tasks: Sequence[ClientTask]  # by rank
     sizes: Sequence[Sequence[int]]  # of each client's batches in an epoch of all its samples
 
+    @property
+    def selects(self) -> bool:
+        """Whether clients select the samples of an epoch."""
+        return not inherits(self.job.batch, BatchRule, "phases")
+
     def plans(self, trained: Callable[[], Params]) -> Iterator[Plan]:
         """Each epoch's plan, made once the epoch before it is trained.
 
@@ -68,7 +73,7 @@ class Planner:
             yield Plan(phases, sizes)
 
     def _phases(self, epoch: int, left: Sequence[int | None], trained: Callable[[], Params]) -> list[Phase]:
-        if inherits(self.job.batch, BatchRule, "phases"):
+        if not self.selects:
             return [WHOLE for _ in self.tasks]
         params = trained()
         return [WHOLE if left[k] == 0 else self._phase(k, epoch, params) for k in range(len(self.tasks))]

@@ -98,13 +98,14 @@ class _Stack:
         for task in tasks:
             with network.holding(task.broadcast.params):
                 states.append(job.states(network, task))
-        selects = not inherits(job.batch, BatchRule, "phases")
-        self.objective = Objective(network, many, job.terms, job.gradient, tasks, states, job.batch.views, selects)
+        self.planner = Planner(job, network, tasks, sizes)
+        self.objective = Objective(
+            network, many, job.terms, job.gradient, tasks, states, job.batch.views, self.planner.selects
+        )
         self.step = Stepper(job, network, many, self.objective, learning_rate(job.training, network))
         self.pool = Pool(network, tasks, pooled)
         self.draws = [Draws(task, job.batch, job.terms) for task in tasks]
         self.starts = _starts([len(task.samples) for task in tasks])
-        self.planner = Planner(job, network, tasks, sizes)
         self.steps = [0 for _ in tasks]
         self.labels = torch.cat([task.labels for task in tasks]).to(device)
         self.weight = self._weights().to(device, network.dtype) if self._weighted() else None
@@ -170,7 +171,7 @@ class _Stack:
         device = self.network.device
         orders = [draws.order(phase.positions) for draws, phase in zip(self.draws, plan.phases, strict=True)]
         positions = torch.cat(orders)
-        rows = positions + torch.tensor(self.starts).repeat_interleave(torch.tensor(counts))
+        rows = torch.cat([order + start for order, start in zip(orders, self.starts, strict=True)])
         there = rows.to(device, non_blocking=True)
         return Epoch(
             positions.to(device, non_blocking=True),
