@@ -162,10 +162,22 @@ class GradientTransform(Part, Protocol):
         """New gradients by parameter name."""
         return gradients
 
-    def update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
-        """New parameters, given those before and after the optimiser's step.
+    def update(
+        self,
+        before: Mapping[str, Tensor],
+        after: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        step: Step,
+    ) -> Mapping[str, Tensor]:
+        """New parameters by name; parameters that are not returned keep their value of ``after``.
 
         Overriding this method makes the trainer copy the parameters before each step.
+
+        Args:
+            before: the parameters before the optimiser's step.
+            after: the parameters after it.
+            gradients: those that the optimiser used, of the parameters that have one.
+            step: the step; its ``params`` are those of ``after``.
         """
         return after
 

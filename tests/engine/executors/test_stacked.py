@@ -32,6 +32,9 @@ from flnl.engine.stacked.schedule import runs
 from flnl.engine.stacked.training import train
 from flnl.methods.fedcorr.exchange import NoiseDirective
 from flnl.methods.fedcorr.loss import AdaptiveProximal
+from flnl.methods.fedes.exchange import ClientQuality, CriticalityRanks
+from flnl.methods.fedes.gradient import SelectiveDecay
+from flnl.methods.fedes.selective_decay import ranks
 from flnl.models.cnn import CNN
 from flnl.models.lenet import LeNet5
 from flnl.models.mlp import MLP
@@ -554,6 +557,45 @@ class OwnScale(GradientTransform):
     def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
         by = step.logits.std() * step.targets.double().mean() * step.params["1.bias"].abs().mean()
         return {name: by * g for name, g in gradients.items() if name.endswith("weight")}
+
+
+@dataclass(frozen=True)
+class OwnStep(GradientTransform):
+    """Shortens the optimiser's steps of the weights, by what the client's own batch, weights and gradients are."""
+
+    def update(
+        self,
+        before: Mapping[str, Tensor],
+        after: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        step: Step,
+    ) -> Mapping[str, Tensor]:
+        by = torch.sigmoid(step.logits.std() + step.params["1.bias"].sum() + gradients["1.weight"].sum())
+        return {name: w + by * (after[name] - w) for name, w in before.items() if name.endswith("weight")}
+
+
+@pytest.mark.parametrize("training", [TRAINING, replace(TRAINING, momentum=0.0, clip=0.5)], ids=["momentum", "clipped"])
+def test_updates_are_changed(training: Training, caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3, norm=True))
+    changed = agree(net, job(training, gradient=OwnStep()), tasks(net), caplog)
+    plain = agree(net, job(training), tasks(net), caplog)
+    assert difference(changed, plain, tolerance=EXACT) is not None
+
+
+@pytest.mark.parametrize("target", ["update", "grad"])
+@pytest.mark.parametrize("mask", ["static", "per_step"])
+def test_clients_of_different_quality(mask: Any, target: Any, caplog: pytest.LogCaptureFixture):
+    """Among them one that rests, and one of full quality."""
+    net = network(mlp(4, 3))
+    rho = dict(enumerate((0.0, 1.0, 0.29, *np.linspace(0.1, 0.9, len(SIZES) - 3).tolist())))
+    place = {k: ranks({n: torch.randn_like(p) for n, p in net.params().items() if p.dim() == 2}) for k in rho}
+    given = tasks(
+        net,
+        states={k: ClientState(extras=Payload(CriticalityRanks(p))) for k, p in place.items()},
+        extras={k: Payload(ClientQuality(value)) for k, value in rho.items()},
+    )
+    gradient = SelectiveDecay(mask=mask, target=target, scope="dims_2_4", enabled=True)
+    agree(net, job(gradient=gradient), given, caplog)
 
 
 def test_clients_that_received_different_models(caplog: pytest.LogCaptureFixture):

@@ -30,7 +30,7 @@ from flnl.engine.stacked.training import train
 from flnl.methods.fedcorr.exchange import NoiseDirective
 from flnl.parts.batches import Mixup
 from flnl.parts.losses.cross_entropy import CrossEntropy
-from tests.engine.executors.test_stacked import CROPPED, TERMS, TRAINING, OwnScale, Seen, job
+from tests.engine.executors.test_stacked import CROPPED, TERMS, TRAINING, OwnScale, OwnStep, Seen, job
 from tests.engine.stacked.tape import Tape
 from tests.properties.parts import Agreement, Scaled, TwoViews
 from tests.properties.runs import assembled, difference
@@ -230,6 +230,7 @@ RECORDED: dict[str, LocalTraining] = {
     "two views": job(batch=TwoViews(), terms={"cross_entropy": CrossEntropy(), "agreement": Agreement(0.5)}),
     "a scaled gradient": job(gradient=Scaled(0.3)),
     "a gradient by the batch": job(gradient=OwnScale()),
+    "a step by the batch": job(gradient=OwnStep()),
 }
 
 

@@ -28,6 +28,7 @@ from flnl.methods.fedes.selective_decay import (
     critical_count,
     decayed_gradients,
     decayed_update,
+    ranked_masks,
     static_masks,
     step_masks,
 )
@@ -357,6 +358,15 @@ def test_masks_of_a_step():
     assert step_masks(gradients, params, 0.0)["w"].tolist() == [[False, False, True]]
     assert "b" in step_masks(gradients, params, 0.4, scope="all")
     assert step_masks({}, {}, 0.5) == {}
+
+
+def test_as_many_entries_are_chosen_of_stacked_clients():
+    """Also in single precision, in which 0.29 of 100 entries are fewer than 29."""
+    place = {"w": torch.arange(100, dtype=torch.int32)}
+    shares = [0.0, 0.29, 0.57, 0.58, 0.999, 1.0]
+    for dtype in (torch.float32, torch.float64):
+        masks = torch.vmap(lambda rho: ranked_masks(place, rho)["w"])(tensor(shares).to(dtype))
+        assert masks.sum(1).tolist() == [0, 29, 57, 58, 99, 100]
 
 
 def test_masks_of_a_step_run_stacked():

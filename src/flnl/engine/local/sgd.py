@@ -50,6 +50,11 @@ class LocalTraining:
         """Whether clients keep the optimiser's buffers, such as momentum, for their next visit."""
         return self.training.keep_momentum and bool(self.training.buffers)
 
+    @property
+    def updates(self) -> bool:
+        """Whether the gradient transform changes the optimiser's update."""
+        return self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
+
     def begun(self, network: Network, task: ClientTask) -> ClientTask:
         """The task, with what exchanges leave on the client before training; the network may then hold any model."""
         kept = [value for exchange in self.exchanges.values() for value in exchange.begin(network, task)]
@@ -106,7 +111,6 @@ class LocalTraining:
         live = list(trainable.values())
         objective = Objective(self.terms, self.states(network, task))
         losses: list[Tensor] = []
-        scaled = self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
         clip = self.training.clip
         module.train()
         for step in Steps(self.training, self.batch, self.terms, network, task, trainable):
@@ -126,10 +130,10 @@ class LocalTraining:
                         trainable[name].grad = _as(trainable[name], new)
             if clip is not None:
                 nn.utils.clip_grad_norm_(live, clip)
-            before = [p.detach().clone() for p in live] if scaled else []
+            before = [p.detach().clone() for p in live] if self.updates else []
             optimizer.step()
-            if scaled:
-                self._rescale(trainable, before, step)
+            if self.updates:
+                self._update(trainable, before, step)
             losses.append(loss.detach())
         module.eval()
         momentum = None if kept is None else {name: t.contiguous() for name, t in as_kept(kept).items()}
@@ -139,12 +143,13 @@ class LocalTraining:
         """The buffers with which the client continues, by the buffer's name, then by that of the parameter."""
         return {b.name: continued(task.state.momentum, parameters, b) for b in self.training.buffers}
 
-    def _rescale(self, trainable: Params, before: list[Tensor], step: Step) -> None:
+    def _update(self, trainable: Params, before: list[Tensor], step: Step) -> None:
         """Replace the optimiser's update by the gradient transform's version of it."""
         assert self.gradient is not None
         with torch.no_grad():
             previous = dict(zip(trainable, before, strict=True))
-            for name, new in self.gradient.update(previous, trainable, step).items():
+            gradients = {name: p.grad for name, p in trainable.items() if p.grad is not None}
+            for name, new in self.gradient.update(previous, trainable, gradients, step).items():
                 trainable[name].copy_(new)
 
 

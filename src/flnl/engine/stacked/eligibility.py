@@ -1,8 +1,6 @@
 """Decides whether clients can be stacked, and how many at once."""
 
 from flnl.core.execution import BLOCK
-from flnl.core.parts import GradientTransform
-from flnl.engine.local.batching import inherits
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable
@@ -16,8 +14,6 @@ def why_not(job: LocalTraining, network: Network) -> str | None:
     """
     if job.batch.several_phases:
         return f"an epoch of {type(job.batch).__name__} has several phases, or a second pool of samples"
-    if job.gradient is not None and not inherits(job.gradient, GradientTransform, "update"):
-        return f"{type(job.gradient).__name__} acts on the optimiser's step"
     if any(term.by_network for term in job.terms.values()):
         return "the loss is the network's own, which it computes for one client's batch"
     try:

@@ -108,19 +108,38 @@ class Objective:
         self, members: tuple[int, ...], tensors: Params, outputs: Outputs, batch: Batch, gradients: Params
     ) -> Params:
         """Apply the gradient transform to ``gradients`` [K, *shape]."""
-        transform = self.gradient
-        assert transform is not None
+        assert self.gradient is not None
+        return self._of_transform(self.gradient, _Stepped(self, members, tensors, outputs, batch), gradients)
+
+    def updated(
+        self,
+        members: tuple[int, ...],
+        tensors: Params,
+        outputs: Outputs,
+        batch: Batch,
+        before: Params,
+        after: Params,
+        gradients: Params,
+    ) -> Params:
+        """Apply the gradient transform to the optimiser's update; the last three are [K, *shape]."""
+        assert self.gradient is not None
         step = _Stepped(self, members, tensors, outputs, batch)
+        return self._of_transform(self.gradient.update, step, before, after, gradients)
+
+    def _of_transform(self, transform: Callable[..., Mapping[str, Tensor]], step: "_Stepped", *given: Params) -> Params:
+        """``transform(*given, step)`` of each client."""
         names: list[str] = []
 
-        def one(*given: Tensor) -> tuple[Tensor, ...]:
-            of_client = dict(zip(gradients, given, strict=False))
-            new = transform(of_client, step.of(given[len(gradients) :], self.terms)[0])
+        def one(*tensors: Tensor) -> tuple[Tensor, ...]:
+            left = iter(tensors)
+            of_client = [dict(zip(params, left, strict=False)) for params in given]
+            new = transform(*of_client, step.of(list(left), self.terms)[0])
             names[:] = new
             return tuple(new.values())
 
+        flat = [tensor for params in given for tensor in params.values()]
         with torch.no_grad():
-            transformed = _vmapped(one, type(transform).__name__)(*gradients.values(), *step.given)
+            transformed = _vmapped(one, type(self.gradient).__name__)(*flat, *step.given)
         return dict(zip(names, transformed, strict=True))
 
     def finished(self) -> list[dict[str, Any]]:

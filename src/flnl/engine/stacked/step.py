@@ -51,6 +51,10 @@ class View:
         optimizer = fused(training, live.values(), buffers, rate, len(members))
         return cls(members, kept, momenta, tensors, live, optimizer)
 
+    def gradients(self) -> Params:
+        """The gradients, by name, in the layers' layout."""
+        return {name: p.grad for name, p in self.live.items() if p.grad is not None}
+
     def everything(self) -> list[Tensor]:
         """All tensors that a step updates, in an order that is the same for views of equally many clients."""
         return [*self.kept.values(), *(t for stored in self.momenta.values() for t in stored.values())]
@@ -89,15 +93,29 @@ class Stepper:
             self._transform(view, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
         if self.job.training.clip is not None:
             clip([p.grad for p in view.live.values() if p.grad is not None], len(view.members), self.job.training.clip)
+        before = {name: p.detach().clone() for name, p in view.live.items()} if self.job.updates else {}
         view.optimizer.step()
+        if self.job.updates:
+            self._update(view, before, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
         return loss.detach()
 
     def _transform(self, view: View, outputs: Outputs, batch: Batch) -> None:
-        clients = len(view.members)
-        gradients = {n: self.many.client(n, p.grad, clients) for n, p in view.live.items() if p.grad is not None}
+        """Replace the gradients by the gradient transform's version of them."""
         tensors = {name: t.detach() for name, t in view.tensors.items()}
+        gradients = self._by_client(view, view.gradients())
         for name, new in self.objective.transformed(view.members, tensors, outputs, batch, gradients).items():
             view.live[name].grad = self.many.leaf(name, self.many.kept(name, new))
+
+    def _update(self, view: View, before: Params, outputs: Outputs, batch: Batch) -> None:
+        """Replace the optimiser's update by the gradient transform's version of it."""
+        tensors = {name: t.detach() for name, t in view.tensors.items()}
+        moved = [self._by_client(view, of) for of in (before, view.live, view.gradients())]
+        for name, new in self.objective.updated(view.members, tensors, outputs, batch, *moved).items():
+            tensors[name].copy_(self.many.leaf(name, self.many.kept(name, new)))
+
+    def _by_client(self, view: View, tensors: Params) -> Params:
+        """Tensors in the layers' layout as [K, *shape]."""
+        return {name: self.many.client(name, t.detach(), len(view.members)) for name, t in tensors.items()}
 
 
 def clip(gradients: Sequence[Tensor], clients: int, most: float) -> None:

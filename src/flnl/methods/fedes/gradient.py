@@ -36,20 +36,25 @@ class SelectiveDecay(GradientTransform):
             return gradients
         return decayed_gradients(gradients, self._masks(step, gradients, step.params, rho), rho)
 
-    def update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
+    def update(
+        self,
+        before: Mapping[str, Tensor],
+        after: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        step: Step,
+    ) -> Mapping[str, Tensor]:
         """``w + ρ M ∘ (w⁺ - w)`` under ``target=update``, else w⁺."""
         rho = self._rho(step)
         if rho is None or self.target == "grad":
             return after
-        gradients = {name: p.grad for name, p in step.params.items() if p.grad is not None}
         return decayed_update(before, after, self._masks(step, gradients, before, rho), rho)
 
-    def _rho(self, step: Step) -> float | None:
+    def _rho(self, step: Step) -> float | Tensor | None:
         quality = step.broadcast.extras.get(ClientQuality)
         return None if quality is None or not self.enabled else quality.value
 
     def _masks(
-        self, step: Step, gradients: Mapping[str, Tensor], params: Mapping[str, Tensor], rho: float
+        self, step: Step, gradients: Mapping[str, Tensor], params: Mapping[str, Tensor], rho: float | Tensor
     ) -> Mapping[str, Tensor]:
         if self.mask == "per_step":
             return step_masks(gradients, params, rho, scope=self.scope)

@@ -25,6 +25,14 @@ def critical_count(size: int, rho: Share) -> int:
     return int(rho * size + 1e-9)
 
 
+def _count(size: int, rho: float | Tensor, least: int = 0) -> int | Tensor:
+    """``critical_count``, at least ``least``; of stacked clients a tensor, since ρ is one."""
+    if not isinstance(rho, Tensor):
+        return max(critical_count(size, rho), least)
+    rounding = size * torch.finfo(rho.dtype).eps / 2  # of ρ m, if ρ was rounded to this precision
+    return (rho.double() * size + max(rounding, 1e-9)).floor().clamp_min(least)
+
+
 def static_masks(criticality: Mapping[str, Tensor], rho: float | Tensor) -> dict[str, Tensor]:
     """Masks by name: True at the ⌊ρ m⌋ most critical of all m entries (FedES, Eqs. 12 to 15).
 
@@ -48,9 +56,9 @@ def ranks(criticality: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: part.view(g.shape).clone() for (name, g), part in zip(criticality.items(), parts, strict=True)}
 
 
-def ranked_masks(place: Mapping[str, Tensor], rho: Share) -> dict[str, Tensor]:
+def ranked_masks(place: Mapping[str, Tensor], rho: float | Tensor) -> dict[str, Tensor]:
     """The masks of ``static_masks``, from the result of ``ranks``."""
-    count = critical_count(sum(p.numel() for p in place.values()), rho)
+    count = _count(sum(p.numel() for p in place.values()), rho)
     return {name: p < count for name, p in place.items()}
 
 
@@ -69,11 +77,7 @@ def _largest(values: Mapping[str, Tensor], rho: float | Tensor, least: int) -> d
     if not values:
         return {}
     flat = torch.cat([v.flatten() for v in values.values()])
-    size = len(flat)
-    if isinstance(rho, Tensor):  # stacked clients
-        count: int | Tensor = (rho.double() * size + 1e-9).floor().clamp_min(least)
-    else:
-        count = max(critical_count(size, rho), least)
+    size, count = len(flat), _count(len(flat), rho, least)
     order = flat.sort(descending=True, stable=True).indices
     first = torch.arange(size, device=flat.device) < count
     chosen = torch.zeros_like(flat, dtype=torch.bool).scatter(0, order, first)
@@ -99,5 +103,5 @@ def decayed_update(
     This equals ``w - lr ρ (M ∘ v)`` with v including momentum and weight decay, so masked entries do not change. With
     ρ = 1 and nothing masked, the result is bit-identical to w⁺. Parameters only, no buffers.
     """
-    moves = {name: masks[name].to(w.dtype) if name in masks else torch.ones_like(w) for name, w in before.items()}
-    return {name: torch.lerp(w, after[name], moves[name] * rho) for name, w in before.items()}
+    moved = {name: torch.lerp(w, after[name], rho) for name, w in before.items()}
+    return {name: torch.where(masks[name], w, before[name]) if name in masks else w for name, w in moved.items()}
