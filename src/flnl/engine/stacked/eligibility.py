@@ -29,12 +29,13 @@ def clients_in(job: LocalTraining, network: Network, most: int, limit: int, *, g
     The number is a multiple of ``BLOCK``, unless ``most`` is smaller, or ``graphs`` make small stacks worthwhile. Each
     client needs its model four times (weights, gradients, momentum, result), seven times with graphs (also the graph's
     weights and momentum, and the received model), plus the activations of one batch; an optimiser with further buffers
-    of the parameters' size needs more. The rule ignores load and machine, so a resumed run is split in the same way
+    of the parameters' size needs more, and so does a gradient transform that changes the optimiser's step (parameters
+    before it, and new ones twice). The rule ignores load and machine, so a resumed run is split in the same way
     anywhere.
     """
     parameters = sum(t.numel() * t.element_size() for t in network.params().values())
     activations = job.training.batch_size * stacked(network).activations
-    further = max(0, sum(not buffer.scalar for buffer in job.training.buffers) - 1)
+    further = max(0, sum(not buffer.scalar for buffer in job.training.buffers) - 1) + 3 * job.updates
     copies = 7 + 2 * further if graphs else 4 + further
     fit = min(most, int(limit // (copies * parameters + activations)))
     if fit < BLOCK:
