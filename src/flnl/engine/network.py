@@ -178,13 +178,13 @@ class Network(RunModel):
         Parameters are loaded when the object ``broadcast.params`` changes: do not modify them in place.
         """
         if self._frozen is None:
-            self._frozen = copy.deepcopy(self.module)
+            self._frozen = copy.deepcopy(self.module).eval()
             for parameter in self._frozen.parameters():
                 parameter.requires_grad = False  # vmap refuses the method requires_grad_()
         if self._frozen_of is not broadcast.params:  # the reference keeps the object alive, so its identity is unique
             self._frozen.load_state_dict(broadcast.params)
             self._frozen_of = broadcast.params
-        return self._frozen.eval()
+        return self._frozen
 
     # ------------------------------------------------------------------------------------------------------- inputs
 

@@ -1,13 +1,15 @@
 """Joining values of clients: what cannot be joined is named."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from flnl.core.payload import Payload
 from flnl.engine.stacked.errors import NotStackable
-from flnl.engine.stacked.joining import join
+from flnl.engine.stacked.joining import flattened, join
 
 
 class Named(NamedTuple):
@@ -20,3 +22,49 @@ def test_a_container_that_is_not_taken_apart_is_named() -> None:
     values = [{"co_teaching": Named(torch.tensor([0.0, k]))} for k in (1.0, 2.0)]
     with pytest.raises(NotStackable, match=r"neither tensor nor number \(co_teaching\)"):
         join(values, torch.float32, torch.device("cpu"), [2, 2])
+
+
+@dataclass(frozen=True)
+class Level:
+    """What two clients may have received."""
+
+    value: float
+    by_class: Tensor
+    names: tuple[str, ...] = ("a", "b")
+
+
+def value(k: int) -> dict[str, Any]:
+    """A state with tensors, a number that differs, and parts that all clients share."""
+    return {
+        "level": Payload(Level(0.5 + k, torch.full((3,), float(k)))),
+        "list": [torch.tensor([k]), {"same": 1}],
+        "shared": {"same": [1, 2]},
+    }
+
+
+def test_a_client_gets_back_what_was_its_own() -> None:
+    joined = join([value(0), value(1)], torch.float64, torch.device("cpu"), [2, 2])
+    for k in range(2):
+        for found in (joined.of(k, 2), joined.filled([tensor[k] for tensor in joined.tensors])):
+            assert found["level"].one(Level).value == 0.5 + k
+            assert torch.equal(found["level"].one(Level).by_class, torch.full((3,), float(k)))
+            assert found["level"].one(Level).names == ("a", "b")
+            assert int(found["list"][0]) == k
+            assert found["list"][1] == {"same": 1}
+            assert found["shared"] == {"same": [1, 2]}
+
+
+def test_what_is_copied_may_be_changed() -> None:
+    joined = join([value(0), value(1)], torch.float64, torch.device("cpu"), [2, 2])
+    first = joined.copied(lambda hole: joined.tensors[hole.index][0])
+    first["shared"]["same"].append(3)
+    first["list"][1]["same"] = 2
+    assert joined.of(1, 2)["shared"] == {"same": [1, 2]}
+    assert joined.of(1, 2)["list"][1] == {"same": 1}
+
+
+def test_the_tensors_of_a_value_are_in_the_order_of_its_holes() -> None:
+    form, tensors = flattened(value(1))
+    assert [tuple(t.shape) for t in tensors] == [(3,), (1,)]
+    assert form["list"][0].index == 1
+    assert form["level"].one(Level).by_class.path == ("level", "Level", "by_class")

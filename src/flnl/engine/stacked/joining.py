@@ -5,6 +5,7 @@ This lets ``torch.func.vmap`` run parts that are written for one client on their
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,19 @@ class Joined:
                 return tensor.item()
             return (tensor[:count] if hole.path in self.padded else tensor).clone()
 
-        return filled(self.form, fill)
+        return self.copied(fill)
+
+    def filled(self, tensors: Sequence[Tensor]) -> Any:
+        """The value with ``tensors`` in its holes, to be read only: parts without a hole are not copied."""
+        return self.form if self._filler is None else self._filler(tensors)
+
+    def copied(self, fill: Callable[[Hole], Any]) -> Any:
+        """The value with ``fill(hole)`` in each hole; all containers are new."""
+        return _rebuilt(self.form, lambda _, leaf: fill(leaf) if isinstance(leaf, Hole) else leaf, ())
+
+    @cached_property
+    def _filler(self) -> "Filler | None":
+        return _filler(self.form)
 
 
 def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts: Sequence[int]) -> Joined:
@@ -107,23 +120,18 @@ def flattened(value: Any) -> tuple[Any, list[Tensor]]:
     """The form of one value and its tensors, in the order of its holes."""
     tensors: list[Tensor] = []
 
-    def put(path: Path, leaves: Sequence[Any]) -> Any:
-        if not isinstance(leaves[0], Tensor):
-            return leaves[0]
-        tensors.append(leaves[0])
+    def put(path: Path, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        tensors.append(leaf)
         return Hole(len(tensors) - 1, path)
 
-    return _walk([value], put, ()), tensors
-
-
-def filled(form: Any, fill: Callable[[Hole], Any]) -> Any:
-    """The form with its holes filled."""
-    return _walk([form], lambda _, leaves: fill(leaves[0]) if isinstance(leaves[0], Hole) else leaves[0], ())
+    return _rebuilt(value, put, ()), tensors
 
 
 def mapped(value: Any, of: Callable[[Tensor], Tensor]) -> Any:
     """The value with ``of(tensor)`` in the place of each tensor."""
-    return _walk([value], lambda _, leaves: of(leaves[0]) if isinstance(leaves[0], Tensor) else leaves[0], ())
+    return _rebuilt(value, lambda _, leaf: of(leaf) if isinstance(leaf, Tensor) else leaf, ())
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -143,11 +151,58 @@ def alike(one: Any, other: Any) -> bool:
     return same
 
 
+Filler = Callable[[Sequence[Tensor]], Any]
+
+
+def _filler(form: Any) -> Filler | None:
+    """What rebuilds ``form`` with tensors in its holes; None if it has none."""
+    kind = type(form)
+    if kind is Hole:
+        index = form.index
+        return lambda tensors: tensors[index]
+    if kind is Payload:
+        return _container(list(form), lambda values: Payload(*values))
+    if is_dataclass(form) and not isinstance(form, type):
+        names = [f.name for f in fields(form)]
+        values = [getattr(form, name) for name in names]
+        return _container(values, lambda new: replace(form, **dict(zip(names, new, strict=True))))
+    if isinstance(form, Mapping):
+        keys = list(form)
+        return _container(list(form.values()), lambda values: dict(zip(keys, values, strict=True)))
+    return _container(form, kind) if kind in (list, tuple) else None
+
+
+def _container(values: Sequence[Any], build: Callable[[Sequence[Any]], Any]) -> Filler | None:
+    fillers = [_filler(value) for value in values]
+    if not any(fillers):
+        return None
+    pairs = list(zip(values, fillers, strict=True))
+    return lambda tensors: build([value if fill is None else fill(tensors) for value, fill in pairs])
+
+
 def _equal(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
     except Exception:  # arrays and other objects without a single truth value
         return False
+
+
+def _rebuilt(value: Any, leaf: Callable[[Path, Any], Any], path: Path) -> Any:
+    """``_walk`` of one value, whose containers are always rebuilt."""
+    kind = type(value)
+    if value is None or isinstance(value, Tensor | Hole | bool | int | float | str):
+        return leaf(path, value)
+    if kind is Payload:
+        return Payload(*(_rebuilt(part, leaf, (*path, type(part).__name__)) for part in value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{f.name: _rebuilt(getattr(value, f.name), leaf, (*path, f.name)) for f in fields(value)}
+        )
+    if isinstance(value, Mapping):
+        return {key: _rebuilt(part, leaf, (*path, key)) for key, part in value.items()}
+    if kind in (list, tuple):
+        return kind(_rebuilt(part, leaf, (*path, i)) for i, part in enumerate(value))
+    return leaf(path, value)
 
 
 def _walk(values: Sequence[Any], leaf: Callable[[Path, Sequence[Any]], Any], path: Path) -> Any:

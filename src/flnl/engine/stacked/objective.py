@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from flnl.core.messages import Broadcast, ClientTask
 from flnl.core.parts import GradientTransform, LossTerm
@@ -21,9 +20,10 @@ from flnl.core.step import LOGITS, ForwardPasses, Step
 from flnl.engine.local.batching import inherits
 from flnl.engine.network import Network, outputs_on
 from flnl.engine.stacked.errors import NotStackable, line
-from flnl.engine.stacked.joining import Joined, filled, flattened, join, mapped
+from flnl.engine.stacked.joining import Joined, flattened, join, mapped
 from flnl.engine.stacked.network import Outputs, StackedNetwork
 from flnl.engine.stacked.tracing import RECEIVED, WatchedBroadcast, WatchedStep
+from flnl.engine.stacked.vmapping import over_clients
 from flnl.models import outputs as by_name
 from flnl.numerics.losses import weighted_mean
 
@@ -197,7 +197,7 @@ class Objective:
 
         def one(*given: Tensor) -> tuple[Tensor, ...]:
             client_step, rest = step.of(given, self.others)
-            states = dict(filled(held.form, lambda hole: rest[hole.index]))
+            states = dict(held.copied(lambda hole: rest[hole.index]))
             total: Tensor | None = None
             for name, term in self.others.items():
                 with client_step.called_by(name):
@@ -388,7 +388,7 @@ class _Stepped:
     def _fill(joined: Joined | None, tensors: Sequence[Tensor]) -> Any:
         if joined is None or isinstance(joined.form, Unlike):
             return None if joined is None else joined.form
-        return filled(joined.form, lambda hole: tensors[hole.index])
+        return joined.filled(tensors)
 
 
 class _Unknown:
@@ -445,7 +445,7 @@ def _vmapped(one: Callable[..., tuple[Tensor, ...]], who: str) -> Callable[..., 
 
     def all_clients(*given: Tensor) -> tuple[Tensor, ...]:
         try:
-            results: tuple[Tensor, ...] = vmap(one)(*given)
+            results = over_clients(one)(*given)
         except NotStackable as refusal:
             raise NotStackable(f"{who} cannot be run for many clients at once: {refusal}") from refusal
         except Exception as error:  # user-defined parts may raise anything

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
@@ -21,13 +20,14 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.graph import EAGER, Graphs
-from flnl.engine.stacked.joining import Joined, filled, join
+from flnl.engine.stacked.joining import Joined, join
 from flnl.engine.stacked.network import StackedNetwork
 from flnl.engine.stacked.objective import Batch, Objective
 from flnl.engine.stacked.plan import Plan, Planner
 from flnl.engine.stacked.pool import Pool
 from flnl.engine.stacked.schedule import Run, ranked, runs
 from flnl.engine.stacked.step import Stepper, View, learning_rate, summed
+from flnl.engine.stacked.vmapping import over_clients
 
 
 def train(
@@ -306,12 +306,12 @@ class _Stack:
         data = [t.flatten(0, 1) for t in (inputs, labels, weight) if t is not None]
 
         def one(*given: Tensor) -> tuple[Tensor, ...]:
-            draw = filled(joined.form, lambda hole: given[len(data) + hole.index])
+            draw = joined.filled(given[len(data) :])
             mixed = rule.mix(given[0], given[1], network.num_classes, draw)
             return mixed if weight is None else (*mixed, rule.weigh(given[2], draw))
 
         try:
-            results = vmap(one)(*data, *joined.tensors)
+            results = over_clients(one)(*data, *joined.tensors)
         except Exception as error:  # user-defined parts may raise anything
             raise NotStackable(
                 f"{type(rule).__name__} cannot be run for many batches at once ({line(error)})"
