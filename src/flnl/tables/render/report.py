@@ -33,7 +33,7 @@ STATES = {
     "partly": "run with some of the seeds",
     "absent": "not run yet",
     "failed": "failed",
-    "missing": "method not there",
+    "missing": "cannot be run",
     "na": "not at this scale",
 }
 HEADROOM = 3.0
