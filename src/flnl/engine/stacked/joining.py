@@ -156,23 +156,13 @@ Filler = Callable[[Sequence[Tensor]], Any]
 
 def _filler(form: Any) -> Filler | None:
     """What rebuilds ``form`` with tensors in its holes; None if it has none."""
-    kind = type(form)
-    if kind is Hole:
+    if isinstance(form, Hole):
         index = form.index
         return lambda tensors: tensors[index]
-    if kind is Payload:
-        return _container(list(form), lambda values: Payload(*values))
-    if is_dataclass(form) and not isinstance(form, type):
-        names = [f.name for f in fields(form)]
-        values = [getattr(form, name) for name in names]
-        return _container(values, lambda new: replace(form, **dict(zip(names, new, strict=True))))
-    if isinstance(form, Mapping):
-        keys = list(form)
-        return _container(list(form.values()), lambda values: dict(zip(keys, values, strict=True)))
-    return _container(form, kind) if kind in (list, tuple) else None
-
-
-def _container(values: Sequence[Any], build: Callable[[Sequence[Any]], Any]) -> Filler | None:
+    apart = _apart(form)
+    if apart is None:
+        return None
+    _, values, build = apart
     fillers = [_filler(value) for value in values]
     if not any(fillers):
         return None
@@ -189,20 +179,28 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _rebuilt(value: Any, leaf: Callable[[Path, Any], Any], path: Path) -> Any:
     """``_walk`` of one value, whose containers are always rebuilt."""
-    kind = type(value)
-    if value is None or isinstance(value, Tensor | Hole | bool | int | float | str):
+    apart = None if isinstance(value, Tensor | Hole) else _apart(value)
+    if apart is None:
         return leaf(path, value)
+    names, values, build = apart
+    return build([_rebuilt(part, leaf, (*path, name)) for name, part in zip(names, values, strict=True)])
+
+
+def _apart(value: Any) -> tuple[list[Any], list[Any], Callable[[Sequence[Any]], Any]] | None:
+    """A container's names and values, and what builds one like it from new values; None if it is none."""
+    kind = type(value)
     if kind is Payload:
-        return Payload(*(_rebuilt(part, leaf, (*path, type(part).__name__)) for part in value))
+        return [type(part).__name__ for part in value], list(value), lambda values: Payload(*values)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value, **{f.name: _rebuilt(getattr(value, f.name), leaf, (*path, f.name)) for f in fields(value)}
-        )
+        names = [f.name for f in fields(value)]
+        own = [getattr(value, name) for name in names]
+        return names, own, lambda values: replace(value, **dict(zip(names, values, strict=True)))
     if isinstance(value, Mapping):
-        return {key: _rebuilt(part, leaf, (*path, key)) for key, part in value.items()}
+        keys = list(value)
+        return keys, list(value.values()), lambda values: dict(zip(keys, values, strict=True))
     if kind in (list, tuple):
-        return kind(_rebuilt(part, leaf, (*path, i)) for i, part in enumerate(value))
-    return leaf(path, value)
+        return list(range(len(value))), list(value), kind
+    return None
 
 
 def _walk(values: Sequence[Any], leaf: Callable[[Path, Sequence[Any]], Any], path: Path) -> Any:

@@ -92,7 +92,7 @@ class Stepper:
         if self.job.gradient is not None:
             self._transform(view, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
         if self.job.training.clip is not None:
-            clip([p.grad for p in view.live.values() if p.grad is not None], len(view.members), self.job.training.clip)
+            clip(list(view.gradients().values()), len(view.members), self.job.training.clip)
         before = {name: p.detach().clone() for name, p in view.live.items()} if self.job.updates else {}
         view.optimizer.step()
         if self.job.updates:
