@@ -166,12 +166,12 @@ def _place(row: Row) -> tuple[int, int, int, int]:
 
 
 def rows(case: Case, root: Path) -> Iterator[Row]:
-    """The audits of a run: its window with every score and prior, its last model with the defaults."""
+    """The audits of a run: its window with every score and prior, its last model with every score."""
     run = AuditedRun.open(root / case.folder)
     for kind in KINDS:
         options = Options(probabilities=kind, folds=case.folds)
         found = source.find(run, options, print)
-        choices = [(SCORES[0], PRIORS[1])] if kind == "final" else itertools.product(SCORES, PRIORS)
+        choices = itertools.product(SCORES, PRIORS if kind == "window" else PRIORS[1:2])
         for score, weight in choices:
             yield Row(
                 **asdict(case),
@@ -236,16 +236,17 @@ def _of_methods(measured: Sequence[Row]) -> str:
 
 
 def _of_choices(measured: Sequence[Row]) -> str:
-    """A line for each noise and score: the window's ranking by the weight of the prior, FedAvg and FLR."""
+    """A line for each noise and score: the window's ranking by the weight of the prior, the last model's."""
     body = []
     for noise, method, score in dict.fromkeys((r.noise, r.method, r.score) for r in measured):
         here = [
-            r for r in measured if (r.noise, r.method, r.score) == (noise, method, score) and r.method in METHODS[:2]
+            r for r in measured if (r.noise, r.method, r.score) == (noise, method, score) and r.method in METHODS[:3]
         ]
         by_prior = [[r for r in here if r.prior == weight and r.probabilities == "window"] for weight in PRIORS]
         if all(by_prior):
-            body.append([noise, method, score, *(_mean(rows, "average_precision") for rows in by_prior)])
-    return table(["noise", "method", "score", *(f"prior {weight}" for weight in PRIORS)], body)
+            last = [r for r in here if r.prior == PRIORS[1] and r.probabilities == "final"]
+            body.append([noise, method, score, *(_mean(rows, "average_precision") for rows in (*by_prior, last))])
+    return table(["noise", "method", "score", *(f"prior {weight}" for weight in PRIORS), "final"], body)
 
 
 def _mean(measured: Sequence[Row], name: str) -> str:
