@@ -39,6 +39,7 @@ CONTENTS = """
 :hidden:
 :caption: Using it
 docs/running
+docs/noise
 docs/own_data
 docs/audit
 docs/sweeps

@@ -1,4 +1,4 @@
-"""What the repository says of itself: hooks, workflows, the links of rendered tables, the tables of the comparison."""
+"""What the repository says of itself: hooks, workflows, the links of rendered tables, what pages show of files."""
 
 import re
 import subprocess
@@ -58,3 +58,13 @@ def test_the_comparison_shows_what_its_file_holds() -> None:
     shown = (ROOT / "docs" / "comparison.md").read_text()
     for heading in ("last, %", "last, % at train.lr = 0.003 / 0.01 / 0.03 / 0.1"):
         assert of[heading] in shown, heading
+
+
+@pytest.mark.parametrize("group", ["noise", "partition"])
+def test_the_page_of_noise_and_partitions_has_every_choice_and_parameter(group: str) -> None:
+    page = (ROOT / "docs" / "noise.md").read_text()
+    for file in sorted((ROOT / "conf" / group).glob("*.yaml")):
+        assert f"`{file.stem}`" in page, file.name
+        for parameter in yaml.safe_load(file.read_text()):
+            if parameter != "_target_":
+                assert re.search(rf"`{parameter}[`=]", page), f"{file.name}: {parameter}"
