@@ -264,7 +264,10 @@ class Exchange(Part, Protocol):
         return None
 
     def before_stage(self, stage: int) -> ClientJob[Opened] | None:
-        """A job for all clients before the first round of ``stage`` (from 1); ``receive`` gets the reports."""
+        """A job for all clients before the first round of ``stage`` (from 1); ``receive`` gets the reports.
+
+        Clients receive the model that the stage before ended with, also if this one restarts from the initial model.
+        """
         return None
 
     def send(self, state: Any, client: int) -> tuple[Any, ...]:

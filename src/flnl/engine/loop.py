@@ -181,13 +181,7 @@ class _Server:
     # ----------------------------------------------------------------------------------------------- a round's parts
 
     def _begin_stage(self, state: FederatedState, stage: Stage) -> FederatedState:
-        """Restart from the initial model if the stage asks for it; run the exchanges' ``before_stage`` jobs."""
-        if stage.restart:
-            initial = self.run.settings.initial
-            assert initial is not None, "the initial model is known"
-            state = replace(state, server=replace(state.server, params=initial))
-        if stage.restart or not self._training(state, stage).keep_momentum:
-            state = self._without_momentum(state)
+        """Run the exchanges' ``before_stage`` jobs; then restart from the initial model if the stage asks for it."""
         for exchange in stage.exchange.values():
             job = exchange.before_stage(stage.number)
             if job is None:
@@ -196,6 +190,12 @@ class _Server:
             answers: list[Opened] = self._ask(job, tasks)
             kept = {a.client: state.client(a.client).keeping(*a.keeps) for a in answers}
             state = self._take_in(state, tasks, answers, kept)
+        if stage.restart:
+            initial = self.run.settings.initial
+            assert initial is not None, "the initial model is known"
+            state = replace(state, server=replace(state.server, params=initial))
+        if stage.restart or not self._training(state, stage).keep_momentum:
+            state = self._without_momentum(state)
         return state
 
     def _without_momentum(self, state: FederatedState) -> FederatedState:

@@ -282,8 +282,9 @@ SMALL = ("method.T_wu=2", "method.T=2", "noise=symmetric", "noise.eta=0.4", "pre
 RUN = (*TINY, "method=forward_correction", "method.threshold=0.15", *SMALL)
 
 
-def test_clients_estimate_once_from_the_model_at_the_end_of_the_warm_up(tmp_path: Path) -> None:
-    with assembled(RUN, tmp_path / "run") as parts:
+@pytest.mark.parametrize("restart", [False, True])
+def test_clients_estimate_once_from_the_model_at_the_end_of_the_warm_up(restart: bool, tmp_path: Path) -> None:
+    with assembled(RUN, tmp_path / "run", f"method.restart={str(restart).lower()}") as parts:
         results = parts.results()
         net, dealt = parts.evaluator.network, parts.federation
         assert not results[1].state.clients
