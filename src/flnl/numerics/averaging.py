@@ -1,5 +1,6 @@
 """Weighted means of models, block by block. Sums are computed in float64, in the order of clients."""
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -49,18 +50,22 @@ def weighted_sum(params: Params, models: Sequence[Params], weights: Sequence[flo
 
 
 def divided(params: Params, values: Iterable[WeightedSum]) -> Params:
-    """The sum of all blocks divided by their weight; ``params`` unchanged if the total weight is zero."""
-    blocks = [v for v in values if v.weight > 0]
+    """The sum of all blocks divided by their weight; ``params`` unchanged if the total weight is zero.
+
+    Integers are the maximum over all clients, whatever their weight.
+    """
+    everyone = list(values)
+    blocks = [v for v in everyone if v.weight > 0]
     if not blocks:
         return params
-    if len(blocks) == 1 and blocks[0].single is not None:
-        return blocks[0].single
-    weight = sum(b.weight for b in blocks)
+    weight, single = sum(b.weight for b in blocks), blocks[0].single if len(blocks) == 1 else None
     combined: Params = {}
     for name, received in params.items():
-        total = blocks[0].totals[name]
-        for block in blocks[1:]:
-            more = block.totals[name]
-            total = total + more if received.is_floating_point() else torch.maximum(total, more)
-        combined[name] = (total / weight).to(received.dtype) if received.is_floating_point() else total
+        if not received.is_floating_point():
+            combined[name] = functools.reduce(torch.maximum, [v.totals[name] for v in everyone if v.totals])
+        elif single is not None:
+            combined[name] = single[name]
+        else:
+            total = functools.reduce(torch.add, [b.totals[name] for b in blocks])
+            combined[name] = (total / weight).to(received.dtype)
     return combined

@@ -257,6 +257,12 @@ def test_weights_are_samples_times_positive_quality(cut: int) -> None:
     assert result.facts == {"rejected": 2.0, "fallback": 0.0}
 
 
+@pytest.mark.parametrize("cut", [1, 2, 5])
+def test_counters_are_those_of_all_clients_whatever_their_weight(cut: int) -> None:
+    found = combined([point(float(k), 100 - k) for k in range(6)], [-1.0] * 5 + [2.0], cut=cut).params
+    assert equal(found, point(5.0, 100))
+
+
 def test_a_quality_that_has_the_samples_as_a_factor_counts_them_once() -> None:
     models = [point(v) for v in (1.0, 2.0, 4.0)]
     result = combined(models, [3.0, -1.0, 6.0], [10, 20, 30], sized=True)
