@@ -129,7 +129,11 @@ def test_entries_stay_probabilities_and_zeros_can_grow() -> None:
     assert float(after.slack[0, 1]) == pytest.approx(0.01, rel=1e-6)
     labels = torch.tensor([0])
     _, _, after = revised_step(quick, start(torch.zeros(2, 2).double()), logits, labels, matrix)
-    assert float(after.slack[0, 1]) == pytest.approx(1e-6), "not below the bound"
+    assert float(after.slack[0, 1]) == 0.0, "it does not fall where T is below the bound"
+    assert float(after.slack[0, 0]) == pytest.approx(0.01, rel=0.02)
+    still = replace(FORWARD, lr=0.0)
+    _, _, after = revised_step(still, start(torch.zeros(2, 2).double()), logits, labels, matrix)
+    assert float(after.slack.abs().sum()) == 0.0, "the bound is of what is used, not of what is learned"
 
 
 @pytest.mark.parametrize("gap", [100.0, 1000.0])

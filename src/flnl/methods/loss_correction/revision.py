@@ -43,9 +43,9 @@ class Revision(LossTerm):
     """The loss corrected by T + Δ, with Δ learned by Adam at ``lr`` from the same batches (Xia et al. 2019).
 
     ``forward`` is ``-log (T'ᵀ p)_y`` with T' = T + Δ, its entries at least 1e-6 and its rows divided by their sums; Δ
-    does not fall to where the bound acts. ``reweight`` is ``β CE`` with ``β = p_y / ((T + Δ)ᵀ p)_y``, without bounds on
-    T + Δ; gradients flow through β to the network and to Δ. Δ starts at 0, belongs to the client, and is never sent. As
-    long as the client has no estimate of T, the loss is cross-entropy.
+    does not fall to where the bound acts, nor below 0 where T is smaller than the bound. ``reweight`` is ``β CE`` with
+    ``β = p_y / ((T + Δ)ᵀ p)_y``, without bounds on T + Δ; gradients flow through β to the network and to Δ. Δ starts at
+    0, belongs to the client, and is never sent. As long as the client has no estimate of T, the loss is cross-entropy.
     """
 
     reads: ClassVar[tuple[type, ...]] = (TransitionMatrix,)
@@ -71,7 +71,8 @@ class Revision(LossTerm):
 
         after = state.stepped(torch.func.grad(mean)(state.slack), self.lr, self.weight_decay)
         if self.form == "forward":
-            after = Learning(torch.maximum(after.slack, SMALLEST - matrix), after.mean, after.square, after.steps)
+            lowest = (SMALLEST - matrix).clamp_max(0)
+            after = Learning(torch.maximum(after.slack, lowest), after.mean, after.square, after.steps)
         return self._losses(step.logits, step.targets, matrix, state.slack), after
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Learning) -> Any:
