@@ -244,11 +244,18 @@ def test_of_equal_runs_a_finished_one_counts_before_a_newer_one(tmp_path: Path) 
 # ------------------------------------------------------------------------------------------------------------ find
 
 
-def test_rows_that_were_given_the_noise_rate_are_marked(compared: Commands, tmp_path: Path) -> None:
+def test_rows_are_marked_with_what_their_methods_were_given(compared: Commands, tmp_path: Path) -> None:
     made(tmp_path / "a", "method=fedavg")
     made(tmp_path / "b", "method=fedprox", given={"method.local.fedprox.mu": 0.4})
-    answer = compared("a", "b", "--markdown", "table.md")
-    assert names(answer) == ["method=fedavg", "method=fedprox (given the noise rate)"]
+    made(tmp_path / "c", "method=rofl", given={"method.local.rofl.forget_rate": 0.4}, clean_samples=72)
+    made(tmp_path / "d", "method=fair", clean_samples=72)
+    answer = compared("a", "b", "c", "d", "--markdown", "table.md")
+    assert sorted(names(answer)) == [
+        "method=fair (given clean samples)",
+        "method=fedavg",
+        "method=fedprox (given the noise rate)",
+        "method=rofl (given the noise rate and clean samples)",
+    ]
     assert "| `method=fedprox (given the noise rate)` |" in (tmp_path / "table.md").read_text()
 
 

@@ -126,6 +126,22 @@ def test_rows_that_were_given_the_noise_rate_are_marked() -> None:
     assert run_notes.given({"FedAvg": rows["FedAvg"]}) == []
 
 
+def test_rows_that_were_given_clean_samples_are_marked() -> None:
+    def run(key: str, clean: int | None) -> Ended:
+        return Ended(key, 560, {"key": key} if clean is None else {"key": key, "clean_samples": clean}, {})
+
+    rows: Given = {
+        "FedAvg": [(run("a", None),), ()],
+        "Fair": [(run("b", 2000),), (run("c", 720),)],
+        "S-FedAvg": [(run("d", 2000),), ()],
+    }
+    assert run_notes.helped(rows) == [
+        "Given clean samples of the test set, on which no model of the table is tested: 720 to “Fair”; 2,000 to "
+        "“Fair”, “S-FedAvg”."
+    ]
+    assert run_notes.helped({"FedAvg": rows["FedAvg"]}) == []
+
+
 def test_images_that_are_not_the_published_files_are_told() -> None:
     """As far as records tell: whose checksums were not looked at, and a user's own folders."""
     cifar = {"_target_": "flnl.data.datasets.torchvision.Cifar", "name": "cifar10"}

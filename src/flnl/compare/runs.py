@@ -57,9 +57,10 @@ class Run:
         return metrics if isinstance(metrics, dict) else {}
 
     @property
-    def given_noise_rate(self) -> bool:
-        """Whether its method was given the noise rate."""
-        return bool(self.result.get("given"))
+    def given(self) -> tuple[str, ...]:
+        """What its method was given beyond its federation."""
+        kinds = {"given": "the noise rate", "clean_samples": "clean samples"}
+        return tuple(name for key, name in kinds.items() if self.result.get(key))
 
     @property
     def overrides(self) -> list[str]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 MISSING = "–"
-GIVEN = " (given the noise rate)"
-"""Marks the names of rows whose method was given the noise rate."""
 MIB = 2**20
 NAME, HEADING, GAP = 16, 9, 2
 """Characters on a terminal: minimum width of a name, maximum width of a heading's line, gap between columns."""
@@ -116,8 +114,8 @@ class Table:
         """Sort rows by the column ``sort``: accuracies and seeds descending, others ascending, missing values last."""
         lines = []
         for name, row in zip(names(rows), rows, strict=True):
-            if any(run.given_noise_rate for run in row.runs):
-                name += GIVEN
+            if given := list(dict.fromkeys(kind for run in row.runs for kind in run.given)):
+                name += f" (given {' and '.join(given)})"
             values = {column.key: column.numbers(row) for column in COLUMNS}
             for column in COLUMNS:
                 if 0 < len(values[column.key]) < len(row.runs):

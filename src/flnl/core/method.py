@@ -15,7 +15,7 @@ from torch import nn
 
 from flnl.core.errors import UserError
 from flnl.core.findings import Finding
-from flnl.core.messages import Oracle
+from flnl.core.messages import Benchmark, Oracle
 from flnl.core.parts import (
     Aggregator,
     BatchRule,
@@ -165,6 +165,11 @@ class Method:
     def aid(self) -> tuple[type, ...]:
         """Types of aid that the method gets besides its federation."""
         return tuple(dict.fromkeys(kind for exchange in self.exchange.values() for kind in exchange.aid))
+
+    @property
+    def given_clean_samples(self) -> bool:
+        """Whether the server scores models on clean samples for it."""
+        return Benchmark in self.aid
 
     @property
     def upper_bound(self) -> bool:

@@ -149,6 +149,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     noise_rates = given.noise_rates(cfg)
     if noise_rates and (rate := given.noise_rate(cfg)) is not None:
         about |= {"given": noise_rates, "given_origin": rate.origin}
+    if method.given_clean_samples:
+        about["clean_samples"] = len(federation.benchmark)
     if folder.earlier is not None:
         about["started"] = folder.earlier.get("started", about["started"])
         about["earlier"] = [*folder.earlier.get("earlier", []), {k: folder.earlier.get(k) for k in OF_A_PROCESS}]
@@ -167,6 +169,9 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         progress.opening(
             [f"note: the method is given the noise rate: {shortest(cfg, key)}={value:g}, {about['given_origin']}"]
         )
+    if method.given_clean_samples:
+        number = f"{about['clean_samples']:,} clean samples of the test set, on which models are not tested"
+        progress.opening([f"note: the method is given {number}: eval.benchmark={cfg.eval.benchmark:g}"])
     progress.stages(method)
     progress.opening([f"warning: {line}" for line in method.warnings()])
     sizes = {client: federation.sizes[client] for client in federation.with_data}

@@ -216,6 +216,8 @@ def closing(status: str, folder: Path, record: Mapping[str, Any]) -> None:
     given = numbers.get("given")
     for key, rate in given.items() if isinstance(given, Mapping) else ():
         table.add_row(cell(f"given to the method: the noise rate ({key})"), _shown(float(rate), "%"))
+    if (clean := numbers.get("clean_samples")) is not None:
+        table.add_row("given to the method: clean samples", f"{int(clean):,}")
     _console(stderr=False).print(table)
     if (labels := folder / label_table.NAME).is_file():
         print_line(f"all labels: {labels}")

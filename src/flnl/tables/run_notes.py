@@ -1,4 +1,4 @@
-"""Notes below a table that come from the records of its finished runs: early ends, equal rows, given noise rates."""
+"""Notes below a table from the records of its finished runs: early ends, equal rows, what methods were given."""
 
 from __future__ import annotations
 
@@ -54,7 +54,15 @@ def with_observations(plan: Plan, filled: Filled, layout: Sequence[Sequence[Plac
         row.label: [tuple(_ended(plan, places[which[0]])) for which in filled.of_paper]
         for row, places in zip(filled.table.rows, layout, strict=True)
     }
-    notes = (*filled.notes, *endings(rows), *alike(columns, rows), *estimates(rows), *given(rows), *sources(rows))
+    notes = (
+        *filled.notes,
+        *endings(rows),
+        *alike(columns, rows),
+        *estimates(rows),
+        *given(rows),
+        *helped(rows),
+        *sources(rows),
+    )
     return replace(filled, notes=notes, noise=realised_noise(rows))
 
 
@@ -144,6 +152,18 @@ def given(rows: Rows) -> list[str]:
             labels.setdefault(origin, []).append(f"“{label}”")
     parts = [f"{', '.join(names)} ({origin})" for origin, names in labels.items()]
     return [f"Given the noise rate, which a real federation does not know: {'; '.join(parts)}."] if parts else []
+
+
+def helped(rows: Rows) -> list[str]:
+    """The rows whose methods were given clean samples, which the server of other methods does not use."""
+    numbers: dict[str, list[str]] = {}
+    for label, cells in rows.items():
+        for number in sorted({int(run.record.get("clean_samples") or 0) for run in _once(cells)} - {0}):
+            numbers.setdefault(f"{number:,}", []).append(f"“{label}”")
+    parts = [f"{number} to {', '.join(labels)}" for number, labels in numbers.items()]
+    return [
+        f"Given clean samples of the test set, on which no model of the table is tested: {'; '.join(parts)}."
+    ] * bool(parts)
 
 
 def sources(rows: Rows) -> list[str]:

@@ -341,6 +341,19 @@ def test_without_clean_samples_it_says_where_they_come_from(tmp_path: Path) -> N
     assert run([*overrides, "method.loss_on=local"], tmp_path / "other").record["status"] == "finished"
 
 
+def test_start_record_and_closing_table_show_the_clean_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [*TINY, "method=fair", "rounds=1", "eval.benchmark=0.2"]
+    record = run(overrides, tmp_path / "run").record
+    assert record["clean_samples"] > 0
+    printed = capsys.readouterr()
+    assert f"is given {record['clean_samples']} clean samples of the test set" in printed.err
+    assert any("clean samples" in line and f" {record['clean_samples']} " in line for line in printed.out.splitlines())
+    for name, other in (("local", "method.loss_on=local"), ("fedavg", "method=fedavg")):
+        assert "clean_samples" not in run([*overrides, other], tmp_path / name).record
+
+
 def test_the_values_of_its_reading_are_the_defaults() -> None:
     method = compose.resolved(compose.load(["method=fair", "experiment=fedes/cifar10_iid"]))["method"]
     exchange, sampler = method["exchange"]["learning_quality"], method["sampler"]

@@ -20,6 +20,7 @@ ESSENTIAL = (
     "federation",
     "given",
     "given_origin",
+    "clean_samples",
     "commit",
     "versions",
     "machine",
