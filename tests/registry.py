@@ -618,6 +618,11 @@ REGISTRY += (
         _fedavg(terms="co_teaching", rest=TEACHING_REST),
     ),
     Entry(
+        "co_teaching_by_true_rates",
+        ("method=co_teaching", "method/exchange=[small_loss,true_noise_rates]", *TAUGHT),
+        _fedavg(terms="co_teaching", rest=f"{TEACHING_REST}, true_noise_rates"),
+    ),
+    Entry(
         "fedcorr_and_co_teaching",
         ("method=fedcorr", "method.networks=2", "method/local=[co_teaching]", *THREE_STAGES),
         _fedcorr(terms="co_teaching"),
@@ -631,6 +636,11 @@ CENTROIDS = "Mean(uniform), Replace, class_centroids"
 
 REGISTRY += (
     Entry("rofl", AGREED, _fedavg(terms="rofl", rest=CENTROIDS)),
+    Entry(
+        "rofl_by_true_rates",
+        (*AGREED, "method/exchange=[class_centroids,true_noise_rates]"),
+        _fedavg(terms="rofl", rest=f"{CENTROIDS}, true_noise_rates"),
+    ),
     Entry(
         "rofl_as_released_with_batch_norm",
         (

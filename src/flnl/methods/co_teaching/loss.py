@@ -14,6 +14,7 @@ from flnl.core.step import FIRST, SECOND, Step
 from flnl.methods.co_teaching.selection import Taught, disagreement, selection
 from flnl.numerics.losses import weighted_mean
 from flnl.numerics.small_loss import Schedule, forget_rate
+from flnl.parts.exchanges import own_noise_rate
 from flnl.parts.losses.targets import cross_entropy
 
 
@@ -25,6 +26,7 @@ class Visit:
     left_out: Tensor  # bool [n], whether the sample was a candidate that neither network chose
     differing: Tensor  # scalar, number of predictions in which the networks differed, over all steps
     predictions: Tensor  # scalar, number of all of them
+    forget: Tensor | None = None  # float64 scalar, f(t) at the client's own noise rate; None if it was not sent one
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class CoTeaching(LossTerm):
 
     ℓ¹ and ℓ² [B] are the cross-entropies of the two networks, I¹ and I² the ``max(1, ⌊(1 - f(t)) B⌋)`` samples of the
     batch with the smallest ℓ¹ and ℓ²: each network learns what the other finds easy. f(t) rises to ``forget_rate``
-    over ``num_gradual`` rounds; t counts the rounds over all stages.
+    over ``num_gradual`` rounds; t counts the rounds over all stages. A client that was sent its own noise rate uses
+    it in the place of ``forget_rate``.
 
     From round ``disagree_from`` (from 0) on it is Co-teaching+ (Yu et al. 2019): the networks choose among the samples
     on which their predictions differ, D in the place of the batch. If there are none, each network learns the whole
@@ -53,15 +56,19 @@ class CoTeaching(LossTerm):
     def begin(self, network: Model, task: ClientTask, state: Any) -> Visit:
         """A visit without any steps."""
         like = next(p for p in task.broadcast.params.values() if p.is_floating_point())
-        losses = like.new_zeros(len(task.samples))
-        return Visit(losses, torch.zeros_like(losses, dtype=torch.bool), like.new_zeros(()), like.new_zeros(()))
+        losses, own = like.new_zeros(len(task.samples)), own_noise_rate(task)
+        forget = (
+            None if own is None else losses.new_tensor(self._forget(task.broadcast.round, own), dtype=torch.float64)
+        )
+        return Visit(losses, torch.zeros_like(losses, dtype=torch.bool), like.new_zeros(()), like.new_zeros(()), forget)
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
         """The sum of both networks' losses, a scalar; the state with this batch."""
         logits = step.output(FIRST), step.output(SECOND)
         first, second = (cross_entropy(z, step.targets) for z in logits)
         differ = disagreement(*logits)
-        taught = self._taught(step, first, second, differ)
+        forget = self._forget(step.broadcast.round, self.forget_rate) if state.forget is None else state.forget
+        taught = self._taught(step, first, second, differ, forget)
         loss = _mean(first, taught.by_second, step.weight) + _mean(second, taught.by_first, step.weight)
         return loss, _seen(state, step.positions, (first + second).detach() / 2, taught, differ)
 
@@ -79,9 +86,11 @@ class CoTeaching(LossTerm):
             "disagreement; raise rounds or lower this value"
         )
 
-    def _taught(self, step: Step, first: Tensor, second: Tensor, differ: Tensor) -> Taught:
+    def _forget(self, round: int, rate: float) -> float:
+        return forget_rate(round, rate, self.num_gradual, self.exponent, self.schedule)
+
+    def _taught(self, step: Step, first: Tensor, second: Tensor, differ: Tensor, forget: float | Tensor) -> Taught:
         round = step.broadcast.round
-        forget = forget_rate(round, self.forget_rate, self.num_gradual, self.exponent, self.schedule)
         valid = torch.ones_like(differ) if step.weight is None else step.weight > 0
         if self.disagree_from is None or round < self.disagree_from:
             return selection(first, second, valid, forget)
@@ -101,4 +110,5 @@ def _seen(visit: Visit, at: Tensor, losses: Tensor, taught: Taught, differ: Tens
         visit.left_out.index_copy(0, at, left_out),
         visit.differing + differ.sum(),
         visit.predictions + len(differ),
+        visit.forget,
     )

@@ -16,6 +16,7 @@ from flnl.core.step import FEATURES, Step
 from flnl.methods.rofl.centroids import GlobalCentroids, class_means, moved, nearest_class
 from flnl.numerics.ramp import linear_ramp
 from flnl.numerics.small_loss import Schedule, forget_rate, smallest
+from flnl.parts.exchanges import own_noise_rate
 from flnl.parts.losses.targets import cross_entropy, expected
 
 
@@ -27,6 +28,7 @@ class Visit:
     predicted: Tensor  # int64 [n], ŷ; the client's labels before round ``T_pl``
     loss: Tensor  # float [n], cross-entropy of each sample's label when it was last in a batch
     doubted: Tensor  # bool [n], whether it was left out then, or its nearest centroid was not that of its label
+    forget: Tensor | None = None  # float64 scalar, R(t) at the client's own noise rate; None if it was not sent one
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,10 @@ class RoFL(LossTerm):
     """``mean_{i in I} CE(p_i, t_i) + λ_cen(t) m_i ‖f_i - f^{y_i}‖² + λ_e H(p_i)`` (Yang et al. 2022).
 
     I are the ``max(1, ⌊(1 - R(t)) B⌋)`` samples of the batch with the smallest cross-entropy of their labels y; R(t)
-    rises to ``forget_rate`` over ``num_gradual`` rounds. f_i are the features, f^j the client's centroids; m_i = 1 if
-    the nearest centroid, ``ỹ_i = argmax_j cos(f^j, f_i)``, is that of y_i, and 0 otherwise. The target t_i is y_i if
-    m_i = 1; otherwise, from round ``T_pl`` on, it is ŷ_i, the prediction of the received model in eval mode.
+    rises over ``num_gradual`` rounds to ``forget_rate``, or to the client's own noise rate if it was sent one. f_i are
+    the features, f^j the client's centroids; m_i = 1 if the nearest centroid, ``ỹ_i = argmax_j cos(f^j, f_i)``, is that
+    of y_i, and 0 otherwise. The target t_i is y_i if m_i = 1; otherwise, from round ``T_pl`` on, it is ŷ_i, the
+    prediction of the received model in eval mode.
     λ_cen(t) rises to ``lambda_cen`` over ``T_pl`` rounds. t counts the rounds over all stages.
 
     After each step the centroids move towards the mean features of I. They start a visit as the server's; a class
@@ -73,15 +76,19 @@ class RoFL(LossTerm):
             centroids = sent.values
         centroids = centroids.to(network.device, network.dtype)
         predicted = network.received(task).argmax(1) if task.broadcast.round >= self.T_pl else labels
-        losses = centroids.new_zeros(len(labels))
-        return Visit(centroids, predicted.to(network.device), losses, torch.zeros_like(losses, dtype=torch.bool))
+        losses, own = centroids.new_zeros(len(labels)), own_noise_rate(task)
+        forget = (
+            None if own is None else losses.new_tensor(self._forget(task.broadcast.round, own), dtype=torch.float64)
+        )
+        doubted = torch.zeros_like(losses, dtype=torch.bool)
+        return Visit(centroids, predicted.to(network.device), losses, doubted, forget)
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:
         """The losses [B], scaled so that their mean is the mean over I; the state with this batch."""
         round, features = step.broadcast.round, step.output(FEATURES)
         fitted = cross_entropy(step.logits, step.targets)
         valid = torch.ones_like(fitted, dtype=torch.bool) if step.weight is None else step.weight > 0
-        forget = forget_rate(round, self.forget_rate, self.num_gradual, 1.0, self.schedule)
+        forget = self._forget(round, self.forget_rate) if state.forget is None else state.forget
         kept = smallest(fitted, valid, forget)
         labels = step.targets.argmax(1) if step.targets.is_floating_point() else step.targets
         detached = features.detach().to(state.centroids.dtype)
@@ -106,6 +113,9 @@ class RoFL(LossTerm):
             doubted=state.doubted.index_copy(0, step.positions, valid & ~(kept & agrees)),
         )
         return torch.where(kept, losses * _scale(kept.to(losses.dtype), step.weight), 0.0), after
+
+    def _forget(self, round: int, rate: float) -> float:
+        return forget_rate(round, rate, self.num_gradual, 1.0, self.schedule)
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> Any:
         """None: nothing is kept for the next visit."""
