@@ -104,10 +104,11 @@ def places(tmp_path: Path) -> Iterator[tuple[Place, Place]]:
 def workers(parent: int) -> list[int]:
     """The processes that run jobs for a command."""
     found = []
-    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+    for children in Path(f"/proc/{parent}/task").glob("*/children"):  # a thread may have started them
         with suppress(OSError):
-            if "popen_loky" in Path(f"/proc/{child}/cmdline").read_text():
-                found.append(int(child))
+            for child in children.read_text().split():
+                if "popen_loky" in Path(f"/proc/{child}/cmdline").read_text():
+                    found.append(int(child))
     return found
 
 

@@ -213,7 +213,7 @@ def run(request: Request) -> int:
     """Run what is missing and count the cells.
 
     Returns:
-        The exit code: 1 if a cell or the launcher has failed, else 0.
+        The exit code: 1 if a cell or the launcher has failed or a run is still missing, else 0.
     """
     plan, complete = request.plan, True
     if missing := plan.missing:
@@ -221,9 +221,10 @@ def run(request: Request) -> int:
         from flnl.tables.launch import launch
 
         complete = launch(plan, request.overrides)
-    count = Count.of(request.plan.filled())
+    plan = request.plan
+    count = Count.of(plan.filled())
     print(count)
-    return 1 if count.failed or not complete else 0
+    return 1 if count.failed or plan.missing or not complete else 0
 
 
 def render(request: Request) -> None:
@@ -257,7 +258,7 @@ def command(arguments: Sequence[str]) -> None:
 
     Raises:
         UserError: for mistakes that the user can correct.
-        SystemExit: with 1 if a cell has failed.
+        SystemExit: with 1 if a cell has failed or a run is still missing.
     """
     request = parse(arguments)
     if request.overrides:
