@@ -70,13 +70,16 @@ class ForwardPasses(Protocol):
         ...
 
     def frozen(self, name: str, inputs: Tensor) -> Tensor:
-        """As ``output``, without gradients; batch norm uses the batch but does not update its running statistics."""
+        """As ``output``, without gradients; batch norm uses the batch but does not update its running statistics.
+
+        A batch of one row is normalised by the running statistics.
+        """
         ...
 
     def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
         """One output on each of ``batches``, without gradients, in training or in eval mode.
 
-        Batch norm uses each batch by itself and does not update its running statistics. Where it does not tell them
+        Batch norm uses each batch by itself, as ``frozen`` does. Where it does not tell them
         apart, the batches pass the network as one.
         """
         ...
@@ -184,6 +187,11 @@ class Step:
             training: in training mode, without updating running statistics; False: in eval mode.
         """
         return self.passes.several(name, batches, training=training)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples in the step, those of the second pool included."""
+        return len(self.labels) + (0 if self.beside is None else len(self.beside.positions))
 
     @property
     def logits(self) -> Tensor:

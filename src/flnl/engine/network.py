@@ -7,7 +7,7 @@ in eval mode and full precision, without augmentation by default: mixed precisio
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -143,6 +143,10 @@ class Network(RunModel):
         with self.evaluating(), torch.no_grad():
             logits: Tensor = self.module(inputs)
         return logits
+
+    def normalising(self, rows: int) -> AbstractContextManager[None]:
+        """Within this, batch norm uses its running statistics for ``rows`` = 1: one row has no statistics."""
+        return self.evaluating() if rows == 1 and self.has_batch_norm else nullcontext()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -302,7 +306,7 @@ class _Passes(ForwardPasses):
 
     def frozen(self, name: str, inputs: Tensor) -> Tensor:
         module = self.network.module
-        with torch.no_grad():
+        with torch.no_grad(), self.network.normalising(len(inputs)):
             if not self.network.has_buffers:  # no pass can write anything
                 return by_name.output(module, name, inputs)
             buffers = {buffer: tensor.clone() for buffer, tensor in module.named_buffers()}

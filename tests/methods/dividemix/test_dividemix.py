@@ -408,6 +408,50 @@ def test_a_client_whose_labels_are_all_right_learns_from_them_alone() -> None:
     assert all(len(step.draws["mixmatch"].partner) == 2 * len(step.labels) for step in NOTED)
 
 
+class Targets(MixMatch):
+    """The same term, which notes its first step and that step's targets."""
+
+    def _targets(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        found = super()._targets(step)
+        MADE.append((replace(step), found))
+        return found
+
+
+MADE: list[tuple[Step, tuple[Tensor, Tensor | None]]] = []
+
+
+@pytest.mark.parametrize("transform", [None, CROPPED], ids=["plain", "augmented"])
+@pytest.mark.parametrize(("size", "clean"), [(18, 17), (18, 1), (3, 2), (3, 1), (1, 1)])
+def test_a_pool_of_one_sample_has_no_statistics_of_its_own(size: int, clean: int, transform: Transform | None) -> None:
+    """Batch norm cannot use the statistics of one image: its targets are made in eval mode."""
+    net = network(pair(norm=True), transform=transform)
+    net.module.train()
+    with torch.no_grad():
+        net.module(normal(30, 1, 2, 2))
+    net.module.eval()
+    judgement = DIVISION.begin(net, work_of(net, 18)).one(Judgement)
+    right = torch.arange(size) < clean
+    work = replace(work_of(net, size), state=ClientState())
+    judged = replace(judgement, probability=right.double().expand(2, -1), losses=torch.zeros(0, 2, size))
+    MADE.clear()
+    term = Targets(**vars(TERM))
+    asked = replace(work, state=work.state.keeping(judged))
+    found = LocalTraining(TRAINING, replace(RULE, refit="visit"), {"mixmatch": term}, None, {})(net, asked)
+    assert found.params is not None
+    assert all(bool(tensor.isfinite().all()) for tensor in found.params.values() if tensor.is_floating_point())
+    made = pair(norm=True).double()
+    made.load_state_dict(work.broadcast.params)
+    made.eval()
+    step, (known, guessed) = MADE[0]
+    if clean == 1:  # of a right label, which stays as it is
+        torch.testing.assert_close(known, F.one_hot(step.labels, 3).to(known))
+    if size - clean == 1:
+        assert step.beside is not None
+        assert guessed is not None
+        q = torch.stack([one(v).softmax(1) for one in (made.first, made.second) for v in step.beside.views]).mean(0)
+        torch.testing.assert_close(guessed, q**2 / (q**2).sum(1, keepdim=True), rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("refit", "epochs", "fits"), [("visit", 7, 1), ("epoch", 2, 2), ("auto", 5, 1), ("auto", 6, 6)]
 )

@@ -115,7 +115,7 @@ class LocalTraining:
         module.train()
         for step in Steps(self.training, self.batch, self.terms, network, task, trainable):
             if network.has_batch_norm:  # a batch of one has no statistics: use the running ones
-                statistics = len(step.inputs) > 1
+                statistics = step.samples > 1
                 if module.training != statistics:
                     module.train(statistics)
             for parameter in live:

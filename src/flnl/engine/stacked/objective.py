@@ -420,7 +420,7 @@ class _Passes(ForwardPasses):
     def frozen(self, name: str, inputs: Tensor) -> Tensor:
         trained = self.network.trainable()
         tensors = {key: t if key in trained else t.clone() for key, t in self.tensors.items()}
-        with torch.no_grad():
+        with torch.no_grad(), self.network.normalising(len(inputs)):
             return by_name.output_with(self.network.module, tensors, name, inputs)
 
     def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
