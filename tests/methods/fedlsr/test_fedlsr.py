@@ -16,6 +16,7 @@ from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.execution import as_list
 from flnl.core.messages import Broadcast, ClientResult
+from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
@@ -266,6 +267,20 @@ def test_grey_images_have_no_colours_to_change() -> None:
     net = network(module, transform=data.dataset.transform)
     with pytest.raises(UserError, match=r"method\.view=colour .* 1x4x4 .*use method\.view=rotation or mirror"):
         replace(TERM, view="colour").begin(net, task(module, data.samples(0)), None)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 255.0), (-1.0, 1.0)])
+def test_floats_that_are_no_pixels_have_no_colours_to_change(low: float, high: float) -> None:
+    """Changes of colours keep pixels within [0, 1], so they would cut these off."""
+    images = torch.linspace(low, high, 4 * 48).reshape(4, 3, 4, 4)
+    transform = Transform((4, 4), (0.5, 0.4, 0.3), (0.2, 0.3, 0.25), scale=1.0)
+    data, module = federation([images], [torch.zeros(4, dtype=torch.int64)], transform=transform), mlp(48, 3)
+    net, asked = network(module, transform=transform), task(module, data.samples(0))
+    with pytest.raises(UserError, match=rf"floats of {low:g} to {high:g}: use method\.view=mirror"):
+        replace(TERM, view="colour").begin(net, asked, None)
+    replace(TERM, view="mirror").begin(net, asked, None)
+    stored = TensorImages(images.abs().to(torch.uint8))
+    replace(TERM, view="colour").begin(net, replace(asked, samples=replace(asked.samples, images=stored)), None)
 
 
 def test_features_that_are_no_images_are_refused() -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.errors import UserError
-from flnl.core.messages import ClientTask, Fit
+from flnl.core.messages import ClientTask, Fit, Samples
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative, Positive, Share
@@ -77,7 +77,8 @@ class FedLSR(LossTerm):
         """How inputs are made of pixels, if their colours change; else None.
 
         Raises:
-            UserError: if the inputs are no images: a side of one pixel; or have no colours to change.
+            UserError: if the inputs are no images: a side of one pixel; or have no colours to change, or pixels outside
+                of [0, 1].
         """
         channels, height, width = task.samples.images.shape
         if min(height, width) < 2:
@@ -92,6 +93,7 @@ class FedLSR(LossTerm):
                 f"method.view=colour changes the colours of images, but this dataset has {channels}x{height}x{width} "
                 "(channels x height x width): use method.view=rotation or mirror"
             )
+        _check_range(task.samples)
         return Pixels(*(t.clone() for t in network.normalisation))
 
     def draw(self, rng: np.random.Generator, size: int) -> FedLSRDraw:
@@ -119,3 +121,19 @@ class FedLSR(LossTerm):
             doubt = entropy(F.softmax(self.sharpening_js * one, 1))
         total = fitted + gamma * js
         return total + self.lambda_e * doubt if self.plus else total
+
+
+def _check_range(samples: Samples) -> None:
+    """Raise for float images with pixels outside of [0, 1]: changes of colours would cut them off.
+
+    Raises:
+        UserError: for such images.
+    """
+    if not len(samples) or not samples.read(torch.arange(1)).is_floating_point():
+        return
+    low, high = (float(edge) for edge in samples.read().aminmax())
+    if low < 0 or high > 1:
+        raise UserError(
+            "method.view=colour needs pixels of 0 to 1, or of 0 to 255 as uint8, but this dataset has floats of "
+            f"{low:g} to {high:g}: use method.view=mirror, or convert the images"
+        )
