@@ -324,7 +324,7 @@ def test_a_run_says_which_labels_it_changed(tmp_path: Path) -> None:
 
 def test_centralized_a_second_network_follows(tmp_path: Path) -> None:
     """The protocol's constants for centralized training; one client."""
-    values = {"T": 200, "T_wu": 0, "T_final": 120, "epochs": 1, "update_from": 70, "final_milestones": [40, 80]}
+    values = {"T": 200, "T_wu": 0, "T_final": 120, "epochs": 1, "update_from": 69, "final_milestones": [40, 80]}
     plain = compose.resolved(compose.load(["method=joint_opt", "protocol=cifar10", "centralized=true"]))
     assert {key: plain["method"][key] for key in values} == values
     assert plain["method"]["final_lr"] == 0.2
