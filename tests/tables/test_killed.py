@@ -106,10 +106,14 @@ def workers(parent: int) -> list[int]:
     found = []
     for children in Path(f"/proc/{parent}/task").glob("*/children"):  # a thread may have started them
         with suppress(OSError):
-            for child in children.read_text().split():
-                if "popen_loky" in Path(f"/proc/{child}/cmdline").read_text():
-                    found.append(int(child))
+            found += [int(child) for child in children.read_text().split() if _is_worker(child)]
     return found
+
+
+def _is_worker(process: str) -> bool:
+    with suppress(OSError):
+        return "popen_loky" in Path(f"/proc/{process}/cmdline").read_text()
+    return False
 
 
 @pytest.mark.slow
