@@ -52,8 +52,9 @@ def test_what_rendered_tables_link_to_is_in_git() -> None:
                 assert target in kept or any(target in path.parents for path in kept), f"{file.name}: {link}"
 
 
-def test_the_comparison_shows_what_its_file_holds() -> None:
-    tables = markdown(Tuned.load(ROOT / "docs" / "comparison.json")).strip().split("\n\n")
+@pytest.mark.parametrize("name", ["comparison", "comparison_benchmark"])
+def test_the_comparison_shows_what_its_files_hold(name: str) -> None:
+    tables = markdown(Tuned.load(ROOT / "docs" / f"{name}.json")).strip().split("\n\n")
     of = {heading.rstrip(":"): table for heading, table in zip(tables[::2], tables[1::2], strict=True)}
     shown = (ROOT / "docs" / "comparison.md").read_text()
     for heading in ("last, %", "last, % at train.lr = 0.003 / 0.01 / 0.03 / 0.1"):
