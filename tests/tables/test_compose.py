@@ -10,6 +10,7 @@ import pytest
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.identity import NOT_OF_THE_KEY, run_key
+from flnl.core.errors import UserError
 from flnl.tables import identity, load
 from flnl.tables.identity import Identities, _is_choice, trainings
 from flnl.tables.plan import RECORDED
@@ -45,7 +46,7 @@ def check(scale: str, composer: Identities, *, each: bool) -> int:
         if words in checked:
             continue
         checked.add(words)
-        cfg = composer._set((*words, "seed=1"))
+        cfg = composer._composer._set((*words, "seed=1"))
         try:
             check_config(cfg)
         except Exception as error:
@@ -79,7 +80,7 @@ def test_composing_in_parts_is_composing(composer: Identities) -> None:
 def test_every_cell_at_the_small_scale_is_twenty_clients_of_digits(composer: Identities) -> None:
     """Partition and noise stay the paper's; data, clients and budget are the scale's."""
     for label, words in cells(load.scaling("small")):
-        found = composer._set(words)
+        found = composer._composer._set(words)
         assert found.dataset.name == "digits", label
         clients = 1 if found.centralized else found.partition.num_clients
         assert clients == (1 if "centralized" in label else 20), label
@@ -130,6 +131,25 @@ def test_what_was_found_is_kept_until_the_configuration_changes(
     monkeypatch.setenv("FLNL_DATA", "/elsewhere")  # where data lie is of the key
     with pytest.raises(AssertionError, match="composed again"):
         Identities(tmp_path).of(("method=fedavg", "seed=1"))
+
+
+def test_many_are_composed_in_several_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are those that one process finds; one that cannot be composed fails only when it is asked for."""
+    monkeypatch.setattr(identity, "MANY", 3)
+    wanted = [(f"method={name}", f"seed={seed}") for name in ("fedavg", "fedprox") for seed in (1, 2)]
+    wrong = ("method=fedavg", "noise.roh=0.4")
+    several, alone = Identities(tmp_path / "several"), Identities(tmp_path / "alone")
+    several.prepare([*wanted, wanted[0], wrong])
+    assert capsys.readouterr().err.startswith("reading the settings of 5 runs")
+    expected = {" ".join(overrides): alone.of(overrides) for overrides in wanted}
+    assert several._known == expected
+    assert len(Identities(tmp_path / "several")._known) == 3, "saved on the way"
+    several.prepare(wanted)
+    assert capsys.readouterr().err == "", "nothing is new"
+    with pytest.raises(UserError, match=r"noise\.roh"):
+        several.of(wrong)
 
 
 def test_what_is_read_is_kept_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

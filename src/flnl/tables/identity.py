@@ -1,8 +1,8 @@
 """The identity of a run, from its overrides: its key, and the settings that determine its cost.
 
 Composing a configuration takes a third of a second, and the tables have a thousand cells. So each combination of group
-choices is composed once, and values are set on copies with Hydra's own code. The identities are cached in a file beside
-the runs until the configuration changes.
+choices is composed once, values are set on copies with Hydra's own code, and many are composed in several processes.
+The identities are cached in a file beside the runs until the configuration changes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli import explain
-from flnl.config import compose, identity, schema, short_keys
+from flnl.config import compose, schema, short_keys
 from flnl.config import identity as identities
 from flnl.config.folders import CONF
 from flnl.config.registry import stored_name
@@ -39,7 +40,9 @@ SETTING = re.compile(
     r"|rounds|fraction|centralized"
 )
 MANY = 50
-"""After this many new identities a message is printed; they are saved after every further ``MANY``."""
+"""From this many new identities on they are composed in several processes; they are saved after every ``MANY``."""
+PROCESSES = 8
+"""The most processes that compose identities."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,27 @@ class Identities:
         self._digest = _digest()
         self._known = self._read()
         self._fresh = 0
-        self._composed: dict[tuple[str, ...], DictConfig] = {}
+        self._composer = Composer()
+
+    def prepare(self, wanted: Iterable[Sequence[str]]) -> None:
+        """Compose those of ``wanted`` that are new, if they are many: in as many processes as there are cores.
+
+        Those that cannot be composed are left out; ``of`` then raises their errors.
+        """
+        new = {_name(overrides): overrides for overrides in wanted}
+        new = {name: overrides for name, overrides in new.items() if name not in self._known}
+        if len(new) < MANY:
+            return
+        from joblib import Parallel, cpu_count, delayed
+
+        together: dict[tuple[str, ...], list[Sequence[str]]] = {}
+        for overrides in new.values():
+            together.setdefault(_choices(overrides), []).append(overrides)
+        print(f"reading the settings of {len(new)} runs; once, until conf/ changes", file=sys.stderr, flush=True)
+        parallel = Parallel(n_jobs=min(cpu_count(), PROCESSES), return_as="generator_unordered")
+        for found in parallel(delayed(_identities)(group) for group in together.values()):
+            for name, identity in found.items():
+                self._add(name, identity)
 
     def of(self, overrides: Sequence[str]) -> Identity:
         """The identity of the run with these overrides.
@@ -82,14 +105,9 @@ class Identities:
         Raises:
             UserError: if no configuration can be composed from them.
         """
-        name = " ".join(overrides)
+        name = _name(overrides)
         if name not in self._known:
-            self._fresh += 1
-            if self._fresh == MANY:
-                print("reading the settings of the cells; once, until conf/ changes", file=sys.stderr, flush=True)
-            self._known[name] = self._compose(overrides)
-            if self._fresh % MANY == 0:
-                self.save()  # an interrupted process keeps what it has composed
+            self._add(name, self._composer.identity(overrides))
         return self._known[name]
 
     def save(self) -> None:
@@ -103,6 +121,12 @@ class Identities:
         except OSError:
             return
 
+    def _add(self, name: str, identity: Identity) -> None:
+        self._known[name] = identity
+        self._fresh += 1
+        if self._fresh % MANY == 0:
+            self.save()  # an interrupted process keeps what it has composed
+
     def _read(self) -> dict[str, Identity]:
         try:
             cache = json.loads(self._file.read_text())
@@ -112,7 +136,19 @@ class Identities:
             pass
         return {}
 
-    def _compose(self, overrides: Sequence[str]) -> Identity:
+
+@dataclass
+class Composer:
+    """Composes configurations, each combination of group choices once."""
+
+    _composed: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
+
+    def identity(self, overrides: Sequence[str]) -> Identity:
+        """The identity of the run with these overrides.
+
+        Raises:
+            UserError: if no configuration can be composed from them.
+        """
         try:
             plain = compose.resolved(self._set(overrides))
         except (UserError, HydraException, OmegaConfBaseException) as error:
@@ -131,7 +167,7 @@ class Identities:
 
     def _set(self, overrides: Sequence[str]) -> DictConfig:
         """The composed configuration, the same as ``compose.load(overrides)`` gives."""
-        choices = tuple(override for override in overrides if _is_choice(override))
+        choices = _choices(overrides)
         if choices not in self._composed:
             self._composed[choices] = compose.composed(choices)
         config = copy.deepcopy(self._composed[choices])
@@ -139,6 +175,23 @@ class Identities:
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
         short_keys.connect(config, overrides)
         return config
+
+
+def _identities(group: Iterable[Sequence[str]]) -> dict[str, Identity]:
+    """The identities of runs by name, composed in a process of its own; without those that cannot be composed."""
+    composer, found = Composer(), {}
+    for overrides in group:
+        with suppress(UserError):
+            found[_name(overrides)] = composer.identity(overrides)
+    return found
+
+
+def _name(overrides: Sequence[str]) -> str:
+    return " ".join(overrides)
+
+
+def _choices(overrides: Sequence[str]) -> tuple[str, ...]:
+    return tuple(override for override in overrides if _is_choice(override))
 
 
 def _is_choice(override: str) -> bool:
@@ -163,7 +216,7 @@ def _settings(plain: Mapping[str, Any]) -> dict[str, Any]:
     several = len(plain["method"]["stages"]) > 1
     return {
         key: value
-        for key, value in identity.flatten(plain)
+        for key, value in identities.flatten(plain)
         if SETTING.fullmatch(key) and not (several and key == "rounds")
     }
 

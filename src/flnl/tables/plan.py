@@ -89,12 +89,21 @@ class Plan:
         self._read: dict[str, Written | str] = {}  # by key
         identities = Identities(root)
         try:
+            identities.prepare(self._overrides())
             self.layouts = [self._layout(table, identities) for table in tables]
             self._record_for([table for table in every if table not in tables], identities)
         finally:
             identities.save()
 
     # ------------------------------------------------------------------------------------------------------ planning
+
+    def _overrides(self) -> Iterator[tuple[str, ...]]:
+        """The overrides of every run, some of them several times."""
+        for table in self.tables:
+            for row, column in product(table.rows, table.columns):
+                if row.missing is None and column.missing is None and not self.scaling.not_available(row, column):
+                    overrides = self.scaling.resolve(row, column)
+                    yield from ((*overrides, f"seed={seed}") for seed in self.scaling.of(table, self.seeds).seeds)
 
     def _layout(self, table: Table, identities: Identities) -> list[list[Place]]:
         return [[self._place(table, row, column, identities) for column in table.columns] for row in table.rows]
