@@ -31,7 +31,7 @@ def _protocol(key: str, *default: Any, _root_: DictConfig, _node_: Node) -> Any:
         if key in section:
             return section[key]
     if default:
-        return default[0]
+        return OmegaConf.create(default[0]) if isinstance(default[0], list) else default[0]
     taker = shortest(_root_, str(_node_._get_full_key(None)))
     whose = f"method.like={method}" if named == "like" else f"method={method}"
     raise UserError(f"protocol={protocol.name} says nothing of {key} for {whose}; set {taker}")
