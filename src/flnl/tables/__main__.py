@@ -1,7 +1,7 @@
 """The papers' tables, our numbers beside theirs: list the tables, plan and run missing runs, render results.
 
     flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL]
-        [tuned=FILE] [verify=false] [out=FOLDER] [-- OVERRIDE ...]
+        [tuned=FILE] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
 
 Modules that take seconds to import are imported only when something is run.
 """
@@ -29,7 +29,7 @@ from flnl.tables.table import Table
 VERBS = ("list", "plan", "run", "render")
 LAUNCHING = ("plan", "run")
 """The verbs that take a selection of cells, and overrides after ``--``: how runs are launched."""
-OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "verify", "out")
+OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "verify", "records", "out")
 REPEATABLE = ("rows", "columns")
 """The options that may be given several times."""
 RESULTS = Path("results")
@@ -38,7 +38,7 @@ MOST_SEEDS = 1000
 
 USAGE = """\
 flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=FILE]
-            [verify=false] [out=FOLDER] [-- OVERRIDE ...]
+            [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
 The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
   list    list the tables
@@ -56,6 +56,8 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
           and the folder of results is results/SCALE_tuned
   verify  verify=false takes data files that differ from the published ones, such as copies that went through JPEG;
           these are runs of their own, and notes under the tables tell of them
+  records a folder of records that render wrote, such as results/lenet/runs: the runs that it has count as finished
+          here, so tables can be made on several machines, one after the other
 
 After --, overrides set how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
 hydra.launcher.n_jobs=4 for the default joblib, executor=ray, device=cpu.
@@ -73,6 +75,7 @@ class Request:
     seeds: int | None
     tuned: Tuned | None
     verify: bool  # whether data files must be the published ones
+    records: Path | None  # records of runs that count as finished
     out: Path
     overrides: tuple[str, ...]
     warned: set[str] = field(default_factory=set)  # warnings already printed
@@ -149,6 +152,7 @@ def parse(arguments: Sequence[str]) -> Request:
         None if seeds is None else int(seeds),
         Tuned.load(Path(last["tuned"])) if "tuned" in last else None,
         load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
+        Path(last["records"]) if "records" in last else None,
         Path(last["out"]) if "out" in last else RESULTS / (f"{scale}_tuned" if "tuned" in last else scale),
         overrides,
     )
@@ -265,6 +269,12 @@ def command(arguments: Sequence[str]) -> None:
         from flnl.tables.launch import check
 
         check(request.plan, request.overrides)
+    if request.records is not None and request.verb != "list":
+        from flnl.tables.restore import restore
+
+        plan = request.plan_of(request.held) if request.verb == "render" else request.plan
+        number = restore(plan, request.records)
+        print(f"{number} runs restored from {request.records}", file=sys.stderr, flush=True)
     if request.verb == "list":
         print_tables(request.tables)
     elif request.verb == "plan":

@@ -143,16 +143,24 @@ class Composer:
 
     _composed: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
 
+    def plain(self, overrides: Sequence[str]) -> dict[str, Any]:
+        """The resolved configuration of the run with these overrides.
+
+        Raises:
+            UserError: if no configuration can be composed from them.
+        """
+        try:
+            return compose.resolved(self._set(overrides))
+        except (UserError, HydraException, OmegaConfBaseException) as error:
+            raise UserError(explain.explain(error, overrides)) from None
+
     def identity(self, overrides: Sequence[str]) -> Identity:
         """The identity of the run with these overrides.
 
         Raises:
             UserError: if no configuration can be composed from them.
         """
-        try:
-            plain = compose.resolved(self._set(overrides))
-        except (UserError, HydraException, OmegaConfBaseException) as error:
-            raise UserError(explain.explain(error, overrides)) from None
+        plain = self.plain(overrides)
         return Identity(
             key=identities.run_key(plain),
             method=str(plain["method"]["name"]),

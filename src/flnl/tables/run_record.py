@@ -25,6 +25,9 @@ PARTS: Mapping[str, Any] = {
 NUMBERS: Mapping[str, Sequence[str]] = {"evaluation": ("accuracy", "participations")}
 """The numbers that a line of ``metrics.jsonl`` must have, by its kind."""
 
+CURVE = ("round", "participations", "accuracy")
+"""The numbers of an evaluation that a compact record keeps, for all evaluations."""
+
 Row = Mapping[str, Any]
 
 

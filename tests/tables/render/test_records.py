@@ -18,8 +18,8 @@ def test_the_record_has_what_cells_are_made_of(tmp_path: Path) -> None:
         file.write(json.dumps({"kind": "round", "round": 4, "local_memorization": 0.125, "cohort": [1, 2]}) + "\n")
     whole = run_record.read(one.folder)
     found = json.loads(records.text(one, whole))
-    assert found["reached"] == {"5": 10, "10": 10, "15": 20, "20": 20, "25": 20} | {
-        str(percent): 30 for percent in range(30, 51, 5)
+    assert found["evaluations"] == {
+        "None": {"round": [1, 2, 3, 4], "participations": [10, 20, 30, 40], "accuracy": [0.1, 0.25, 0.5, 0.45]}
     }
     assert found["evaluation"] == {"round": 4, "participations": 40, "accuracy": 0.45}
     assert found["round"] == {"round": 4, "local_memorization": 0.125}

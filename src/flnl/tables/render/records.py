@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flnl.compare.runs import shown
-from flnl.tables import metric_values
 from flnl.tables.render.evidence import Evidence
 from flnl.tables.results import Filled, Run
-from flnl.tables.run_record import Written
-from flnl.tables.table import NEVER
+from flnl.tables.run_record import CURVE, Row, Written
 
 ESSENTIAL = (
     "key",
@@ -36,8 +34,6 @@ ESSENTIAL = (
     "metrics",
 )
 """The keys copied from ``result.json``; command and commit determine the configuration."""
-STEP = 5
-"""Step, in percent, between the target accuracies of ``reached``."""
 
 
 def files(tables: Iterable[Filled], evidence: Evidence) -> dict[str, str]:
@@ -53,21 +49,17 @@ def files(tables: Iterable[Filled], evidence: Evidence) -> dict[str, str]:
 def text(run: Run, written: Written) -> str:
     """The JSON text of one run, a line per key, numbers unrounded: every value that a cell can show.
 
-    ``evaluation`` and ``round`` hold the last line of each kind. ``reached`` maps accuracies, in percent, to the client
-    participations until the first evaluation that reached them.
+    ``evaluation`` and ``round`` hold the last line of each kind, ``evaluations`` the accuracies of all by stage.
+    ``flnl tables run records=FOLDER`` (``flnl.tables.restore``) makes a run's folder of it again.
     """
-    record, evaluations = written.record, written.evaluations
+    record = written.record
     fields = {
         "command": run.command,
         "seed": run.seed,
         "folder": shown(run.folder),
         **{key: record[key] for key in ESSENTIAL if key in record},
         **{kind: numbers(written.last(kind)) for kind in ("evaluation", "round")},
-        "reached": {
-            str(percent): round(reached)
-            for percent in range(STEP, 100, STEP)
-            if (reached := metric_values.reaching(evaluations, percent / 100)) not in (None, NEVER)
-        },
+        "evaluations": by_stage(written.evaluations),
     }
     lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items())
     return "{" + ",\n ".join(lines) + "}\n"
@@ -76,3 +68,13 @@ def text(run: Run, written: Written) -> str:
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a line of ``metrics.jsonl``, without its lists of one number per client."""
     return {key: value for key, value in line.items() if isinstance(value, int | float)}
+
+
+def by_stage(evaluations: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
+    """Round, client participations until then, and accuracy in [0, 1] of all evaluations, by the stage's name."""
+    stages: dict[str, dict[str, list[float]]] = {}
+    for row in evaluations:
+        columns = stages.setdefault(str(row.get("stage")), {key: [] for key in CURVE})
+        for key in CURVE:
+            columns[key].append(row[key])
+    return stages

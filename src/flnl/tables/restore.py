@@ -1,0 +1,94 @@
+"""Make the folders of finished runs again from their compact records, so runs of another machine are not repeated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flnl.core.errors import UserError
+from flnl.storage.atomic import write_atomically
+from flnl.storage.lines import CHECKSUMS, CORRECTIONS, METRICS, Lines, described
+from flnl.storage.records import RESULT
+from flnl.tables.identity import Composer
+from flnl.tables.plan import Plan, Wanted
+from flnl.tables.run_record import CURVE
+
+NOT_RESULT = ("command", "seed", "folder", "evaluation", "round", "evaluations")
+"""The keys of a compact record that ``result.json`` does not have."""
+RESTORED = "restored_from"
+"""The key in ``result.json`` that tells a restored run, with the path of its record."""
+
+
+def restore(plan: Plan, records: Path) -> int:
+    """Restore the missing runs of ``plan`` that ``records`` has, such as ``results/small/runs``.
+
+    A restored folder holds ``result.json`` and ``metrics.jsonl``, the latter with the accuracies of all evaluations and
+    all numbers of the last: what tables and curves read, but no model and no labels. Runs that have begun here stay as
+    they are.
+
+    Returns:
+        How many runs were restored.
+
+    Raises:
+        UserError: if ``records`` is no folder, or one of the records is damaged or not complete.
+    """
+    if not records.is_dir():
+        raise UserError(f"records={records}: there is no such folder; records are in results/SCALE/runs")
+    composer, count = Composer(), 0
+    for run in plan.runs.values():
+        file = records / f"{run.identity.folder}.json"
+        if run.identity.key in plan.records or not file.is_file():
+            continue
+        record = _read(file, run)
+        _write(plan.at(run), file, record, composer.plain(run.overrides), run.overrides)
+        count += 1
+    return count
+
+
+def _read(file: Path, run: Wanted) -> Mapping[str, Any]:
+    try:
+        record = json.loads(file.read_text())
+        if record["key"] != run.identity.key or record["status"] != "finished":
+            raise UserError(f"{file} is not the record of the finished run {run.command}")
+        if "evaluations" not in record:
+            raise UserError(f"{file} lacks the accuracies of its evaluations; render its tables again where they ran")
+        if not isinstance(record["metrics"], dict) or not [*_lines(record)]:
+            raise TypeError
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{file} is damaged; restore it from where it is from, or remove it") from None
+    return record  # type: ignore[no-any-return]
+
+
+def _lines(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The lines of ``metrics.jsonl`` that the record has: of every evaluation, with a line for its round before it."""
+    evaluations = [
+        {"stage": stage, **dict(zip(CURVE, row, strict=True))}
+        for stage, columns in record["evaluations"].items()
+        for row in zip(*(columns[key] for key in CURVE), strict=True)
+    ]
+    last = len(evaluations) - 1
+    for i, row in enumerate(evaluations):
+        place = {key: value for key, value in row.items() if key != "accuracy"}
+        yield {"kind": "round", **place, **(record["round"] if i == last else {})}
+        yield {"kind": "evaluation", **row, **(record["evaluation"] if i == last else {})}
+
+
+def _write(
+    folder: Path, file: Path, record: Mapping[str, Any], config: Mapping[str, Any], overrides: list[str]
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics, corrections = (Lines(folder / name) for name in (METRICS, CORRECTIONS))
+    for lines in (metrics, corrections):
+        lines.path.unlink(missing_ok=True)
+    for row in _lines(record):
+        metrics.write(row)
+    result = {key: value for key, value in record.items() if key not in NOT_RESULT}
+    about = {
+        "config": config,
+        "overrides": overrides,
+        RESTORED: str(file),
+        CHECKSUMS: described([metrics, corrections]),
+    }
+    write_atomically(folder / RESULT, json.dumps({**result, **about}).encode())

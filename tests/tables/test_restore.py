@@ -1,0 +1,89 @@
+"""Runs that another machine made count here, with nothing but their records."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flnl.figures import accuracy
+from flnl.figures.record import read
+from tests.tables.conftest import Tables, copied
+
+RECORDS = "records=results/small/runs"
+
+
+@pytest.fixture
+def elsewhere(command: Tables, tmp_path: Path) -> Tables:
+    """The command where two runs were made and rendered, and only what was rendered is left."""
+    copied(tmp_path)
+    assert command("run", "mine", "--", "hydra/launcher=basic").code == 0
+    assert command("render", "mine").code == 0
+    shutil.rmtree(tmp_path / "multirun")
+    return command
+
+
+def test_tables_of_records_are_those_of_the_runs(elsewhere: Tables, tmp_path: Path) -> None:
+    """All that is rendered, to the byte: a number or a curve that is not in the record would be missing or another."""
+    rendered = {file.name: file.read_bytes() for file in (tmp_path / "results/small").glob("**/*") if file.is_file()}
+    ran = elsewhere("run", "mine", RECORDS)
+    assert ran.out.splitlines()[-1] == "2 of 2 cells can run, 2 have run, 0 failed", ran.err
+    assert "2 runs restored from results/small/runs" in ran.err
+    assert "missing" not in ran.err
+    assert elsewhere("render", "mine", "out=again").code == 0
+    again = {file.name: file.read_bytes() for file in (tmp_path / "again").glob("**/*") if file.is_file()}
+    assert again == rendered
+    assert sum(name.endswith(".json") for name in again) == 2
+    restored = next((tmp_path / "multirun/tables/small").glob("*/result.json")).parent
+    assert accuracy.draw(read(restored)) is not None
+
+
+def test_a_run_that_began_here_stays(elsewhere: Tables, tmp_path: Path) -> None:
+    assert elsewhere("run", "mine", "rows=FedProx", "--", "hydra/launcher=basic").code == 0
+    (own,) = (tmp_path / "multirun/tables/small").glob("*/result.json")
+    before = own.read_bytes()
+    assert "1 runs restored" in elsewhere("plan", "mine", RECORDS).err
+    assert own.read_bytes() == before
+    assert "0 runs restored" in elsewhere("plan", "mine", RECORDS).err
+
+
+def _changed(**fields: object) -> Callable[[str], str]:
+    return lambda text: json.dumps({**json.loads(text), **fields})
+
+
+def _without(key: str) -> Callable[[str], str]:
+    return lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != key})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text[:100], "is damaged"),
+        (lambda _: "3", "is damaged"),
+        (_changed(metrics=None), "is damaged"),
+        (_changed(evaluations={}), "is damaged"),
+        (_changed(evaluations={"training": {"round": [1]}}), "is damaged"),
+        (_changed(key="0" * 64), "is not the record of the finished run flnl"),
+        (_changed(status="failed"), "is not the record of the finished run flnl"),
+        (_without("evaluations"), "lacks the accuracies of its evaluations"),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_named(
+    elsewhere: Tables, tmp_path: Path, change: Callable[[str], str], said: str
+) -> None:
+    file = sorted((tmp_path / "results/small/runs").glob("*.json"))[0]
+    file.write_text(change(file.read_text()))
+    found = elsewhere("plan", "mine", RECORDS)
+    assert found.code == 2
+    assert said in found.err
+    assert len(found.err.splitlines()) == 1
+    assert file.name in found.err
+
+
+def test_a_folder_that_is_not_there_is_refused(elsewhere: Tables) -> None:
+    found = elsewhere("run", "mine", "records=results/smal/runs")
+    assert (found.code, found.err.splitlines()) == (
+        2,
+        ["error: records=results/smal/runs: there is no such folder; records are in results/SCALE/runs"],
+    )
