@@ -68,7 +68,7 @@ FOLDS = 5
 KINDS: tuple[Recorded, ...] = ("window", "final")
 PRIORS = (0.0, 0.25, 0.5)
 """Weights of the client prior; 0.25 is the default."""
-SCORES: tuple[Score, ...] = ("normalized_margin", "self_confidence", "confidence_weighted_entropy")
+SCORES: tuple[Score, ...] = ("self_confidence", "normalized_margin", "confidence_weighted_entropy")
 LEAST = 0.9
 """The expected precision that the strict list asks for."""
 

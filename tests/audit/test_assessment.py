@@ -105,7 +105,7 @@ def test_a_label_that_ties_with_the_best_class_is_no_issue() -> None:
 def test_the_precision_of_issues_is_that_of_their_cut() -> None:
     """With a margin, another class is more probable just where the score is below a half."""
     test = clean()
-    found = assessed(test=test, prior="none")
+    found = assessed(test=test, prior="none", score="normalized_margin")
     assert found.precision.of_issues == pytest.approx(found.precision.expected[50])
     assert found.precision.of_issues is not None
     assert 0 < found.precision.of_issues < 1
@@ -134,6 +134,31 @@ def test_the_cut_ignores_where_expected_errors_vanish() -> None:
     assert largest_cut(false, marked, 0.9, cuts) == 0.1
     assert largest_cut(false, marked, 0.5, cuts) == 0.9
     assert largest_cut([1.0, 1.0], [0, 1], 0.1, np.array([0.0, 0.5])) == 0.0
+    assert largest_cut([9.0, 9.0], [0, 1], 0.0, np.array([0.0, 0.5])) == 0.5, "no precision is less than 0"
+
+
+def test_a_cut_above_all_issues_lists_none() -> None:
+    """Above the last issue the curve may rise again, where samples of clients score worse than those of the test."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+    own = np.concatenate([[0.4, 0.45], rng.uniform(0.6, 0.8, 58)])
+    test_own = np.concatenate([rng.uniform(0.2, 0.5, 10), rng.uniform(0.9, 1, 90)])
+    every, found = (
+        assessed(labels, _of(own, labels), CleanSamples(TEST, _of(test_own, TEST)), prior="none", min_precision=least)
+        for least in (0.0, 0.5)
+    )
+    assert every.is_issue.sum() == 2
+    assert every.precision.expected[80] == pytest.approx(1, abs=0.1), "of samples that are no issues"
+    assert not found.is_issue.any()
+    assert found.cut == 0
+
+
+TEST = np.arange(100) % 2
+
+
+def _of(own: Any, labels: Any) -> Any:
+    """Probabilities [n, 2] that give the given label ``own`` [n]."""
+    return np.where(np.eye(2, dtype=bool)[labels], own[:, None], 1 - own[:, None])
 
 
 def test_nothing_stands_out_of_samples_like_those_of_the_test_set() -> None:
@@ -196,7 +221,7 @@ def test_a_file_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_adjusted_scores_use_the_pooled_thresholds() -> None:
-    plain, found = assessed(), assessed(adjust=True)
+    plain, found = assessed(), assessed(adjust=True, score="normalized_margin")
     t = plain.joint.thresholds
     shifted = PROBABILITIES - t + t.max()
     shifted /= shifted.sum(1, keepdims=True)

@@ -82,5 +82,5 @@ def test_a_million_samples_take_a_minute_and_two_gigabytes(tmp_path: Path) -> No
     print(f"{seconds:.1f} s, {gigabytes:.2f} GiB")
     found = json.loads((tmp_path / "run" / "audit" / "audit.json").read_text())
     assert found["samples"] == samples
-    assert found["measured"]["average_precision"] > 0.99
+    assert found["measured"]["average_precision"] > 0.98
     assert (seconds < 60, gigabytes < 2) == (True, True), done.stdout

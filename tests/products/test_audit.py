@@ -200,7 +200,8 @@ def test_it_stands_beside_cleanlab(fedavg: Ran, said: Commands, tmp_path: Path) 
     rank, pd = pytest.importorskip("cleanlab.rank"), pytest.importorskip("pandas")
     held = np.load(fedavg.folder / NAME, allow_pickle=False)
     for name in ("predicted_neq_given", "confident_learning", "prune_by_class", "prune_by_noise_rate", "both"):
-        said(program, fedavg.folder, "--formats", "csv", "--issues", name, "--out", tmp_path / name)
+        words = ("--formats", "csv", "--issues", name, "--score", "normalized_margin")
+        said(program, fedavg.folder, *words, "--out", tmp_path / name)
         table = pd.read_csv(tmp_path / name / "audit.csv")
         theirs = find.find_label_issues(
             table.given_label.to_numpy(), held["window"].astype(float), filter_by=name, n_jobs=1
@@ -272,7 +273,8 @@ def test_what_is_printed(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
 
 def test_a_least_precision_cuts_the_issues_or_leaves_none(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
     for least in ("0", "1"):
-        answer = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / least, "--min-precision", least)
+        words = ("--score", "normalized_margin", "--min-precision", least)
+        answer = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / least, *words)
         rows, cut = read_csv(tmp_path / least / "audit.csv"), numbers_of(tmp_path / least)["expected_precision"]["cut"]
         issues = [row for row in rows if row["is_label_issue"] == "True"]
         assert all(float(row["suspicion_score"]) < cut for row in issues)
@@ -417,9 +419,7 @@ def test_without_recording_the_final_model_is_used_and_said(fedavg: Ran, said: C
     assert numbers_of(folder / "audit")["source"]["name"] == "final"
     scores = [float(row["label_score"]) for row in read_csv(folder / "audit" / "audit.csv")]
     given = np.array([int(row["given_label"]) for row in read_csv(folder / "audit" / "audit.csv")])
-    rest = recorded.final.astype(float).copy()
-    rest[np.arange(len(given)), given] = -1
-    assert np.allclose(scores, (recorded.final[np.arange(len(given)), given] - rest.max(1) + 1) / 2, atol=1e-6)
+    assert np.allclose(scores, recorded.final[np.arange(len(given)), given], atol=1e-6)
     refused(said(program, folder, "--force", "--probabilities", "window"), "audit.record=true")
     (folder / "model.pt").unlink()
     refused(said(program, folder, "--force"), "neither probabilities.npz nor model.pt", "products=true")

@@ -28,6 +28,7 @@ from flnl.audit.precision import (
     below_cuts,
     expected_false,
     expected_precision,
+    first_cuts,
     largest_cut,
     shares_of_test_set,
 )
@@ -182,7 +183,7 @@ def assess(
     clean = None if test is None else _Clean.of(test, scoring, prior)
     cut = None
     if clean is not None and options.min_precision is not None:
-        cut = clean.largest_cut(samples.sizes, below, options.min_precision)
+        cut = clean.largest_cut(samples.sizes, below[:, : _cuts_of_issues(suspicion[marked])], options.min_precision)
         marked &= suspicion < cut
     return Assessment(
         predicted=scored.predicted,
@@ -233,6 +234,14 @@ def _marked(blocks: Blocks, samples: int, rule: Rule) -> Mask:
     return marked
 
 
+def _cuts_of_issues(suspicion: Array) -> int:
+    """How many of the curve's cuts are of use for issues [n] of this suspicion.
+
+    A cut above all issues lists no more of them, and says nothing of them: most samples below it are none.
+    """
+    return int(first_cuts(suspicion.max(keepdims=True))[0]) + 1 if suspicion.size else 1
+
+
 # -------------------------------------------------------------------------------------------------------- the test set
 
 
@@ -251,9 +260,16 @@ class _Clean:
         return cls(test, prior.comparable(scores), prior, shares_of_test_set(prior, scores))
 
     def largest_cut(self, sizes: Indices, below: Counts, least: float) -> float:
-        """The largest cut with an expected precision of at least ``least`` for clients of ``sizes`` [C]."""
-        false = [expected_false(self.below[:, m], sizes, below[:, m]) for m in range(len(CUTS))]
-        return largest_cut(false, below.sum(axis=0).tolist(), least)
+        """The largest cut with an expected precision of at least ``least``; 0 if none has it.
+
+        Args:
+            sizes: each client's samples [C].
+            below: those of them below the first m cuts of the curve [C, m], among which to choose.
+            least: the precision to reach.
+        """
+        number = below.shape[1]
+        false = [expected_false(self.below[:, m], sizes, below[:, m]) for m in range(number)]
+        return largest_cut(false, below.sum(axis=0).tolist(), least, CUTS[:number])
 
     def shares(self, rule: Rule, cut: float | None) -> CleanShares:
         """The shares that are marked, as issues by ``rule`` and, if there is one, below the ``cut``."""

@@ -55,7 +55,7 @@ class Options:
     out_of_sample: bool = False  # whether no model behind a file's probabilities was trained on its sample
     folds: int | None = None  # number of folds for probabilities="folds"
     by: By = "samples"  # what the folds divide
-    score: Score = "normalized_margin"
+    score: Score = "self_confidence"
     adjust: bool = False  # subtract the class's threshold from each probability first
     issues: Filter = "predicted_neq_given"
     prior: Literal["client", "none"] = "client"

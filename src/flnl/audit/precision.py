@@ -59,7 +59,7 @@ def largest_cut(false: Sequence[float], marked: Sequence[int], least: float, cut
     """
     enough = 0.0
     for cut, worst, total in zip(cuts.tolist(), np.maximum.accumulate(false).tolist(), marked, strict=True):
-        if total and 1 - worst / total >= least:
+        if total and max(1 - worst / total, 0.0) >= least:
             enough = cut
     return enough
 
