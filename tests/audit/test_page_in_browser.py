@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,15 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
 Open = Callable[..., Any]
+PATIENCE = 30.0
+
+
+def until(page: Any, expression: str) -> None:
+    """Wait for an expression to hold. Playwright's own waiting evaluates text in the page, which its policy forbids."""
+    end = time.monotonic() + PATIENCE
+    while not page.evaluate(f"Boolean({expression})"):
+        assert time.monotonic() < end, expression
+        page.wait_for_timeout(20)
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +60,7 @@ def shown(browser: Any, tmp_path: Path) -> Iterator[Open]:
         page.on("dialog", refuse)
         page.on("request", lambda request: asked.append(request.url))
         page.goto((folder / "index.html").as_uri())
-        page.wait_for_function(
-            "document.querySelector('.card') || document.querySelector('#end').textContent.length > 1"
-        )
+        until(page, "document.querySelector('.card') || document.querySelector('#end').textContent.length > 1")
         return page
 
     yield opened
@@ -77,7 +85,7 @@ def count(page: Any) -> int:
 
 def move(page: Any, cut: int) -> None:
     page.locator("#cut").fill(str(cut))
-    page.wait_for_function(f"document.querySelector('#cut-at').textContent === '{cut / 100:.2f}'")
+    until(page, f"document.querySelector('#cut-at').textContent === '{cut / 100:.2f}'")
     page.wait_for_timeout(200)
 
 
@@ -176,7 +184,7 @@ def test_verdicts_filter_also_cards_that_are_not_loaded(page: Any, shown: Open, 
     again = shown(tmp_path / "page")
     move(again, 100)
     again.select_option("#which", "wrong")
-    again.wait_for_function("document.querySelectorAll('.card').length === 3")
+    until(again, "document.querySelectorAll('.card').length === 3")
     assert again.eval_on_selector_all(".card .about b", "all => all.map(one => one.textContent)") == ["249", "50", "10"]
     assert judged(again) == ["wrong"] * 3
     again.select_option("#which", "open")
@@ -215,7 +223,7 @@ def test_open_pages_of_a_run_keep_each_others_verdicts(page: Any, shown: Open, t
     kept = [["0", "246", "right"], ["1", "247", "unsure"], ["0", "249", "wrong"]]
     for one in (page, other, shown(tmp_path / "page")):
         assert sorted(row[:3] for row in saved(one)[1:]) == sorted(kept)
-    page.wait_for_function("document.querySelector('.card:nth-child(4)').dataset.verdict === 'right'")
+    until(page, "document.querySelector('.card:nth-child(4)').dataset.verdict === 'right'")
     assert judged(page)[:4] == judged(other)[:4] == ["wrong", "", "unsure", "right"]
 
 
@@ -230,7 +238,7 @@ def test_arrows_move_between_cards(page: Any) -> None:
 
 def test_a_random_sample_is_reviewed(page: Any) -> None:
     page.click("#review")
-    page.wait_for_function("document.querySelector('#count').textContent === '50 to review'")
+    until(page, "document.querySelector('#count').textContent === '50 to review'")
     assert page.inner_text(".card >> nth=0 >> .about b") == "130"
     page.focus(".card")
     for key in "wwwwr":
@@ -266,7 +274,7 @@ def test_a_missing_shard_is_told(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "pages" / "0000.js").unlink()
     page = browser.new_page()
     page.goto((tmp_path / "index.html").as_uri())
-    page.wait_for_function("document.querySelector('#end').textContent.includes('cannot be read (no. 0)')")
+    until(page, "document.querySelector('#end').textContent.includes('cannot be read (no. 0)')")
     page.close()
 
 
