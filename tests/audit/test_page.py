@@ -186,6 +186,26 @@ def test_a_suspect_close_to_a_cut_is_shown_where_it_is_counted(tmp_path: Path) -
         assert sum(first <= m for first in found["suspects"]["firstCut"]) == found["below"][m]
 
 
+def test_the_curve_is_set_apart_where_nothing_is_suspected(tmp_path: Path) -> None:
+    """The line is drawn boldly up to the last sample whose label is not the likeliest, be it an issue or not."""
+    given = audit(10, issues=2)
+    predicted = np.where(np.arange(10) < 4, 1 - given.samples.given, given.samples.given)
+    scores = np.array([0.05, 0.1, 0.2, 0.305, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0])
+    curve = replace(given.precision, expected=(None, None, *[0.5] * 60, None, *[1.0] * 38))
+    samples = replace(given.samples, predicted=predicted, suspicion_score=scores)
+    write_page(tmp_path, replace(given, samples=samples, precision=curve), None)
+    text = (tmp_path / "index.html").read_text()
+    spans = {
+        which: [
+            (points.split()[0].split(",")[0], points.split()[-1].split(",")[0])
+            for points in re.findall(rf'<polyline points="(\S+ [^"]*\S+)" class="{which}"', text)
+        ]
+        for which in ("precision", "beyond")
+    }
+    assert spans["precision"][0] == ("2", "31")
+    assert spans["beyond"][:2] == [("31", "61"), ("63", "100")]
+
+
 def test_without_scripts_the_tables_and_the_first_hundred_are_there(tmp_path: Path) -> None:
     write_page(tmp_path, audit(250, clients=3, issues=120), None)
     page = read(tmp_path)

@@ -166,7 +166,7 @@ def test_verdicts_are_given_by_keys_kept_and_saved(page: Any, shown: Open, tmp_p
     ]
     assert saved(again) == rows
     again.select_option("#which", "open")
-    assert again.inner_text(".card >> nth=0 >> .about b") == "245"
+    until(again, "document.querySelector('.card .about b').textContent === '245'")
 
 
 def judged(page: Any) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 import numpy as np
 
 from flnl.audit.page.markup import Markup, element, joined, percent
+from flnl.audit.precision import first_cuts
 from flnl.audit.result import Audit
 
 
@@ -34,7 +36,7 @@ def section(audit: Audit) -> Markup:
         "svg",
         element("polyline", points=f"0,{HEIGHT} {area} {WIDTH},{HEIGHT}", class_="below"),
         *(element("line", x1=0, x2=WIDTH, y1=y, y2=y, class_="frame") for y in (0, HEIGHT / 2, HEIGHT)),
-        *(element("polyline", points=points, class_="precision") for points in _lines(audit)),
+        *(element("polyline", points=points, class_=which) for points, which in _lines(audit)),
         element("line", x1=WIDTH * at / steps, x2=WIDTH * at / steps, y1=0, y2=HEIGHT, class_="mark", id="mark"),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         preserveAspectRatio="none",
@@ -92,23 +94,29 @@ def section(audit: Audit) -> Markup:
 
 
 def _legend() -> Iterator[Markup]:
-    line = element("polyline", points="0,5 22,5", class_="precision")
-    yield element(
-        "span", element("svg", line, viewBox="0 0 22 10", aria_hidden="true"), "expected precision, 0 to 100 %"
-    )
     block = element("rect", width=22, height=10, class_="below")
-    yield element(
-        "span", element("svg", block, viewBox="0 0 22 10", aria_hidden="true"), "share of all labels below the cut"
-    )
+    yield _entry(element("polyline", points="0,5 22,5", class_="precision"), "expected precision, 0 to 100 %")
+    yield _entry(element("polyline", points="0,5 22,5", class_="beyond"), "the same above the last suspect, unreliable")
+    yield _entry(block, "share of all labels below the cut")
 
 
-def _lines(audit: Audit) -> Iterator[str]:
-    """The points of each unbroken part of the curve of expected precision."""
-    points: list[str] = []
-    steps = len(audit.precision.cuts) - 1
-    for i, value in enumerate((*audit.precision.expected, None)):
-        if value is not None:
-            points.append(f"{WIDTH * i / steps:g},{HEIGHT * (1 - value):.2f}")
-        elif points:
-            yield " ".join(points)
-            points = []
+def _entry(sample: Markup, text: str) -> Markup:
+    return element("span", element("svg", sample, viewBox="0 0 22 10", aria_hidden="true"), text)
+
+
+def _lines(audit: Audit) -> Iterator[tuple[str, str]]:
+    """The points of each unbroken part of the curve of expected precision, with its class.
+
+    Above the last sample of which another class is likelier, most of what is below a cut is no suspect, and few test
+    samples are left to estimate from: there the curve may rise again without reason.
+    """
+    steps, suspected = len(audit.precision.cuts) - 1, audit.samples.predicted != audit.samples.given
+    last = int(first_cuts(audit.samples.suspicion_score[suspected]).max(initial=0))
+    points = [
+        None if value is None else f"{WIDTH * i / steps:g},{HEIGHT * (1 - value):.2f}"
+        for i, value in enumerate(audit.precision.expected)
+    ]
+    for part, which in ((points[: last + 1], "precision"), (points[last:], "beyond")):
+        for known, run in groupby(part, key=lambda point: point is not None):
+            if known:
+                yield " ".join(filter(None, run)), which
