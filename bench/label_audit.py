@@ -65,7 +65,7 @@ POOLED = "pooled"
 METHODS = ("fedavg", "flr", "fedcorr", "co_teaching", "dividemix", POOLED)
 CENTRAL = ("method=fedavg", "centralized=true", "rounds=10", "train.epochs=1")
 FOLDS = 5
-KINDS: tuple[Recorded, ...] = ("window", "final")
+KINDS: tuple[Recorded, ...] = ("window", "all", "final")
 PRIORS = (0.0, 0.25, 0.5)
 """Weights of the client prior; 0.25 is the default."""
 SCORES: tuple[Score, ...] = ("self_confidence", "normalized_margin", "confidence_weighted_entropy")
@@ -166,7 +166,7 @@ def _place(row: Row) -> tuple[int, int, int, int]:
 
 
 def rows(case: Case, root: Path) -> Iterator[Row]:
-    """The audits of a run: its window with every score and prior, its last model with every score."""
+    """The audits of a run with every score: of its window with every prior, of all its models, of the last."""
     run = AuditedRun.open(root / case.folder)
     for kind in KINDS:
         options = Options(probabilities=kind, folds=case.folds)
@@ -225,13 +225,13 @@ def _of_methods(measured: Sequence[Row]) -> str:
                 str(len(first)),
                 f"{mean(row.errors for row in first):.0f}",
                 _range(first, "average_precision"),
-                _range(kinds["final"], "average_precision"),
+                *(_range(kinds[kind], "average_precision") for kind in KINDS[1:]),
                 _pair(first, "issues_precision", "issues_recall"),
                 _pair(first, "strict_precision", "strict_recall"),
                 f"{100 * mean(row.test_accuracy for row in first):.1f} %",
             ]
         )
-    head = ["noise", "method", "seeds", "wrong", "window", "final", "issues", f"`--min-precision {LEAST}`", "accuracy"]
+    head = ["noise", "method", "seeds", "wrong", *KINDS, "issues", f"`--min-precision {LEAST}`", "accuracy"]
     return table(head, body)
 
 
