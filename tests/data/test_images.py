@@ -5,6 +5,7 @@ import logging
 import os
 import pickle
 import signal
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -177,14 +178,16 @@ def test_parts_come_in_order_with_the_pixels_of_reading_them_alone(files: ImageF
 
 
 class Counting:
-    """Counts the files that are decoded, in place of ``images.decode``."""
+    """Counts the files that are decoded, in place of ``images.decode``; the one after ``free`` waits for ``go``."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, self._decode = 0, image_file.decode
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int | None = None) -> None:
+        self.count, self.free, self.go, self._decode = 0, free, threading.Event(), image_file.decode
         monkeypatch.setattr(images, "decode", self)
 
     def __call__(self, encoded: bytes, size: tuple[int, int], channels: int) -> Any:
         self.count += 1
+        if self.free is not None and self.count > self.free:
+            self.go.wait(20)
         return self._decode(encoded, size, channels)
 
     def settled(self, expected: int) -> int:
@@ -207,11 +210,13 @@ def test_the_next_part_is_decoded_while_one_is_used_and_no_other(files: ImageFil
 
 
 def test_who_stops_reading_stops_the_decoding(files: ImageFiles, monkeypatch: pytest.MonkeyPatch):
-    decoded = Counting(monkeypatch)
+    decoded = Counting(monkeypatch, free=50)
     reading = replace(files, threads=1).read_each(list(torch.arange(100).remainder(12).split(50)))
     next(reading)
+    assert decoded.settled(51) == 51, "the first of the next part is being decoded"
     del reading
-    assert decoded.settled(100) < 100
+    decoded.go.set()
+    assert decoded.settled(100) == 51
 
 
 @pytest.mark.parametrize("threads", [1, 3])
