@@ -26,7 +26,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("evaluation", "figures", "methods"),
     ("compare", "run"),
     ("sweep",),
-    ("api", "audit", "list", "main", "predict", "tables", "tune"),
+    ("api", "audit", "list", "main", "predict", "tune"),
+    ("tables",),
     ("doctor",),
     (DOOR,),
 )

@@ -6,7 +6,7 @@ import pytest
 
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Study, Trial, Tuned
-from flnl.tables.scaling import Scaling, merged
+from flnl.tables.scaling import Choices, Scaling, merged
 from flnl.tables.table import Column, Metric, Row, Table
 
 SCALING = Scaling(
@@ -84,35 +84,56 @@ def test_what_was_tuned_for_a_method_reaches_its_rows_and_comes_last() -> None:
     tuned = Tuned(
         ["flnl", "tune", "--each", "method"], "last", [1], [study("method=a", "0.1"), study("method=b", "0.2")]
     )
-    scaling = SCALING.tuned(tuned)
+    table = Table("t", "", "", "", Metric("", "", None, ""), None, (row("method=a"),), (Column("c", ()),), (), ())
+    scaling = SCALING.tuned([Choices.of(tuned)]).for_table(table)
     assert scaling.changes == ("train.lr: chosen for method=a, method=b by `flnl tune --each method`.",)
     column = Column("c", ("noise=x", "train.lr=5"))
     assert scaling.resolve(row("method=a", "method.mu=0"), column)[-3:] == ("train.lr=0.1", "method=a", "method.mu=0")
     assert "train.lr=0.2" in scaling.resolve(row("method=b"), column)
     assert "train.lr=5" in scaling.resolve(row("method=c"), column)
     assert "train.lr=5" in scaling.resolve(row("method=a", "method/local=[x]"), column)  # another method
-    table = Table("t", "", "", "", Metric("", "", None, ""), None, (row("method=a"),), (column,), (), ())
+    assert "train.lr=5" in scaling.resolve(row("method=a", "centralized=true"), column)  # other rates are usual there
     assert scaling.unused([table]) == ["method=b"]
+
+
+def test_what_was_tuned_for_a_paper_is_for_its_tables_alone() -> None:
+    def tuned(rate: str) -> Tuned:
+        return Tuned([rate], "last", [1], [Study({}, ["method=a"], [Trial({"train.lr": rate}, {1: 0.1})])])
+
+    def table(name: str, paper: str) -> Table:
+        return Table(name, paper, "", "", Metric("", "", None, ""), None, (row("method=a"),), (column,), (), ())
+
+    column = Column("c", ("noise=x",))
+    one, other, mine = table("fedcorr_2", "FedCorr"), table("flr_3", "FLR"), table("mine", "")
+    scaling = SCALING.tuned(
+        [Choices.of(tuned("0.1"), "fedcorr"), Choices.of(tuned("0.2"), "flr"), Choices.of(tuned("0.3"), "mine")]
+    )
+    for each, rate in ((one, "0.1"), (other, "0.2"), (mine, "0.3")):
+        own = scaling.for_table(each)
+        assert [o for o in own.resolve(each.rows[0], column) if "train.lr" in o] == [f"train.lr={rate}"]
+        assert own.changes == (f"train.lr: chosen for method=a by `{rate}`.",)
+        assert own.of(each).changes == own.changes
+    assert scaling.unused([one, other]) == [], "what is for a table that is not asked for is not missed"
 
 
 def test_what_was_tuned_without_each_is_of_the_method_that_its_command_names() -> None:
     trials = [Trial({"train.lr": "0.1"}, {1: 0.1})]
     fixed = ["method=a", "method/local=[x]", "noise=y"]
-    scaling = SCALING.tuned(Tuned([], "last", [1], [Study({}, fixed, trials)]))
+    scaling = SCALING.tuned([Choices.of(Tuned([], "last", [1], [Study({}, fixed, trials)]))])
     column = Column("c", ("noise=x",))
     assert "train.lr=0.1" in scaling.resolve(row("method=a", "method/local=[x]"), column)
     for others in (("method=b",), ("method=a",), ("method=a", "method/local=[x]", "method/batch=mixup")):
         assert "train.lr=0.1" not in scaling.resolve(row(*others), column)
     with pytest.raises(UserError, match="names no method"):
-        SCALING.tuned(Tuned([], "last", [1], [Study({"model": "cnn"}, ["model=cnn"], trials)]))
+        Choices.of(Tuned([], "last", [1], [Study({"model": "cnn"}, ["model=cnn"], trials)]))
 
 
 def test_a_study_that_failed_has_no_part_in_tables() -> None:
     failed = Study({"method": "a"}, ["method=a"], [Trial({"train.lr": "9"}, {1: None})])
     other = Study({"method": "b"}, ["method=b"], [Trial({"train.lr": "0.1"}, {1: 0.5})])
-    assert [one.when for one in SCALING.tuned(Tuned([], "last", [1], [failed, other])).chosen] == [{"method=b"}]
+    assert [one.when for one in Choices.of(Tuned([], "last", [1], [failed, other])).chosen] == [{"method=b"}]
     with pytest.raises(UserError, match="no choice"):
-        SCALING.tuned(Tuned([], "last", [1], [failed]))
+        Choices.of(Tuned([], "last", [1], [failed]))
 
 
 def test_what_cannot_be_had_says_why() -> None:

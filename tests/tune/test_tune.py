@@ -17,6 +17,7 @@ from flnl.tune.markdown import markdown
 from flnl.tune.runs import Runs
 from flnl.tune.scores import score
 from flnl.tune.search import optuna_search
+from flnl.tune.shown import show
 from flnl.tune.space import Choices, Interval, Space
 
 TINY = (
@@ -416,7 +417,7 @@ def test_values_are_shown_as_they_are_written(
 ) -> None:
     """Brackets are no markup."""
     trial = Trial({"model.hidden": "[8,8]"}, {1: 0.5})
-    tune.show(Tuned([], "last", [1], [Study({"method/local": "[cross_entropy,fedprox]"}, [], [trial])]))
+    show(Tuned([], "last", [1], [Study({"method/local": "[cross_entropy,fedprox]"}, [], [trial])]))
     shown = capsys.readouterr().out
     assert "[8,8]" in shown
     assert "[cross_entropy,fedprox]" in shown

@@ -1,7 +1,8 @@
 """The papers' tables, our numbers beside theirs: list the tables, plan and run missing runs, render results.
 
     flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL]
-        [tuned=FILE] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
+        [tuned=PATH] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
+    flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [scale=small] [rows=LABEL] ... [-- OVERRIDE ...]
 
 Modules that take seconds to import are imported only when something is run.
 """
@@ -9,7 +10,7 @@ Modules that take seconds to import are imported only when something is run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,26 +20,33 @@ from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError
 from flnl.core.terminal import HOUR, duration, print_line
 from flnl.storage.paces import Paces
-from flnl.storage.tuned import Tuned
 from flnl.tables import load
 from flnl.tables.cost import Estimate, estimate
 from flnl.tables.plan import Count, Plan
+from flnl.tables.scaling import Choices, Scaling
 from flnl.tables.selection import Selection
 from flnl.tables.table import Table
 
-VERBS = ("list", "plan", "run", "render")
-LAUNCHING = ("plan", "run")
+TUNE = "tune"
+VERBS = ("list", "plan", "run", "render", TUNE)
+LAUNCHING = ("plan", "run", TUNE)
 """The verbs that take a selection of cells, and overrides after ``--``: how runs are launched."""
 OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "verify", "records", "out")
-REPEATABLE = ("rows", "columns")
+OF_TUNING = ("grid", "measure", "margin")
+"""The options of ``tune`` alone."""
+REPEATABLE = ("rows", "columns", "grid")
 """The options that may be given several times."""
 RESULTS = Path("results")
+TUNED = "tuned"
+"""The folder beside the scales where choices are kept, in a folder for each scale."""
 MOST_SEEDS = 1000
 """A larger number of seeds is refused as a mistake: every cell's configuration is composed once for each seed."""
 
 USAGE = """\
-flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=FILE]
+flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=PATH]
             [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
+flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [measure=mean_last_10] [margin=0.05] [seeds=2]
+            [scale=small] [rows=LABEL] [verify=false] [out=FILE] [-- OVERRIDE ...]
 The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
   list    list the tables
@@ -46,18 +54,24 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
   run     run what is missing; a run that was stopped or killed continues from its last checkpoint
   render  write the tables and a report into results/SCALE, or into the folder out; starts no run. The index and the
           report cover all tables in that folder
+  tune    choose hyperparameters for each method of a table in one of its columns; they are for all tables of its paper
 
   scale   {scales}; conf/scale/ says what each changes
   seeds   number of seeds, instead of the scale's
   rows    plan and run only rows with this label; * and ? stand for any characters, as in rows='*LeNet-5', and
           rows=A rows=B selects both
   columns the same for columns: columns='ρ=0.6*'
-  tuned   a file of flnl tune: rows of the methods that it names get the values that it chose for them,
-          and the folder of results is results/SCALE_tuned
+  tuned   what was tuned: rows of the methods that it names get the values that were chosen for them, and the folder of
+          results is results/SCALE_tuned. A file of flnl tune is for all tables; a folder, such as
+          conf/scale/tuned/small, has a file of flnl tables tune for each paper's
   verify  verify=false takes data files that differ from the published ones, such as copies that went through JPEG;
           these are runs of their own, and notes under the tables tell of them
   records a folder of records that render wrote, such as results/lenet/runs: the runs that it has count as finished
           here, so tables can be made on several machines, one after the other
+
+  grid    the values to choose from: grid=train.lr=0.01,0.03,0.1; may be repeated for further keys
+  measure the score, as for flnl tune: {measures}
+  margin  drop values whose mean score is so far behind after a seed; margin=none tries all of them under every seed
 
 After --, overrides set how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
 hydra.launcher.n_jobs=4 for the default joblib, executor=ray, device=cpu.
@@ -73,11 +87,12 @@ class Request:
     every: tuple[Table, ...]  # all readable tables
     scale: str
     seeds: int | None
-    tuned: Tuned | None
+    choices: tuple[Choices, ...]  # what was tuned
     verify: bool  # whether data files must be the published ones
     records: Path | None  # records of runs that count as finished
     out: Path
     overrides: tuple[str, ...]
+    options: Mapping[str, Sequence[str]]  # all, as they were written
     warned: set[str] = field(default_factory=set)  # warnings already printed
 
     @property
@@ -90,14 +105,16 @@ class Request:
         """The selected tables, and all others that the output folder already contains."""
         return tuple(t for t in self.every if t in self.tables or (self.out / f"{t.name}.md").exists())
 
+    @property
+    def scaling(self) -> Scaling:
+        """The scale, with what was tuned."""
+        scaling = load.scaling(self.scale).tuned(self.choices)
+        return scaling if self.verify else scaling.unverified()
+
     def plan_of(self, tables: Sequence[Table]) -> Plan:
         """The plan of ``tables`` at the scale."""
-        scaling = load.scaling(self.scale)
-        if not self.verify:
-            scaling = scaling.unverified()
-        if self.tuned is not None:
-            scaling = scaling.tuned(self.tuned)
-            self.warn([f"tuned: no row of these tables is of {cells}" for cells in scaling.unused(tables)])
+        scaling = self.scaling
+        self.warn([f"tuned: no row of these tables is of {cells}" for cells in scaling.unused(tables)])
         plan = Plan(tables, scaling, self.seeds, every=self.every)
         self.warn(plan.wrong)
         return plan
@@ -125,7 +142,7 @@ def parse(arguments: Sequence[str]) -> Request:
     for argument in before[1:]:
         key, equals, value = argument.partition("=")
         if equals:
-            options.setdefault(_option(key, argument), []).append(value)
+            options.setdefault(_option(key, argument, verb), []).append(value)
         else:
             name = Path(argument).stem if argument.endswith(".yaml") else argument
             names.append(load.known(name, load.names(), "table"))
@@ -150,19 +167,22 @@ def parse(arguments: Sequence[str]) -> Request:
         every,
         scale,
         None if seeds is None else int(seeds),
-        Tuned.load(Path(last["tuned"])) if "tuned" in last else None,
+        load.choices(Path(last["tuned"])) if "tuned" in last else (),
         load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
         Path(last["records"]) if "records" in last else None,
         Path(last["out"]) if "out" in last else RESULTS / (f"{scale}_tuned" if "tuned" in last else scale),
         overrides,
+        options,
     )
     request.warn(wrong)
     return request
 
 
-def _option(key: str, argument: str) -> str:
+def _option(key: str, argument: str, verb: str) -> str:
     try:
-        return load.known(key, OPTIONS, "option of tables")
+        if key in OF_TUNING and verb != TUNE:
+            raise UserError(f"{key} is an option of flnl tables tune")
+        return load.known(key, (*OPTIONS, *(OF_TUNING if verb == TUNE else ())), "option of tables")
     except UserError as error:
         raise UserError(f"{error}; overrides of how runs are launched come after --, as in -- {argument}") from None
 
@@ -257,6 +277,41 @@ def render(request: Request) -> None:
         )
 
 
+def tune(request: Request, arguments: Sequence[str]) -> None:
+    """Choose hyperparameters for the methods of a table in one of its columns, show them and write them to a file.
+
+    Raises:
+        UserError: if not one column of one table is selected, for a wrong option or grid, and if nothing could be
+            chosen for a method.
+    """
+    from flnl.tables.tuning import Tuning
+    from flnl.tune.shown import show
+
+    if len(request.tables) != 1:
+        raise UserError("tune takes one table, and one column of it, as in fedcorr_2 columns='ρ=0.6 τ=0.5'")
+    if request.choices or request.records is not None:
+        raise UserError("tune takes neither tuned nor records: it chooses anew, from runs in multirun/tune")
+    (table,) = request.tables
+    tuning = Tuning.of(table, request.scaling, request.options)
+    file = _file_of_choices(request)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    tuning.kept(file)  # before anything runs
+    tuned = tuning.run(request.overrides, ["flnl", "tables", *arguments])
+    kept = tuning.kept(file)
+    (tuned if kept is None else kept.with_added(tuned)).save(file)
+    show(tuned)
+    print_line(file)
+    if any(study.chosen is None for study in tuned.studies):
+        raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
+
+
+def _file_of_choices(request: Request) -> Path:
+    if "out" in request.options:
+        return request.out
+    (table,) = request.tables
+    return load.SCALES / TUNED / request.scale / f"{table.paper.lower() or table.name}.json"
+
+
 def command(arguments: Sequence[str]) -> None:
     """Run the command that ``arguments`` describe.
 
@@ -265,11 +320,11 @@ def command(arguments: Sequence[str]) -> None:
         SystemExit: with 1 if a cell has failed or a run is still missing.
     """
     request = parse(arguments)
-    if request.overrides:
+    if request.overrides and request.verb != TUNE:
         from flnl.tables.launch import check
 
         check(request.plan, request.overrides)
-    if request.records is not None and request.verb != "list":
+    if request.records is not None and request.verb not in ("list", TUNE):
         from flnl.tables.restore import restore
 
         plan = request.plan_of(request.held) if request.verb == "render" else request.plan
@@ -281,6 +336,8 @@ def command(arguments: Sequence[str]) -> None:
         print_plan(request.plan)
     elif request.verb == "run":
         sys.exit(run(request))
+    elif request.verb == TUNE:
+        tune(request, arguments)
     else:
         render(request)
 
@@ -289,7 +346,9 @@ def main() -> None:
     """Entry point of ``flnl tables``."""
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
-        print(USAGE.format(scales=", ".join(load.scales())))
+        from flnl.tune.scores import MEASURES
+
+        print(USAGE.format(scales=", ".join(load.scales()), measures=", ".join(MEASURES)))
         return
     guard.guarded(lambda: command(arguments), name="flnl tables", overrides=False)
 

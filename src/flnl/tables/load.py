@@ -19,7 +19,8 @@ from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.ranges import PositiveCount, Seed
 from flnl.core.suggestions import instead
-from flnl.tables.scaling import Scaling, triggers
+from flnl.storage.tuned import Tuned
+from flnl.tables.scaling import Choices, Scaling, triggers
 from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
 
 TABLES, SCALES = CONF / "table", CONF / "scale"
@@ -253,6 +254,25 @@ def scaling(name: str) -> Scaling:
     if not wrong and (idle := scale.unmatched(tables)):
         raise UserError(f"{_shown(path)}: no table says {' or '.join(idle)}; correct the override, or remove its line")
     return scale
+
+
+def choices(path: Path) -> tuple[Choices, ...]:
+    """What ``flnl tune`` chose for the rows of tables.
+
+    Args:
+        path: a file, for all tables; or a folder, whose files are each for the tables of the paper that they are named
+            after, such as ``fedcorr.json``, or for a single table (``fedcorr_2.json``).
+
+    Raises:
+        UserError: if a file is none of ``flnl tune``'s or chose nothing, or a folder has none or one of another name.
+    """
+    if not path.is_dir():
+        return (Choices.of(Tuned.load(path)),)
+    files = sorted(path.glob("*.json"))
+    if not files:
+        raise UserError(f"tuned={path}: the folder has no file; flnl tables tune writes them")
+    stems = [*(paper.lower() for paper in PAPERS), *names()]
+    return tuple(Choices.of(Tuned.load(file), known(file.stem, stems, "paper or table")) for file in files)
 
 
 def _read(path: Path, kind: type[Written]) -> Written:

@@ -100,10 +100,11 @@ class Plan:
     def _overrides(self) -> Iterator[tuple[str, ...]]:
         """The overrides of every run, some of them several times."""
         for table in self.tables:
+            scaling = self.scaling.for_table(table)
             for row, column in product(table.rows, table.columns):
-                if row.missing is None and column.missing is None and not self.scaling.not_available(row, column):
-                    overrides = self.scaling.resolve(row, column)
-                    yield from ((*overrides, f"seed={seed}") for seed in self.scaling.of(table, self.seeds).seeds)
+                if row.missing is None and column.missing is None and not scaling.not_available(row, column):
+                    overrides = scaling.resolve(row, column)
+                    yield from ((*overrides, f"seed={seed}") for seed in scaling.of(table, self.seeds).seeds)
 
     def _layout(self, table: Table, identities: Identities) -> list[list[Place]]:
         return [[self._place(table, row, column, identities) for column in table.columns] for row in table.rows]
@@ -113,18 +114,19 @@ class Plan:
             return Place((), "missing", f"there is no {row.missing} yet")
         if column.missing is not None:
             return Place((), "missing", column.missing)
-        if (reason := self.scaling.not_available(row, column)) is not None:
+        scaling = self.scaling.for_table(table)
+        if (reason := scaling.not_available(row, column)) is not None:
             return Place((), "na", reason)
-        overrides = self.scaling.resolve(row, column)
+        overrides = scaling.resolve(row, column)
         label = _label(table, row, column)
         try:
             runs = [
                 self._wanted(identities.of((*overrides, f"seed={seed}")), seed, overrides, label)
-                for seed in self.scaling.of(table, self.seeds).seeds
+                for seed in scaling.of(table, self.seeds).seeds
             ]
         except UserError as error:
             raise UserError(f"{label}: {error}") from None
-        return Place(tuple(runs), "run", None, self.scaling.keeps_data(row, column))
+        return Place(tuple(runs), "run", None, scaling.keeps_data(row, column))
 
     def _wanted(self, identity: Identity, seed: int, overrides: Sequence[str], label: str) -> Wanted:
         run = self.runs.setdefault(identity.key, Wanted(identity, seed, [*overrides, f"seed={seed}"]))
@@ -146,8 +148,9 @@ class Plan:
                     break
 
     def _record(self, table: Table, row: Row, column: Column, recorded: Sequence[str], identities: Identities) -> None:
-        for seed in self.scaling.of(table, self.seeds).seeds:
-            key = identities.of((*self.scaling.resolve(row, column), f"seed={seed}")).key
+        scaling = self.scaling.for_table(table)
+        for seed in scaling.of(table, self.seeds).seeds:
+            key = identities.of((*scaling.resolve(row, column), f"seed={seed}")).key
             if key in self.runs:
                 self.runs[key].record(recorded)
 
@@ -220,7 +223,7 @@ class Plan:
             )
             for places, row in zip(layout, table.cells, strict=True)
         )
-        return Filled(table, self.scaling.of(table, self.seeds), columns, tuple(groups), cells, ())
+        return Filled(table, self.scaling.for_table(table).of(table, self.seeds), columns, tuple(groups), cells, ())
 
     def _cell(self, table: Table, merged: Sequence[Place], column: Column, papers: tuple[Number | None, ...]) -> Cell:
         """The cell of the ``merged`` columns, which have the same runs."""

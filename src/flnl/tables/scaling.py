@@ -23,6 +23,8 @@ from flnl.tables.table import Column, Row, Table
 
 FIRST = ("experiment",)
 """Groups whose choice comes before a scale's overrides."""
+DECIDING = ("method", "centralized")
+"""Keys that decide, with the parts of a method, what a row is. What was chosen for one such row is not another's."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,43 @@ class Chosen:
 
     def fits(self, cell: Iterable[str]) -> bool:
         """Whether these overrides of a cell are of the method that was tuned."""
-        parts = {override for override in cell if override.startswith("method/")}
-        return self.when <= set(cell) and parts <= self.when
+        return self.when <= set(cell) and set(deciding(cell)) <= self.when
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a file of ``flnl tune`` chose, for readers too."""
+
+    chosen: tuple[Chosen, ...]
+    sentence: str
+    only: str | None = None  # a paper in lower case, or a table's name; None: all tables
+
+    @classmethod
+    def of(cls, tuned: Tuned, only: str | None = None) -> Choices:
+        """Those of a file. A study of which every combination failed has no part in them.
+
+        Raises:
+            UserError: if a study names no method, or none of them chose anything.
+        """
+        chosen = []
+        for study in tuned.studies:
+            when = deciding(study.fixed)
+            if not any(_key(one) == "method" for one in when):
+                raise UserError("the tuned file names no method: make it by flnl tune method=A,B --each method")
+            if study.chosen is not None:
+                chosen.append(
+                    Chosen(frozenset({*when, *overrides_of(study.each)}), tuple(overrides_of(study.chosen.values)))
+                )
+        if not chosen:
+            raise UserError("the tuned file has no choice: every combination has a run that failed")
+        keys = ", ".join(dict.fromkeys(_key(override) for one in chosen for override in one.overrides))
+        methods = ", ".join(" ".join(sorted(one.when)) for one in chosen)
+        commands = ", ".join(f"`{shlex.join(command)}`" for command in (*tuned.earlier, tuned.command))
+        return cls(tuple(chosen), f"{keys}: chosen for {methods} by {commands}.", only)
+
+    def concern(self, table: Table) -> bool:
+        """Whether these choices are for the table."""
+        return self.only in (None, table.paper.lower(), table.name)
 
 
 @dataclass(frozen=True)
@@ -50,30 +87,16 @@ class Scaling:
     instead: Mapping[str, tuple[str, ...]]  # an override of a table -> its replacements
     unavailable: Mapping[str, str]  # an override, or a pattern of overrides -> why it is unavailable here
     papers: bool = False  # whether the conditions are the papers'
-    chosen: tuple[Chosen, ...] = ()
+    choices: tuple[Choices, ...] = ()
 
-    def tuned(self, tuned: Tuned) -> Scaling:
-        """The scale with what ``flnl tune`` chose. A study of which every combination failed has no part in it.
+    def tuned(self, choices: Iterable[Choices]) -> Scaling:
+        """The scale with what was chosen, for some tables or for all."""
+        return replace(self, choices=(*self.choices, *choices))
 
-        Raises:
-            UserError: if a study names no method, or none of them chose anything.
-        """
-        chosen = []
-        for study in tuned.studies:
-            when = {one for one in study.fixed if _key(one) == "method" or one.startswith("method/")}
-            if not any(_key(one) == "method" for one in when):
-                raise UserError("the tuned file names no method: make it by flnl tune method=A,B --each method")
-            if study.chosen is not None:
-                chosen.append(
-                    Chosen(frozenset({*when, *overrides_of(study.each)}), tuple(overrides_of(study.chosen.values)))
-                )
-        if not chosen:
-            raise UserError("the tuned file has no choice: every combination has a run that failed")
-        keys = ", ".join(dict.fromkeys(_key(override) for one in chosen for override in one.overrides))
-        methods = ", ".join(" ".join(sorted(one.when)) for one in chosen)
-        commands = ", ".join(f"`{shlex.join(command)}`" for command in (*tuned.earlier, tuned.command))
-        change = f"{keys}: chosen for {methods} by {commands}."
-        return replace(self, changes=(*self.changes, change), chosen=tuple(chosen))
+    def for_table(self, table: Table) -> Scaling:
+        """The scale with those choices that concern the table, which readers are told of."""
+        own = tuple(one for one in self.choices if one.concern(table))
+        return replace(self, changes=(*self.changes, *(one.sentence for one in own)), choices=own)
 
     def unverified(self) -> Scaling:
         """The scale with data files that need not be the published ones."""
@@ -81,8 +104,14 @@ class Scaling:
 
     def unused(self, tables: Iterable[Table]) -> list[str]:
         """What was chosen for cells that no table has, by the overrides of such cells."""
-        cells = [cell_overrides(row, column) for t in tables for row in t.rows for column in t.columns]
-        return [" ".join(sorted(one.when)) for one in self.chosen if not any(one.fits(cell) for cell in cells)]
+        cells = [(t, cell_overrides(row, column)) for t in tables for row in t.rows for column in t.columns]
+        return [
+            " ".join(sorted(one.when))
+            for choices in self.choices
+            if choices.only is None or any(choices.concern(table) for table, _ in cells)
+            for one in choices.chosen
+            if not any(choices.concern(table) and one.fits(cell) for table, cell in cells)
+        ]
 
     def of(self, table: Table, seeds: int | None = None) -> Scale:
         """The description of this scale for ``table``.
@@ -125,7 +154,8 @@ class Scaling:
         written = cell_overrides(row, column)
         replaced = [new for old in written for new in self.instead.get(old, (old,))]
         first = [override for override in replaced if _key(override) in FIRST]
-        chosen = [new for one in self.chosen if one.fits(written) for new in one.overrides]
+        every = (one for choices in self.choices for one in choices.chosen)
+        chosen = [new for one in every if one.fits(written) for new in one.overrides]
         return _last(first + list(self.overrides) + [one for one in replaced if one not in first] + chosen)
 
 
@@ -154,6 +184,11 @@ def cell_overrides(row: Row, column: Column) -> list[str]:
     """The overrides of a cell before scaling."""
     further = [one for trigger, overrides in row.where if triggers(trigger) <= {*column.overrides} for one in overrides]
     return [*column.overrides, *row.overrides, *further]
+
+
+def deciding(overrides: Iterable[str]) -> list[str]:
+    """The overrides that decide what a row is: its method, the parts that it chooses, and whether it is centralised."""
+    return [one for one in overrides if _key(one) in DECIDING or one.startswith("method/")]
 
 
 def triggers(where: str) -> set[str]:

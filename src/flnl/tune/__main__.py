@@ -10,7 +10,6 @@ other seeds, whose results are those to publish.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
@@ -18,20 +17,18 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table as Grid
-
 from flnl.cli import guard
 from flnl.cli.parser import Parser
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.storage.output_file import write_output
-from flnl.storage.tuned import Question, Study, Trial, Tuned, Values, overrides_of
+from flnl.storage.tuned import Question, Study, Trial, Tuned, Values
 from flnl.sweep import listed
-from flnl.tune.markdown import markdown, spread
-from flnl.tune.runs import Runs, without_share
+from flnl.tune.markdown import markdown
+from flnl.tune.runs import Runs
 from flnl.tune.scores import MEASURES, RESULT, VALIDATION
 from flnl.tune.search import optuna_search
+from flnl.tune.shown import show
 from flnl.tune.space import Space
 
 FILE = Path("tuned.json")
@@ -219,34 +216,6 @@ def _tried(spaces: Sequence[Space], runs: Runs, options: Namespace) -> list[list
     if options.margin is not None:
         raise UserError("--margin goes with a grid: leave out --trials, or --margin")
     return [optuna_search(space, partial(runs.trials, space.fixed), options.trials) for space in spaces]
-
-
-def show(tuned: Tuned) -> None:
-    """Print every combination's score, and the command with the chosen values."""
-    console = Console(markup=False, highlight=False)
-    for study in tuned.studies:
-        title = " ".join([*overrides_of(study.each)]) or " ".join(study.fixed)
-        grid = Grid(title=title, title_justify="left")
-        for key in study.trials[0].values:
-            grid.add_column(key)
-        for seed in tuned.seeds:
-            grid.add_column(f"seed {seed}", justify="right")
-        grid.add_column("mean", justify="right")
-        grid.add_column("")
-        for trial in study.trials:
-            scores = [_percent(trial.scores[seed]) if seed in trial.scores else "" for seed in tuned.seeds]
-            mark = "chosen" if trial is study.chosen else "dropped" if study.dropped(trial) else ""
-            grid.add_row(*trial.values.values(), *scores, _percent(trial.mean), mark)
-        console.print(grid)
-        if study.chosen is not None:
-            print_line(f"flnl {shlex.join(without_share(study.overrides))}")
-        if study.reported is not None:
-            results = (f"{name} {spread(by_seed, ' %')}" for name, by_seed in study.reported.scores.items())
-            print_line(f"over seeds {', '.join(map(str, study.reported.runs))}: {', '.join(results)}")
-
-
-def _percent(value: float | None) -> str:
-    return "failed" if value is None else f"{100 * value:.2f} %"
 
 
 def main() -> None:

@@ -1,0 +1,141 @@
+"""Choose hyperparameters of a table's methods in one of its columns: ``flnl tables tune``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flnl.core.errors import UserError
+from flnl.storage.tuned import Study, Tuned, Values
+from flnl.sweep import listed
+from flnl.tables import load
+from flnl.tables.scaling import Scaling, deciding
+from flnl.tables.table import Column, Row, Table
+from flnl.tune.runs import Runs
+from flnl.tune.scores import MEASURES
+from flnl.tune.space import Space
+
+FIRST_SEED = 101
+"""Choices are made under this seed and those after it, which no scale has."""
+DEFAULTS = {"measure": "mean_last_10", "margin": "0.05", "seeds": "2"}
+"""The options' defaults."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is to be chosen, and how."""
+
+    table: Table
+    column: Column
+    scaling: Scaling
+    grid: Sequence[str]  # the axes as overrides, as in train.lr=0.01,0.03
+    seeds: Sequence[int]
+    measure: str
+    margin: float | None  # in shares of test samples
+
+    @classmethod
+    def of(cls, table: Table, scaling: Scaling, options: Mapping[str, Sequence[str]]) -> Tuning:
+        """The tuning that the command's options describe.
+
+        Args:
+            table: with the column to tune in alone, and the rows to tune.
+            scaling: the scale.
+            options: the values of each option of ``flnl tables tune``, as they were written.
+
+        Raises:
+            UserError: for more than one column, or an option of a wrong value.
+        """
+        if len(table.columns) != 1:
+            columns = ", ".join(column.label for column in table.columns)
+            raise UserError(f"{table.name}: select one column by columns=LABEL, of {columns}")
+        last = {name: options.get(name, (default,))[-1] for name, default in DEFAULTS.items()}
+        measure = load.known(last["measure"], [*MEASURES], "measure")
+        seeds = [*range(FIRST_SEED, FIRST_SEED + int(last["seeds"]))]
+        return cls(table, table.columns[0], scaling, options.get("grid", ()), seeds, measure, _margin(last["margin"]))
+
+    @property
+    def spaces(self) -> Sequence[tuple[Values, Space]]:
+        """For each method of the table what a row of it decides, and the space that is searched.
+
+        Raises:
+            UserError: if the grid has no values to choose from, no row is left, or two rows could not be told apart.
+        """
+        spaces = [(_each(row), self._space(row)) for row in self._rows()]
+        if not spaces:
+            raise UserError(f"{self.table.name}: no row of a method can run in {self.column.label} at this scale")
+        rows = [tuple(each.items()) for each, _ in spaces]
+        if twice := next((row for row in rows if rows.count(row) > 1), None):
+            raise UserError(f"two rows choose {dict(twice)}, which share one choice; select one of them by rows=")
+        return spaces
+
+    def run(self, launching: Sequence[str], command: Sequence[str]) -> Tuned:
+        """Try every combination for each method.
+
+        Args:
+            launching: overrides of how runs are launched.
+            command: the command, for readers of the file.
+
+        Raises:
+            UserError: if the grid or a run's configuration is wrong, or the launcher broke down.
+        """
+        spaces = self.spaces
+        listed.check(spaces[0][1].fixed, launching, "write it into a table of your own, conf/table/")
+        trials = Runs(self.seeds, self.measure, launching).grids([space for _, space in spaces], self.margin)
+        studies = [Study(each, space.fixed, tried) for (each, space), tried in zip(spaces, trials, strict=True)]
+        return Tuned(command, self.measure, self.seeds, studies)
+
+    def kept(self, file: Path) -> Tuned | None:
+        """The choices for other rows that ``file`` has, to which this tuning's are added; None if there is no file.
+
+        Raises:
+            UserError: if they were made by another measure, under other seeds or of other keys.
+        """
+        if not file.exists():
+            return None
+        before = Tuned.load(file)
+        for what, there, here in (
+            ("measure", [before.measure], [self.measure]),
+            ("seeds", before.seeds, self.seeds),
+            ("keys", sorted(before.studies[0].trials[0].values), sorted(axis.key for axis in self._axes.axes)),
+        ):
+            if [*there] != [*here]:
+                listed_there, listed_here = (", ".join(map(str, one)) for one in (there, here))
+                raise UserError(f"{file} has other {what}: {listed_there}, not {listed_here}; give another out=FILE")
+        return before
+
+    def _rows(self) -> Iterator[Row]:
+        """The rows that are methods and can run."""
+        for row in self.table.rows:
+            if row.method and row.missing is None and self.scaling.not_available(row, self.column) is None:
+                yield row
+
+    @property
+    def _axes(self) -> Space:
+        axes = Space.of(self.grid)
+        if axes.fixed:
+            raise UserError(f"grid={axes.fixed[0]}: give several values, as in grid=train.lr=0.01,0.03")
+        return axes
+
+    def _space(self, row: Row) -> Space:
+        """The cell's overrides without the keys that are chosen, and the grid."""
+        axes, cell = self._axes.axes, self.scaling.resolve(row, self.column)
+        chosen = {axis.key for axis in axes}
+        return Space(tuple(one for one in cell if one.lstrip("+").partition("=")[0] not in chosen), axes)
+
+
+def _margin(written: str) -> float | None:
+    if written == "none":
+        return None
+    try:
+        margin = float(written)
+    except ValueError:
+        margin = 0.0
+    if not 0 < margin < 1:
+        raise UserError(f"margin={written}: give a difference of accuracies between 0 and 1, such as 0.05, or none")
+    return margin
+
+
+def _each(row: Row) -> dict[str, str]:
+    parts = (override.partition("=") for override in deciding(row.overrides))
+    return {key: value for key, _, value in parts}

@@ -1,0 +1,41 @@
+"""What was tried and what was chosen, on the terminal."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+from flnl.core.terminal import print_line
+from flnl.storage.tuned import Tuned, overrides_of
+from flnl.tune.markdown import spread
+from flnl.tune.runs import without_share
+
+
+def show(tuned: Tuned) -> None:
+    """Print every combination's score, and the command with the chosen values."""
+    console = Console(markup=False, highlight=False)
+    for study in tuned.studies:
+        title = " ".join([*overrides_of(study.each)]) or " ".join(study.fixed)
+        grid = Grid(title=title, title_justify="left")
+        for key in study.trials[0].values:
+            grid.add_column(key)
+        for seed in tuned.seeds:
+            grid.add_column(f"seed {seed}", justify="right")
+        grid.add_column("mean", justify="right")
+        grid.add_column("")
+        for trial in study.trials:
+            scores = [_percent(trial.scores[seed]) if seed in trial.scores else "" for seed in tuned.seeds]
+            mark = "chosen" if trial is study.chosen else "dropped" if study.dropped(trial) else ""
+            grid.add_row(*trial.values.values(), *scores, _percent(trial.mean), mark)
+        console.print(grid)
+        if study.chosen is not None:
+            print_line(f"flnl {shlex.join(without_share(study.overrides))}")
+        if study.reported is not None:
+            results = (f"{name} {spread(by_seed, ' %')}" for name, by_seed in study.reported.scores.items())
+            print_line(f"over seeds {', '.join(map(str, study.reported.runs))}: {', '.join(results)}")
+
+
+def _percent(value: float | None) -> str:
+    return "failed" if value is None else f"{100 * value:.2f} %"
