@@ -2,6 +2,7 @@
 
     flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL]
         [tuned=PATH] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
+    flnl tables agree [out=FOLDER]
     flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [scale=small] [rows=LABEL] ... [-- OVERRIDE ...]
 
 Modules that take seconds to import are imported only when something is run.
@@ -27,8 +28,8 @@ from flnl.tables.scaling import Choices, Scaling
 from flnl.tables.selection import Selection
 from flnl.tables.table import Table
 
-TUNE = "tune"
-VERBS = ("list", "plan", "run", "render", TUNE)
+TUNE, AGREE = "tune", "agree"
+VERBS = ("list", "plan", "run", "render", TUNE, AGREE)
 LAUNCHING = ("plan", "run", TUNE)
 """The verbs that take a selection of cells, and overrides after ``--``: how runs are launched."""
 OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "verify", "records", "out")
@@ -45,6 +46,7 @@ MOST_SEEDS = 1000
 USAGE = """\
 flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=PATH]
             [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
+flnl tables agree [out=FOLDER]
 flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [measure=mean_last_10] [margin=0.05] [seeds=2]
             [scale=small] [rows=LABEL] [verify=false] [out=FILE] [-- OVERRIDE ...]
 The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
@@ -54,6 +56,8 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
   run     run what is missing; a run that was stopped or killed continues from its last checkpoint
   render  write the tables and a report into results/SCALE, or into the folder out; starts no run. The index and the
           report cover all tables in that folder
+  agree   write README.md into results, or into the folder out: at every scale that is rendered there, how well our
+          order of the methods agrees with the papers'
   tune    choose hyperparameters for each method of a table in one of its columns; they are for all tables of its paper
 
   scale   {scales}; conf/scale/ says what each changes
@@ -305,6 +309,27 @@ def tune(request: Request, arguments: Sequence[str]) -> None:
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
 
 
+def agree(request: Request) -> None:
+    """Write a page over all scales that are rendered below a folder.
+
+    Raises:
+        UserError: if none is, one is damaged, or the page would overwrite another one.
+    """
+    from flnl.storage.output_file import write_output
+    from flnl.tables.render import INDEX, rendered, scales
+
+    out = request.out if "out" in request.options else RESULTS
+    file = out / INDEX
+    if file.is_file() and not file.read_text(errors="replace").startswith(scales.TITLE):
+        raise UserError(f"{file} is another page: out= would overwrite it; name another folder")
+    order = [f"{scale}{tuned}" for scale in load.scales() for tuned in ("", "_tuned")]
+    names = [name for name in order if (out / name / INDEX).is_file()]
+    if not names:
+        raise UserError(f"{out} has no folder of rendered tables; flnl tables render writes them")
+    write_output(file, scales.page({name: rendered.read(out / name) for name in names}).encode())
+    print_line(file)
+
+
 def _file_of_choices(request: Request) -> Path:
     if "out" in request.options:
         return request.out
@@ -324,7 +349,7 @@ def command(arguments: Sequence[str]) -> None:
         from flnl.tables.launch import check
 
         check(request.plan, request.overrides)
-    if request.records is not None and request.verb not in ("list", TUNE):
+    if request.records is not None and request.verb not in ("list", TUNE, AGREE):
         from flnl.tables.restore import restore
 
         plan = request.plan_of(request.held) if request.verb == "render" else request.plan
@@ -338,6 +363,8 @@ def command(arguments: Sequence[str]) -> None:
         sys.exit(run(request))
     elif request.verb == TUNE:
         tune(request, arguments)
+    elif request.verb == AGREE:
+        agree(request)
     else:
         render(request)
 

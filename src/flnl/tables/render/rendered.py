@@ -1,0 +1,91 @@
+"""Read rendered tables back from their CSV files: for what compares several scales, which need no run's folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from flnl.core.errors import UserError
+from flnl.storage.spreadsheet import text_of
+from flnl.tables import load
+from flnl.tables.render.csv import FIELDS
+from flnl.tables.results import Cell, Filled, Run, Scale
+from flnl.tables.table import Column, Table
+
+Line = Mapping[str, str]
+
+
+def read(folder: Path) -> list[Filled]:
+    """The tables that ``render`` wrote into ``folder``, in the order of papers and numbers.
+
+    Every run of a cell has the cell's number, since the file does not tell the seeds apart: means, orders and ranks are
+    those of the runs, deviations are not. Of the scale, the file has the name alone.
+
+    Raises:
+        UserError: if there is no table, or one is damaged or of another version of ``conf/table``.
+    """
+    files = {file.stem: file for file in folder.glob("*.csv") if file.stem in load.names()}
+    if not files:
+        raise UserError(f"{folder} has no rendered table; flnl tables render writes them")
+    return [_filled(load.table(name), files[name]) for name in load.names() if name in files]
+
+
+def _filled(table: Table, file: Path) -> Filled:
+    with file.open(newline="", encoding="utf-8") as opened:
+        lines = [{key: text_of(text or "") for key, text in line.items()} for line in csv.DictReader(opened)]
+    if not lines or [*lines[0]] != [*FIELDS]:
+        raise UserError(f"{file} is no table of this version; render it again")
+    labels = [column.label for column in table.columns]
+    rendered = list(dict.fromkeys(line["column"] for line in lines))
+    name = lines[0]["scale"]
+    try:
+        scale = Scale(name, name, (), tuple(range(1, max(int(line["seeds"]) for line in lines) + 1)))
+        groups = [_group(lines, column, labels) for column in rendered]
+        columns = tuple(
+            Column(label, table.columns[which[0]].overrides, table.columns[which[0]].key)
+            for label, which in zip(rendered, groups, strict=True)
+        )
+        cells = tuple(
+            tuple(
+                _cell(table, i, which, _lines_of(lines, row.label, label))
+                for label, which in zip(rendered, groups, strict=True)
+            )
+            for i, row in enumerate(table.rows)
+        )
+    except (ValueError, LookupError):
+        raise UserError(f"{file} does not fit conf/table/{table.name}.yaml; render it again") from None
+    return Filled(table, scale, columns, tuple(groups), cells, ())
+
+
+def _group(lines: Sequence[Line], column: str, labels: Sequence[str]) -> tuple[int, ...]:
+    """The columns of the paper that a rendered column merges."""
+    own = dict.fromkeys(line["paper_column"] for line in lines if line["column"] == column)
+    return tuple(labels.index(label) for label in own)
+
+
+def _lines_of(lines: Sequence[Line], row: str, column: str) -> list[Line]:
+    return [line for line in lines if line["row"] == row and line["column"] == column]
+
+
+def _cell(table: Table, row: int, which: Sequence[int], lines: Sequence[Line]) -> Cell:
+    line = lines[0]
+    number = float(line["ours"]) if line["ours"] else None
+    runs = tuple(_runs(line, number))
+    return Cell(
+        tuple(table.cells[row][k] for k in which),
+        runs,
+        line["state"],  # type: ignore[arg-type]  # one of its own, from the file
+        line["note"] or None,
+        table.metric.over,
+    )
+
+
+def _runs(line: Line, number: float | None) -> Iterator[Run]:
+    folders, commands = json.loads(line["folders"]), json.loads(line["commands"])
+    for k, (folder, command) in enumerate(zip(folders, commands, strict=True)):
+        finished = number is not None and k < int(line["seeds"])
+        yield Run(
+            k + 1, Path(folder), command, number if finished else None, "finished" if finished else "absent", None, None
+        )

@@ -1,0 +1,133 @@
+"""How well our order of the methods agrees with the papers', at several scales side by side, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from flnl.tables.render.agreement import Agreement, agreements
+from flnl.tables.render.markdown import escaped, grid
+from flnl.tables.render.phrases import coefficient
+from flnl.tables.render.ranking import Ranking, ranking
+from flnl.tables.results import Filled
+
+TITLE = "# How our order of the methods agrees with the papers'"
+HIGH = 0.8
+"""A coefficient from which on orders count as agreeing."""
+ABOUT = (
+    "Made of the tables in the folders beside this page, by `flnl tables agree`. A setting is a column of a table of "
+    "accuracies. In each, Spearman's rank correlation compares our order of the methods with the paper's, over the "
+    "methods that have a number here and in the paper, without centralised references. Of random orders of seven "
+    "methods, 19 of 20 are below 0.71."
+)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A folder of rendered tables, of one paper."""
+
+    name: str  # of the folder
+    paper: str
+    tables: Sequence[Filled]
+
+    @property
+    def settings(self) -> Mapping[tuple[str, str], Agreement]:
+        """The agreement in every column of the paper, by the table's name and the paper's column."""
+        return {(filled.table.name, one.of): one for filled in self.tables for one in agreements(filled)}
+
+    @property
+    def coefficients(self) -> list[float]:
+        """Those that are defined, one for each set of runs and paper's column."""
+        return [one.coefficient for one in self.settings.values() if one.coefficient is not None]
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """The methods over all settings."""
+        return ranking(self.paper, self.tables)
+
+
+def page(folders: Mapping[str, Sequence[Filled]]) -> str:
+    """The page: a summary by paper and scale, then mean ranks and all settings of each paper.
+
+    Args:
+        folders: the tables of each folder, by its name beside the page. Tables of one's own and of other metrics than
+            accuracies are left out.
+    """
+    names = dict.fromkeys(one.table.paper for tables in folders.values() for one in tables if one.table.paper)
+    papers = {
+        name: [
+            Rendered(folder, name, own)
+            for folder, tables in folders.items()
+            if (own := [one for one in tables if one.table.paper == name and _of_accuracies(one)])
+        ]
+        for name in names
+    }
+    parts = [TITLE, ABOUT, _summary(papers)]
+    for name, rendered in papers.items():
+        if rendered:
+            parts += [f"## {escaped(name)}", *_ranks(rendered), _settings(rendered)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _of_accuracies(filled: Filled) -> bool:
+    return "accuracy" in filled.table.metric.name and filled.table.metric.higher_is_better is True
+
+
+def _summary(papers: Mapping[str, Sequence[Rendered]]) -> str:
+    rows = [["paper", "scale", "settings", "Spearman, median", f"{HIGH} and more", "first, ours", "first, the paper's"]]
+    rows.append(["---", "---", "---:", "---:", "---:", "---", "---"])
+    for name, several in papers.items():
+        for one in several:
+            if found := one.coefficients:
+                link = f"[{escaped(one.name)}]({one.name}/README.md)"
+                high = sum(each >= HIGH for each in found)
+                counts = [str(len(found)), f"{median(found):.2f}".replace("-", "−"), str(high)]
+                rows.append([escaped(name), link, *counts, *_firsts(one.ranking)])
+    return grid(rows)
+
+
+def _firsts(ranked: Ranking | None) -> tuple[str, str]:
+    """The method of the lowest mean rank, of ours and of the paper's numbers."""
+    if ranked is None:
+        return "", ""
+    theirs = ranked.papers_mean_ranks
+    return escaped(next(iter(ranked.mean_ranks))), "" if theirs is None else escaped(
+        min(theirs, key=theirs.__getitem__)
+    )
+
+
+def _ranks(several: Sequence[Rendered]) -> Iterator[str]:
+    """A table of mean ranks for every scale; the paper's are over the settings that have run there."""
+    ranked = {one.name: found for one in several if (found := one.ranking) is not None}
+    if not ranked:
+        return
+    methods = dict.fromkeys(method for found in ranked.values() for method in found.mean_ranks)
+    rows = [["mean rank", *(f"{escaped(name)}, ours / the paper's" for name in ranked)]]
+    rows.append(["---", *("---:" for _ in ranked)])
+    rows += [[escaped(method), *(_both(found, method) for found in ranked.values())] for method in methods]
+    rows.append(["*settings*", *(str(len(found.settings)) for found in ranked.values())])
+    yield grid(rows)
+
+
+def _both(found: Ranking, method: str) -> str:
+    if method not in found.mean_ranks:
+        return ""
+    theirs = found.papers_mean_ranks
+    return f"{found.mean_ranks[method]:.1f} / {'' if theirs is None else f'{theirs[method]:.1f}'}"
+
+
+def _settings(several: Sequence[Rendered]) -> str:
+    """Spearman's coefficient of every setting at every scale, with the number of methods."""
+    found = {one.name: one.settings for one in several}
+    keys = dict.fromkeys(key for of_scale in found.values() for key in of_scale)
+    numbers = {one.table.name: one.table.number for rendered in several for one in rendered.tables}
+    rows = [["Spearman (methods)", *map(escaped, found)], ["---", *("---:" for _ in found)]]
+    for name, column in keys:
+        cells = [_coefficient(of_scale.get((name, column))) for of_scale in found.values()]
+        rows.append([escaped(f"Table {numbers[name]}: {column}"), *cells])
+    return grid(rows)
+
+
+def _coefficient(one: Agreement | None) -> str:
+    return "" if one is None else f"{escaped(coefficient(one))} ({len(one.methods)})"

@@ -1,0 +1,144 @@
+"""Several scales side by side: tables read back from their CSV files, and the page over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flnl.core.errors import UserError
+from flnl.tables import load
+from flnl.tables.render import csv, rendered, scales
+from flnl.tables.render.agreement import agreements
+from flnl.tables.render.evidence import Evidence
+from flnl.tables.render.ranking import ranking
+from flnl.tables.results import Filled
+from flnl.tables.table import Table
+from tests.cli.conftest import ROOT
+from tests.tables.conftest import Tables, copied
+from tests.tables.render.made import Given, table
+
+OURS: Given = {
+    "a": [[91.0, 93.0], [60.0, None], [10.0, 11.0]],
+    "b": [[90.0, 90.0], [61.0, 62.0], "no b here"],
+    "c": [[80.0, 99.0], [50.0, 52.0], None],
+    "d": [[85.0, 85.0], [40.0, 41.0], [9.0, 9.0]],
+}
+PAPERS: dict[str, list[float | None]] = {
+    "a": [90.0, 91.0, 70.0, 30.0],
+    "b": [80.0, 92.0, 71.0, None],
+    "c": [85.0, 80.0, None, 20.0],
+    "d": [70.0, 70.0, 60.0, 10.0],
+}
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables that the folder ``conf/table`` would have."""
+    tables = {one.table.name: one.table for one in made("1", "2")}
+    monkeypatch.setattr(load, "names", lambda: [*tables])
+    monkeypatch.setattr(load, "table", tables.__getitem__)
+
+
+def made(*numbers: str) -> list[Filled]:
+    """Tables whose first rendered column merges two of the paper's."""
+    return [table(OURS, PAPERS, ["s", "t", "u", "v"], [[0, 1], [2], [3]], number=number) for number in numbers]
+
+
+def written(folder: Path, filled: Sequence[Filled]) -> Path:
+    folder.mkdir(parents=True)
+    for one in filled:
+        (folder / f"{one.table.name}.csv").write_text(csv.table(one, Evidence()))
+    return folder
+
+
+@pytest.mark.usefixtures("known")
+def test_a_table_that_is_read_back_has_the_same_orders_and_ranks(tmp_path: Path) -> None:
+    """Cells of some seeds, of no runs and merged columns among them."""
+    filled = made("1", "2")
+    found = rendered.read(written(tmp_path / "small", filled))
+    assert [one.table for one in found] == [one.table for one in filled]
+    for one, other in zip(found, filled, strict=True):
+        assert one.of_paper == other.of_paper
+        assert agreements(one) == agreements(other)
+        for row, cells in zip(one.cells, other.cells, strict=True):
+            for cell, of_run in zip(row, cells, strict=True):
+                assert (cell.state, cell.papers, len(cell.runs)) == (of_run.state, of_run.papers, len(of_run.runs))
+                assert cell.standing == pytest.approx(of_run.standing)
+    ours, theirs = ranking("P", filled), ranking("P", found)
+    assert ours is not None
+    assert theirs is not None
+    assert theirs.mean_ranks == ours.mean_ranks
+    assert theirs.papers_mean_ranks == ours.papers_mean_ranks
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda text: text.replace("table,row", "tables,row"), "p_1.csv is no table of this version; render it again"),
+        (lambda text: "", "p_1.csv is no table of this version"),
+        (lambda text: text.replace("p_1,b,", "p_1,beta,"), "p_1.csv does not fit conf/table/p_1.yaml"),
+        (lambda text: text.replace(",s,small", ",z,small"), "p_1.csv does not fit conf/table/p_1.yaml"),
+    ],
+)
+def test_what_does_not_fit_the_table_is_not_read(tmp_path: Path, changed: object, said: str) -> None:
+    file = written(tmp_path / "small", made("1")) / "p_1.csv"
+    file.write_text(changed(file.read_text()))  # type: ignore[operator]
+    with pytest.raises(UserError, match=said):
+        rendered.read(file.parent)
+
+
+def test_the_page_has_medians_ranks_and_settings_by_hand() -> None:
+    """Two scales: in the first our order is the paper's, in the second it is reversed in one of two settings."""
+    theirs: dict[str, Sequence[float | None]] = {"a": [9.0, 9.0], "b": [8.0, 8.0], "c": [7.0, 7.0]}
+    same = table({"a": [[3.0], [3.0]], "b": [[2.0], [2.0]], "c": [[1.0], [1.0]]}, theirs, ["s", "t"])
+    other = table({"a": [[1.0], [3.0]], "b": [[2.0], [2.0]], "c": [[3.0], [1.0]]}, theirs, ["s", "t"])
+    costs = replace(same, table=replace(same.table, name="p_9", metric=replace(same.table.metric, name="cost")))
+    text = scales.page({"small": [same, costs], "lenet": [other]})
+    assert "| P | [small](small/README.md) | 2 | 1.00 | 2 | a | a |" in text
+    assert "| P | [lenet](lenet/README.md) | 2 | 0.00 | 1 | a | a |" in text, "the median of -1 and 1"
+    assert "| mean rank | small, ours / the paper's | lenet, ours / the paper's |" in text
+    assert "| c | 3.0 / 3.0 | 2.0 / 3.0 |" in text
+    assert "| Table 1: s | 1.00 (3) | −1.00 (3) |" in text
+    assert "| Table 1: t | 1.00 (3) | 1.00 (3) |" in text
+    assert text.startswith(scales.TITLE)
+
+
+def test_the_command_writes_the_page_of_all_folders(command: Tables, tmp_path: Path) -> None:
+    assert "has no folder of rendered tables" in command("agree").err
+    mine: Path = copied(tmp_path)
+    mine.with_stem("fedcorr_99").write_text(f"paper: FedCorr\n{mine.read_text()}")
+    command("run", "fedcorr_99", "--", "hydra/launcher=basic")
+    command("render", "fedcorr_99")
+    said = command("agree")
+    assert (said.code, said.out.split()) == (0, ["results/README.md"]), said.err
+    assert "| FedCorr | [small](small/README.md) |" not in (page := (tmp_path / "results/README.md").read_text())
+    assert "## FedCorr" in page, "a paper of two methods has no coefficient, but settings"
+    assert "fewer than 3 methods (2)" in page
+    (tmp_path / "results" / "README.md").write_text("# Mine")
+    refused = command("agree")
+    assert (refused.code, "results/README.md is another page" in refused.err) == (2, True)
+
+
+def test_the_page_in_the_repository_is_of_its_tables() -> None:
+    folder = ROOT / "results"
+    names = [path.parent.name for path in folder.glob("*/README.md")]
+    ordered = [name for scale in load.scales() for name in (scale, f"{scale}_tuned") if name in names]
+    made_anew = scales.page({name: rendered.read(folder / name) for name in ordered})
+    assert (folder / "README.md").read_text() == made_anew, "flnl tables agree writes it again"
+
+
+def test_orders_that_are_read_back_are_those_of_the_pages() -> None:
+    """Of the repository's own tables: what a page of a table says, and what its CSV file gives."""
+    for filled in rendered.read(ROOT / "results" / "small"):
+        shown = _shown(filled.table)
+        for one in agreements(filled):
+            if one.coefficient is not None and filled.table.metric.unit == "%":
+                assert f"{one.coefficient:.2f}".replace("-", "−") in shown, (filled.table.name, one.column)
+
+
+def _shown(table: Table) -> str:
+    return (ROOT / "results" / "small" / f"{table.name}.md").read_text().split("Our order of the methods")[-1]
