@@ -16,7 +16,7 @@ def head(audit: Audit) -> Markup:
     precision = audit.precision.of_issues
     tiles = [
         (f"{total:,}", f"labels of {_counted(_number_of_clients(audit), 'client')}, {len(audit.classes)} classes"),
-        (f"{issues:,}", f"issues: {percent(issues / total, 1)} of the labels are probably wrong"),
+        (f"{issues:,}", f"issues: {percent(issues / total, 1)} of the labels are suspected"),
         ("–" if precision is None else percent(precision), "expected precision of the issues"),
     ]
     if audit.review is not None and audit.review.precision is not None:
