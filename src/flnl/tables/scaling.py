@@ -96,7 +96,8 @@ class Scaling:
     def for_table(self, table: Table) -> Scaling:
         """The scale with those choices that concern the table, which readers are told of."""
         own = tuple(one for one in self.choices if one.concern(table))
-        return replace(self, changes=(*self.changes, *(one.sentence for one in own)), choices=own)
+        title = f"{self.title}, tuned" if own else self.title
+        return replace(self, title=title, changes=(*self.changes, *(one.sentence for one in own)), choices=own)
 
     def unverified(self) -> Scaling:
         """The scale with data files that need not be the published ones."""

@@ -27,7 +27,7 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str
         f"{escaped(sheet.measured)} {escaped(sheet.seeds)} {escaped(sheet.reading)}",
         grid(rows),
         "\n".join(f"{i}. {escaped(note)}" for i, note in enumerate(sheet.footnotes, 1)),
-        scale(sheet),
+        scale(sheet.scale, sheet.filled.scale.changes),
         bullets("Notes", sheet.notes),
         _agreement(agreements),
         f"{escaped(provenance)} The runs and the commands behind every number are in "
@@ -36,12 +36,11 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def scale(sheet: Sheet) -> str:
+def scale(sentence: str, changes: Sequence[str]) -> str:
     """A block quote that states the scale and what it changes."""
-    scale_used = sheet.filled.scale
-    lines = [f"**{escaped(sheet.scale)}**"]
-    if scale_used.changes:
-        lines += ["", "What differs from the paper:", "", *(f"- {escaped(change)}" for change in scale_used.changes)]
+    lines = [f"**{escaped(sentence)}**"]
+    if changes:
+        lines += ["", "What differs from the paper:", "", *(f"- {escaped(change)}" for change in changes)]
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
