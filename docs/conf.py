@@ -16,7 +16,15 @@ project_copyright = "flnl contributors"
 
 # The repository is the source folder, so that links between its files hold on the site.
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**", "examples/*/README.md", "results/*/*.md"]
+include_patterns = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/**",
+    "examples/*/README.md",
+    "results/*.md",
+    "results/*/*.md",
+]
 exclude_patterns = ["docs/_build", "**/.*"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
@@ -52,11 +60,14 @@ docs/glossary
 
 ```{toctree}
 :hidden:
+:glob:
 :caption: What was measured
+docs/evidence
 docs/comparison
 docs/readings
 docs/benchmarks
-results/small/README
+results/README
+results/*/README
 ```
 
 ```{toctree}
@@ -99,7 +110,7 @@ def contents(_app: Sphinx, name: str, source: list[str]) -> None:
         source[0] += CONTENTS
     elif name.startswith("results/"):
         source[0] = source[0].replace("[runs](runs)", "`runs`")
-        if name.endswith("/README"):
+        if name.count("/") == 2 and name.endswith("/README"):
             source[0] += TABLES
 
 

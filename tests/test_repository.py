@@ -10,6 +10,9 @@ import pytest
 import yaml
 
 from flnl.storage.tuned import Tuned
+from flnl.tables import load
+from flnl.tables.load import PAPERS
+from flnl.tables.render.agreement import spearman
 from flnl.tune.markdown import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,6 +62,39 @@ def test_the_comparison_shows_what_its_files_hold(name: str) -> None:
     shown = (ROOT / "docs" / "comparison.md").read_text()
     for heading in ("last, %", "last, % at train.lr = 0.003 / 0.01 / 0.03 / 0.1"):
         assert of[heading] in shown, heading
+
+
+def test_the_evidence_has_the_numbers_of_the_results() -> None:
+    """Medians and numbers of settings as in results/README.md, which is made of the tables."""
+    rows = [
+        [cell.strip() for cell in line.split("|")] for line in (ROOT / "docs" / "evidence.md").read_text().splitlines()
+    ]
+    found = (ROOT / "results" / "README.md").read_text()
+    told = {row[1]: row[-3:-1] for row in rows if len(row) == 8 and row[1] in PAPERS}
+    assert [*told] == [*PAPERS]
+    for paper, (median, settings) in told.items():
+        assert f"| {paper} | [small](small/README.md) | {settings} | {median} |" in found
+
+
+def test_the_papers_disagree_as_the_evidence_says() -> None:
+    """Of the same data, noise and methods, by the numbers that the papers print."""
+
+    def printed(name: str, label: str) -> dict[str, float]:
+        table = load.table(name)
+        column = [one.label for one in table.columns].index(label)
+        cells = ((row, cells[column]) for row, cells in zip(table.rows, table.cells, strict=True) if row.method)
+        return {row.method: cell.mean for row, cell in cells if cell is not None}
+
+    found = []
+    for rho in ("0.6", "0.8"):
+        one, other = printed("fedcorr_3", f"ρ={rho} τ=0.5"), printed("flr_3", f"symmetric τ=0.5 ρ={rho}")
+        both = [method for method in one if method in other]
+        assert len(both) == 5
+        found.append(spearman([one[m] for m in both], [other[m] for m in both]))
+        ours, copied = printed("fedcorr_2", f"ρ={rho} τ=0.5"), printed("feddiv_1", f"ρ={rho} τ=0.5")
+        assert all(ours[method] == copied[method] for method in ours if method in copied)
+    assert found == pytest.approx([-0.4, -0.2])
+    assert "Spearman −0.4 and −0.2" in (ROOT / "docs" / "evidence.md").read_text()
 
 
 @pytest.mark.parametrize("group", ["noise", "partition"])
