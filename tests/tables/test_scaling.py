@@ -97,23 +97,33 @@ def test_what_was_tuned_for_a_method_reaches_its_rows_and_comes_last() -> None:
 
 
 def test_what_was_tuned_for_a_paper_is_for_its_tables_alone() -> None:
-    def tuned(rate: str) -> Tuned:
-        return Tuned([rate], "last", [1], [Study({}, ["method=a"], [Trial({"train.lr": rate}, {1: 0.1})])])
+    def tuned(rate: str, **subject: str) -> Tuned:
+        studies = [Study({}, ["method=a"], [Trial({"train.lr": rate}, {1: 0.1})])]
+        return Tuned([rate], "last", [1], studies, subject=subject)
 
     def table(name: str, paper: str) -> Table:
         return Table(name, paper, "", "", Metric("", "", None, ""), None, (row("method=a"),), (column,), (), ())
 
     column = Column("c", ("noise=x",))
     one, other, mine = table("fedcorr_2", "FedCorr"), table("flr_3", "FLR"), table("mine", "")
-    scaling = SCALING.tuned(
-        [Choices.of(tuned("0.1"), "fedcorr"), Choices.of(tuned("0.2"), "flr"), Choices.of(tuned("0.3"), "mine")]
+    files = (
+        tuned("0.1", paper="FedCorr", table="fedcorr_4"),
+        tuned("0.2", paper="FLR", table="flr_3"),
+        tuned("0.3", table="mine"),
     )
-    for each, rate in ((one, "0.1"), (other, "0.2"), (mine, "0.3")):
+    scaling = SCALING.tuned(map(Choices.of, files))
+    for each, rate, whose in ((one, "0.1", "FedCorr"), (other, "0.2", "FLR"), (mine, "0.3", "mine")):
         own = scaling.for_table(each)
         assert [o for o in own.resolve(each.rows[0], column) if "train.lr" in o] == [f"train.lr={rate}"]
-        assert own.changes == (f"train.lr: chosen for method=a by `{rate}`.",)
+        assert own.changes == (f"train.lr in the tables of {whose}: chosen for method=a by `{rate}`.",)
         assert own.of(each).changes == own.changes
     assert scaling.unused([one, other]) == [], "what is for a table that is not asked for is not missed"
+
+
+def test_two_choices_for_one_method_are_refused() -> None:
+    studies = [Study({}, ["method=a", rho], [Trial({"train.lr": "1"}, {1: 0.1})]) for rho in ("rho=0", "rho=1")]
+    with pytest.raises(UserError, match="two choices for one method"):
+        Choices.of(Tuned([], "last", [1], studies))
 
 
 def test_what_was_tuned_without_each_is_of_the_method_that_its_command_names() -> None:

@@ -1,12 +1,14 @@
 """``flnl tables tune``: values for each method of a table in one of its columns, for all tables of its paper."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Study, Trial, Tuned
+from flnl.tables import load
 from flnl.tables.scaling import Scaling
 from flnl.tables.table import Column, Metric, Row, Table
 from flnl.tables.tuning import Tuning
@@ -56,6 +58,11 @@ def test_rows_that_would_share_a_choice_are_refused() -> None:
     ("options", "said"),
     [
         ({"measure": "bestt"}, "did you mean best"),
+        ({"measure": "validation"}, "validation is not a measure"),  # tables hold out no samples
+        ({"grid": "seed=1,2"}, "grid=seed=: this key is no hyperparameter"),
+        ({"grid": "method=a,b"}, "grid=method=: this key is no hyperparameter"),
+        ({"grid": "method/batch=mixup,plain"}, "this key is no hyperparameter"),
+        ({"grid": "train.lr=interval(0.01,0.1)"}, "give values, .* and no interval"),
         ({"margin": "5"}, "margin=5: give a difference of accuracies between 0 and 1, such as 0.05, or none"),
         ({"margin": "wide"}, "margin=wide"),
         ({"grid": "train.lr=0.1"}, "nothing to choose from"),
@@ -66,7 +73,47 @@ def test_a_wrong_option_says_what_would_be_right(options: dict[str, str], said: 
         _ = tuning(row("A", "method=a"), **options).spaces
 
 
+def test_a_column_that_cannot_be_run_has_nothing_to_tune() -> None:
+    one = table(row("A", "method=a"))
+    quoted = replace(one, columns=(replace(one.columns[0], missing="quoted from another paper"),))
+    with pytest.raises(UserError, match="c cannot be run: quoted from another paper"):
+        Tuning.of(quoted, SCALING, {"grid": GRID})
+
+
+def test_another_column_or_scale_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """Two choices for a method would be mixed up, and a stale one could win."""
+    file, here = tmp_path / "a.json", tuning(row("A", "method=a"))
+    studies = [Study({"method": "a"}, ["method=a"], [Trial({"train.lr": "0.1"}, {101: 0.5, 102: 0.5})])]
+    Tuned([], here.measure, here.seeds, studies, subject=here.subject).save(file)
+    assert here.kept(file) is not None
+    other = replace(here, column=replace(here.column, label="d"))
+    lenet = replace(here, scaling=replace(SCALING, name="lenet"))
+    copies = replace(here, scaling=SCALING.unverified())
+    for tuning_of_other, what in ((other, "column: c, not d"), (lenet, "scale: s"), (copies, "data files: published")):
+        with pytest.raises(UserError, match=f"a.json has other {what}"):
+            tuning_of_other.kept(file)
+    with pytest.raises(UserError, match="was tuned at scale=s, not lenet"):
+        load.choices(file, "lenet")
+    (own,) = load.choices(file, "s")
+    assert own.only == "FedCorr", "whatever the file is called"
+    (tmp_path / "b.json").write_text(file.read_text())
+    with pytest.raises(UserError, match=r"a.json and .*b.json are both for the tables of FedCorr"):
+        load.choices(tmp_path, "s")
+
+
+def test_a_later_choice_replaces_an_earlier_one_of_the_same_row() -> None:
+    def tuned(rate: str, fixed: str) -> Tuned:
+        studies = [Study({"method": "a"}, ["method=a", fixed], [Trial({"train.lr": rate}, {101: 0.5})])]
+        return Tuned([rate], "last", [101], studies)
+
+    (study,) = tuned("0.1", "old=1").with_added(tuned("0.2", "new=1")).studies
+    assert study.chosen is not None
+    assert study.chosen.values == {"train.lr": "0.2"}
+
+
 def test_seeds_of_a_choice_are_none_of_the_tables() -> None:
+    with pytest.raises(UserError, match="seed 101 is one of the scale's"):
+        Tuning.of(table(row("A", "method=a")), replace(SCALING, seeds=(1, 101)), {"grid": GRID})
     assert [*tuning(row("A", "method=a")).seeds] == [101, 102]
     assert [*tuning(row("A", "method=a"), seeds="3").seeds] == [101, 102, 103]
 
@@ -98,7 +145,8 @@ def test_what_was_chosen_makes_the_tables_of_the_paper(command: Tables, tmp_path
         assert planned.code == 0, planned.err
         command("render", name, f"tuned={file.parent}")
         page = (tmp_path / "results" / "small_tuned" / f"{name}.md").read_text()
-        assert ("train.lr: chosen for method=fedavg" in page) == told, "a table of one's own is of no paper"
+        found = "train.lr in the tables of FedCorr: chosen for method=fedavg" in page
+        assert found == told, "a table of one's own is of no paper"
     records = [json.loads(f.read_text()) for f in (tmp_path / "multirun" / "tables").glob("*/*/result.json")]
     assert sorted(f"train.lr={rate}" in record["overrides"] for record in records) == [False, True]
 
@@ -118,11 +166,12 @@ def test_choices_of_another_kind_are_not_mixed(command: Tables, tmp_path: Path) 
     [
         (("tune", "fedcorr_4", "grid=train.lr=1,2"), "select one column by columns=LABEL"),
         (("tune", "grid=train.lr=1,2"), "tune takes one table"),
-        (("tune", "fedcorr_4", "columns=p=0.7 α=10"), "nothing to choose from"),
+        (("tune", "fedcorr_4", "columns=p=0.7 α=10"), "nothing to choose from: add grid=train.lr=0.01,0.03"),
+        (("tune", "fedcorr_4", "columns=p=0.7 α=10", "grid=train.lr=1,2", "out=odd"), "out=odd is a folder"),
         (("run", "fedcorr_4", "grid=train.lr=1,2"), "grid is an option of flnl tables tune"),
         (("tune", "fedcorr_4", "columns=p=0.7 α=10", "grid=train.lr=1,2", "records=x"), "neither tuned nor records"),
-        (("plan", "fedcorr_4", "tuned=empty"), "the folder has no file"),
-        (("plan", "fedcorr_4", "tuned=odd"), "fedcor is not a paper or table; did you mean fedcorr"),
+        (("plan", "fedcorr_4", "tuned=empty"), "the folder has no .json file"),
+        (("plan", "fedcorr_4", "tuned=odd"), "odd/any.json: it names no method"),
     ],
 )
 def test_a_wrong_command_says_what_would_be_right(
@@ -130,8 +179,8 @@ def test_a_wrong_command_says_what_would_be_right(
 ) -> None:
     for folder in ("empty", "odd"):
         (tmp_path / folder).mkdir()
-    study = Study({}, ["method=fedavg"], [Trial({"train.lr": "0.1"}, {1: 0.5})])
-    Tuned([], "last", [1], [study]).save(tmp_path / "odd" / "fedcor.json")
+    study = Study({}, ["noise=none"], [Trial({"train.lr": "0.1"}, {1: 0.5})])
+    Tuned([], "last", [1], [study]).save(tmp_path / "odd" / "any.json")
     answer = command(*words)
     assert (answer.code, answer.out) == (2, "")
     assert said in answer.err

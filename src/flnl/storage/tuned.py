@@ -135,6 +135,7 @@ class Tuned:
     seeds: Sequence[int]
     studies: Sequence[Study]
     earlier: Sequence[Sequence[str]] = field(default_factory=list)  # commands that wrote to the file before
+    subject: Mapping[str, str] = field(default_factory=dict)  # the table, column and scale that it is for; or empty
 
     @property
     def question(self) -> Question:
@@ -143,18 +144,19 @@ class Tuned:
         return Question.of(self.measure, self.seeds, first.fixed, first.each, first.trials[0].values)
 
     def with_added(self, later: Tuned) -> Tuned:
-        """These studies and those of a later command, which replace those of the same overrides in their place.
+        """These studies and those of a later command to the same question, which replace those for the same ``each``.
 
         Results of a choice that has not changed stay if the later command reports none, and a study in which something
         was chosen stays if the later one could choose nothing.
         """
-        by_overrides = {frozenset(study.fixed): study for study in self.studies}
+        by_each = {frozenset(study.each.items()): study for study in self.studies}
         for study in later.studies:
-            before = by_overrides.get(frozenset(study.fixed))
-            by_overrides[frozenset(study.fixed)] = study if before is None else before.followed_by(study)
+            each = frozenset(study.each.items())
+            before = by_each.get(each)
+            by_each[each] = study if before is None else before.followed_by(study)
         commands = [tuple(command) for command in (*self.earlier, self.command)]
         earlier = [list(command) for command in dict.fromkeys(commands) if command != tuple(later.command)]
-        return replace(later, studies=list(by_overrides.values()), earlier=earlier)
+        return replace(later, studies=list(by_each.values()), earlier=earlier)
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all.
@@ -193,7 +195,8 @@ class Tuned:
                 raise ValueError("a study without trials, or none at all")
             if not all(isinstance(seed, int) for seed in text["seeds"]):
                 raise ValueError("seeds are whole numbers")
-            return cls(text["command"], text["measure"], text["seeds"], studies, text.get("earlier", []))
+            earlier, subject = text.get("earlier", []), dict(text.get("subject", {}))
+            return cls(text["command"], text["measure"], text["seeds"], studies, earlier, subject)
         except FileNotFoundError:
             raise UserError(f"there is no {path}; flnl tune writes it") from None
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -27,6 +27,7 @@ from flnl.tables.plan import Count, Plan
 from flnl.tables.scaling import Choices, Scaling
 from flnl.tables.selection import Selection
 from flnl.tables.table import Table
+from flnl.tune.scores import ON_TEST_SET
 
 TUNE, AGREE = "tune", "agree"
 VERBS = ("list", "plan", "run", "render", TUNE, AGREE)
@@ -61,13 +62,13 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
   tune    choose hyperparameters for each method of a table in one of its columns; they are for all tables of its paper
 
   scale   {scales}; conf/scale/ says what each changes
-  seeds   number of seeds, instead of the scale's
+  seeds   number of seeds, instead of the scale's; for tune, of the seeds of the choice, 101 and those after it
   rows    plan and run only rows with this label; * and ? stand for any characters, as in rows='*LeNet-5', and
           rows=A rows=B selects both
   columns the same for columns: columns='ρ=0.6*'
   tuned   what was tuned: rows of the methods that it names get the values that were chosen for them, and the folder of
-          results is results/SCALE_tuned. A file of flnl tune is for all tables; a folder, such as
-          conf/scale/tuned/small, has a file of flnl tables tune for each paper's
+          results is results/SCALE_tuned. A file of flnl tune, for all tables, or of flnl tables tune, for its paper's;
+          or a folder of such files, as conf/scale/tuned/small
   verify  verify=false takes data files that differ from the published ones, such as copies that went through JPEG;
           these are runs of their own, and notes under the tables tell of them
   records a folder of records that render wrote, such as results/lenet/runs: the runs that it has count as finished
@@ -97,6 +98,7 @@ class Request:
     out: Path
     overrides: tuple[str, ...]
     options: Mapping[str, Sequence[str]]  # all, as they were written
+    named: str | None  # the first table that was named
     warned: set[str] = field(default_factory=set)  # warnings already printed
 
     @property
@@ -171,12 +173,13 @@ def parse(arguments: Sequence[str]) -> Request:
         every,
         scale,
         None if seeds is None else int(seeds),
-        load.choices(Path(last["tuned"])) if "tuned" in last else (),
+        load.choices(Path(last["tuned"]), scale) if "tuned" in last else (),
         load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
         Path(last["records"]) if "records" in last else None,
         Path(last["out"]) if "out" in last else RESULTS / (f"{scale}_tuned" if "tuned" in last else scale),
         overrides,
         options,
+        names[0] if names else None,
     )
     request.warn(wrong)
     return request
@@ -298,10 +301,12 @@ def tune(request: Request, arguments: Sequence[str]) -> None:
     (table,) = request.tables
     tuning = Tuning.of(table, request.scaling, request.options)
     file = _file_of_choices(request)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.is_dir():
+        raise UserError(f"out={file} is a folder; name a file")
     tuning.kept(file)  # before anything runs
     tuned = tuning.run(request.overrides, ["flnl", "tables", *arguments])
-    kept = tuning.kept(file)
+    kept = tuning.kept(file)  # another command may have written meanwhile
+    file.parent.mkdir(parents=True, exist_ok=True)
     (tuned if kept is None else kept.with_added(tuned)).save(file)
     show(tuned)
     print_line(file)
@@ -318,6 +323,8 @@ def agree(request: Request) -> None:
     from flnl.storage.output_file import write_output
     from flnl.tables.render import INDEX, rendered, scales
 
+    if other := next((key for key in request.options if key != "out"), None) or request.named:
+        raise UserError(f"agree takes all tables below a folder and no {other}; give out=FOLDER alone")
     out = request.out if "out" in request.options else RESULTS
     file = out / INDEX
     if file.is_file() and not file.read_text(errors="replace").startswith(scales.TITLE):
@@ -334,7 +341,8 @@ def _file_of_choices(request: Request) -> Path:
     if "out" in request.options:
         return request.out
     (table,) = request.tables
-    return load.SCALES / TUNED / request.scale / f"{table.paper.lower() or table.name}.json"
+    name = table.paper.lower() if table.paper in load.PAPERS else table.name
+    return load.SCALES / TUNED / request.scale / f"{name}.json"
 
 
 def command(arguments: Sequence[str]) -> None:
@@ -373,9 +381,7 @@ def main() -> None:
     """Entry point of ``flnl tables``."""
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
-        from flnl.tune.scores import MEASURES
-
-        print(USAGE.format(scales=", ".join(load.scales()), measures=", ".join(MEASURES)))
+        print(USAGE.format(scales=", ".join(load.scales()), measures=", ".join(ON_TEST_SET)))
         return
     guard.guarded(lambda: command(arguments), name="flnl tables", overrides=False)
 

@@ -256,23 +256,32 @@ def scaling(name: str) -> Scaling:
     return scale
 
 
-def choices(path: Path) -> tuple[Choices, ...]:
-    """What ``flnl tune`` chose for the rows of tables.
+def choices(path: Path, scale: str) -> tuple[Choices, ...]:
+    """What was tuned for the rows of tables at ``scale``: of a file, or of all ``.json`` files in a folder.
 
-    Args:
-        path: a file, for all tables; or a folder, whose files are each for the tables of the paper that they are named
-            after, such as ``fedcorr.json``, or for a single table (``fedcorr_2.json``).
+    A file of ``flnl tables tune`` is for the tables of its paper, one of ``flnl tune`` for all tables.
 
     Raises:
-        UserError: if a file is none of ``flnl tune``'s or chose nothing, or a folder has none or one of another name.
+        UserError: if a file is no such file, chose nothing, or is of another scale; if a folder has none; if two files
+            are for the same tables.
     """
-    if not path.is_dir():
-        return (Choices.of(Tuned.load(path)),)
-    files = sorted(path.glob("*.json"))
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
-        raise UserError(f"tuned={path}: the folder has no file; flnl tables tune writes them")
-    stems = [*(paper.lower() for paper in PAPERS), *names()]
-    return tuple(Choices.of(Tuned.load(file), known(file.stem, stems, "paper or table")) for file in files)
+        raise UserError(f"tuned={path}: the folder has no .json file; flnl tables tune writes them")
+    found: dict[str | None, tuple[Path, Choices]] = {}
+    for file in files:
+        tuned = Tuned.load(file)
+        if (other := tuned.subject.get("scale", scale)) != scale:
+            raise UserError(f"tuned: {file} was tuned at scale={other}, not {scale}")
+        try:
+            one = Choices.of(tuned)
+        except UserError as error:
+            raise UserError(f"tuned: {file}: {error}") from None
+        if one.only in found:
+            tables = f"the tables of {one.only}" if one.only else "all tables"
+            raise UserError(f"tuned: {found[one.only][0]} and {file} are both for {tables}; keep one of them")
+        found[one.only] = file, one
+    return tuple(one for _, one in found.values())
 
 
 def _read(path: Path, kind: type[Written]) -> Written:

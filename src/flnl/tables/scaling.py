@@ -41,38 +41,42 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a file of ``flnl tune`` chose, for readers too."""
+    """What a file of ``flnl tune`` or ``flnl tables tune`` chose, for readers too."""
 
     chosen: tuple[Chosen, ...]
     sentence: str
-    only: str | None = None  # a paper in lower case, or a table's name; None: all tables
+    only: str | None = None  # the paper, or one's own table, that the choices are for; None: all tables
 
     @classmethod
-    def of(cls, tuned: Tuned, only: str | None = None) -> Choices:
+    def of(cls, tuned: Tuned) -> Choices:
         """Those of a file. A study of which every combination failed has no part in them.
 
         Raises:
-            UserError: if a study names no method, or none of them chose anything.
+            UserError: if a study names no method, two are of the same one, or none of them chose anything.
         """
         chosen = []
         for study in tuned.studies:
             when = deciding(study.fixed)
-            if not any(_key(one) == "method" for one in when):
-                raise UserError("the tuned file names no method: make it by flnl tune method=A,B --each method")
+            if not any(key_of(one) == "method" for one in when):
+                raise UserError("it names no method: make it by flnl tune method=A,B --each method")
             if study.chosen is not None:
                 chosen.append(
                     Chosen(frozenset({*when, *overrides_of(study.each)}), tuple(overrides_of(study.chosen.values)))
                 )
         if not chosen:
-            raise UserError("the tuned file has no choice: every combination has a run that failed")
-        keys = ", ".join(dict.fromkeys(_key(override) for one in chosen for override in one.overrides))
+            raise UserError("it has no choice: every combination has a run that failed")
+        if len({one.when for one in chosen}) < len(chosen):
+            raise UserError("it has two choices for one method")
+        keys = ", ".join(dict.fromkeys(key_of(override) for one in chosen for override in one.overrides))
         methods = ", ".join(" ".join(sorted(one.when)) for one in chosen)
         commands = ", ".join(f"`{shlex.join(command)}`" for command in (*tuned.earlier, tuned.command))
-        return cls(tuple(chosen), f"{keys}: chosen for {methods} by {commands}.", only)
+        only = tuned.subject.get("paper") or tuned.subject.get("table")
+        where = f" in the tables of {only}" if only else ""
+        return cls(tuple(chosen), f"{keys}{where}: chosen for {methods} by {commands}.", only)
 
     def concern(self, table: Table) -> bool:
         """Whether these choices are for the table."""
-        return self.only in (None, table.paper.lower(), table.name)
+        return self.only in (None, table.paper, table.name)
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class Scaling:
         """
         written = cell_overrides(row, column)
         replaced = [new for old in written for new in self.instead.get(old, (old,))]
-        first = [override for override in replaced if _key(override) in FIRST]
+        first = [override for override in replaced if key_of(override) in FIRST]
         every = (one for choices in self.choices for one in choices.chosen)
         chosen = [new for one in every if one.fits(written) for new in one.overrides]
         return _last(first + list(self.overrides) + [one for one in replaced if one not in first] + chosen)
@@ -167,7 +171,7 @@ def data_set(overrides: Sequence[str]) -> str | None:
     'cifar10'
     """
     for key in ("dataset", "experiment"):
-        chosen = [override.split("=", 1)[1] for override in overrides if _key(override) == key]
+        chosen = [override.split("=", 1)[1] for override in overrides if key_of(override) == key]
         if chosen:
             return chosen[-1] if key == "dataset" else _of_experiment(chosen[-1])
     return None
@@ -189,7 +193,7 @@ def cell_overrides(row: Row, column: Column) -> list[str]:
 
 def deciding(overrides: Iterable[str]) -> list[str]:
     """The overrides that decide what a row is: its method, the parts that it chooses, and whether it is centralised."""
-    return [one for one in overrides if _key(one) in DECIDING or one.startswith("method/")]
+    return [one for one in overrides if key_of(one) in DECIDING or one.startswith("method/")]
 
 
 def triggers(where: str) -> set[str]:
@@ -197,13 +201,18 @@ def triggers(where: str) -> set[str]:
     return {*where.split()}
 
 
-def _key(override: str) -> str:
+def key_of(override: str) -> str:
+    """The key that an override sets.
+
+    >>> key_of("+train.lr=0.1")
+    'train.lr'
+    """
     return override.lstrip("+").split("=")[0]
 
 
 def _last(overrides: Sequence[str]) -> tuple[str, ...]:
     """Each key once, at its first position, with its last value."""
-    return tuple({_key(override): override for override in overrides}.values())
+    return tuple({key_of(override): override for override in overrides}.values())
 
 
 def merged(label: Iterable[str]) -> str:

@@ -9,17 +9,24 @@ from pathlib import Path
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Study, Tuned, Values
 from flnl.sweep import listed
+from flnl.sweep.listed import ListedSweep
 from flnl.tables import load
-from flnl.tables.scaling import Scaling, deciding
+from flnl.tables.scaling import Scaling, deciding, key_of
 from flnl.tables.table import Column, Row, Table
 from flnl.tune.runs import Runs
-from flnl.tune.scores import MEASURES
-from flnl.tune.space import Space
+from flnl.tune.scores import ON_TEST_SET
+from flnl.tune.space import Interval, Space
 
 FIRST_SEED = 101
 """Choices are made under this seed and those after it, which no scale has."""
 DEFAULTS = {"measure": "mean_last_10", "margin": "0.05", "seeds": "2"}
 """The options' defaults."""
+
+
+class TuningSweep(ListedSweep):
+    """The account of the runs that ``flnl tables tune`` needs."""
+
+    command = ("flnl", "tables")
 
 
 @dataclass(frozen=True)
@@ -44,14 +51,18 @@ class Tuning:
             options: the values of each option of ``flnl tables tune``, as they were written.
 
         Raises:
-            UserError: for more than one column, or an option of a wrong value.
+            UserError: for more than one column or one that cannot run, and for an option of a wrong value.
         """
         if len(table.columns) != 1:
             columns = ", ".join(column.label for column in table.columns)
             raise UserError(f"{table.name}: select one column by columns=LABEL, of {columns}")
+        if (reason := table.columns[0].missing) is not None:
+            raise UserError(f"{table.name}: {table.columns[0].label} cannot be run: {reason}")
         last = {name: options.get(name, (default,))[-1] for name, default in DEFAULTS.items()}
-        measure = load.known(last["measure"], [*MEASURES], "measure")
+        measure = load.known(last["measure"], ON_TEST_SET, "measure")
         seeds = [*range(FIRST_SEED, FIRST_SEED + int(last["seeds"]))]
+        if shared := {*seeds} & {*scaling.of(table).seeds}:
+            raise UserError(f"seed {min(shared)} is one of the scale's: a choice under it would favour its own results")
         return cls(table, table.columns[0], scaling, options.get("grid", ()), seeds, measure, _margin(last["margin"]))
 
     @property
@@ -59,7 +70,8 @@ class Tuning:
         """For each method of the table what a row of it decides, and the space that is searched.
 
         Raises:
-            UserError: if the grid has no values to choose from, no row is left, or two rows could not be told apart.
+            UserError: if the grid has nothing to choose from or a key that is no hyperparameter, no row is left, or two
+                rows could not be told apart.
         """
         spaces = [(_each(row), self._space(row)) for row in self._rows()]
         if not spaces:
@@ -81,20 +93,36 @@ class Tuning:
         """
         spaces = self.spaces
         listed.check(spaces[0][1].fixed, launching, "write it into a table of your own, conf/table/")
-        trials = Runs(self.seeds, self.measure, launching).grids([space for _, space in spaces], self.margin)
+        runs = Runs(self.seeds, self.measure, launching, sweep=TuningSweep)
+        trials = runs.grids([space for _, space in spaces], self.margin)
         studies = [Study(each, space.fixed, tried) for (each, space), tried in zip(spaces, trials, strict=True)]
-        return Tuned(command, self.measure, self.seeds, studies)
+        return Tuned(command, self.measure, self.seeds, studies, subject=self.subject)
+
+    @property
+    def subject(self) -> dict[str, str]:
+        """What the choices are for; of a table of one's own without the name of a paper."""
+        paper = {"paper": self.table.paper} if self.table.paper in load.PAPERS else {}
+        files = "any" if "dataset.verify=false" in self.scaling.overrides else "published"
+        return {
+            **paper,
+            "table": self.table.name,
+            "column": self.column.label,
+            "scale": self.scaling.name,
+            "data files": files,
+        }
 
     def kept(self, file: Path) -> Tuned | None:
         """The choices for other rows that ``file`` has, to which this tuning's are added; None if there is no file.
 
         Raises:
-            UserError: if they were made by another measure, under other seeds or of other keys.
+            UserError: if they are for another column, or were made by another measure, under other seeds or of other
+                keys.
         """
         if not file.exists():
             return None
         before = Tuned.load(file)
         for what, there, here in (
+            *((what, [before.subject.get(what, "none")], [value]) for what, value in self.subject.items()),
             ("measure", [before.measure], [self.measure]),
             ("seeds", before.seeds, self.seeds),
             ("keys", sorted(before.studies[0].trials[0].values), sorted(axis.key for axis in self._axes.axes)),
@@ -112,16 +140,25 @@ class Tuning:
 
     @property
     def _axes(self) -> Space:
+        if not self.grid:
+            raise UserError("nothing to choose from: add grid=train.lr=0.01,0.03")
         axes = Space.of(self.grid)
         if axes.fixed:
             raise UserError(f"grid={axes.fixed[0]}: give several values, as in grid=train.lr=0.01,0.03")
+        for axis in axes.axes:
+            if axis.key == "seed" or deciding([f"{axis.key}="]):
+                raise UserError(
+                    f"grid={axis.key}=: this key is no hyperparameter of a method; its rows and seeds are set"
+                )
+            if isinstance(axis, Interval):
+                raise UserError(f"grid={axis.key}=: give values, as in grid=train.lr=0.01,0.03, and no interval")
         return axes
 
     def _space(self, row: Row) -> Space:
         """The cell's overrides without the keys that are chosen, and the grid."""
         axes, cell = self._axes.axes, self.scaling.resolve(row, self.column)
         chosen = {axis.key for axis in axes}
-        return Space(tuple(one for one in cell if one.lstrip("+").partition("=")[0] not in chosen), axes)
+        return Space(tuple(one for one in cell if key_of(one) not in chosen), axes)
 
 
 def _margin(written: str) -> float | None:

@@ -27,7 +27,7 @@ QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
 
 
 class TuneSweep(ListedSweep):
-    """The account of the runs that tuning needs."""
+    """The account of the runs that ``flnl tune`` needs."""
 
     command = ("flnl", "tune")
 
@@ -40,6 +40,7 @@ class Runs:
     measure: str
     launching: Sequence[str]  # how runs are launched
     root: Path = ROOT
+    sweep: type[ListedSweep] = TuneSweep  # which knows the command
 
     def grids(self, spaces: Sequence[Space], margin: float | None) -> list[list[Trial]]:
         """The trials of all combinations of each space.
@@ -113,7 +114,7 @@ class Runs:
 
     def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:
         missing = {run.folder: run for run in wanted if score(self.root / run.folder, measure) is None}
-        if not listed.launch(list(missing.values()), self.root, self.launching, TuneSweep):
+        if not listed.launch(list(missing.values()), self.root, self.launching, self.sweep):
             raise UserError("the launcher ended before its runs did; the same command goes on with them")
 
     def _trial(self, fixed: Sequence[str], values: Values, seeds: Sequence[int]) -> Trial:

@@ -19,6 +19,8 @@ MEASURES = {
     "best": "best test accuracy of all evaluations (an oracle over the test set)",
     VALIDATION: "mean accuracy of the last ten evaluations on held-out samples with noisy labels",
 }
+ON_TEST_SET = tuple(measure for measure in MEASURES if measure != VALIDATION)
+"""The measures that need no held-out samples."""
 LAST = 10
 
 

@@ -13,9 +13,10 @@ from flnl.tables import load
 from flnl.tables.render import csv, rendered, scales
 from flnl.tables.render.agreement import agreements
 from flnl.tables.render.evidence import Evidence
+from flnl.tables.render.markdown import escaped
+from flnl.tables.render.phrases import coefficient, of_column
 from flnl.tables.render.ranking import ranking
 from flnl.tables.results import Filled
-from flnl.tables.table import Table
 from tests.cli.conftest import ROOT
 from tests.tables.conftest import Tables, copied
 from tests.tables.render.made import Given, table
@@ -78,8 +79,11 @@ def test_a_table_that_is_read_back_has_the_same_orders_and_ranks(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (lambda text: text.replace("table,row", "tables,row"), "p_1.csv is no table of this version; render it again"),
-        (lambda text: "", "p_1.csv is no table of this version"),
+        (lambda text: text.replace("table,row", "tables,row"), "p_1.csv does not fit .*; render it again"),
+        (lambda text: "", "p_1.csv does not fit"),
+        (lambda text: text.replace(",run,", ",ran,", 1), "p_1.csv does not fit"),
+        (lambda text: text.replace("p_1,a,all,", "p_1,a,all,more,", 1), "p_1.csv does not fit"),
+        (lambda text: text[: len(text) // 2], "p_1.csv does not fit"),
         (lambda text: text.replace("p_1,b,", "p_1,beta,"), "p_1.csv does not fit conf/table/p_1.yaml"),
         (lambda text: text.replace(",s,small", ",z,small"), "p_1.csv does not fit conf/table/p_1.yaml"),
     ],
@@ -98,13 +102,36 @@ def test_the_page_has_medians_ranks_and_settings_by_hand() -> None:
     other = table({"a": [[1.0], [3.0]], "b": [[2.0], [2.0]], "c": [[3.0], [1.0]]}, theirs, ["s", "t"])
     costs = replace(same, table=replace(same.table, name="p_9", metric=replace(same.table.metric, name="cost")))
     text = scales.page({"small": [same, costs], "lenet": [other]})
-    assert "| P | [small](small/README.md) | 2 | 1.00 | 2 | a | a |" in text
-    assert "| P | [lenet](lenet/README.md) | 2 | 0.00 | 1 | a | a |" in text, "the median of -1 and 1"
+    assert "| P | [small](small/README.md) | 2 | 1.00 | 2 | 2 | a | a |" in text
+    assert "| P | [lenet](lenet/README.md) | 2 | 0.00 | 1 | 2 | a, b, c | a |" in text, "the median of -1 and 1; ties"
     assert "| mean rank | small, ours / the paper's | lenet, ours / the paper's |" in text
     assert "| c | 3.0 / 3.0 | 2.0 / 3.0 |" in text
     assert "| Table 1: s | 1.00 (3) | −1.00 (3) |" in text
     assert "| Table 1: t | 1.00 (3) | 1.00 (3) |" in text
     assert text.startswith(scales.TITLE)
+
+
+def test_a_coefficient_that_is_shown_as_080_counts_as_such() -> None:
+    """It is 1 - 6 * 4 / 120, which is 0.7999999999999999 in floats."""
+    order: Given = {name: [[value]] for name, value in zip("abcde", [2.0, 1.0, 4.0, 3.0, 5.0], strict=True)}
+    same = table(order, {name: [float(k)] for k, name in enumerate("abcde")}, ["s"])
+    assert "| 1 | 0.80 | 1 | 1 | e | e |" in scales.page({"small": [same]})
+
+
+def test_tables_of_costs_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their file does not tell which seeds reached a target."""
+    (one,) = made("1")
+    costs = replace(one, table=replace(one.table, metric=replace(one.table.metric, name="cost")))
+    monkeypatch.setattr(load, "names", lambda: ["p_1"])
+    monkeypatch.setattr(load, "table", lambda _: costs.table)
+    assert rendered.read(written(tmp_path / "small", [costs])) == []
+
+
+@pytest.mark.parametrize("word", ["fedcorr_2", "seeds=3", "scale=small", "records=x"])
+def test_the_command_takes_a_folder_alone(command: Tables, word: str) -> None:
+    said = command("agree", word)
+    assert said.code == 2
+    assert "give out=FOLDER alone" in said.err
 
 
 def test_the_command_writes_the_page_of_all_folders(command: Tables, tmp_path: Path) -> None:
@@ -132,13 +159,11 @@ def test_the_page_in_the_repository_is_of_its_tables() -> None:
 
 
 def test_orders_that_are_read_back_are_those_of_the_pages() -> None:
-    """Of the repository's own tables: what a page of a table says, and what its CSV file gives."""
-    for filled in rendered.read(ROOT / "results" / "small"):
-        shown = _shown(filled.table)
+    """Of the repository's own tables: what a page of a table says of a column, and what its CSV file gives."""
+    found = rendered.read(ROOT / "results" / "small")
+    assert len(found) > 20
+    for filled in found:
+        page = (ROOT / "results" / "small" / f"{filled.table.name}.md").read_text()
         for one in agreements(filled):
-            if one.coefficient is not None and filled.table.metric.unit == "%":
-                assert f"{one.coefficient:.2f}".replace("-", "−") in shown, (filled.table.name, one.column)
-
-
-def _shown(table: Table) -> str:
-    return (ROOT / "results" / "small" / f"{table.name}.md").read_text().split("Our order of the methods")[-1]
+            line = f"| {escaped(of_column(one))} | {coefficient(one)} | {len(one.methods)} |"
+            assert line in page, filled.table.name

@@ -97,7 +97,7 @@ def _files(filled: Sequence[Filled], names: Collection[str], together: bool) -> 
         return
     for paper in papers:
         if paper.ranking is not None and not paper.ranking.too_few:
-            yield index.figure(paper.name), drawings.svg(drawings.critical(paper.ranking, filled[0].scale))
+            yield index.figure(paper.name), drawings.svg(drawings.critical(paper.ranking, paper.tables[0].filled.scale))
     provenance = evidence.provenance(filled)
     yield INDEX, index.page(papers, provenance)
-    yield REPORT, report.page(filled[0].scale, papers, provenance)
+    yield REPORT, report.page(papers, provenance)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from flnl.tables.render.markdown import bullets, escaped, grid, ranks, scale
 from flnl.tables.render.phrases import left_out, rests_on, verdict
-from flnl.tables.render.report import STATES, UNPUBLISHED, Paper
+from flnl.tables.render.report import STATES, UNPUBLISHED, Paper, changes
 
 TITLE = "# Tables at scale"
 """The first words of the page; a README that begins otherwise is not overwritten."""
@@ -20,7 +20,6 @@ def figure(paper: str) -> str:
 def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     """The page: all tables with their counts of cells, and each paper's methods ranked over all settings."""
     sheet = papers[0].tables[0].sheet
-    changes = dict.fromkeys(one for paper in papers for table in paper.tables for one in table.filled.scale.changes)
     used = [state for state in STATES if any(table.counts[state] for paper in papers for table in paper.tables)]
     rows = [["table", "metric", "cells", *(STATES[state] for state in used)]]
     rows.append(["---", "---", *("---:" for _ in rows[0][2:])])
@@ -31,7 +30,7 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
             rows.append([link, escaped(table.filled.table.metric.name), str(table.total), *counts])
     parts = [
         f"{TITLE} “{escaped(sheet.filled.scale.name)}”, ours beside the papers'",
-        scale(sheet.scale, list(changes)),
+        scale(sheet.scale, changes(papers)),
         "Each table is here as `.md`, `.tex` and `.csv`. [runs](runs) has a record of each run: its command, its "
         f"closing numbers, and what it was made with. `flnl tables render scale={sheet.filled.scale.name}` also writes "
         "`report.html`: all tables on one page, with curves, figures, and the runs and commands behind every number.",

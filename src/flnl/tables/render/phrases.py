@@ -12,10 +12,15 @@ from flnl.tables.render.sheet import counted
 def coefficient(one: Agreement) -> str:
     """Spearman's coefficient, or why there is none."""
     if one.coefficient is not None:
-        return f"{one.coefficient:.2f}".replace("-", "−")
+        return decimals(one.coefficient)
     if len(one.methods) < FEWEST_METHODS:
         return f"fewer than {FEWEST_METHODS} methods"
     return f"all of {' and '.join(one.tied)} tied"
+
+
+def decimals(value: float) -> str:
+    """Two decimals, with a minus sign."""
+    return f"{value:.2f}".replace("-", "−")
 
 
 def of_column(one: Agreement) -> str:

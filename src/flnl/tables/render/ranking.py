@@ -13,7 +13,7 @@ from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from flnl.tables.render.sheet import counted
 from flnl.tables.results import Filled
-from flnl.tables.table import Row
+from flnl.tables.table import Row, Table
 
 LEVEL = 0.05
 """Significance level."""
@@ -127,8 +127,7 @@ def critical_difference(methods: int, settings: int, level: float = LEVEL) -> fl
 
 def ranking(paper: str, tables: Sequence[Filled]) -> Ranking | None:
     """Rank the methods over a paper's tables of accuracies; None if no setting has two methods."""
-    accuracies = [t for t in tables if "accuracy" in t.table.metric.name and t.table.metric.higher_is_better]
-    settings = [s for table in accuracies for s in _settings(table) if len(s.ours) > 1]
+    settings = [s for one in tables if is_ranked(one.table) for s in _settings(one) if len(s.ours) > 1]
     if not settings:
         return None
     methods, chosen, repeated = max(
@@ -149,6 +148,11 @@ def ranking(paper: str, tables: Sequence[Filled]) -> Ranking | None:
         tuple(setting for setting in settings if not set(methods) <= set(setting.ours)),
         repeated,
     )
+
+
+def is_ranked(table: Table) -> bool:
+    """Whether the table is one of accuracies, whose columns are settings of a ranking."""
+    return "accuracy" in table.metric.name and table.metric.higher_is_better is True
 
 
 def _sets(settings: Sequence[Setting]) -> list[tuple[str, ...]]:

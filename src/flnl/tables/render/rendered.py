@@ -6,22 +6,26 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 from flnl.core.errors import UserError
 from flnl.storage.spreadsheet import text_of
 from flnl.tables import load
 from flnl.tables.render.csv import FIELDS
+from flnl.tables.render.ranking import is_ranked
 from flnl.tables.results import Cell, Filled, Run, Scale
 from flnl.tables.table import Column, Table
 
 Line = Mapping[str, str]
+STATES = get_args(get_type_hints(Cell)["state"])
 
 
 def read(folder: Path) -> list[Filled]:
-    """The tables that ``render`` wrote into ``folder``, in the order of papers and numbers.
+    """The tables of accuracies that ``render`` wrote into ``folder``, in the order of papers and numbers.
 
     Every run of a cell has the cell's number, since the file does not tell the seeds apart: means, orders and ranks are
-    those of the runs, deviations are not. Of the scale, the file has the name alone.
+    those of the runs, deviations are not. So tables of costs, whose target some seeds may not reach, are left out. Of
+    the scale, the file has the name alone.
 
     Raises:
         UserError: if there is no table, or one is damaged or of another version of ``conf/table``.
@@ -29,18 +33,16 @@ def read(folder: Path) -> list[Filled]:
     files = {file.stem: file for file in folder.glob("*.csv") if file.stem in load.names()}
     if not files:
         raise UserError(f"{folder} has no rendered table; flnl tables render writes them")
-    return [_filled(load.table(name), files[name]) for name in load.names() if name in files]
+    tables = [load.table(name) for name in load.names() if name in files]
+    return [_filled(table, files[table.name]) for table in tables if is_ranked(table)]
 
 
 def _filled(table: Table, file: Path) -> Filled:
-    with file.open(newline="", encoding="utf-8") as opened:
-        lines = [{key: text_of(text or "") for key, text in line.items()} for line in csv.DictReader(opened)]
-    if not lines or [*lines[0]] != [*FIELDS]:
-        raise UserError(f"{file} is no table of this version; render it again")
     labels = [column.label for column in table.columns]
-    rendered = list(dict.fromkeys(line["column"] for line in lines))
-    name = lines[0]["scale"]
     try:
+        lines = _lines(file)
+        rendered = list(dict.fromkeys(line["column"] for line in lines))
+        name = lines[0]["scale"]
         scale = Scale(name, name, (), tuple(range(1, max(int(line["seeds"]) for line in lines) + 1)))
         groups = [_group(lines, column, labels) for column in rendered]
         columns = tuple(
@@ -54,9 +56,18 @@ def _filled(table: Table, file: Path) -> Filled:
             )
             for i, row in enumerate(table.rows)
         )
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, TypeError, AttributeError, csv.Error):
         raise UserError(f"{file} does not fit conf/table/{table.name}.yaml; render it again") from None
     return Filled(table, scale, columns, tuple(groups), cells, ())
+
+
+def _lines(file: Path) -> list[Line]:
+    """The lines of the file; a ValueError if they are not those of ``csv.table``."""
+    with file.open(newline="", encoding="utf-8") as opened:
+        lines: list[Line] = [{key: text_of(text) for key, text in line.items()} for line in csv.DictReader(opened)]
+    if not lines or [*lines[0]] != [*FIELDS]:
+        raise ValueError
+    return lines
 
 
 def _group(lines: Sequence[Line], column: str, labels: Sequence[str]) -> tuple[int, ...]:
@@ -76,7 +87,7 @@ def _cell(table: Table, row: int, which: Sequence[int], lines: Sequence[Line]) -
     return Cell(
         tuple(table.cells[row][k] for k in which),
         runs,
-        line["state"],  # type: ignore[arg-type]  # one of its own, from the file
+        STATES[STATES.index(line["state"])],
         line["note"] or None,
         table.metric.over,
     )

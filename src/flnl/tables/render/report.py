@@ -22,7 +22,7 @@ from flnl.tables.render.agreement import Agreement
 from flnl.tables.render.evidence import Evidence
 from flnl.tables.render.ranking import Ranking
 from flnl.tables.render.sheet import NOISE, PLACEHOLDERS, Sheet, counted
-from flnl.tables.results import Cell, Filled, Run, Scale
+from flnl.tables.results import Cell, Filled, Run
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +251,13 @@ def _still(folder: Path, name: str) -> bytes | None:
         return None
 
 
-def page(scale: Scale, papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
+def changes(papers: Sequence[Paper]) -> list[str]:
+    """What the scale changes in any of the tables: what was tuned may differ from paper to paper."""
+    tables = (table for paper in papers for table in paper.tables)
+    return list(dict.fromkeys(change for table in tables for change in table.filled.scale.changes))
+
+
+def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     """Render the page."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(
@@ -261,7 +267,8 @@ def page(scale: Scale, papers: Sequence[Paper], provenance: Mapping[str, str]) -
     tables = [table for paper in papers for table in paper.tables]
     counts = {state: sum(table.counts[state] for table in tables) for state in PLACEHOLDERS}
     return environment.get_template(TEMPLATE).render(
-        scale=scale,
+        scale=papers[0].tables[0].filled.scale,
+        changes=changes(papers),
         papers=papers,
         provenance=provenance,
         counts=counts,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from flnl.tables.render.agreement import Agreement, agreements
 from flnl.tables.render.markdown import escaped, grid
-from flnl.tables.render.phrases import coefficient
-from flnl.tables.render.ranking import Ranking, ranking
+from flnl.tables.render.phrases import coefficient, decimals
+from flnl.tables.render.ranking import Ranking, is_ranked, ranking
 from flnl.tables.results import Filled
 
 TITLE = "# How our order of the methods agrees with the papers'"
@@ -59,7 +60,7 @@ def page(folders: Mapping[str, Sequence[Filled]]) -> str:
         name: [
             Rendered(folder, name, own)
             for folder, tables in folders.items()
-            if (own := [one for one in tables if one.table.paper == name and _of_accuracies(one)])
+            if (own := [one for one in tables if one.table.paper == name and is_ranked(one.table)])
         ]
         for name in names
     }
@@ -70,31 +71,30 @@ def page(folders: Mapping[str, Sequence[Filled]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _of_accuracies(filled: Filled) -> bool:
-    return "accuracy" in filled.table.metric.name and filled.table.metric.higher_is_better is True
-
-
 def _summary(papers: Mapping[str, Sequence[Rendered]]) -> str:
-    rows = [["paper", "scale", "settings", "Spearman, median", f"{HIGH} and more", "first, ours", "first, the paper's"]]
-    rows.append(["---", "---", "---:", "---:", "---:", "---", "---"])
+    head = ["paper", "scale", "settings", "Spearman, median", f"{HIGH} and more"]
+    rows = [[*head, "settings of ranks", "lowest mean rank, ours", "the paper's"]]
+    rows.append(["---", "---", "---:", "---:", "---:", "---:", "---", "---"])
     for name, several in papers.items():
         for one in several:
             if found := one.coefficients:
                 link = f"[{escaped(one.name)}]({one.name}/README.md)"
-                high = sum(each >= HIGH for each in found)
-                counts = [str(len(found)), f"{median(found):.2f}".replace("-", "−"), str(high)]
-                rows.append([escaped(name), link, *counts, *_firsts(one.ranking)])
+                high = sum(round(each, 2) >= HIGH for each in found)  # as it is shown
+                rows.append([escaped(name), link, str(len(found)), decimals(median(found)), str(high), *_firsts(one)])
     return grid(rows)
 
 
-def _firsts(ranked: Ranking | None) -> tuple[str, str]:
-    """The method of the lowest mean rank, of ours and of the paper's numbers."""
+def _firsts(one: Rendered) -> tuple[str, str, str]:
+    """Over how many settings methods are ranked, and those of the lowest mean rank: of ours, of the paper's numbers."""
+    ranked = one.ranking
     if ranked is None:
-        return "", ""
-    theirs = ranked.papers_mean_ranks
-    return escaped(next(iter(ranked.mean_ranks))), "" if theirs is None else escaped(
-        min(theirs, key=theirs.__getitem__)
-    )
+        return "", "", ""
+    return str(len(ranked.settings)), _lowest(ranked.mean_ranks), _lowest(ranked.papers_mean_ranks or {})
+
+
+def _lowest(ranks: Mapping[str, float]) -> str:
+    lowest = min(ranks.values(), default=0.0)
+    return ", ".join(escaped(method) for method, rank in ranks.items() if math.isclose(rank, lowest))
 
 
 def _ranks(several: Sequence[Rendered]) -> Iterator[str]:
