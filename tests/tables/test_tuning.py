@@ -48,7 +48,9 @@ def test_each_method_of_the_column_has_a_space_of_its_own() -> None:
 
 
 def test_rows_that_would_share_a_choice_are_refused() -> None:
-    with pytest.raises(UserError, match="share one choice; select one of them by rows="):
+    with pytest.raises(
+        UserError, match="two rows are method=a and would share one choice; select one of them by rows="
+    ):
         _ = tuning(row("A", "method=a"), row("A without mu", "method=a", "method.mu=0")).spaces
     with pytest.raises(UserError, match="no row of a method can run in c"):
         _ = tuning(row("B", "method=b", "model=vgg11")).spaces
@@ -125,7 +127,7 @@ def test_what_was_chosen_makes_the_tables_of_the_paper(command: Tables, tmp_path
     assert said.code == 0, said.err
     file = tmp_path / "scale" / "tuned" / "small" / "fedcorr.json"
     assert "chosen" in said.out
-    assert str(file) in said.out
+    assert f"next: flnl tables run fedcorr_4 scale=small tuned={file}" in said.out
     tuned = Tuned.load(file)
     assert (tuned.measure, [*tuned.seeds], len(tuned.studies)) == ("best", [101], 1)
     (study,) = tuned.studies
@@ -134,10 +136,6 @@ def test_what_was_chosen_makes_the_tables_of_the_paper(command: Tables, tmp_path
     assert {trial.values["train.lr"] for trial in study.trials} == {"0.5", "1e-05"}
     assert max(trial.mean or 0 for trial in study.trials) == study.chosen.mean
 
-    later = command(*("rows=FedProx" if word.startswith("rows") else word for word in words), "seeds=1")
-    assert later.code == 0, later.err
-    assert [study.each["method"] for study in Tuned.load(file).studies] == ["fedavg", "fedprox"], "both are kept"
-
     mine = copied(tmp_path)
     mine.with_stem("fedcorr_99").write_text(f"paper: FedCorr\n{mine.read_text()}")
     for name, told in (("fedcorr_99", True), ("mine", False)):
@@ -145,10 +143,19 @@ def test_what_was_chosen_makes_the_tables_of_the_paper(command: Tables, tmp_path
         assert planned.code == 0, planned.err
         command("render", name, f"tuned={file.parent}")
         page = (tmp_path / "results" / "small_tuned" / f"{name}.md").read_text()
+        assert (f"in {name}, nothing was tuned for FedAvg" in planned.err) != told
         found = "train.lr in the tables of FedCorr: chosen for method=fedavg" in page
         assert found == told, "a table of one's own is of no paper"
     records = [json.loads(f.read_text()) for f in (tmp_path / "multirun" / "tables").glob("*/*/result.json")]
     assert sorted(f"train.lr={rate}" in record["overrides"] for record in records) == [False, True]
+
+
+def test_rows_that_are_tuned_later_are_added(command: Tables, tmp_path: Path) -> None:
+    words = ("tune", "fedcorr_4", "columns=p=0.7 α=10", "grid=train.lr=0.5,1e-05", "seeds=1", "out=a.json")
+    for method in ("FedAvg", "FedProx"):
+        said = command(*words, f"rows={method}", "--", "hydra/launcher=basic")
+        assert said.code == 0, said.err
+    assert [study.each["method"] for study in Tuned.load(tmp_path / "a.json").studies] == ["fedavg", "fedprox"]
 
 
 def test_choices_of_another_kind_are_not_mixed(command: Tables, tmp_path: Path) -> None:
@@ -167,7 +174,8 @@ def test_choices_of_another_kind_are_not_mixed(command: Tables, tmp_path: Path) 
         (("tune", "fedcorr_4", "grid=train.lr=1,2"), "select one column by columns=LABEL"),
         (("tune", "grid=train.lr=1,2"), "tune takes one table"),
         (("tune", "fedcorr_4", "columns=p=0.7 α=10"), "nothing to choose from: add grid=train.lr=0.01,0.03"),
-        (("tune", "fedcorr_4", "columns=p=0.7 α=10", "grid=train.lr=1,2", "out=odd"), "out=odd is a folder"),
+        (("tune", "fedcorr_4", "columns=p=0.7 α=10", "grid=train.lr=1,2", "out=odd"), "out=odd is no file"),
+        (("tune", "fedcorr_4", "columns=p=0.7 α=10", "train.lr=1,2"), "are given as grid=train.lr=1,2"),
         (("run", "fedcorr_4", "grid=train.lr=1,2"), "grid is an option of flnl tables tune"),
         (("tune", "fedcorr_4", "columns=p=0.7 α=10", "grid=train.lr=1,2", "records=x"), "neither tuned nor records"),
         (("plan", "fedcorr_4", "tuned=empty"), "the folder has no .json file"),

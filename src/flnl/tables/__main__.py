@@ -2,7 +2,7 @@
 
     flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL]
         [tuned=PATH] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
-    flnl tables agree [out=FOLDER]
+    flnl tables agree [metric=NAME] [out=FOLDER]
     flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [scale=small] [rows=LABEL] ... [-- OVERRIDE ...]
 
 Modules that take seconds to import are imported only when something is run.
@@ -10,6 +10,7 @@ Modules that take seconds to import are imported only when something is run.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,8 +35,8 @@ VERBS = ("list", "plan", "run", "render", TUNE, AGREE)
 LAUNCHING = ("plan", "run", TUNE)
 """The verbs that take a selection of cells, and overrides after ``--``: how runs are launched."""
 OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "verify", "records", "out")
-OF_TUNING = ("grid", "measure", "margin")
-"""The options of ``tune`` alone."""
+OF_ONE_VERB = {"grid": TUNE, "measure": TUNE, "margin": TUNE, "metric": AGREE}
+"""The options of one verb alone."""
 REPEATABLE = ("rows", "columns", "grid")
 """The options that may be given several times."""
 RESULTS = Path("results")
@@ -47,7 +48,7 @@ MOST_SEEDS = 1000
 USAGE = """\
 flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=PATH]
             [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
-flnl tables agree [out=FOLDER]
+flnl tables agree [metric=mean_last_10] [out=FOLDER]
 flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [measure=mean_last_10] [margin=0.05] [seeds=2]
             [scale=small] [rows=LABEL] [verify=false] [out=FILE] [-- OVERRIDE ...]
 The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
@@ -59,7 +60,8 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
           report cover all tables in that folder
   agree   write README.md into results, or into the folder out: at every scale that is rendered there, how well our
           order of the methods agrees with the papers'
-  tune    choose hyperparameters for each method of a table in one of its columns; they are for all tables of its paper
+  tune    choose hyperparameters for each method of a table in one of its columns; they are for all tables of its paper.
+          The choices and all scores are added to conf/scale/tuned/SCALE/PAPER.json, or to the file out
 
   scale   {scales}; conf/scale/ says what each changes
   seeds   number of seeds, instead of the scale's; for tune, of the seeds of the choice, 101 and those after it
@@ -76,6 +78,7 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
   grid    the values to choose from: grid=train.lr=0.01,0.03,0.1; may be repeated for further keys
   measure the score, as for flnl tune: {measures}
+  metric  take this one of our runs ({measures}) in place of the tables' own, and write by_METRIC.md
   margin  drop values whose mean score is so far behind after a seed; margin=none tries all of them under every seed
 
 After --, overrides set how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
@@ -120,16 +123,17 @@ class Request:
     def plan_of(self, tables: Sequence[Table]) -> Plan:
         """The plan of ``tables`` at the scale."""
         scaling = self.scaling
-        self.warn([f"tuned: no row of these tables is of {cells}" for cells in scaling.unused(tables)])
+        self.warn([f"tuned: no row of these tables is of {cells}; left out" for cells in scaling.unused(tables)])
+        self.warn(scaling.untuned(tables))
         plan = Plan(tables, scaling, self.seeds, every=self.every)
-        self.warn(plan.wrong)
+        self.warn([f"{line}; left out" for line in plan.wrong])
         return plan
 
-    def warn(self, faults: Sequence[str]) -> None:
-        """Print each fault of a table that was not selected, once."""
-        for line in faults:
+    def warn(self, lines: Sequence[str]) -> None:
+        """Print each line as a note, once."""
+        for line in lines:
             if line not in self.warned:
-                print_line(f"note: {line}; left out", to=sys.stderr)
+                print_line(f"note: {line}", to=sys.stderr)
                 self.warned.add(line)
 
 
@@ -162,7 +166,8 @@ def parse(arguments: Sequence[str]) -> Request:
     seeds = last.get("seeds")
     if seeds is not None and not (seeds.isdecimal() and len(seeds) < 10 and 0 < int(seeds) <= MOST_SEEDS):
         raise UserError(f"seeds={seeds}: give a number of seeds, 1 to {MOST_SEEDS}")
-    tables = selection.of([load.table(name) for name in dict.fromkeys(names or load.names())])
+    named = dict.fromkeys(names if names or verb == AGREE else load.names())  # agree goes on if one cannot be read
+    tables = selection.of([load.table(name) for name in named]) if named else ()
     every, wrong = load.readable()
     overrides = tuple(arguments[len(before) + 1 :])
     if overrides and verb not in LAUNCHING:
@@ -181,17 +186,20 @@ def parse(arguments: Sequence[str]) -> Request:
         options,
         names[0] if names else None,
     )
-    request.warn(wrong)
+    request.warn([f"{line}; left out" for line in wrong])
     return request
 
 
 def _option(key: str, argument: str, verb: str) -> str:
     try:
-        if key in OF_TUNING and verb != TUNE:
-            raise UserError(f"{key} is an option of flnl tables tune")
-        return load.known(key, (*OPTIONS, *(OF_TUNING if verb == TUNE else ())), "option of tables")
+        if (only := OF_ONE_VERB.get(key, verb)) != verb:
+            raise UserError(f"{key} is an option of flnl tables {only}")
+        own = [name for name, of in OF_ONE_VERB.items() if of == verb]
+        return load.known(key, (*OPTIONS, *own), "option of tables")
     except UserError as error:
-        raise UserError(f"{error}; overrides of how runs are launched come after --, as in -- {argument}") from None
+        how = f"values to choose from are given as grid={argument}" if verb == TUNE else ""
+        how = how or f"overrides of how runs are launched come after --, as in -- {argument}"
+        raise UserError(f"{error}; {how}") from None
 
 
 def print_tables(tables: Sequence[Table]) -> None:
@@ -301,8 +309,8 @@ def tune(request: Request, arguments: Sequence[str]) -> None:
     (table,) = request.tables
     tuning = Tuning.of(table, request.scaling, request.options)
     file = _file_of_choices(request)
-    if file.is_dir():
-        raise UserError(f"out={file} is a folder; name a file")
+    if file.exists() and not file.is_file():
+        raise UserError(f"out={file} is no file; name a file")
     tuning.kept(file)  # before anything runs
     tuned = tuning.run(request.overrides, ["flnl", "tables", *arguments])
     kept = tuning.kept(file)  # another command may have written meanwhile
@@ -312,6 +320,7 @@ def tune(request: Request, arguments: Sequence[str]) -> None:
     print_line(file)
     if any(study.chosen is None for study in tuned.studies):
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
+    print_line(f"next: flnl tables run {table.name} scale={request.scale} tuned={shlex.quote(str(file))}")
 
 
 def agree(request: Request) -> None:
@@ -323,17 +332,19 @@ def agree(request: Request) -> None:
     from flnl.storage.output_file import write_output
     from flnl.tables.render import INDEX, rendered, scales
 
-    if other := next((key for key in request.options if key != "out"), None) or request.named:
-        raise UserError(f"agree takes all tables below a folder and no {other}; give out=FOLDER alone")
+    if other := next((key for key in request.options if key not in ("out", "metric")), None) or request.named:
+        raise UserError(f"agree takes all tables below a folder and no {other}; give out=FOLDER, or metric=NAME")
     out = request.out if "out" in request.options else RESULTS
-    file = out / INDEX
+    metric = request.options["metric"][-1] if "metric" in request.options else None
+    file = out / (INDEX if metric is None else f"by_{load.known(metric, ON_TEST_SET, 'measure')}.md")
     if file.is_file() and not file.read_text(errors="replace").startswith(scales.TITLE):
         raise UserError(f"{file} is another page: out= would overwrite it; name another folder")
     order = [f"{scale}{tuned}" for scale in load.scales() for tuned in ("", "_tuned")]
-    names = [name for name in order if (out / name / INDEX).is_file()]
-    if not names:
-        raise UserError(f"{out} has no folder of rendered tables; flnl tables render writes them")
-    write_output(file, scales.page({name: rendered.read(out / name) for name in names}).encode())
+    names = [name for name in order if (out / name).is_dir()]
+    tables = {name: rendered.read(out / name, metric) for name in names}
+    if not any(tables.values()):
+        raise UserError(f"{out} has no rendered table of a paper's accuracies; flnl tables render writes them")
+    write_output(file, scales.page(tables, metric).encode())
     print_line(file)
 
 

@@ -265,7 +265,7 @@ def choices(path: Path, scale: str) -> tuple[Choices, ...]:
         UserError: if a file is no such file, chose nothing, or is of another scale; if a folder has none; if two files
             are for the same tables.
     """
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    files = sorted(path.glob("[!.]*.json")) if path.is_dir() else [path]
     if not files:
         raise UserError(f"tuned={path}: the folder has no .json file; flnl tables tune writes them")
     found: dict[str | None, tuple[Path, Choices]] = {}
@@ -277,6 +277,8 @@ def choices(path: Path, scale: str) -> tuple[Choices, ...]:
             one = Choices.of(tuned)
         except UserError as error:
             raise UserError(f"tuned: {file}: {error}") from None
+        except (TypeError, AttributeError):
+            raise UserError(f"tuned: {file} is damaged; restore it, or tune again") from None
         if one.only in found:
             tables = f"the tables of {one.only}" if one.only else "all tables"
             raise UserError(f"tuned: {found[one.only][0]} and {file} are both for {tables}; keep one of them")

@@ -13,7 +13,7 @@ from flnl.storage.lines import CHECKSUMS, CORRECTIONS, METRICS, Lines, described
 from flnl.storage.records import RESULT
 from flnl.tables.identity import Composer
 from flnl.tables.plan import Plan, Wanted
-from flnl.tables.run_record import CURVE
+from flnl.tables.run_record import CURVE, RECORD, RECORDS
 
 NOT_RESULT = ("command", "seed", "folder", "evaluation", "round", "evaluations")
 """The keys of a compact record that ``result.json`` does not have."""
@@ -32,10 +32,13 @@ def restore(plan: Plan, records: Path) -> int:
         How many runs were restored.
 
     Raises:
-        UserError: if ``records`` is no folder, or one of the records is damaged or not complete.
+        UserError: if ``records`` is no folder or has no record, or one of the records is damaged or not complete.
     """
     if not records.is_dir():
         raise UserError(f"records={records}: there is no such folder; records are in results/SCALE/runs")
+    if not any(RECORD.fullmatch(file.name) for file in records.glob("*.json")):
+        inside = f"; did you mean {records / RECORDS}?" if (records / RECORDS).is_dir() else ""
+        raise UserError(f"records={records}: the folder has no record of a run{inside}")
     composer, count = Composer(), 0
     for run in plan.runs.values():
         file = records / f"{run.identity.folder}.json"
@@ -54,7 +57,10 @@ def _read(file: Path, run: Wanted) -> Mapping[str, Any]:
             raise UserError(f"{file} is not the record of the finished run {run.command}")
         if "evaluations" not in record:
             raise UserError(f"{file} lacks the accuracies of its evaluations; render its tables again where they ran")
-        if not isinstance(record["metrics"], dict) or not [*_lines(record)]:
+        lines = [*_lines(record)]
+        if not isinstance(record["metrics"], dict) or not lines:
+            raise TypeError
+        if not all(isinstance(line[key], int | float) for line in lines for key in CURVE if key in line):
             raise TypeError
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{file} is damaged; restore it from where it is from, or remove it") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,11 @@ NUMBERS: Mapping[str, Sequence[str]] = {"evaluation": ("accuracy", "participatio
 
 CURVE = ("round", "participations", "accuracy")
 """The numbers of an evaluation that a compact record keeps, for all evaluations."""
+
+RECORDS = "runs"
+"""The folder of compact records, beside rendered tables."""
+RECORD = re.compile(r"[0-9a-f]{16}\.json")
+"""File names of compact records: the name of the run's folder."""
 
 Row = Mapping[str, Any]
 

@@ -103,6 +103,19 @@ class Scaling:
         title = f"{self.title}, tuned" if own else self.title
         return replace(self, title=title, changes=(*self.changes, *(one.sentence for one in own)), choices=own)
 
+    def untuned(self, tables: Iterable[Table]) -> list[str]:
+        """Lines that name the methods' rows for which nothing was chosen; empty if nothing was tuned at all."""
+        if not self.choices:
+            return []
+        lines = []
+        for table in tables:
+            own = [one for choices in self.for_table(table).choices for one in choices.chosen]
+            cells = {row.label: [cell_overrides(row, c) for c in table.columns] for row in table.rows if row.method}
+            rows = [label for label, of in cells.items() if not any(one.fits(cell) for one in own for cell in of)]
+            if rows:
+                lines.append(f"in {table.name}, nothing was tuned for {', '.join(rows)}")
+        return lines
+
     def unverified(self) -> Scaling:
         """The scale with data files that need not be the published ones."""
         return replace(self, overrides=(*self.overrides, "dataset.verify=false"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flnl.core.errors import UserError
-from flnl.storage.tuned import Study, Tuned, Values
+from flnl.storage.tuned import Study, Tuned, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedSweep
 from flnl.tables import load
@@ -76,9 +76,9 @@ class Tuning:
         spaces = [(_each(row), self._space(row)) for row in self._rows()]
         if not spaces:
             raise UserError(f"{self.table.name}: no row of a method can run in {self.column.label} at this scale")
-        rows = [tuple(each.items()) for each, _ in spaces]
+        rows = [overrides_of(each) for each, _ in spaces]
         if twice := next((row for row in rows if rows.count(row) > 1), None):
-            raise UserError(f"two rows choose {dict(twice)}, which share one choice; select one of them by rows=")
+            raise UserError(f"two rows are {' '.join(twice)} and would share one choice; select one of them by rows=")
         return spaces
 
     def run(self, launching: Sequence[str], command: Sequence[str]) -> Tuned:

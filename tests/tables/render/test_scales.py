@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,8 +40,7 @@ PAPERS: dict[str, list[float | None]] = {
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables that the folder ``conf/table`` would have."""
     tables = {one.table.name: one.table for one in made("1", "2")}
-    monkeypatch.setattr(load, "names", lambda: [*tables])
-    monkeypatch.setattr(load, "table", tables.__getitem__)
+    monkeypatch.setattr(load, "readable", lambda: (tuple(tables.values()), []))
 
 
 def made(*numbers: str) -> list[Filled]:
@@ -84,6 +84,7 @@ def test_a_table_that_is_read_back_has_the_same_orders_and_ranks(tmp_path: Path)
         (lambda text: text.replace(",run,", ",ran,", 1), "p_1.csv does not fit"),
         (lambda text: text.replace("p_1,a,all,", "p_1,a,all,more,", 1), "p_1.csv does not fit"),
         (lambda text: text[: len(text) // 2], "p_1.csv does not fit"),
+        (lambda text: text.replace(",92,", ",nan,", 1), "p_1.csv does not fit"),
         (lambda text: text.replace("p_1,b,", "p_1,beta,"), "p_1.csv does not fit conf/table/p_1.yaml"),
         (lambda text: text.replace(",s,small", ",z,small"), "p_1.csv does not fit conf/table/p_1.yaml"),
     ],
@@ -122,8 +123,7 @@ def test_tables_of_costs_are_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
     """Their file does not tell which seeds reached a target."""
     (one,) = made("1")
     costs = replace(one, table=replace(one.table, metric=replace(one.table.metric, name="cost")))
-    monkeypatch.setattr(load, "names", lambda: ["p_1"])
-    monkeypatch.setattr(load, "table", lambda _: costs.table)
+    monkeypatch.setattr(load, "readable", lambda: ((costs.table,), []))
     assert rendered.read(written(tmp_path / "small", [costs])) == []
 
 
@@ -131,12 +131,15 @@ def test_tables_of_costs_are_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_command_takes_a_folder_alone(command: Tables, word: str) -> None:
     said = command("agree", word)
     assert said.code == 2
-    assert "give out=FOLDER alone" in said.err
+    assert "agree takes all tables below a folder and no" in said.err
 
 
 def test_the_command_writes_the_page_of_all_folders(command: Tables, tmp_path: Path) -> None:
-    assert "has no folder of rendered tables" in command("agree").err
+    assert "has no rendered table of a paper's accuracies" in command("agree").err
     mine: Path = copied(tmp_path)
+    (tmp_path / "table" / "draft.yaml").write_text("[")  # a broken draft, and a table of one's own, do not matter
+    (tmp_path / "results" / "small").mkdir(parents=True)
+    (tmp_path / "results" / "small" / "mine.csv").write_text("old")
     mine.with_stem("fedcorr_99").write_text(f"paper: FedCorr\n{mine.read_text()}")
     command("run", "fedcorr_99", "--", "hydra/launcher=basic")
     command("render", "fedcorr_99")
@@ -150,12 +153,31 @@ def test_the_command_writes_the_page_of_all_folders(command: Tables, tmp_path: P
     assert (refused.code, "results/README.md is another page" in refused.err) == (2, True)
 
 
-def test_the_page_in_the_repository_is_of_its_tables() -> None:
+@pytest.mark.parametrize(("file", "metric"), [("README.md", None), ("by_mean_last_10.md", "mean_last_10")])
+def test_the_page_in_the_repository_is_of_its_tables(file: str, metric: str | None) -> None:
     folder = ROOT / "results"
     names = [path.parent.name for path in folder.glob("*/README.md")]
     ordered = [name for scale in load.scales() for name in (scale, f"{scale}_tuned") if name in names]
-    made_anew = scales.page({name: rendered.read(folder / name) for name in ordered})
-    assert (folder / "README.md").read_text() == made_anew, "flnl tables agree writes it again"
+    made_anew = scales.page({name: rendered.read(folder / name, metric) for name in ordered}, metric)
+    assert (folder / file).read_text() == made_anew, "flnl tables agree writes it again"
+
+
+@pytest.mark.usefixtures("known")
+def test_a_metric_is_the_mean_of_the_runs_records(tmp_path: Path) -> None:
+    (filled,) = made("1")
+    folder = written(tmp_path / "small", [filled])
+    lines = (folder / "p_1.csv").read_text().splitlines()
+    records = json.dumps(["runs/x.json", "runs/y.json"]).replace('"', '""')
+    lines = [line.replace(',[],"[""runs/1-a-0', f',"{records}","[""runs/1-a-0') for line in lines]
+    (folder / "p_1.csv").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "runs").mkdir()
+    for name, last in (("x", 0.5), ("y", 0.25)):
+        (folder / "runs" / f"{name}.json").write_text(json.dumps({"metrics": {"best": 0.9, "last": last}}))
+    (found,) = rendered.read(folder, "last")
+    assert found.cells[0][0].number == pytest.approx(37.5)
+    assert found.cells[1][0].number is None, "it has no records here"
+    with pytest.raises(UserError, match=r"x.json is no record of a run with mean_last_10"):
+        rendered.read(folder, "mean_last_10")
 
 
 def test_orders_that_are_read_back_are_those_of_the_pages() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,10 +9,9 @@ from pathlib import Path
 from flnl.core.errors import UserError
 from flnl.storage.output_file import write_output
 from flnl.tables.results import Filled
+from flnl.tables.run_record import RECORD, RECORDS
 
 REPORT, INDEX = "report.html", "README.md"
-RECORD = re.compile(r"[0-9a-f]{16}\.json")
-"""File names of records: the name of the run's folder."""
 NEEDED = ("jinja2", "scikit_posthocs")
 
 
@@ -62,8 +60,6 @@ def render(
 
 def _remove_unused_records(out: Path) -> None:
     """Remove records that no table in the folder refers to any more."""
-    from flnl.tables.render.evidence import RECORDS
-
     tables = "".join(file.read_text(encoding="utf-8") for file in out.glob("*.csv"))
     for file in (out / RECORDS).glob("*.json"):
         if RECORD.fullmatch(file.name) and f"{RECORDS}/{file.name}" not in tables:

@@ -13,11 +13,10 @@ from flnl.core.errors import UserError
 from flnl.figures import curves
 from flnl.tables import run_record
 from flnl.tables.results import Cell, Filled, Run
+from flnl.tables.run_record import RECORDS
 
 ACCURACIES = {"best": "best", "last": "last", "mean_last_10": "mean of the last 10"}
 """The test accuracies of a run's record, with their display names: papers differ in which one they report."""
-RECORDS = "runs"
-"""The folder of the runs' records, beside the rendered tables."""
 
 
 @dataclass(frozen=True)

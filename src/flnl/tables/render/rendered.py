@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import get_args, get_type_hints
 
 from flnl.core.errors import UserError
@@ -20,27 +22,29 @@ Line = Mapping[str, str]
 STATES = get_args(get_type_hints(Cell)["state"])
 
 
-def read(folder: Path) -> list[Filled]:
-    """The tables of accuracies that ``render`` wrote into ``folder``, in the order of papers and numbers.
+def read(folder: Path, metric: str | None = None) -> list[Filled]:
+    """The papers' tables of accuracies that ``render`` wrote into ``folder``, in the order of papers and numbers.
+
+    Args:
+        folder: the folder.
+        metric: in place of the tables' own numbers of ours, the mean of this metric in the records of their runs.
 
     Every run of a cell has the cell's number, since the file does not tell the seeds apart: means, orders and ranks are
     those of the runs, deviations are not. So tables of costs, whose target some seeds may not reach, are left out. Of
     the scale, the file has the name alone.
 
     Raises:
-        UserError: if there is no table, or one is damaged or of another version of ``conf/table``.
+        UserError: if a table is damaged or of another version of ``conf/table``; if a run's record is, or lacks the
+            metric.
     """
-    files = {file.stem: file for file in folder.glob("*.csv") if file.stem in load.names()}
-    if not files:
-        raise UserError(f"{folder} has no rendered table; flnl tables render writes them")
-    tables = [load.table(name) for name in load.names() if name in files]
-    return [_filled(table, files[table.name]) for table in tables if is_ranked(table)]
+    files = {file.stem: file for file in folder.glob("*.csv") if file.is_file()}
+    tables = [table for table in load.readable()[0] if table.name in files and table.paper and is_ranked(table)]
+    return [_filled(table, files[table.name], _lines(table, files[table.name], metric)) for table in tables]
 
 
-def _filled(table: Table, file: Path) -> Filled:
+def _filled(table: Table, file: Path, lines: Sequence[Line]) -> Filled:
     labels = [column.label for column in table.columns]
     try:
-        lines = _lines(file)
         rendered = list(dict.fromkeys(line["column"] for line in lines))
         name = lines[0]["scale"]
         scale = Scale(name, name, (), tuple(range(1, max(int(line["seeds"]) for line in lines) + 1)))
@@ -56,18 +60,38 @@ def _filled(table: Table, file: Path) -> Filled:
             )
             for i, row in enumerate(table.rows)
         )
-    except (ValueError, LookupError, TypeError, AttributeError, csv.Error):
-        raise UserError(f"{file} does not fit conf/table/{table.name}.yaml; render it again") from None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise _unfit(table, file) from None
     return Filled(table, scale, columns, tuple(groups), cells, ())
 
 
-def _lines(file: Path) -> list[Line]:
-    """The lines of the file; a ValueError if they are not those of ``csv.table``."""
-    with file.open(newline="", encoding="utf-8") as opened:
-        lines: list[Line] = [{key: text_of(text) for key, text in line.items()} for line in csv.DictReader(opened)]
+def _unfit(table: Table, file: Path) -> UserError:
+    return UserError(f"{file} does not fit conf/table/{table.name}.yaml; render it again")
+
+
+def _lines(table: Table, file: Path, metric: str | None) -> Sequence[Line]:
+    """The lines of the file, with what a metric has in the place of our numbers."""
+    try:
+        with file.open(newline="", encoding="utf-8") as opened:
+            lines: list[Line] = [{key: text_of(text) for key, text in line.items()} for line in csv.DictReader(opened)]
+    except (ValueError, TypeError, AttributeError, csv.Error):
+        raise _unfit(table, file) from None
     if not lines or [*lines[0]] != [*FIELDS]:
-        raise ValueError
-    return lines
+        raise _unfit(table, file)
+    if metric is None:
+        return lines
+    return [{**line, "ours": _mean(file.parent, line["records"], metric)} for line in lines]
+
+
+def _mean(folder: Path, records: str, metric: str) -> str:
+    """The mean of a metric over the records of a cell, in percent; empty without a record."""
+    values = []
+    for name in json.loads(records):
+        try:
+            values.append(100 * json.loads((folder / name).read_text())["metrics"][metric])
+        except (OSError, ValueError, LookupError, TypeError):
+            raise UserError(f"{folder / name} is no record of a run with {metric}") from None
+    return repr(fmean(values)) if values else ""
 
 
 def _group(lines: Sequence[Line], column: str, labels: Sequence[str]) -> tuple[int, ...]:
@@ -83,6 +107,8 @@ def _lines_of(lines: Sequence[Line], row: str, column: str) -> list[Line]:
 def _cell(table: Table, row: int, which: Sequence[int], lines: Sequence[Line]) -> Cell:
     line = lines[0]
     number = float(line["ours"]) if line["ours"] else None
+    if number is not None and math.isnan(number):
+        raise ValueError
     runs = tuple(_runs(line, number))
     return Cell(
         tuple(table.cells[row][k] for k in which),

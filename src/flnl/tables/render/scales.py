@@ -14,6 +14,10 @@ from flnl.tables.render.ranking import Ranking, is_ranked, ranking
 from flnl.tables.results import Filled
 
 TITLE = "# How our order of the methods agrees with the papers'"
+OTHER = (
+    "**Our numbers are `{metric}` of the tables' runs, whatever the table reports; the papers' are as printed** "
+    "(`flnl tables agree metric={metric}`)."
+)
 HIGH = 0.8
 """A coefficient from which on orders count as agreeing."""
 ABOUT = (
@@ -48,12 +52,13 @@ class Rendered:
         return ranking(self.paper, self.tables)
 
 
-def page(folders: Mapping[str, Sequence[Filled]]) -> str:
+def page(folders: Mapping[str, Sequence[Filled]], metric: str | None = None) -> str:
     """The page: a summary by paper and scale, then mean ranks and all settings of each paper.
 
     Args:
         folders: the tables of each folder, by its name beside the page. Tables of one's own and of other metrics than
             accuracies are left out.
+        metric: what our numbers are, if not those of the tables.
     """
     names = dict.fromkeys(one.table.paper for tables in folders.values() for one in tables if one.table.paper)
     papers = {
@@ -64,7 +69,7 @@ def page(folders: Mapping[str, Sequence[Filled]]) -> str:
         ]
         for name in names
     }
-    parts = [TITLE, ABOUT, _summary(papers)]
+    parts = [TITLE, *([OTHER.format(metric=metric)] if metric else []), ABOUT, _summary(papers)]
     for name, rendered in papers.items():
         if rendered:
             parts += [f"## {escaped(name)}", *_ranks(rendered), _settings(rendered)]
