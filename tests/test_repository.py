@@ -64,16 +64,25 @@ def test_the_comparison_shows_what_its_files_hold(name: str) -> None:
         assert of[heading] in shown, heading
 
 
+def cells(text: str) -> list[list[str]]:
+    """The cells of all lines of tables."""
+    lines = (line for line in text.splitlines() if line.startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
 def test_the_evidence_has_the_numbers_of_the_results() -> None:
-    """Medians and numbers of settings as in results/README.md, which is made of the tables."""
-    rows = [
-        [cell.strip() for cell in line.split("|")] for line in (ROOT / "docs" / "evidence.md").read_text().splitlines()
-    ]
-    found = (ROOT / "results" / "README.md").read_text()
-    told = {row[1]: row[-3:-1] for row in rows if len(row) == 8 and row[1] in PAPERS}
+    """Ranks, first methods, medians and numbers of settings as in results/README.md, which is made of the tables."""
+    evidence, results = ((ROOT / name).read_text() for name in ("docs/evidence.md", "results/README.md"))
+    told = {row[0]: row for row in cells(evidence) if row[0] in PAPERS and len(row) == 7}
     assert [*told] == [*PAPERS]
-    for paper, (median, settings) in told.items():
-        assert f"| {paper} | [small](small/README.md) | {settings} | {median} |" in found
+    for paper, (_, own, rank, first, ranked, median, settings) in told.items():
+        method, theirs, of = re.match(r"(.+), ([\d.]+) of (\d+)$", own).groups()  # type: ignore[union-attr]
+        (summary,) = (row for row in cells(results) if row[0] == paper and row[1].startswith("[small]"))
+        assert summary[2:4] == [settings, median], paper
+        assert summary[5:8] == [ranked, first.partition(" (")[0], method], paper
+        ranks = cells(results.split(f"\n## {paper}\n")[1].split("| *settings* |")[0])[2:]
+        assert dict(row[:2] for row in ranks)[method] == f"{rank} / {theirs}", paper
+        assert len([row for row in ranks if row[1]]) == int(of), paper
 
 
 def test_the_papers_disagree_as_the_evidence_says() -> None:
