@@ -61,19 +61,17 @@ def page(folders: Mapping[str, Sequence[Filled]], metric: str | None = None) -> 
         metric: what our numbers are, if not those of the tables.
     """
     names = dict.fromkeys(one.table.paper for tables in folders.values() for one in tables if one.table.paper)
-    papers = {
-        name: [
-            Rendered(folder, name, own)
-            for folder, tables in folders.items()
-            if (own := [one for one in tables if one.table.paper == name and is_ranked(one.table)])
-        ]
-        for name in names
-    }
+    papers = {name: [one for one in _of_paper(name, folders) if one.settings] for name in names}
     parts = [TITLE, *([OTHER.format(metric=metric)] if metric else []), ABOUT, _summary(papers)]
     for name, rendered in papers.items():
         if rendered:
             parts += [f"## {escaped(name)}", *_ranks(rendered), _settings(rendered)]
     return "\n\n".join(parts) + "\n"
+
+
+def _of_paper(paper: str, folders: Mapping[str, Sequence[Filled]]) -> Iterator[Rendered]:
+    for folder, tables in folders.items():
+        yield Rendered(folder, paper, [one for one in tables if one.table.paper == paper and is_ranked(one.table)])
 
 
 def _summary(papers: Mapping[str, Sequence[Rendered]]) -> str:
