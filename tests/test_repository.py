@@ -1,5 +1,6 @@
 """What the repository says of itself: hooks, workflows, the links of rendered tables, what pages show of files."""
 
+import csv
 import re
 import subprocess
 import tomllib
@@ -83,6 +84,24 @@ def test_the_evidence_has_the_numbers_of_the_results() -> None:
         ranks = cells(results.split(f"\n## {paper}\n")[1].split("| *settings* |")[0])[2:]
         assert dict(row[:2] for row in ranks)[method] == f"{rank} / {theirs}", paper
         assert len([row for row in ranks if row[1]]) == int(of), paper
+
+
+def test_the_evidence_has_the_cells_of_the_papers_scale() -> None:
+    """Every setting that has run, with the number of its table."""
+    found = rows_of("results/paper/fedcorr_10.csv")
+    run = {row["column"]: row for row in found if row["state"] == "run"}
+    told = {row[0]: row for row in cells((ROOT / "docs" / "evidence.md").read_text()) if row[0].startswith("ρ")}
+    assert {setting.replace(" = ", "=").replace(",", "") for setting in told} == {*run}
+    for setting, (_, paper, ours, command) in told.items():
+        row = run[setting.replace(" = ", "=").replace(",", "")]
+        assert ours == f"**{float(row['ours']):.2f}**"
+        assert paper == f"{float(row['paper']):.2f} ± {float(row['paper_std']):.2f}"
+        assert f"columns='{row['column']}'" in command
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    with (ROOT / name).open(newline="") as opened:
+        return list(csv.DictReader(opened))
 
 
 def test_the_papers_disagree_as_the_evidence_says() -> None:
