@@ -67,6 +67,7 @@ docs/comparison
 docs/readings
 docs/benchmarks
 results/README
+results/by_*
 results/*/README
 ```
 
