@@ -16,8 +16,8 @@ from flnl.doctor import __main__ as doctor
 from flnl.doctor import agreement, surroundings, timing
 from flnl.storage import paces
 from flnl.storage.paces import Pace, Paces
-from flnl.tables.__main__ import parse
 from flnl.tables.identity import dataset_name, model_name
+from flnl.tables.request import parse
 
 
 @pytest.fixture(autouse=True)

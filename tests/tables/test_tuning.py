@@ -64,8 +64,10 @@ def test_rows_that_would_share_a_choice_are_refused() -> None:
         ({"grid": "seed=1,2"}, "grid=seed=: this key is no hyperparameter"),
         ({"grid": "method=a,b"}, "grid=method=: this key is no hyperparameter"),
         ({"grid": "method/batch=mixup,plain"}, "this key is no hyperparameter"),
+        ({"grid": "dataset=mnist,cifar10"}, "this key is no hyperparameter"),
+        ({"grid": "executor=stacked,sequential"}, "this key is no hyperparameter .* those begin with train"),
         ({"grid": "train.lr=interval(0.01,0.1)"}, "give values, .* and no interval"),
-        ({"margin": "5"}, "margin=5: give a difference of accuracies between 0 and 1, such as 0.05, or none"),
+        ({"margin": "5"}, "margin=5 is no difference of accuracies between 0 and 1, such as 0.05, or none"),
         ({"margin": "wide"}, "margin=wide"),
         ({"grid": "train.lr=0.1"}, "nothing to choose from"),
     ],
@@ -150,12 +152,18 @@ def test_what_was_chosen_makes_the_tables_of_the_paper(command: Tables, tmp_path
     assert sorted(f"train.lr={rate}" in record["overrides"] for record in records) == [False, True]
 
 
-def test_rows_that_are_tuned_later_are_added(command: Tables, tmp_path: Path) -> None:
-    words = ("tune", "fedcorr_4", "columns=p=0.7 α=10", "grid=train.lr=0.5,1e-05", "seeds=1", "out=a.json")
+def test_rows_that_are_tuned_later_are_added(command: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder without the scales, where nothing is written beside them: a package's files are not the user's."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    words = ("tune", "fedcorr_4", "columns=p=0.7 α=10", "grid=train.lr=0.5,1e-05", "seeds=1")
     for method in ("FedAvg", "FedProx"):
         said = command(*words, f"rows={method}", "--", "hydra/launcher=basic")
         assert said.code == 0, said.err
-    assert [study.each["method"] for study in Tuned.load(tmp_path / "a.json").studies] == ["fedavg", "fedprox"]
+    studies = Tuned.load(elsewhere / "tuned" / "small" / "fedcorr.json").studies
+    assert [study.each["method"] for study in studies] == ["fedavg", "fedprox"]
+    assert not (tmp_path / "scale" / "tuned").exists()
 
 
 def test_choices_of_another_kind_are_not_mixed(command: Tables, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -17,6 +17,10 @@ FORMAT = 1
 
 Values = Mapping[str, str]
 """The value of each key as an override writes it."""
+
+
+Compared = tuple[str, Sequence[object], Sequence[object]]
+"""The name of something that two commands must have in common, and what each has."""
 
 
 def overrides_of(values: Values) -> list[str]:
@@ -137,6 +141,28 @@ class Tuned:
     earlier: Sequence[Sequence[str]] = field(default_factory=list)  # commands that wrote to the file before
     subject: Mapping[str, str] = field(default_factory=dict)  # the table, column and scale that it is for; or empty
 
+    @classmethod
+    def kept(cls, path: Path, agreeing: Callable[[Tuned], Iterable[Compared]], option: str) -> Tuned | None:
+        """The file to which a later command adds; None if there is none yet.
+
+        Args:
+            path: the file.
+            agreeing: what the file and the command must have in common, for readers, and what each of them has.
+            option: how the command names another file, for the message.
+
+        Raises:
+            UserError: if they differ in any of it.
+        """
+        if not path.exists():
+            return None
+        before = cls.load(path)
+        for what, there, here in agreeing(before):
+            if [*there] != [*here]:
+                raise UserError(
+                    f"{path} has other {what}: {_listed(there)}, not {_listed(here)}; give another {option}"
+                )
+        return before
+
     @property
     def question(self) -> Question:
         """What the studies answer."""
@@ -201,6 +227,10 @@ class Tuned:
             raise UserError(f"there is no {path}; flnl tune writes it") from None
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is no file of flnl tune ({error})") from None
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values)) or "none"
 
 
 def _trial(row: Mapping[str, Any]) -> Trial:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 from flnl.cli import guard
@@ -25,25 +24,12 @@ from flnl.storage.paces import Paces
 from flnl.tables import load
 from flnl.tables.cost import Estimate, estimate
 from flnl.tables.plan import Count, Plan
-from flnl.tables.scaling import Choices, Scaling
-from flnl.tables.selection import Selection
+from flnl.tables.request import AGREE, RESULTS, TUNE, Request, parse
 from flnl.tables.table import Table
 from flnl.tune.scores import ON_TEST_SET
 
-TUNE, AGREE = "tune", "agree"
-VERBS = ("list", "plan", "run", "render", TUNE, AGREE)
-LAUNCHING = ("plan", "run", TUNE)
-"""The verbs that take a selection of cells, and overrides after ``--``: how runs are launched."""
-OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "verify", "records", "out")
-OF_ONE_VERB = {"grid": TUNE, "measure": TUNE, "margin": TUNE, "metric": AGREE}
-"""The options of one verb alone."""
-REPEATABLE = ("rows", "columns", "grid")
-"""The options that may be given several times."""
-RESULTS = Path("results")
 TUNED = "tuned"
 """The folder beside the scales where choices are kept, in a folder for each scale."""
-MOST_SEEDS = 1000
-"""A larger number of seeds is refused as a mistake: every cell's configuration is composed once for each seed."""
 
 USAGE = """\
 flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=PATH]
@@ -61,7 +47,8 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
   agree   write README.md into results, or into the folder out: at every scale that is rendered there, how well our
           order of the methods agrees with the papers'
   tune    choose hyperparameters for each method of a table in one of its columns; they are for all tables of its paper.
-          The choices and all scores are added to conf/scale/tuned/SCALE/PAPER.json, or to the file out
+          The choices and all scores are added to conf/scale/tuned/SCALE/PAPER.json (in a checkout; elsewhere to
+          tuned/SCALE/PAPER.json), or to the file out
 
   scale   {scales}; conf/scale/ says what each changes
   seeds   number of seeds, instead of the scale's; for tune, of the seeds of the choice, 101 and those after it
@@ -84,122 +71,6 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 After --, overrides set how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
 hydra.launcher.n_jobs=4 for the default joblib, executor=ray, device=cpu.
 To add a table, copy one in conf/table/."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """The parsed command line."""
-
-    verb: str
-    tables: tuple[Table, ...]  # the selected tables, with the selected rows and columns
-    every: tuple[Table, ...]  # all readable tables
-    scale: str
-    seeds: int | None
-    choices: tuple[Choices, ...]  # what was tuned
-    verify: bool  # whether data files must be the published ones
-    records: Path | None  # records of runs that count as finished
-    out: Path
-    overrides: tuple[str, ...]
-    options: Mapping[str, Sequence[str]]  # all, as they were written
-    named: str | None  # the first table that was named
-    warned: set[str] = field(default_factory=set)  # warnings already printed
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the selected tables at the scale."""
-        return self.plan_of(self.tables)
-
-    @property
-    def held(self) -> tuple[Table, ...]:
-        """The selected tables, and all others that the output folder already contains."""
-        return tuple(t for t in self.every if t in self.tables or (self.out / f"{t.name}.md").exists())
-
-    @property
-    def scaling(self) -> Scaling:
-        """The scale, with what was tuned."""
-        scaling = load.scaling(self.scale).tuned(self.choices)
-        return scaling if self.verify else scaling.unverified()
-
-    def plan_of(self, tables: Sequence[Table]) -> Plan:
-        """The plan of ``tables`` at the scale."""
-        scaling = self.scaling
-        self.warn([f"tuned: no row of these tables is of {cells}; left out" for cells in scaling.unused(tables)])
-        self.warn(scaling.untuned(tables))
-        plan = Plan(tables, scaling, self.seeds, every=self.every)
-        self.warn([f"{line}; left out" for line in plan.wrong])
-        return plan
-
-    def warn(self, lines: Sequence[str]) -> None:
-        """Print each line as a note, once."""
-        for line in lines:
-            if line not in self.warned:
-                print_line(f"note: {line}", to=sys.stderr)
-                self.warned.add(line)
-
-
-def parse(arguments: Sequence[str]) -> Request:
-    """Parse the command line.
-
-    Raises:
-        UserError: for an unknown verb, table, scale or option.
-    """
-    before = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    verb = load.known(before[0], VERBS, "verb") if before else ""
-    if not verb:
-        raise UserError(f"which command? one of {', '.join(VERBS)}; see --help")
-    options: dict[str, list[str]] = {}
-    names = []
-    for argument in before[1:]:
-        key, equals, value = argument.partition("=")
-        if equals:
-            options.setdefault(_option(key, argument, verb), []).append(value)
-        else:
-            name = Path(argument).stem if argument.endswith(".yaml") else argument
-            names.append(load.known(name, load.names(), "table"))
-    if twice := [key for key, values in options.items() if len(values) > 1 and key not in REPEATABLE]:
-        raise UserError(f"{twice[0]} is given twice; give one value")
-    last = {key: values[-1] for key, values in options.items()}
-    selection = Selection(tuple(options.get("rows", ())), tuple(options.get("columns", ())))
-    if selection and verb not in LAUNCHING:
-        raise UserError(f"{verb} takes no rows or columns: it shows whole tables")
-    scale = load.known(last.get("scale", "small"), load.scales(), "scale")
-    seeds = last.get("seeds")
-    if seeds is not None and not (seeds.isdecimal() and len(seeds) < 10 and 0 < int(seeds) <= MOST_SEEDS):
-        raise UserError(f"seeds={seeds}: give a number of seeds, 1 to {MOST_SEEDS}")
-    named = dict.fromkeys(names if names or verb == AGREE else load.names())  # agree goes on if one cannot be read
-    tables = selection.of([load.table(name) for name in named]) if named else ()
-    every, wrong = load.readable()
-    overrides = tuple(arguments[len(before) + 1 :])
-    if overrides and verb not in LAUNCHING:
-        raise UserError(f"{verb} takes no overrides after --: it launches no runs")
-    request = Request(
-        verb,
-        tables,
-        every,
-        scale,
-        None if seeds is None else int(seeds),
-        load.choices(Path(last["tuned"]), scale) if "tuned" in last else (),
-        load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
-        Path(last["records"]) if "records" in last else None,
-        Path(last["out"]) if "out" in last else RESULTS / (f"{scale}_tuned" if "tuned" in last else scale),
-        overrides,
-        options,
-        names[0] if names else None,
-    )
-    request.warn([f"{line}; left out" for line in wrong])
-    return request
-
-
-def _option(key: str, argument: str, verb: str) -> str:
-    try:
-        if (only := OF_ONE_VERB.get(key, verb)) != verb:
-            raise UserError(f"{key} is an option of flnl tables {only}")
-        own = [name for name, of in OF_ONE_VERB.items() if of == verb]
-        return load.known(key, (*OPTIONS, *own), "option of tables")
-    except UserError as error:
-        how = f"values to choose from are given as grid={argument}" if verb == TUNE else ""
-        how = how or f"overrides of how runs are launched come after --, as in -- {argument}"
-        raise UserError(f"{error}; {how}") from None
 
 
 def print_tables(tables: Sequence[Table]) -> None:
@@ -330,14 +201,14 @@ def agree(request: Request) -> None:
         UserError: if none is, one is damaged, or the page would overwrite another one.
     """
     from flnl.storage.output_file import write_output
-    from flnl.tables.render import INDEX, rendered, scales
+    from flnl.tables.render import INDEX, is_foreign, rendered, scales
 
     if other := next((key for key in request.options if key not in ("out", "metric")), None) or request.named:
         raise UserError(f"agree takes all tables below a folder and no {other}; give out=FOLDER, or metric=NAME")
     out = request.out if "out" in request.options else RESULTS
     metric = request.options["metric"][-1] if "metric" in request.options else None
     file = out / (INDEX if metric is None else f"by_{load.known(metric, ON_TEST_SET, 'measure')}.md")
-    if file.is_file() and not file.read_text(errors="replace").startswith(scales.TITLE):
+    if is_foreign(file, scales.TITLE):
         raise UserError(f"{file} is another page: out= would overwrite it; name another folder")
     order = [f"{scale}{tuned}" for scale in load.scales() for tuned in ("", "_tuned")]
     names = [name for name in order if (out / name).is_dir()]
@@ -353,7 +224,8 @@ def _file_of_choices(request: Request) -> Path:
         return request.out
     (table,) = request.tables
     name = table.paper.lower() if table.paper in load.PAPERS else table.name
-    return load.SCALES / TUNED / request.scale / f"{name}.json"
+    in_checkout = load.SCALES.is_relative_to(Path.cwd())  # else nothing is written beside the scales
+    return (load.SCALES / TUNED if in_checkout else Path(TUNED)) / request.scale / f"{name}.json"
 
 
 def command(arguments: Sequence[str]) -> None:

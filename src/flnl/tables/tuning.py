@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flnl.core.errors import UserError
-from flnl.storage.tuned import Study, Tuned, Values, overrides_of
+from flnl.storage.tuned import Compared, Study, Tuned, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedSweep
 from flnl.tables import load
 from flnl.tables.scaling import Scaling, deciding, key_of
 from flnl.tables.table import Column, Row, Table
 from flnl.tune.runs import Runs
-from flnl.tune.scores import ON_TEST_SET
+from flnl.tune.scores import ON_TEST_SET, margin_of
 from flnl.tune.space import Interval, Space
 
 FIRST_SEED = 101
 """Choices are made under this seed and those after it, which no scale has."""
 DEFAULTS = {"measure": "mean_last_10", "margin": "0.05", "seeds": "2"}
 """The options' defaults."""
+HYPERPARAMETERS = ("train.", "train/", "method.", "model.", "protocol.")
+"""How keys begin that may be chosen. Others say on which data, with which method or how a row runs."""
 
 
 class TuningSweep(ListedSweep):
@@ -118,19 +120,15 @@ class Tuning:
             UserError: if they are for another column, or were made by another measure, under other seeds or of other
                 keys.
         """
-        if not file.exists():
-            return None
-        before = Tuned.load(file)
-        for what, there, here in (
-            *((what, [before.subject.get(what, "none")], [value]) for what, value in self.subject.items()),
-            ("measure", [before.measure], [self.measure]),
-            ("seeds", before.seeds, self.seeds),
-            ("keys", sorted(before.studies[0].trials[0].values), sorted(axis.key for axis in self._axes.axes)),
-        ):
-            if [*there] != [*here]:
-                listed_there, listed_here = (", ".join(map(str, one)) for one in (there, here))
-                raise UserError(f"{file} has other {what}: {listed_there}, not {listed_here}; give another out=FILE")
-        return before
+
+        def agreeing(before: Tuned) -> Iterator[Compared]:
+            for what, value in self.subject.items():
+                yield what, [before.subject.get(what, "none")], [value]
+            yield "measure", [before.measure], [self.measure]
+            yield "seeds", before.seeds, self.seeds
+            yield "keys", sorted(before.studies[0].trials[0].values), sorted(axis.key for axis in self._axes.axes)
+
+        return Tuned.kept(file, agreeing, "out=FILE")
 
     def _rows(self) -> Iterator[Row]:
         """The rows that are methods and can run."""
@@ -146,9 +144,10 @@ class Tuning:
         if axes.fixed:
             raise UserError(f"grid={axes.fixed[0]}: give several values, as in grid=train.lr=0.01,0.03")
         for axis in axes.axes:
-            if axis.key == "seed" or deciding([f"{axis.key}="]):
+            if not axis.key.startswith(HYPERPARAMETERS):
                 raise UserError(
-                    f"grid={axis.key}=: this key is no hyperparameter of a method; its rows and seeds are set"
+                    f"grid={axis.key}=: this key is no hyperparameter of a method; those begin with "
+                    f"{', '.join(HYPERPARAMETERS)}"
                 )
             if isinstance(axis, Interval):
                 raise UserError(f"grid={axis.key}=: give values, as in grid=train.lr=0.01,0.03, and no interval")
@@ -162,15 +161,13 @@ class Tuning:
 
 
 def _margin(written: str) -> float | None:
+    """The margin in shares of test samples; None if every combination is to be tried under every seed."""
     if written == "none":
         return None
     try:
-        margin = float(written)
-    except ValueError:
-        margin = 0.0
-    if not 0 < margin < 1:
-        raise UserError(f"margin={written}: give a difference of accuracies between 0 and 1, such as 0.05, or none")
-    return margin
+        return margin_of(written)
+    except UserError as error:
+        raise UserError(f"margin={error}, or none") from None
 
 
 def _each(row: Row) -> dict[str, str]:

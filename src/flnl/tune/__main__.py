@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,11 @@ from flnl.cli.parser import Parser
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.storage.output_file import write_output
-from flnl.storage.tuned import Question, Study, Trial, Tuned, Values
+from flnl.storage.tuned import Compared, Question, Study, Trial, Tuned, Values
 from flnl.sweep import listed
 from flnl.tune.markdown import markdown
 from flnl.tune.runs import Runs
-from flnl.tune.scores import MEASURES, RESULT, VALIDATION
+from flnl.tune.scores import MEASURES, RESULT, VALIDATION, margin_of
 from flnl.tune.search import optuna_search
 from flnl.tune.shown import show
 from flnl.tune.space import Space
@@ -123,9 +123,9 @@ def _count(text: str) -> int:
 
 def _margin(text: str) -> float:
     try:
-        return _share(text)
-    except ArgumentTypeError:
-        raise ArgumentTypeError(f"{text} is no difference of accuracies between 0 and 1, such as 0.05") from None
+        return margin_of(text)
+    except UserError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def _share(text: str) -> float:
@@ -186,20 +186,13 @@ def _question(options: Namespace, part: tuple[Values, Space]) -> Question:
 
 def _kept(file: Path, question: Question) -> Tuned | None:
     """The file to add to; None if there is none yet."""
-    if not file.exists():
-        return None
-    kept = Tuned.load(file)
-    for name, here in asdict(question).items():
-        there = asdict(kept.question)[name]
-        if there != here:
-            raise UserError(
-                f"{file} has other {PARTS[name]}: {_listed(there)}, not {_listed(here)}; give another --out"
-            )
-    return kept
 
+    def agreeing(before: Tuned) -> Iterator[Compared]:
+        there = asdict(before.question) | {"measure": [before.measure]}
+        here = asdict(question) | {"measure": [question.measure]}
+        return ((PARTS[name], there[name], here[name]) for name in there)
 
-def _listed(value: str | Sequence[object]) -> str:
-    return value if isinstance(value, str) else ", ".join(map(str, value)) or "none"
+    return Tuned.kept(file, agreeing, "--out")
 
 
 def _with_share(overrides: Sequence[str], measure: str, share: float) -> list[str]:

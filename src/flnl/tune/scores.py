@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from statistics import fmean
 
+from flnl.core.errors import UserError
 from flnl.storage import lines
 from flnl.storage.lines import METRICS
 from flnl.storage.records import read_record
@@ -39,3 +40,18 @@ def score(folder: Path, measure: str) -> float | None:
     rows = [json.loads(line) for line in lines.read(folder, METRICS, record).decode().splitlines()]
     accuracies = [row["validation_accuracy"] for row in rows if row.get("kind") == "evaluation"]
     return fmean(accuracies[-LAST:]) if accuracies else None
+
+
+def margin_of(written: str) -> float:
+    """A difference of scores, from the text that a user gave.
+
+    Raises:
+        UserError: if it is none between 0 and 1.
+    """
+    try:
+        margin = float(written)
+    except ValueError:
+        margin = 0.0
+    if not 0 < margin < 1:
+        raise UserError(f"{written} is no difference of accuracies between 0 and 1, such as 0.05")
+    return margin

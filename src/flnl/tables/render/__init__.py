@@ -43,7 +43,9 @@ def render(
     if lacking := [name for name in NEEDED if find_spec(name) is None]:
         what = " and ".join(lacking)
         raise UserError(f"rendering needs {what}: install the extra tables, as in pip install -e '.[tables]'")
-    if _is_foreign(out / INDEX):
+    from flnl.tables.render.index import TITLE
+
+    if is_foreign(out / INDEX, TITLE):
         raise UserError(f"{out / INDEX} is not an index of tables: out= would overwrite it; name another folder")
     paths = []
     try:
@@ -66,10 +68,9 @@ def _remove_unused_records(out: Path) -> None:
             file.unlink()
 
 
-def _is_foreign(index: Path) -> bool:
-    from flnl.tables.render.index import TITLE
-
-    return index.is_file() and not index.read_text(errors="replace").startswith(TITLE)
+def is_foreign(page: Path, title: str) -> bool:
+    """Whether there is a page, but not the one of which ``title`` is the beginning."""
+    return page.is_file() and not page.read_text(errors="replace").startswith(title)
 
 
 def _files(filled: Sequence[Filled], names: Collection[str], together: bool) -> Iterator[tuple[str, str]]:
