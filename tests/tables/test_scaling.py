@@ -6,7 +6,8 @@ import pytest
 
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Study, Trial, Tuned
-from flnl.tables.scaling import Choices, Scaling, merged
+from flnl.tables.choices import Choices
+from flnl.tables.scaling import Scaling, merged
 from flnl.tables.table import Column, Metric, Row, Table
 
 SCALING = Scaling(

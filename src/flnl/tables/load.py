@@ -19,8 +19,7 @@ from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.ranges import PositiveCount, Seed
 from flnl.core.suggestions import instead
-from flnl.storage.tuned import Tuned
-from flnl.tables.scaling import Choices, Scaling, triggers
+from flnl.tables.scaling import Scaling, triggers
 from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
 
 TABLES, SCALES = CONF / "table", CONF / "scale"
@@ -254,36 +253,6 @@ def scaling(name: str) -> Scaling:
     if not wrong and (idle := scale.unmatched(tables)):
         raise UserError(f"{_shown(path)}: no table says {' or '.join(idle)}; correct the override, or remove its line")
     return scale
-
-
-def choices(path: Path, scale: str) -> tuple[Choices, ...]:
-    """What was tuned for the rows of tables at ``scale``: of a file, or of all ``.json`` files in a folder.
-
-    A file of ``flnl tables tune`` is for the tables of its paper, one of ``flnl tune`` for all tables.
-
-    Raises:
-        UserError: if a file is no such file, chose nothing, or is of another scale; if a folder has none; if two files
-            are for the same tables.
-    """
-    files = sorted(path.glob("[!.]*.json")) if path.is_dir() else [path]
-    if not files:
-        raise UserError(f"tuned={path}: the folder has no .json file; flnl tables tune writes them")
-    found: dict[str | None, tuple[Path, Choices]] = {}
-    for file in files:
-        tuned = Tuned.load(file)
-        if (other := tuned.subject.get("scale", scale)) != scale:
-            raise UserError(f"tuned: {file} was tuned at scale={other}, not {scale}")
-        try:
-            one = Choices.of(tuned)
-        except UserError as error:
-            raise UserError(f"tuned: {file}: {error}") from None
-        except (TypeError, AttributeError):
-            raise UserError(f"tuned: {file} is damaged; restore it, or tune again") from None
-        if one.only in found:
-            tables = f"the tables of {one.only}" if one.only else "all tables"
-            raise UserError(f"tuned: {found[one.only][0]} and {file} are both for {tables}; keep one of them")
-        found[one.only] = file, one
-    return tuple(one for _, one in found.values())
 
 
 def _read(path: Path, kind: type[Written]) -> Written:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
-from flnl.tables import load
+from flnl.tables import choices, load
+from flnl.tables.choices import Choices
 from flnl.tables.plan import Plan
-from flnl.tables.scaling import Choices, Scaling
+from flnl.tables.scaling import Scaling
 from flnl.tables.selection import Selection
 from flnl.tables.table import Table
 
@@ -121,7 +122,7 @@ def parse(arguments: Sequence[str]) -> Request:
         every,
         scale,
         None if seeds is None else int(seeds),
-        load.choices(Path(last["tuned"]), scale) if "tuned" in last else (),
+        choices.read(Path(last["tuned"]), scale) if "tuned" in last else (),
         load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
         Path(last["records"]) if "records" in last else None,
         Path(last["out"]) if "out" in last else RESULTS / (f"{scale}_tuned" if "tuned" in last else scale),

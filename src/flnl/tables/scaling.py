@@ -7,7 +7,6 @@ of a table, and declare overrides unavailable, which makes their cells ``n/a``. 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -16,67 +15,12 @@ from functools import cache
 import yaml
 
 from flnl.config.folders import CONF
-from flnl.core.errors import UserError
-from flnl.storage.tuned import Tuned, overrides_of
+from flnl.tables.choices import Choices, key_of
 from flnl.tables.results import Scale
 from flnl.tables.table import Column, Row, Table
 
 FIRST = ("experiment",)
 """Groups whose choice comes before a scale's overrides."""
-DECIDING = ("method", "centralized")
-"""Keys that decide, with the parts of a method, what a row is. What was chosen for one such row is not another's."""
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Overrides that were chosen for cells of one method."""
-
-    when: frozenset[str]  # overrides that a cell must have, the method among them; it may choose no other parts
-    overrides: tuple[str, ...]
-
-    def fits(self, cell: Iterable[str]) -> bool:
-        """Whether these overrides of a cell are of the method that was tuned."""
-        return self.when <= set(cell) and set(deciding(cell)) <= self.when
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What a file of ``flnl tune`` or ``flnl tables tune`` chose, for readers too."""
-
-    chosen: tuple[Chosen, ...]
-    sentence: str
-    only: str | None = None  # the paper, or one's own table, that the choices are for; None: all tables
-
-    @classmethod
-    def of(cls, tuned: Tuned) -> Choices:
-        """Those of a file. A study of which every combination failed has no part in them.
-
-        Raises:
-            UserError: if a study names no method, two are of the same one, or none of them chose anything.
-        """
-        chosen = []
-        for study in tuned.studies:
-            when = deciding(study.fixed)
-            if not any(key_of(one) == "method" for one in when):
-                raise UserError("it names no method: make it by flnl tune method=A,B --each method")
-            if study.chosen is not None:
-                chosen.append(
-                    Chosen(frozenset({*when, *overrides_of(study.each)}), tuple(overrides_of(study.chosen.values)))
-                )
-        if not chosen:
-            raise UserError("it has no choice: every combination has a run that failed")
-        if len({one.when for one in chosen}) < len(chosen):
-            raise UserError("it has two choices for one method")
-        keys = ", ".join(dict.fromkeys(key_of(override) for one in chosen for override in one.overrides))
-        methods = ", ".join(" ".join(sorted(one.when)) for one in chosen)
-        commands = ", ".join(f"`{shlex.join(command)}`" for command in (*tuned.earlier, tuned.command))
-        only = tuned.subject.get("paper") or tuned.subject.get("table")
-        where = f" in the tables of {only}" if only else ""
-        return cls(tuple(chosen), f"{keys}{where}: chosen for {methods} by {commands}.", only)
-
-    def concern(self, table: Table) -> bool:
-        """Whether these choices are for the table."""
-        return self.only in (None, table.paper, table.name)
 
 
 @dataclass(frozen=True)
@@ -204,23 +148,9 @@ def cell_overrides(row: Row, column: Column) -> list[str]:
     return [*column.overrides, *row.overrides, *further]
 
 
-def deciding(overrides: Iterable[str]) -> list[str]:
-    """The overrides that decide what a row is: its method, the parts that it chooses, and whether it is centralised."""
-    return [one for one in overrides if key_of(one) in DECIDING or one.startswith("method/")]
-
-
 def triggers(where: str) -> set[str]:
     """The overrides, separated by spaces, all of which a column must have for a line of ``where`` to hold there."""
     return {*where.split()}
-
-
-def key_of(override: str) -> str:
-    """The key that an override sets.
-
-    >>> key_of("+train.lr=0.1")
-    'train.lr'
-    """
-    return override.lstrip("+").split("=")[0]
 
 
 def _last(overrides: Sequence[str]) -> tuple[str, ...]:

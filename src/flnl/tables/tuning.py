@@ -11,7 +11,8 @@ from flnl.storage.tuned import Compared, Study, Tuned, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedSweep
 from flnl.tables import load
-from flnl.tables.scaling import Scaling, deciding, key_of
+from flnl.tables.choices import deciding, key_of
+from flnl.tables.scaling import Scaling
 from flnl.tables.table import Column, Row, Table
 from flnl.tune.runs import Runs
 from flnl.tune.scores import ON_TEST_SET, margin_of

@@ -1,0 +1,111 @@
+"""What ``flnl tune`` and ``flnl tables tune`` chose, for the rows of tables."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flnl.core.errors import UserError
+from flnl.storage.tuned import Tuned, overrides_of
+from flnl.tables.table import Table
+
+DECIDING = ("method", "centralized")
+"""Keys that decide, with the parts of a method, what a row is. What was chosen for one such row is not another's."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Overrides that were chosen for cells of one method."""
+
+    when: frozenset[str]  # overrides that a cell must have, the method among them; it may choose no other parts
+    overrides: tuple[str, ...]
+
+    def fits(self, cell: Iterable[str]) -> bool:
+        """Whether these overrides of a cell are of the method that was tuned."""
+        return self.when <= set(cell) and set(deciding(cell)) <= self.when
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a file of ``flnl tune`` or ``flnl tables tune`` chose, for readers too."""
+
+    chosen: tuple[Chosen, ...]
+    sentence: str
+    only: str | None = None  # the paper, or one's own table, that the choices are for; None: all tables
+
+    @classmethod
+    def of(cls, tuned: Tuned) -> Choices:
+        """Those of a file. A study of which every combination failed has no part in them.
+
+        Raises:
+            UserError: if a study names no method, two are of the same one, or none of them chose anything.
+        """
+        chosen = []
+        for study in tuned.studies:
+            when = deciding(study.fixed)
+            if not any(key_of(one) == "method" for one in when):
+                raise UserError("it names no method: make it by flnl tune method=A,B --each method")
+            if study.chosen is not None:
+                chosen.append(
+                    Chosen(frozenset({*when, *overrides_of(study.each)}), tuple(overrides_of(study.chosen.values)))
+                )
+        if not chosen:
+            raise UserError("it has no choice: every combination has a run that failed")
+        if len({one.when for one in chosen}) < len(chosen):
+            raise UserError("it has two choices for one method")
+        keys = ", ".join(dict.fromkeys(key_of(override) for one in chosen for override in one.overrides))
+        methods = ", ".join(" ".join(sorted(one.when)) for one in chosen)
+        commands = ", ".join(f"`{shlex.join(command)}`" for command in (*tuned.earlier, tuned.command))
+        only = tuned.subject.get("paper") or tuned.subject.get("table")
+        where = f" in the tables of {only}" if only else ""
+        return cls(tuple(chosen), f"{keys}{where}: chosen for {methods} by {commands}.", only)
+
+    def concern(self, table: Table) -> bool:
+        """Whether these choices are for the table."""
+        return self.only in (None, table.paper, table.name)
+
+
+def read(path: Path, scale: str) -> tuple[Choices, ...]:
+    """What was tuned for the rows of tables at ``scale``: of a file, or of all ``.json`` files in a folder.
+
+    A file of ``flnl tables tune`` is for the tables of its paper, one of ``flnl tune`` for all tables.
+
+    Raises:
+        UserError: if a file is no such file, chose nothing, or is of another scale; if a folder has none; if two files
+            are for the same tables.
+    """
+    files = sorted(path.glob("[!.]*.json")) if path.is_dir() else [path]
+    if not files:
+        raise UserError(f"tuned={path}: the folder has no .json file; flnl tables tune writes them")
+    found: dict[str | None, tuple[Path, Choices]] = {}
+    for file in files:
+        tuned = Tuned.load(file)
+        if (other := tuned.subject.get("scale", scale)) != scale:
+            raise UserError(f"tuned: {file} was tuned at scale={other}, not {scale}")
+        try:
+            one = Choices.of(tuned)
+        except UserError as error:
+            raise UserError(f"tuned: {file}: {error}") from None
+        except (TypeError, AttributeError):
+            raise UserError(f"tuned: {file} is damaged; restore it, or tune again") from None
+        if one.only in found:
+            tables = f"the tables of {one.only}" if one.only else "all tables"
+            raise UserError(f"tuned: {found[one.only][0]} and {file} are both for {tables}; keep one of them")
+        found[one.only] = file, one
+    return tuple(one for _, one in found.values())
+
+
+def deciding(overrides: Iterable[str]) -> list[str]:
+    """The overrides that decide what a row is: its method, the parts that it chooses, and whether it is centralised."""
+    return [one for one in overrides if key_of(one) in DECIDING or one.startswith("method/")]
+
+
+def key_of(override: str) -> str:
+    """The key that an override sets.
+
+    >>> key_of("+train.lr=0.1")
+    'train.lr'
+    """
+    return override.lstrip("+").split("=")[0]
