@@ -11,6 +11,7 @@ from flnl.storage.paces import Pace, Paces
 from flnl.sweep.ledger import Job, Ledger
 from flnl.tables.cost import Estimate, estimate
 from flnl.tables.failed_jobs import failed_jobs, remember
+from flnl.tables.identity import Composer
 from flnl.tables.plan import Count, Plan, Wanted
 from flnl.tables.scaling import Scaling
 from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
@@ -286,6 +287,19 @@ def test_an_estimate_counts_passes_and_goes_by_the_nearest_runs_that_were_measur
     guess = estimate(plan(tmp_path, tables), gpu=True)
     assert guess == Estimate(pytest.approx(4 * (125 + 140 + 28 + 140 + 28)), 5, 2, 0, 1)  # type: ignore[arg-type]
     assert estimate(plan(tmp_path, tables), gpu=False).measured == 1
+
+
+def test_runs_of_other_tables_at_the_scale_are_measured_too(tmp_path: Path) -> None:
+    """Whoever has made one table of a paper would else be told that nothing is known of its next one."""
+    other = plan(tmp_path, table(noisy(0.4), rows=(FEDPROX,)))
+    (run,) = other.runs.values()
+    config = Composer().plain(run.overrides)
+    finish(other, run, wall_time_s=1120.0, participations=560, config=config, metrics={"best": 0.5})
+    damaged = other.folder / ("0" * 16)
+    damaged.mkdir()
+    (damaged / "result.json").write_text('{"key": "0", "status": "finished", "config": {"method": 3}}')
+    guess = estimate(plan(tmp_path, table(noisy(0.8), rows=(FEDAVG, FEDPROX))), gpu=False)
+    assert guess == Estimate(pytest.approx(2 * 140 * 8.0), 2, 1, 0, 1)  # type: ignore[arg-type]
 
 
 def test_what_has_never_run_is_estimated_by_the_doctors_times(tmp_path: Path) -> None:

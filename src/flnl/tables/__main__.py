@@ -101,7 +101,8 @@ def _cost(plan: Plan) -> str:
     cores = usable_cores()
     doctor = Paces.load(Path(compose.load([]).cache).expanduser())
     cpu, gpu = estimate(plan, gpu=False, doctor=doctor), estimate(plan, gpu=True, doctor=doctor)
-    on_cpu = f"about {duration(cpu.seconds)} one after the other, {duration(cpu.seconds / cores)} on {cores} cores"
+    parallel = f", {duration(cpu.seconds / cores)} on {cores} cores" if cores > 1 else ""
+    on_cpu = f"about {duration(cpu.seconds)} one after the other{parallel}"
     on_gpu = f"about {gpu.seconds / HOUR:.1f} GPU hours"
     return f"on a CPU: {_with_basis(cpu, on_cpu)}\non a GPU: {_with_basis(gpu, on_gpu)}"
 

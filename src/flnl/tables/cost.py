@@ -2,21 +2,28 @@
 
 The cost of a run is counted in passes over the training data: local trainings times epochs times the average share of
 the data that a client holds. The time of a pass is measured per data set (with its size) and network (with its
-arguments), by finished runs or else by ``flnl doctor``. It is never extrapolated to another data set, network or kind
-of device.
+arguments), by finished runs of any table at the scale, or else by ``flnl doctor``. It is never extrapolated to another
+data set, network or kind of device.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
+from flnl.core.errors import UserError
 from flnl.storage.paces import Paces
+from flnl.storage.records import RESULT
+from flnl.tables import run_record
 from flnl.tables.identity import Identity
 from flnl.tables.plan import Plan, Wanted
 
 Kind = tuple[str | int, ...]
+Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Estimate:
 
 
 def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # noqa: B008  # immutable
-    """Estimate from the runs of this plan that have run on a GPU, or on a CPU, and from what the doctor has timed.
+    """Estimate from the runs at this scale that have run on a GPU, or on a CPU, and from what the doctor has timed.
 
     The time of a pass is the median over the most similar runs: same method, data set, network and batch size; else
     any method; else any method and batch size; else it is the doctor's for plain SGD with the same batch size, or with
@@ -45,11 +52,10 @@ def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # 
             timed[pace.dataset, pace.model].append(pace.seconds)
     paces: dict[Kind, list[float]] = defaultdict(list)
     measured = 0
-    for key, record in plan.records.items():
+    for identity, record in (*_of_plan(plan), *_of_other_tables(plan)):
         seconds, done = record.get("wall_time_s") or 0.0, record.get("participations") or 0
         if seconds and done and ((record.get("device") or "cpu") != "cpu") == gpu:
             measured += 1
-            identity = plan.runs[key].identity
             for kind in _kinds(identity):
                 paces[kind].append(seconds / identity.passes(done))
     total, runs, guessed, unknown, by_doctor = 0.0, 0, 0, 0, 0
@@ -68,6 +74,22 @@ def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # 
         runs += 1
         total += median(known[nearest]) * run.identity.passes(_left(plan, run))
     return Estimate(total, runs, guessed, unknown, measured, by_doctor)
+
+
+def _of_plan(plan: Plan) -> Iterator[tuple[Identity, Record]]:
+    """The runs of the plan that have begun."""
+    return ((plan.runs[key].identity, record) for key, record in plan.records.items())
+
+
+def _of_other_tables(plan: Plan) -> Iterator[tuple[Identity, Record]]:
+    """The other runs at the plan's scale that have begun, but those whose records cannot be read or are of old keys."""
+    own = {run.identity.folder for run in plan.runs.values()}
+    for file in sorted(plan.folder.glob(f"*/{RESULT}")):
+        if file.parent.name not in own:
+            with suppress(UserError, LookupError, TypeError, ValueError, AttributeError):
+                record = run_record.record(file.parent)
+                if record is not None:
+                    yield Identity.of(record["key"], record["config"]), record
 
 
 def _kinds(run: Identity) -> list[Kind]:

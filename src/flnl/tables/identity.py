@@ -59,6 +59,21 @@ class Identity:
     clients: int
     settings: Mapping[str, Any]  # for notes: the method's constants, training, partition; by dotted key
 
+    @classmethod
+    def of(cls, key: str, plain: Mapping[str, Any]) -> Identity:
+        """The identity of the run with this key and resolved configuration."""
+        return cls(
+            key=key,
+            method=str(plain["method"]["name"]),
+            dataset=dataset_name(plain["dataset"]),
+            model=model_name(plain["model"]),
+            trainings=trainings(plain),
+            epochs=_epochs(plain),
+            batch=int(plain["train"]["batch_size"]),
+            clients=_clients(plain),
+            settings=_settings(plain),
+        )
+
     @property
     def folder(self) -> str:
         """The name of the run's folder."""
@@ -161,17 +176,7 @@ class Composer:
             UserError: if no configuration can be composed from them.
         """
         plain = self.plain(overrides)
-        return Identity(
-            key=identities.run_key(plain),
-            method=str(plain["method"]["name"]),
-            dataset=dataset_name(plain["dataset"]),
-            model=model_name(plain["model"]),
-            trainings=trainings(plain),
-            epochs=_epochs(plain),
-            batch=int(plain["train"]["batch_size"]),
-            clients=_clients(plain),
-            settings=_settings(plain),
-        )
+        return Identity.of(identities.run_key(plain), plain)
 
     def _set(self, overrides: Sequence[str]) -> DictConfig:
         """The composed configuration, the same as ``compose.load(overrides)`` gives."""
