@@ -1,6 +1,7 @@
 """What the repository says of itself: hooks, workflows, the links of rendered tables, what pages show of files."""
 
 import csv
+import json
 import re
 import subprocess
 import tomllib
@@ -112,6 +113,21 @@ def test_the_evidence_has_the_numbers_on_real_images() -> None:
         papers = [float(of[0][method]["paper"]) for method in methods]
         found = [spearman([float(one[method]["ours"]) for method in methods], papers) for one in of]
         assert texts[6:] == [f"{value:.2f}" for value in found]
+
+
+def test_the_evidence_has_feddivs_numbers_on_real_images() -> None:
+    every = cells((ROOT / "docs" / "evidence.md").read_text())
+    told = {row[0]: row[1:] for row in every if row[0].startswith("p=")}
+    found = rows_of("results/lenet/feddiv_2.csv")
+    methods = ("FedAvg", "FedCorr", "FedDiv")
+    assert {*told} == {row["column"] for row in found if row["state"] == "run"}
+    for setting, texts in told.items():
+        of = {row["row"]: row for row in found if row["column"] == setting}
+        (record,) = json.loads(of["FedCorr"]["records"])
+        metrics = json.loads((ROOT / "results" / "lenet" / record).read_text())["metrics"]
+        wrong = ", ".join(f"{100 * metrics[f'noise_{when}']:.1f}" for when in ("given", "final"))
+        papers = ", ".join(f"{float(of[method]['paper']):.2f}" for method in methods)
+        assert texts == [*(f"{float(of[method]['ours']):.2f}" for method in methods), papers, wrong]
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
