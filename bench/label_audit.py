@@ -64,7 +64,7 @@ PEOPLE = {("cifar10", "worst"): ("noise=human", "noise.source=worst")}
 POOLED = "pooled"
 METHODS = ("fedavg", "flr", "fedcorr", "co_teaching", "dividemix", POOLED)
 OF_METHOD = {("cifar10", "dividemix"): ("method.lambda_u=0",)}
-"""What a method is given on some images. With the default of 25, LeNet-5 falls behind its warm-up (docs/methods/dividemix.md)."""
+"""What a method is given on some images; with its default of 25, DivideMix falls behind its warm-up (see its card)."""
 CENTRAL = ("method=fedavg", "centralized=true", "rounds=10", "train.epochs=1")
 FOLDS = 5
 KINDS: tuple[Recorded, ...] = ("window", "all", "final")
