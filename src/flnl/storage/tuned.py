@@ -18,7 +18,6 @@ FORMAT = 1
 Values = Mapping[str, str]
 """The value of each key as an override writes it."""
 
-
 Compared = tuple[str, Sequence[object], Sequence[object]]
 """The name of something that two commands must have in common, and what each has."""
 

@@ -9,21 +9,14 @@ data set, network or kind of device.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-from flnl.core.errors import UserError
 from flnl.storage.paces import Paces
-from flnl.storage.records import RESULT
-from flnl.tables import run_record
 from flnl.tables.identity import Identity
 from flnl.tables.plan import Plan, Wanted
 
 Kind = tuple[str | int, ...]
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # 
             timed[pace.dataset, pace.model].append(pace.seconds)
     paces: dict[Kind, list[float]] = defaultdict(list)
     measured = 0
-    for identity, record in (*_of_plan(plan), *_of_other_tables(plan)):
+    for identity, record in plan.begun:
         seconds, done = record.get("wall_time_s") or 0.0, record.get("participations") or 0
         if seconds and done and ((record.get("device") or "cpu") != "cpu") == gpu:
             measured += 1
@@ -74,22 +67,6 @@ def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # 
         runs += 1
         total += median(known[nearest]) * run.identity.passes(_left(plan, run))
     return Estimate(total, runs, guessed, unknown, measured, by_doctor)
-
-
-def _of_plan(plan: Plan) -> Iterator[tuple[Identity, Record]]:
-    """The runs of the plan that have begun."""
-    return ((plan.runs[key].identity, record) for key, record in plan.records.items())
-
-
-def _of_other_tables(plan: Plan) -> Iterator[tuple[Identity, Record]]:
-    """The other runs at the plan's scale that have begun, but those whose records cannot be read or are of old keys."""
-    own = {run.identity.folder for run in plan.runs.values()}
-    for file in sorted(plan.folder.glob(f"*/{RESULT}")):
-        if file.parent.name not in own:
-            with suppress(UserError, LookupError, TypeError, ValueError, AttributeError):
-                record = run_record.record(file.parent)
-                if record is not None:
-                    yield Identity.of(record["key"], record["config"]), record
 
 
 def _kinds(run: Identity) -> list[Kind]:

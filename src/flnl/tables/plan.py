@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flnl.core.errors import UserError
-from flnl.storage.records import SWEEPS
+from flnl.storage.records import RESULT, SWEEPS
 from flnl.tables import metric_values, run_record
 from flnl.tables.failed_jobs import failed_jobs
 from flnl.tables.identity import Identities, Identity
@@ -165,6 +166,22 @@ class Plan:
         """The ``result.json`` of the runs that have begun, by key."""
         records = {key: run_record.record(self.at(run)) for key, run in self.runs.items()}
         return {key: record for key, record in records.items() if record is not None and record["key"] == key}
+
+    @cached_property
+    def begun(self) -> Sequence[tuple[Identity, Mapping[str, Any]]]:
+        """The runs at this scale that have begun, those of other tables too, with their ``result.json``.
+
+        Runs of other tables are known by the configuration in their records, and left out if it cannot be read.
+        """
+        begun = [(self.runs[key].identity, record) for key, record in self.records.items()]
+        own = {run.identity.folder for run in self.runs.values()}
+        for file in sorted(self.folder.glob(f"*/{RESULT}")):
+            if file.parent.name not in own:
+                with suppress(UserError, LookupError, TypeError, ValueError, AttributeError):
+                    record = run_record.record(file.parent)
+                    if record is not None:
+                        begun.append((Identity.of(record["key"], record["config"]), record))
+        return begun
 
     def written(self, run: Wanted) -> Written | str:
         """The files of a finished run, or an error message if they are damaged; read once."""

@@ -15,7 +15,7 @@ from flnl.tables.choices import deciding, key_of
 from flnl.tables.scaling import Scaling
 from flnl.tables.table import Column, Row, Table
 from flnl.tune.runs import Runs
-from flnl.tune.scores import ON_TEST_SET, margin_of
+from flnl.tune.scores import MARGIN, ON_TEST_SET, share_of
 from flnl.tune.space import Interval, Space
 
 FIRST_SEED = 101
@@ -166,7 +166,7 @@ def _margin(written: str) -> float | None:
     if written == "none":
         return None
     try:
-        return margin_of(written)
+        return share_of(written, MARGIN)
     except UserError as error:
         raise UserError(f"margin={error}, or none") from None
 

@@ -26,7 +26,7 @@ from flnl.storage.tuned import Compared, Question, Study, Trial, Tuned, Values
 from flnl.sweep import listed
 from flnl.tune.markdown import markdown
 from flnl.tune.runs import Runs
-from flnl.tune.scores import MEASURES, RESULT, VALIDATION, margin_of
+from flnl.tune.scores import MARGIN, MEASURES, RESULT, VALIDATION, share_of
 from flnl.tune.search import optuna_search
 from flnl.tune.shown import show
 from flnl.tune.space import Space
@@ -88,7 +88,7 @@ def parser() -> Parser:
     options.add_argument(
         "--margin",
         metavar="X",
-        type=_margin,
+        type=partial(_share, what=MARGIN),
         help="go from seed to seed, and only on with combinations whose mean so far is within X of the best; 0.05 is "
         "five points. By default, every combination is run under every seed",
     )
@@ -121,21 +121,11 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _margin(text: str) -> float:
+def _share(text: str, what: str = "share between 0 and 1") -> float:
     try:
-        return margin_of(text)
+        return share_of(text, what)
     except UserError as error:
         raise ArgumentTypeError(str(error)) from None
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise ArgumentTypeError(f"{text} is no share between 0 and 1")
-    return share
 
 
 def tune(arguments: Sequence[str]) -> None:

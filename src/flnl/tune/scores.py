@@ -23,6 +23,8 @@ MEASURES = {
 ON_TEST_SET = tuple(measure for measure in MEASURES if measure != VALIDATION)
 """The measures that need no held-out samples."""
 LAST = 10
+MARGIN = "difference of accuracies between 0 and 1, such as 0.05"
+"""What a margin is, for messages."""
 
 
 def score(folder: Path, measure: str) -> float | None:
@@ -42,16 +44,20 @@ def score(folder: Path, measure: str) -> float | None:
     return fmean(accuracies[-LAST:]) if accuracies else None
 
 
-def margin_of(written: str) -> float:
-    """A difference of scores, from the text that a user gave.
+def share_of(written: str, what: str) -> float:
+    """A number above 0 and below 1, from the text that a user gave.
+
+    Args:
+        written: the text.
+        what: what it should be, for the message.
 
     Raises:
-        UserError: if it is none between 0 and 1.
+        UserError: if it is no such number.
     """
     try:
-        margin = float(written)
+        share = float(written)
     except ValueError:
-        margin = 0.0
-    if not 0 < margin < 1:
-        raise UserError(f"{written} is no difference of accuracies between 0 and 1, such as 0.05")
-    return margin
+        share = 0.0
+    if not 0 < share < 1:
+        raise UserError(f"{written} is no {what}")
+    return share
