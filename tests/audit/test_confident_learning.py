@@ -101,6 +101,11 @@ def test_calibration_of_given_joints(entry: Any) -> None:
     assert found.sum(axis=1).tolist() == entry["label_counts"]
 
 
+def test_halves_of_a_calibrated_joint_are_rounded_to_even() -> None:
+    """Row 0 is scaled by 20/8 to exactly 12.5 and 7.5; 5 * (20 / 8) and (5 / 8) * 20 are 12.5, 3 * 20 / 8 is 7.5."""
+    assert calibrated(np.array([[5, 3], [5, 2]]), np.array([20, 9])).tolist() == [[12, 8], [6, 3]]
+
+
 @pytest.mark.parametrize("entry", [f for f in FIXED if f["what"].startswith("compute_confident_joint")])
 def test_joint_of_given_thresholds(entry: Any) -> None:
     labels, probabilities = samples(entry)

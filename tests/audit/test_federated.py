@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from flnl.audit import label_privacy
 from flnl.audit.counting import ProbabilitySums, confident_class, joint_counts
+from flnl.audit.filters import Lowest
 from flnl.audit.joint import calibrated, with_diagonal
 from flnl.audit.label_privacy import (
     RandomisedSums,
@@ -83,6 +84,27 @@ def test_each_wrong_way_differs() -> None:
     raised = np.sum([with_diagonal(one) for one in confident], axis=0)
     assert raised.tolist() == wrong["diagonal clipped by each client before summing"]
     assert raised.tolist() != counts.tolist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 40), st.booleans())
+def test_bisection_on_the_clients_counts_finds_the_same_cut(seed: int, wanted: int, tied: bool) -> None:
+    """Forty times the server asks all clients how many of their values lie below a number, and adds the answers."""
+    rng = np.random.default_rng(seed)
+    values, owner = rng.random(60), np.sort(rng.integers(0, 5, 60))
+    values = np.round(values * 8) / 8 if tied else values
+    low, high = -1.0, 2.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        below = sum(int((values[owner == client] < middle).sum()) for client in range(5))
+        low, high = (middle, high) if below < wanted else (low, middle)
+    near_the_cut = (values >= low) & (values < high)
+    taken = int((values < low).sum())
+    found = (values < low) | (near_the_cut & (np.cumsum(near_the_cut) <= wanted - taken))
+    lowest = Lowest(wanted)
+    for part in np.split(np.arange(60), [7, 21, 50]):
+        lowest.add(values[part], part)
+    assert lowest.cut.below(values, np.arange(60)).tolist() == found.tolist()
 
 
 # ----------------------------------------------------------------------------------------------------- label privacy

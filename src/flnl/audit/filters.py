@@ -1,8 +1,10 @@
 """Filters: which labels are issues.
 
-A filter is a rule that a client can apply to a sample alone, given what the server has pooled: thresholds, or cuts that
-the server finds from the counts of samples below them. ``rule_of`` makes the rule from blocks of all samples, one pass.
+A filter is a rule that a client can apply to a sample alone, given what the server has pooled: thresholds, or cuts.
 Equal values at a cut are taken by client, then by position.
+
+A server would find a cut by bisection: clients answer how many of their values lie below a number, and it adds the
+answers. Here all samples are in one place, and ``rule_of`` finds the same cut from blocks of them, in one pass.
 """
 
 from __future__ import annotations
@@ -160,8 +162,8 @@ def rule_of(
         thresholds: pooled thresholds [K].
         calibrated: the calibrated joint [K, K]; rows are given classes.
         off_diagonal: the number of ``confident_learning`` issues.
-        at_least: samples of each class that stay unmarked.
-        frac_noise: share of the estimated wrong labels to mark.
+        at_least: samples of each class that stay unmarked; cleanlab's ``min_examples_per_class``, 1 in all audits.
+        frac_noise: share of the estimated wrong labels to mark, as in cleanlab; all of them in all audits.
     """
     match name:
         case "predicted_neq_given":

@@ -33,8 +33,9 @@ def calibrated(joint: Counts | Array, counts: Counts | Array) -> Counts:
 
     The row of an absent class becomes 0.
     """
-    rows = joint.sum(axis=1, keepdims=True)
-    scaled = joint * (np.asarray(counts, np.float64)[:, None] / np.where(rows > 0, rows, 1))
+    # Operations and the sum (by columns) are in cleanlab's order: equal fractions are told apart by their last bits.
+    rows = joint.sum(axis=1)
+    scaled = (np.asfortranarray(joint).T / np.where(rows > 0, rows, 1) * np.asarray(counts)).T
     scaled = scaled / max(scaled.sum(), TINY) * np.sum(counts)
     return np.stack([rounded(row) for row in scaled])
 
@@ -76,7 +77,7 @@ def latent(joint: Counts, counts: Counts | Array, *, converge: bool = False) -> 
     Args:
         joint: the calibrated joint, or the same divided by its sum.
         counts: samples per given class.
-        converge: whether to iterate until noise matrices and shares agree.
+        converge: whether to iterate until noise matrices and shares agree, as cleanlab can; no audit does.
     """
     given = np.asarray(counts, np.float64) / max(float(np.sum(counts)), TINY)
     noise = joint / np.maximum(joint.sum(axis=0), TINY)
@@ -119,10 +120,10 @@ def valid_rates(matrix: Array) -> Array:
 def _converged(noise: Array, inverse: Array, prior: Array, given: Array) -> tuple[Array, Array, Array]:
     for _ in range(3):
         for _ in range(5):
-            inverse = (noise * prior).T / np.maximum(given, TINY)
+            inverse = valid_rates((noise * prior).T / np.maximum(given, TINY))
             prior = class_prior(noise, inverse, given)
-        noise = (inverse * given).T / np.maximum(prior, TINY)
-    return valid_rates(noise), valid_rates(inverse), _distribution(prior, least=1e-5)
+        noise = valid_rates((inverse * given).T / np.maximum(prior, TINY))
+    return noise, inverse, _distribution(prior, least=1e-5)
 
 
 def _distribution(shares: Array, least: float) -> Array:
