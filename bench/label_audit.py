@@ -181,18 +181,18 @@ def rows(case: Case, root: Path) -> Iterator[Row]:
                 probabilities=kind,
                 score=score,
                 prior=weight,
-                **_measures(run, found, dataclasses.replace(options, score=score), weight),
+                **_measures(run, found, dataclasses.replace(options, score=score, prior_weight=weight)),
                 test_accuracy=float(run.record["metrics"]["last"]),
             )
 
 
-def _measures(run: AuditedRun, found: source.Table, options: Options, prior_weight: float) -> dict[str, Any]:
+def _measures(run: AuditedRun, found: source.Table, options: Options) -> dict[str, Any]:
     _, probabilities, test = found
     true = true_labels(run.federation, run.position)
     assert true is not None
 
     def against_truth(options: Options) -> dict[str, Any]:
-        assessed = assess(run.samples, probabilities, test, options, run.data_seed, prior_weight=prior_weight)
+        assessed = assess(run.samples, probabilities, test, options, run.data_seed)
         return audit_measures(true, run.samples.given, assessed.rank, assessed.is_issue)
 
     plain, strict = against_truth(options), against_truth(dataclasses.replace(options, min_precision=LEAST))

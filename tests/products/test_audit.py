@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import threadpoolctl
 import torch
+from cleanlab import filter, rank
 from omegaconf import DictConfig
 from PIL import Image
 
@@ -167,7 +169,7 @@ def test_a_data_set_that_has_no_files_is_not_drawn_again_for_folds(fedavg: Ran) 
 def test_the_truth_changes_nothing_but_what_is_named_after_it(
     fedcorr: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = (*PLAIN, "--clients", "--corrections", "suggested", "--min-precision", "0.3")
+    words = ("--thumbnails", "none", "--clients", "--corrections", "suggested", "--min-precision", "0.3")
     said(program, fedcorr.folder, *words, "--out", tmp_path / "one")
 
     def other(*arguments: Any) -> Federation:
@@ -178,7 +180,14 @@ def test_the_truth_changes_nothing_but_what_is_named_after_it(
     monkeypatch.setattr(audited_run, "recorded_federation", other)
     said(program, fedcorr.folder, *words, "--out", tmp_path / "other")
     files = sorted(file.relative_to(tmp_path / "one") for file in (tmp_path / "one").rglob("*") if file.is_file())
-    assert len(files) == 3 + 2 * 8
+    assert {file.name for file in files} == {
+        "audit.csv",
+        "audit.json",
+        "corrected.csv",
+        "index.html",
+        "0000.js",
+        "0001.js",
+    }
     differing = set()
     for file in files:
         one, two = (tmp_path / name / file for name in ("one", "other"))
@@ -196,14 +205,13 @@ def test_the_truth_changes_nothing_but_what_is_named_after_it(
 
 
 def test_it_stands_beside_cleanlab(fedavg: Ran, said: Commands, tmp_path: Path) -> None:
-    find = pytest.importorskip("cleanlab.filter", reason="cleanlab is not a dependency; install cleanlab==2.9.0")
-    rank, pd = pytest.importorskip("cleanlab.rank"), pytest.importorskip("pandas")
+    """What pandas reads of ``audit.csv`` has the order of cleanlab's answers, which are the same."""
     held = np.load(fedavg.folder / NAME, allow_pickle=False)
     for name in ("predicted_neq_given", "confident_learning", "prune_by_class", "prune_by_noise_rate", "both"):
         words = ("--formats", "csv", "--issues", name, "--score", "normalized_margin")
         said(program, fedavg.folder, *words, "--out", tmp_path / name)
-        table = pd.read_csv(tmp_path / name / "audit.csv")
-        theirs = find.find_label_issues(
+        table = pandas.read_csv(tmp_path / name / "audit.csv")
+        theirs = filter.find_label_issues(
             table.given_label.to_numpy(), held["window"].astype(float), filter_by=name, n_jobs=1
         )
         assert table.is_label_issue.tolist() == theirs.tolist(), name
@@ -248,6 +256,27 @@ def test_other_clients_are_pooled_in_a_clients_own_audit(fedcorr: Ran, said: Com
         assert [value is None for value in curve["expected"]] == [not below for below in curve["below"]]
         of_issues.add(curve["of_issues"])
     assert len(of_issues) > 3, "each has the expected precision of its own issues"
+
+
+def test_a_clients_own_audit_names_no_sample_of_another(own: Own, said: Commands, tmp_path: Path) -> None:
+    said(program, own.ran.folder, "--clients", "--out", tmp_path / "out")
+    client_of = {row["sample"]: row["client"] for row in read_csv(tmp_path / "out" / "audit.csv")}
+    for client in set(client_of.values()):
+        folder = tmp_path / "out" / "clients" / f"{int(client):04d}"
+        names = {file.name for file in folder.rglob("*") if file.is_file()}
+        text = "".join(file.read_text() for file in folder.rglob("*") if file.is_file())
+        assert names == {"audit.csv", "audit.json", "index.html", "0000.js"}
+        assert {sample for sample in client_of if sample in text} == {s for s, c in client_of.items() if c == client}
+
+
+def test_under_label_privacy_the_others_have_no_row(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
+    """Their issues and disagreements would be counted from the labels that privacy is to hide."""
+    words = ("--label-privacy", "3", "--clients", "--thumbnails", "none", "--out", tmp_path / "out")
+    assert said(program, fedcorr.folder, *words).code == 0
+    for client in range(8):
+        folder = tmp_path / "out" / "clients" / f"{client:04d}"
+        assert [row["client"] for row in numbers_of(folder)["by_client"]] == [str(client)]
+        assert "other clients" not in (folder / "index.html").read_text()
 
 
 def test_small_clients_are_one_row(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:

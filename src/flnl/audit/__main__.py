@@ -57,6 +57,13 @@ def parser() -> Parser:
     )
     how.add_argument("--prior", choices=("client", "none"), default=default.prior, help="client: bad clients first")
     how.add_argument(
+        "--prior-weight",
+        metavar="W",
+        type=_share,
+        default=default.prior_weight,
+        help=f"of the client prior, 0 to 1, by default {default.prior_weight:g}; 0.5 ranked photographs better",
+    )
+    how.add_argument(
         "--min-precision", metavar="X", type=_share, help="only issues up to the cut where X is expected to be wrong"
     )
     how.add_argument(

@@ -32,7 +32,7 @@ from flnl.audit.precision import (
     largest_cut,
     shares_of_test_set,
 )
-from flnl.audit.prior import WEIGHT, ClientPrior
+from flnl.audit.prior import ClientPrior
 from flnl.audit.probability_table import ProbabilityTable
 from flnl.audit.result import JointEstimate, PrecisionCurve
 from flnl.audit.scores import Scoring, ranks
@@ -43,8 +43,8 @@ from flnl.numerics.randomised_response import RandomisedResponse
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-OUTSIDE, OFF_ONE = 1e-6, 1e-3
-"""How far a probability may lie outside [0, 1], and the sum of a row off 1."""
+OUTSIDE, OFF_ONE = 1e-6, 1e-3 + 1e-9
+"""How far a probability may lie outside [0, 1], and the sum of a row off 1, with room for the rounding of the sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +149,6 @@ def assess(
     test: CleanSamples | None,
     options: Options,
     seed: int,
-    *,
-    prior_weight: float = WEIGHT,
 ) -> Assessment:
     """Audit labels.
 
@@ -160,7 +158,6 @@ def assess(
         test: clean samples; None if there are none, and so no expected precision.
         options: the scores, filter and prior to use.
         seed: of the labels drawn for label privacy.
-        prior_weight: what the client prior weighs, where ``options`` ask for one.
 
     Raises:
         UserError: if labels and probabilities do not fit together, or an option needs a test set.
@@ -176,7 +173,7 @@ def assess(
     rule = rule_of(options.issues, blocks, thresholds, joint.calibrated, joint.off_diagonal)
     marked = _marked(blocks, len(samples), rule)
 
-    weight = prior_weight if options.prior == "client" else 0.0
+    weight = options.prior_weight if options.prior == "client" else 0.0
     prior = ClientPrior.of(samples.sizes, counting.disagreements(scored.predicted), weight)
     suspicion = prior.suspicion(scored.label_score, samples.place)
     below = below_cuts(suspicion, samples.place, len(samples.clients))

@@ -120,7 +120,10 @@ def _whole(
 
 
 def _of_client(whole: Audit, assessed: Assessment, rows: Sequence[ClientSummary], place: int, seed: int) -> Audit:
-    """The audit that the client at ``place`` in ``rows`` may see: its samples, and pooled numbers of the others."""
+    """The audit that the client at ``place`` in ``rows`` may see: its samples, and pooled numbers of the others.
+
+    Under label privacy the others have no row: its numbers count their own labels, not the drawn ones.
+    """
     (client,) = rows[place].clients
     samples = summaries.part_of(whole.samples, np.flatnonzero(whole.samples.client == client))
     review = summaries.to_review(samples, seed, 1 + client)
@@ -128,7 +131,7 @@ def _of_client(whole: Audit, assessed: Assessment, rows: Sequence[ClientSummary]
         whole,
         samples=samples,
         detailed=_detailed(samples, review, whole.options.top),
-        by_client=summaries.of_one(rows, client),
+        by_client=(rows[place],) if whole.options.label_privacy is not None else summaries.of_one(rows, place),
         by_pair=summaries.by_pair(samples, len(whole.classes)),
         precision=assessed.precision_of(slice(place, place + 1)),
         to_review=review,

@@ -35,10 +35,16 @@ CHOICES: Mapping[str, tuple[str | None, ...]] = {
 }
 COUNTS: Mapping[str, int] = {"folds": 2, "min_client": 0, "top": 1, "per_page": 1, "thumbnails": 0}
 """Whole numbers, and the least that each may be."""
-OPTIONAL = ("folds", "thumbnails")
-"""Those of them that may be None."""
-RANGES: Mapping[str, tuple[float, float]] = {"min_precision": (0.0, 1.0), "label_privacy": (1e-12, 700.0)}
-"""Numbers that may be None, and between which bounds they lie otherwise."""
+RANGES: Mapping[str, tuple[float, float]] = {
+    "prior_weight": (0.0, 1.0),
+    "min_precision": (0.0, 1.0),
+    "label_privacy": (1e-12, 700.0),
+}
+"""Other numbers, and between which bounds they lie."""
+OPTIONAL = ("folds", "thumbnails", "min_precision", "label_privacy")
+"""Those numbers that may be None."""
+PRIOR_WEIGHT = 0.25
+"""What the client prior weighs by default."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Options:
     adjust: bool = False  # subtract the class's threshold from each probability first
     issues: Filter = "predicted_neq_given"
     prior: Literal["client", "none"] = "client"
+    prior_weight: float = PRIOR_WEIGHT  # in [0, 1]: how much of a client's difference from all goes into its scores
     min_precision: float | None = None  # in [0, 1]: of the issues keep those below the cut that is expected to reach it
     label_privacy: float | None = None  # epsilon of the clients' messages
     clients: bool = False  # also write an audit for each client, with the others pooled
@@ -111,7 +118,7 @@ class Options:
                 yield f"{_option(name)} {value!r}: should be a whole number from {least}"
         for name, (lowest, highest) in RANGES.items():
             value = getattr(self, name)
-            if value is not None and not (_is(value, int, float) and lowest <= value <= highest):
+            if not (value is None and name in OPTIONAL) and not (_is(value, int, float) and lowest <= value <= highest):
                 yield f"{_option(name)} {value!r}: should be a number from {lowest:g} to {highest:g}"
 
     def _contradictions(self) -> Iterator[str]:
@@ -125,10 +132,17 @@ class Options:
             yield f"--by {self.by} tells what folds divide: add --folds 5, or leave it out"
         if self.adjust and self.score == "confidence_weighted_entropy":
             yield f"--adjust has no effect on {self.score}: leave it out, or choose another --score"
+        if self.prior == "none" and self.prior_weight != PRIOR_WEIGHT:
+            yield f"--prior-weight {self.prior_weight:g} has no effect with --prior none: leave one of them out"
         if self.label_privacy is not None and self.issues not in LOCAL:
             yield (
                 f"--issues {self.issues} needs cuts across clients, whose messages --label-privacy does not cover; "
                 f"choose {' or '.join(LOCAL)}"
+            )
+        if self.label_privacy is not None and self.clients and self.min_precision is not None:
+            yield (
+                "--min-precision chooses one cut for all clients from exact counts of each, which --label-privacy does "
+                "not cover: leave it out, or --clients"
             )
         if self.corrections == "reviewed" and self.reviewed is None:
             yield "--corrections reviewed needs verdicts: add --reviewed verdicts.csv"

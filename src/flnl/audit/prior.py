@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from flnl.audit.options import PRIOR_WEIGHT
 from flnl.core.images import Indices
 
 Array = NDArray[np.float64]
 
-WEIGHT = 0.25
-"""Of the difference between a client's log odds and everyone's, by default."""
 LEAST_RATE = 0.01
 LEAST_SCORE = 1e-6
 
@@ -30,7 +29,7 @@ class ClientPrior:
     shift: Array | None  # [C]; None where clients do not differ, or nothing is to be added
 
     @classmethod
-    def of(cls, samples: Indices, disagreements: Indices | Array, weight: float = WEIGHT) -> Self:
+    def of(cls, samples: Indices, disagreements: Indices | Array, weight: float = PRIOR_WEIGHT) -> Self:
         """The prior of clients with ``samples`` [C], all positive, and ``disagreements`` [C].
 
         With g the share of all, ``v`` the variance of the shares between clients beyond what chance explains, and

@@ -141,6 +141,6 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except KeyError as error:
         raise UserError(f"{path} lacks an array ({error.args[0]})") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UserError(f"{path} cannot be read ({reason}); it should be an npz file of plain arrays") from error

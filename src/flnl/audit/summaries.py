@@ -77,11 +77,10 @@ def with_small_pooled(rows: Sequence[ClientSummary], least: int) -> tuple[Client
     return (*large, pooled(small, SMALL)) if small else tuple(large)
 
 
-def of_one(rows: Sequence[ClientSummary], client: int) -> tuple[ClientSummary, ...]:
-    """The row of ``client``, and all others in one."""
-    row = next(row for row in rows if row.clients == (client,))
-    others = [other for other in rows if other is not row]
-    return (row, pooled(others, OTHERS)) if others else (row,)
+def of_one(rows: Sequence[ClientSummary], place: int) -> tuple[ClientSummary, ...]:
+    """The row at ``place``, and all others in one."""
+    others = [*rows[:place], *rows[place + 1 :]]
+    return (rows[place], pooled(others, OTHERS)) if others else (rows[place],)
 
 
 def by_pair(samples: AuditedSamples, classes: int) -> tuple[PairSummary, ...]:
