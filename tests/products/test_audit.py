@@ -76,10 +76,14 @@ def numbers_of(folder: Path) -> dict[str, Any]:
 def test_audit_csv_is_a_table_of_the_runs_labels(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     answer = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "out")
-    assert (answer.code, answer.err) == (
-        0,
-        "note: 50 test samples: too few for an expected precision to rely on; review a sample\n",
+    few = "note: 50 test samples: too few for an expected precision to rely on; review a sample\n"
+    slow = (
+        r"note: early models are right on \d+ % of the test samples; where a model learns as slowly, the mean over the "
+        r"whole run may rank better: add --probabilities all\n"
     )
+    assert answer.code == 0
+    assert re.fullmatch(slow + few, answer.err)
+    assert said(program, fedcorr.folder, *PLAIN, "--probabilities", "all", "--out", tmp_path / "all").err == few
     table = pd.read_csv(tmp_path / "out" / "audit.csv")
     labels = pd.read_csv(fedcorr.folder / "labels.csv")
     kinds = {name: str(kind) for name, kind in table.dtypes.items()}

@@ -27,6 +27,8 @@ from flnl.evaluation.probabilities import Probabilities
 Array = NDArray[np.float64]
 Table = tuple[ProbabilitySource, ProbabilityTable, CleanSamples | None]
 
+LEARNS_SLOWLY = 0.6
+"""Accuracy below which the mean over the whole run may rank better than that of its first half, as on CIFAR-10."""
 SCORED = 16_384
 """Samples that the final model scores at once."""
 UNRECORDED = (
@@ -73,13 +75,25 @@ def of_recording(run: AuditedRun, path: Path, kind: str) -> Table:
     _refuse_another(run, path, str(held["federation"]), int(held["round"]))
     _refuse_other_samples(path, run.samples, held["client"], held["sample"])
     rounds = {"window": held["window_rounds"], "all": held["rounds"], "final": held["round"].reshape(1)}[kind]
+    test = _clean(run, held[f"test_{kind}"], path, held["tested"])
     source = ProbabilitySource(
         name=kind,
         rounds=tuple(int(number) for number in rounds.tolist()),
         in_sample=True,
         description=described(kind, len(rounds), int(held["round"])) + "; the model has seen these samples",
+        note=_of_slow_learning(test) if kind == "window" and len(rounds) < len(held["rounds"]) else None,
     )
-    return source, InFile.open(path, kind), _clean(run, held[f"test_{kind}"], path, held["tested"])
+    return source, InFile.open(path, kind), test
+
+
+def _of_slow_learning(test: CleanSamples) -> str | None:
+    right = int((test.probabilities.argmax(axis=1) == test.labels).sum())
+    if right >= LEARNS_SLOWLY * len(test.labels):
+        return None
+    return (
+        f"early models are right on {100 * right / len(test.labels):.0f} % of the test samples; where a model learns "
+        "as slowly, the mean over the whole run may rank better: add --probabilities all"
+    )
 
 
 def described(kind: str, count: int, last: int) -> str:
@@ -194,10 +208,10 @@ def of_file(run: AuditedRun, path: Path, *, out_of_sample: bool) -> Table:
 def _clean(run: AuditedRun, probabilities: NDArray[Any], path: Path, tested: NDArray[Any]) -> CleanSamples:
     if not np.array_equal(tested, run.federation.tested):
         raise UserError(f"{path} is of other test samples than the run's; repeat the run with audit.record=true")
-    if probabilities.dtype.kind != "f" or probabilities.ndim != 2:
+    if probabilities.dtype.kind != "f" or probabilities.ndim != 2 or len(probabilities) != len(tested):
         raise UserError(
             f"{path}: its probabilities of test samples are {probabilities.dtype} {list(probabilities.shape)}; they "
-            "should be float [samples, classes]"
+            f"should be float [{len(tested)}, {len(run.federation.dataset.classes)}]"
         )
     return CleanSamples(run.federation.dataset.test_labels[run.federation.tested], probabilities.astype(np.float64))
 
