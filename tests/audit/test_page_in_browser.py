@@ -244,7 +244,11 @@ def test_a_random_sample_is_reviewed(page: Any) -> None:
     for key in "wwwwr":
         page.keyboard.press(key)
     said = page.inner_text("#progress")
-    assert "4 wrong, 1 right, 0 unsure. Precision 80\u202f% (95 % interval: 38\u202f% to 96\u202f%)" in said
+    assert "4 wrong, 1 right, 0 unsure. The precision is told once all are judged; 45 are not." in said
+    for _ in range(45):
+        page.keyboard.press("w")
+    said = page.inner_text("#progress")
+    assert "49 wrong, 1 right, 0 unsure. Precision 98\u202f% (95 % interval: 90\u202f% to 100\u202f%)" in said
 
 
 def test_hostile_names_do_nothing_and_come_back(shown: Open, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flnl.audit.options import Options
 from flnl.audit.writing import refuse_existing
 from flnl.core.errors import UserError
 from flnl.storage import whole_folder
@@ -110,18 +111,18 @@ def test_the_working_directory_is_no_place_for_an_audit(folder: Path, monkeypatc
     monkeypatch.chdir(folder)
     for path in (Path(), folder):
         with pytest.raises(UserError, match=r"is the folder that you are in.*name a folder in it with --out"):
-            refuse_existing(path, force=True)
-    refuse_existing(Path("below"), force=False)
+            refuse_existing(path, Options(force=True))
+    refuse_existing(Path("below"), Options(force=False))
 
 
 def test_files_of_desktops_are_nobodys_work(tmp_path: Path) -> None:
     for name in (".DS_Store", "Thumbs.db"):
         (tmp_path / name).touch()
-    refuse_existing(tmp_path, force=False)
+    refuse_existing(tmp_path, Options(force=False))
     (tmp_path / "audit.csv").touch()
-    refuse_existing(tmp_path, force=True)
+    refuse_existing(tmp_path, Options(force=True))
     with pytest.raises(UserError, match="holds an audit already"):
-        refuse_existing(tmp_path, force=False)
+        refuse_existing(tmp_path, Options(force=False))
     (tmp_path / ".notes").touch()
     with pytest.raises(UserError, match=r"holds .notes, which no audit has written"):
-        refuse_existing(tmp_path, force=True)
+        refuse_existing(tmp_path, Options(force=True))

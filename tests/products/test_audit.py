@@ -390,8 +390,17 @@ def test_verdicts_are_read_back(own: Own, said: Commands, tmp_path: Path) -> Non
     assert changed == {issues[0]["sample"]: chosen, issues[1]["sample"]: issues[1]["predicted_label"]}
     review = numbers_of(tmp_path / "second")["review"]
     assert (review["right"], review["wrong"], review["unsure"]) == (1, 2, 1)
-    assert (review["sampled"], review["precision"]) == (3, pytest.approx(2 / 3))
+    assert (review["drawn"], review["judged"], review["sampled"]) == (len(issues), 3, 3)
+    assert (review["precision"], review["interval"]) == (None, None), (
+        "who has judged the first alone knows no precision"
+    )
+    with (tmp_path / "verdicts.csv").open("a", newline="") as file:
+        csv.writer(file).writerows([row["client"], row["sample"], "unsure", ""] for row in issues[3:])
+    answer = said(program, own.ran.folder, *PLAIN, *words, "--force")
+    review = numbers_of(tmp_path / "second")["review"]
+    assert (review["judged"], review["sampled"], review["precision"]) == (len(issues), 3, pytest.approx(2 / 3))
     assert review["interval"] == [pytest.approx(0.2077, abs=1e-3), pytest.approx(0.9385, abs=1e-3)]
+    assert "precision by review\t0.667 (0.21 to 0.94, 3 samples)" in answer.out
 
 
 @pytest.mark.parametrize(
@@ -399,13 +408,15 @@ def test_verdicts_are_read_back(own: Own, said: Commands, tmp_path: Path) -> Non
     [
         ("0,none.png,right,blue", "line 2 of * client 0 has no sample 'none.png'"),
         ("{client},{sample},wrong,violet", "line 2 of * 'violet' is none of the classes"),
+        ("{client},{sample},right,{other}", "line 2 of * is called right: the verdicts are of other labels"),
         ("{client},{sample},maybe,blue", "line 2 of * 'maybe' is no verdict; there are right, wrong, unsure"),
-        ("{client},{sample},right,blue\n{client},{sample},wrong,blue", "line 3 of * has a verdict already"),
+        ("{client},{sample},unsure,\n{client},{sample},wrong,blue", "line 3 of * has a verdict already"),
         ("{client},{sample},right", "line 2 of * has another number of values"),
     ],
 )
 def test_wrong_verdicts_are_refused(own: Own, said: Commands, tmp_path: Path, line: str, message: str) -> None:
     row = read_csv(own.ran.folder / "labels.csv")[0]
+    row["other"] = "[red]" if row["given"] == "blue" else "blue"
     (tmp_path / "v.csv").write_text("client,sample,verdict,label\n" + line.format(**row) + "\n")
     refused(
         said(program, own.ran.folder, *PLAIN, "--out", tmp_path / "out", "--reviewed", tmp_path / "v.csv"),
@@ -454,6 +465,8 @@ def test_without_recording_the_final_model_is_used_and_said(fedavg: Ran, said: C
     given = np.array([int(row["given_label"]) for row in read_csv(folder / "audit" / "audit.csv")])
     assert np.allclose(scores, recorded.final[np.arange(len(given)), given], atol=1e-6)
     refused(said(program, folder, "--force", "--probabilities", "window"), "audit.record=true")
+    with_record(folder, rounds=4)
+    refused(said(program, folder, "--force"), "model.pt is of another run, or of round 5")
     (folder / "model.pt").unlink()
     refused(said(program, folder, "--force"), "neither probabilities.npz nor model.pt", "products=true")
 
@@ -486,6 +499,14 @@ def test_an_existing_folder_is_replaced_only_if_asked_and_only_an_audit(
     (folder / "audit" / "verdicts.csv").write_text("hours of work")
     refused(said(program, folder, *PLAIN, "--force"), "holds verdicts.csv, which no audit has written")
     (folder / "audit" / "verdicts.csv").unlink()
+    for place in ("clients/0003/verdicts.csv", "clients/notes.txt", "pages/notes.txt", "clients/0003/pages/mine.js"):
+        (folder / "audit" / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "audit" / place).write_text("hours of work")
+        refused(said(program, folder, *PLAIN, "--force"), f"holds {place}, which no audit has written")
+        (folder / "audit" / place).unlink()
+    (folder / "audit" / "corrected.csv").write_text("what another run reads")
+    refused(said(program, folder, *PLAIN, "--force"), "corrected.csv, which a run may read", "--corrections")
+    (folder / "audit" / "corrected.csv").unlink()
     assert said(program, folder, "--formats", "json", "--force").code == 0
     assert [file.name for file in (folder / "audit").iterdir()] == ["audit.json"]
     assert [file.name for file in folder.glob(".audit*")] == []
@@ -550,7 +571,10 @@ def test_wrong_probabilities_are_refused(fedavg: Ran, said: Commands, tmp_path: 
         file = a_file(tmp_path / "own.npz", fedavg, **changes)
         refused(said(program, fedavg.folder, "--probabilities", file, "--out", tmp_path / "out"), *parts)
     (tmp_path / "own.npz").write_bytes(b"no archive")
-    refused(said(program, fedavg.folder, "--probabilities", tmp_path / "own.npz"), "cannot be read")
+    refused(said(program, fedavg.folder, "--probabilities", tmp_path / "own.npz"), "cannot be read (it is no archive)")
+    np.save(tmp_path / "array.npy", held.all)
+    (tmp_path / "array.npy").rename(tmp_path / "own.npz")
+    refused(said(program, fedavg.folder, "--probabilities", tmp_path / "own.npz"), "cannot be read (it is no archive)")
     refused(said(program, fedavg.folder, "--probabilities", "windw"), "there are window, all, final, folds")
 
 

@@ -14,6 +14,8 @@ import torch
 
 from flnl import predict
 from flnl.config import compose, registry
+from flnl.config.folders import CONF
+from flnl.config.schema import METHOD
 from flnl.core.errors import UserError
 from flnl.core.stored import class_of, stored
 from flnl.data.federation.recorded import recorded_data
@@ -194,6 +196,20 @@ def test_a_class_of_ones_own_is_named_by_the_command(
     redraw.main()
     assert (ran.folder / "figures" / "features.png").exists()
     assert said(predict, ran.folder, image, "--config-dir", tmp_path / "nowhere").code == 2
+
+
+@pytest.mark.parametrize("method", sorted(file.stem for file in (CONF / "method").glob("*.yaml")))
+def test_every_method_is_found_again_from_its_record(method: str) -> None:
+    """Also its parts that only a stage's file names, and those that one part takes from another."""
+    whole = compose.resolved(compose.composed([f"method={method}", "wandb.mode=disabled"]))["method"]
+    without_short = {key: value for key, value in whole.items() if key in METHOD}
+    recorded = json.loads(json.dumps(registry.named(without_short)))
+
+    def classes(node: Any) -> list[str]:
+        return sorted(registry._values(node, "_target_"))
+
+    assert recorded != without_short
+    assert classes(registry.restored_method(recorded, "result.json")) == classes(without_short)
 
 
 # ------------------------------------------------------------------------------------------- files written before

@@ -47,7 +47,7 @@ class AuditedRun:
         if record.get("status") != "finished":
             raise UserError(
                 f"{folder}: the run is not finished ({record.get('status')} after round {record.get('rounds', '?')}); "
-                f"finish it with resume={quoted(str(folder))} first"
+                f"finish it first, by the command that began it with resume={quoted(str(folder))}"
             )
         federation = recorded_federation(_with_images_in_files(record), folder, config_dir)
         position = federation.held

@@ -17,6 +17,6 @@ def perform(run: Path, options: Options, report: Callable[[str], None] = lambda 
         UserError: for mistakes that the user can correct.
     """
     if options.formats or options.corrections is not None:
-        refuse_existing(folder_of(run, options), force=options.force)
+        refuse_existing(folder_of(run, options), options)
     examined = examine(run, options, report)
     return examined, write(examined)

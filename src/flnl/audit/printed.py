@@ -24,6 +24,8 @@ def show(audit: Audit, written: Written) -> None:
         print_line(file)
     if written.overrides is not None:
         print_line(f"to train on the corrected labels: {shlex.join(written.overrides)}")
+        if written.superseded:
+            print_line(f"and leave out of the run's command: {shlex.join(written.superseded)}")
     elif audit.options.corrections is not None:
         print_line(f"{audit.dataset} reads no labels from a file: corrected.csv is for other programs")
 
@@ -42,10 +44,13 @@ def tables(audit: Audit) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]
         numbers.append(("cut on the suspicion score", f"{audit.cut:.2f}"))
     if audit.review is not None and audit.review.interval is not None:
         low, high = audit.review.interval
+        many = f"{audit.review.sampled} sample{'' if audit.review.sampled == 1 else 's'}"
+        numbers.append(("precision by review", f"{_share(audit.review.precision)} ({low:.2f} to {high:.2f}, {many})"))
+    elif audit.review is not None and audit.review.judged < audit.review.drawn:
         numbers.append(
             (
                 "precision by review",
-                f"{_share(audit.review.precision)} ({low:.2f} to {high:.2f}, {audit.review.sampled} samples)",
+                f"once all {audit.review.drawn} drawn at random are judged; {audit.review.judged} are",
             )
         )
     for name, value in (audit.measured or {}).items():

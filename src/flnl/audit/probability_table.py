@@ -101,10 +101,11 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[np.gene
     Raises:
         UserError: if it cannot be read without running code.
     """
-    with _readable(path), np.load(path, allow_pickle=False) as held:
-        if not isinstance(held, np.lib.npyio.NpzFile):
-            raise ValueError("it is a single array")
-        return {name: held[name] for name in names if name in held.files}
+    with _readable(path):
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no archive")
+        with np.load(path, allow_pickle=False) as held:
+            return {name: held[name] for name in names if name in held.files}
 
 
 def rows_of_block(classes: int) -> int:

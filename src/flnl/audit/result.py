@@ -117,8 +117,10 @@ class Review:
     right: int
     wrong: int
     unsure: int
-    sampled: int  # verdicts, right or wrong, on the random sample of issues
-    precision: float | None  # share of wrong labels among these; None without any
+    drawn: int  # issues drawn at random for the review
+    judged: int  # verdicts of any kind on them
+    sampled: int  # verdicts, right or wrong, on them
+    precision: float | None  # share of wrong labels among these; None without any, or before all drawn ones are judged
     interval: tuple[float, float] | None  # Wilson's, 95 %
 
 

@@ -119,6 +119,11 @@ def of_final_model(run: AuditedRun, note: str | None) -> Table:
             "products=true"
         )
     model = ModelFile.load(run.folder)
+    if (model.key, model.round) != (run.record["key"], run.record["rounds"]):
+        raise UserError(
+            f"{run.folder / model_file.NAME} is of another run, or of round {model.round} where the run ended with "
+            f"{run.record['rounds']}: put back the file that the run wrote"
+        )
     network, data = model.network(run.config_dir), run.federation.dataset
     source = ProbabilitySource(
         name="final",

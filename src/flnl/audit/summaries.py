@@ -110,18 +110,24 @@ def to_review(samples: AuditedSamples, seed: int, purpose: int = 0) -> Indices:
 
 
 def reviewed(verdicts: Mapping[int, Verdict], sample: Indices) -> Review:
-    """What verdicts say, and of the random ``sample`` of issues with what certainty."""
+    """What verdicts say, and of the random ``sample`` of issues with what certainty.
+
+    There is no precision before the whole sample is judged: who judges by rank begins with the most suspicious of it.
+    """
     judgements = [verdict.judgement for verdict in verdicts.values()]
     drawn = [verdicts[i].judgement for i in sample.tolist() if i in verdicts]
     decided = [judgement for judgement in drawn if judgement != "unsure"]
     wrong = decided.count("wrong")
+    told = bool(decided) and len(drawn) == len(sample)
     return Review(
         right=judgements.count("right"),
         wrong=judgements.count("wrong"),
         unsure=judgements.count("unsure"),
+        drawn=len(sample),
+        judged=len(drawn),
         sampled=len(decided),
-        precision=wrong / len(decided) if decided else None,
-        interval=wilson(wrong, len(decided)) if decided else None,
+        precision=wrong / len(decided) if told else None,
+        interval=wilson(wrong, len(decided)) if told else None,
     )
 
 

@@ -32,8 +32,8 @@ def read_verdicts(path: Path, samples: LabelledSamples, classes: Sequence[str]) 
     A name that looks like a formula may have a ``'`` before it, as a spreadsheet's copy may have.
 
     Raises:
-        UserError: naming the line: an unknown sample, class or verdict, a second verdict on a sample, or a wrong label
-            that should be itself.
+        UserError: naming the line: an unknown sample, class or verdict, a second verdict on a sample, a wrong label
+            that should be itself, or a right one that is not the given one.
     """
     place = {(str(c), str(name)): i for i, (c, name) in enumerate(zip(samples.client, samples.name, strict=True))}
     numbers = {name: k for k, name in enumerate(classes)}
@@ -53,6 +53,11 @@ def read_verdicts(path: Path, samples: LabelledSamples, classes: Sequence[str]) 
             if label is None:
                 more = ", ..." if len(classes) > 5 else ""
                 raise UserError(f"{where}: {row['label']!r} is none of the classes ({', '.join(classes[:5])}{more})")
+            if row["verdict"] == "right" and label != samples.given[sample]:
+                raise UserError(
+                    f"{where}: the given label of sample {row['sample']!r} is {classes[samples.given[sample]]!r}, and "
+                    f"{row['label']!r} is called right: the verdicts are of other labels"
+                )
             if row["verdict"] == "wrong" and label == samples.given[sample]:
                 raise UserError(
                     f"{where}: {row['label']!r} is the given label of sample {row['sample']!r}, which cannot be wrong "

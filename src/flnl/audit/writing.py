@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +18,11 @@ from flnl.storage.whole_folder import written_whole
 
 FOLDER = "audit"
 CSV, JSON, PAGE, OF_CLIENTS = "audit.csv", "audit.json", "index.html", "clients"
-WRITTEN = {CSV, JSON, CORRECTED, CLIENTS, PAGE, "pages", OF_CLIENTS}
-"""All that an audit writes into its folder."""
+WRITTEN = re.compile(
+    rf"({OF_CLIENTS}/\d+/)?({re.escape(CSV)}|{re.escape(JSON)}|{re.escape(PAGE)}|pages/\d+\.js)"
+    rf"|{re.escape(CORRECTED)}|{re.escape(CLIENTS)}"
+)
+"""The paths below its folder of all that an audit writes."""
 OF_DESKTOPS = {".DS_Store", ".directory", "Thumbs.db", "desktop.ini"}
 """Files that a desktop leaves in a folder that it has shown; nobody's work is in them."""
 
@@ -28,6 +33,7 @@ class Written:
 
     files: tuple[Path, ...]
     overrides: tuple[str, ...] | None  # that have a run read corrected.csv; None if its data set cannot, or without it
+    superseded: tuple[str, ...] = ()  # the run's own overrides that do not go with these
 
 
 def folder_of(run: Path, options: Options) -> Path:
@@ -35,8 +41,8 @@ def folder_of(run: Path, options: Options) -> Path:
     return run / FOLDER if options.out is None else options.out
 
 
-def refuse_existing(folder: Path, *, force: bool) -> None:
-    """Refuse to replace an audit unless asked to, and anything else always.
+def refuse_existing(folder: Path, options: Options) -> None:
+    """Refuse to replace an audit unless asked to, and corrected labels by none or anything else always.
 
     Raises:
         UserError: if ``folder`` holds something that may not be replaced.
@@ -48,13 +54,26 @@ def refuse_existing(folder: Path, *, force: bool) -> None:
             f"{folder} is the folder that you are in, and an audit replaces its folder as a whole: go to another one, "
             "or name a folder in it with --out"
         )
-    held = sorted({path.name for path in folder.iterdir()} - OF_DESKTOPS) if folder.exists() else []
-    if others := [name for name in held if name not in WRITTEN]:
+    held = {path.name for path in folder.iterdir()} - OF_DESKTOPS if folder.exists() else set()
+    if others := sorted(_others(folder)) if held else []:
         raise UserError(
             f"{folder} holds {others[0]}, which no audit has written: move it, or choose another with --out"
         )
-    if held and not force:
+    if held and not options.force:
         raise UserError(f"{folder} holds an audit already: add --force to replace it, or choose another with --out")
+    if CORRECTED in held and options.corrections is None:
+        raise UserError(
+            f"{folder} holds {CORRECTED}, which a run may read: move it, add --corrections to write another, or choose "
+            "another folder with --out"
+        )
+
+
+def _others(folder: Path) -> Iterator[str]:
+    """The files below an audit's ``folder`` that neither an audit nor a desktop has written."""
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if (path.is_symlink() or not path.is_dir()) and path.name not in OF_DESKTOPS and not WRITTEN.fullmatch(name):
+            yield name
 
 
 def write(examined: Examined) -> Written:
@@ -68,7 +87,7 @@ def write(examined: Examined) -> Written:
     folder = folder_of(run.folder, options)
     if not options.formats and options.corrections is None:
         return Written((), None)
-    refuse_existing(folder, force=options.force)
+    refuse_existing(folder, options)
     overrides = None
     with written_whole(folder) as fresh:
         _write(examined, examined.audit, fresh)
@@ -84,7 +103,10 @@ def write(examined: Examined) -> Written:
     if overrides is None or not reads_labels(run):
         return Written(files, None)
     clean = [] if run.config["noise"]["_target_"].endswith(".Clean") else ["noise=none"]
-    return Written(files, tuple(_filled(text, folder.resolve()) for text in (*overrides, *clean)))
+    filled = tuple(_filled(text, folder.resolve()) for text in (*overrides, *clean))
+    values = ("partition.", "noise.") if clean else ("partition.",)  # of groups that are chosen anew
+    of_run = [str(text) for text in run.record.get("overrides", ())]
+    return Written(files, filled, tuple(text for text in of_run if text.lstrip("+~").startswith(values)))
 
 
 def _filled(override: str, folder: Path) -> str:

@@ -71,10 +71,13 @@ def _path_at_fault(error: Exception, arguments: Sequence[str]) -> str | None:
         return next((argument for argument in arguments if "\0" in argument), None)
     if not isinstance(error, OSError) or error.errno not in REFUSED or error.filename is None:
         return None
-    path = os.fspath(error.filename)
-    typed = [(argument, argument.partition("=")[2] or argument) for argument in arguments]
-    near = (argument for argument, value in typed if f"{path}/".startswith(f"{value}/") or value.startswith(f"{path}/"))
-    return next(near, None)
+    path, here = os.path.abspath(error.filename), f"{os.getcwd()}/"
+    typed = [(argument, os.path.abspath(argument.partition("=")[2] or argument)) for argument in arguments]
+    for argument, value in typed:
+        above = value.startswith(f"{path}/") and not here.startswith(f"{path}/")  # each argument is below what is above
+        if above or f"{path}/".startswith(f"{value}/"):
+            return argument
+    return None
 
 
 REFUSED = (

@@ -132,24 +132,35 @@ def restored_part(
 
 
 def restored_method(node: Any, source: str, places: Sequence[Path] = ()) -> Any:
-    """As ``restored``, of a method or a stage: each part is looked up among those of its slot.
+    """As ``restored``, of a method: each part is looked up among those of its slot, then among all that methods name.
 
-    The values of parts are checked with the configuration that the method becomes part of.
+    Some parts stand in files of stages alone, and some hold what is another part's, as an optimiser. The values of
+    parts are checked with the configuration that the method becomes part of.
 
     Raises:
-        UserError: if it names a class that no file of the slot names, or holds what only a command line may say.
+        UserError: if it names a class that no file of a method names, or holds what only a command line may say.
     """
+    anywhere: dict[str, str] = {}
+    for group in ("method", "train/optimizer"):
+        for _, content in _contents(group, places):
+            for path in _values(content, "_target_"):
+                anywhere.setdefault(stored_name(path), path)
+    return _restored_parts(node, anywhere, source, places)
+
+
+def _restored_parts(node: Any, anywhere: Mapping[str, str], source: str, places: Sequence[Path]) -> dict[str, Any]:
+    """The parts of a method, or of one of its stages."""
     if not isinstance(node, Mapping):
         raise UserError(f"{source}: method is no mapping of parts")
     values: dict[str, Any] = {}
     for key, value in node.items():
         group = f"method/{key}"
         if key == "stages" and isinstance(value, Mapping):
-            values[key] = {str(name): restored_method(stage, source, places) for name, stage in value.items()}
+            values[key] = {name: _restored_parts(stage, anywhere, source, places) for name, stage in value.items()}
         elif key == "train":
             values[key] = restored_training(value, source, places)
         else:
-            known = targets(group, places) if any((place / group).is_dir() for place in folders()) else {}
+            known = {**anywhere, **targets(group, places)}
             values[str(key)] = _withheld(_restored(value, known, f"{source}: method.{key}"))
     return values
 

@@ -30,7 +30,10 @@ def written_whole(folder: Path) -> Iterator[Path]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _clear_up(folder)
     fresh = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    fresh.mkdir()
+    try:
+        fresh.mkdir()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error  # the name that the user knows
     lock = os.open(fresh, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # shows other processes that somebody writes there

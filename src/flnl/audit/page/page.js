@@ -91,7 +91,7 @@
 
   // ------------------------------------------------------------------------------------------------------- verdicts
 
-  const STORE = "flnl audit " + data.key;
+  const STORE = `flnl audit ${data.key} ${data.federation}`;
   const identities = all.sample.map((name, i) => JSON.stringify([all.client[i], name]));
   let verdicts = new Map(); // identity -> [verdict, label], from all pages of the run
   let kept = true;
@@ -314,7 +314,9 @@
       const given = all.review.map(verdictOf);
       const [wrong, right, unsure] = ["wrong", "right", "unsure"].map((name) => given.filter((v) => v === name).length);
       let line = `Review of ${count(all.review.length)} issues drawn at random: ${wrong} wrong, ${right} right, ${unsure} unsure.`;
-      if (wrong + right) {
+      const open = all.review.length - wrong - right - unsure;
+      if (open) line += ` The precision is told once all are judged; ${count(open)} are not.`;
+      else if (wrong + right) {
         const [low, high] = wilson(wrong, wrong + right);
         line += ` Precision ${percent(wrong / (wrong + right))} (95 % interval: ${percent(low)} to ${percent(high)}).`;
       }

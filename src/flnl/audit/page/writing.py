@@ -92,6 +92,7 @@ def _data(audit: Audit, suspects: Suspects, pictured: int) -> dict[str, object]:
     curve = audit.precision
     return {
         "key": audit.key,
+        "federation": audit.fingerprint,
         "classes": list(audit.classes),
         "cuts": list(curve.cuts),
         "below": list(curve.below),
