@@ -10,6 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from hydra.errors import (
     HydraException,
@@ -71,8 +72,8 @@ def _path_at_fault(error: Exception, arguments: Sequence[str]) -> str | None:
         return next((argument for argument in arguments if "\0" in argument), None)
     if not isinstance(error, OSError) or error.errno not in REFUSED or error.filename is None:
         return None
-    path, here = os.path.abspath(error.filename), f"{os.getcwd()}/"
-    typed = [(argument, os.path.abspath(argument.partition("=")[2] or argument)) for argument in arguments]
+    path, here = str(Path(error.filename).absolute()), f"{Path.cwd()}/"
+    typed = [(argument, str(Path(argument.partition("=")[2] or argument).absolute())) for argument in arguments]
     for argument, value in typed:
         above = value.startswith(f"{path}/") and not here.startswith(f"{path}/")  # each argument is below what is above
         if above or f"{path}/".startswith(f"{value}/"):
