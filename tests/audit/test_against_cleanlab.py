@@ -4,7 +4,7 @@ cleanlab sorts by numpy's default, which decides between equal values as the pro
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,15 +16,6 @@ from flnl.audit.scores import label_scores
 from tests.audit.test_confident_learning import estimated, issues
 
 DRAWS = 60
-FILTERS: tuple[Filter, ...] = (
-    "predicted_neq_given",
-    "confident_learning",
-    "prune_by_class",
-    "prune_by_noise_rate",
-    "both",
-    "low_self_confidence",
-    "low_normalized_margin",
-)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +53,7 @@ def test_estimates_and_issues(seed: int) -> None:
         theirs = count.estimate_latent(found, labels, converge_latent_estimates=converge)
         for one, other in zip((ours.prior, ours.noise, ours.inverse_noise), theirs, strict=True):
             assert np.allclose(one, other, rtol=0, atol=1e-9)
-    for name in FILTERS:
+    for name in get_args(Filter):
         theirs = filter.find_label_issues(labels, probabilities, filter_by=name, n_jobs=1)
         assert issues(labels, probabilities, name) == np.flatnonzero(theirs).tolist(), name
 

@@ -74,7 +74,6 @@ def numbers_of(folder: Path) -> dict[str, Any]:
 
 
 def test_audit_csv_is_a_table_of_the_runs_labels(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
-    pd = pytest.importorskip("pandas")
     answer = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "out")
     few = "note: 50 test samples: too few for an expected precision to rely on; review a sample\n"
     slow = (
@@ -84,8 +83,8 @@ def test_audit_csv_is_a_table_of_the_runs_labels(fedcorr: Ran, said: Commands, t
     assert answer.code == 0
     assert re.fullmatch(slow + few, answer.err)
     assert said(program, fedcorr.folder, *PLAIN, "--probabilities", "all", "--out", tmp_path / "all").err == few
-    table = pd.read_csv(tmp_path / "out" / "audit.csv")
-    labels = pd.read_csv(fedcorr.folder / "labels.csv")
+    table = pandas.read_csv(tmp_path / "out" / "audit.csv")
+    labels = pandas.read_csv(fedcorr.folder / "labels.csv")
     kinds = {name: str(kind) for name, kind in table.dtypes.items()}
     assert {
         name: kinds[name] for name in ("is_label_issue", "method_flagged", "label_score", "suspicion_score", "rank")
@@ -192,6 +191,7 @@ def test_the_truth_changes_nothing_but_what_is_named_after_it(
         "0000.js",
         "0001.js",
     }
+    assert len(files) == 6 + 4 * 8
     differing = set()
     for file in files:
         one, two = (tmp_path / name / file for name in ("one", "other"))
@@ -322,6 +322,7 @@ def test_corrected_labels_start_a_run(own: Own, said: Commands, tmp_path: Path) 
     (line,) = [line for line in answer.out.splitlines() if line.startswith("to train on the corrected labels: ")]
     overrides = line.partition(": ")[2].split()
     assert overrides == [f"dataset.labels={tmp_path / 'out' / 'corrected.csv'}", "partition=file"]
+    assert "and leave out of the run's command: partition.num_clients=3\n" in answer.out
     rows = read_csv(tmp_path / "out" / "audit.csv")
     corrected = read_csv(tmp_path / "out" / "corrected.csv")
     assert list(corrected[0]) == ["path", "label", "client"]

@@ -140,11 +140,12 @@ def restored_method(node: Any, source: str, places: Sequence[Path] = ()) -> Any:
     Raises:
         UserError: if it names a class that no file of a method names, or holds what only a command line may say.
     """
-    anywhere: dict[str, str] = {}
-    for group in ("method", "train/optimizer"):
-        for _, content in _contents(group, places):
-            for path in _values(content, "_target_"):
-                anywhere.setdefault(stored_name(path), path)
+    anywhere = {
+        stored_name(path): path
+        for group in ("method", "train/optimizer")
+        for _, content in _contents(group, places)
+        for path in _values(content, "_target_")
+    }
     return _restored_parts(node, anywhere, source, places)
 
 
