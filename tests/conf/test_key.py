@@ -160,6 +160,33 @@ def test_a_record_of_the_first_format_has_its_key_worked_out_again() -> None:
     assert identity.recorded_key(written) == "as written"
 
 
+CIFAR = ("dataset=cifar10", "model=lenet5", "noise=human")
+
+
+def test_published_files_are_the_same_wherever_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = key(*CIFAR)
+    assert key(*CIFAR, "dataset.root=elsewhere") == here
+    monkeypatch.setenv("FLNL_DATA", "elsewhere")
+    assert key(*CIFAR) == here
+    assert key("dataset=cifar100", *CIFAR[1:], "noise.source=fine") != here
+    assert key(*CIFAR, "noise.root=other") != here, "labels that lie elsewhere may be others"
+
+
+def test_files_that_are_not_compared_may_be_others_elsewhere() -> None:
+    """Copies of the images, and everybody's own data."""
+    for words in ((*CIFAR, "dataset.verify=false"), ("dataset=image_folder", "noise=none")):
+        assert key(*words, "dataset.root=elsewhere") != key(*words), words
+
+
+def test_a_record_of_the_second_format_has_its_key_worked_out_again() -> None:
+    """From the identity that it holds, which has the folder of published files."""
+    plain = compose.resolved(compose.load(CIFAR))
+    older = {**identity.identity(plain), "dataset.root": "/where/it/was", "noise.root": "/where/it/was"}
+    record = {"key": "of the second format", "key_format": 2, "identity": older, "config": plain}
+    assert identity.recorded_key(record) == identity.run_key(plain)
+    assert identity.recorded_key({**record, "identity": {**older, "seed": 2}}) != identity.run_key(plain)
+
+
 def test_a_record_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hostile_module.py").write_text("class Net: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -23,8 +23,9 @@ def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, node
 
 
-FORMAT = 2
-"""Of keys, as records name it. Keys of the first format hashed the paths of classes and are worked out again."""
+FORMAT = 3
+"""Of keys, as records name it. Keys of earlier formats are worked out again: those of the first hashed the paths of
+classes, those of the second the folder of published data sets."""
 
 NOT_OF_THE_KEY = (
     "output",
@@ -75,7 +76,7 @@ def recorded_identity(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     written = record.get("identity")
     if isinstance(written, Mapping):
-        return dict(written)
+        return _without_place(written)
     return _relevant(_canonical(_read(record["config"]), Root, imports=False))
 
 
@@ -126,11 +127,26 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
 
 
 def _relevant(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in flatten(node)
-        if not any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY)
-    }
+    return _without_place(
+        {
+            key: value
+            for key, value in flatten(node)
+            if not any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY)
+        }
+    )
+
+
+def _without_place(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the folder of files that are compared with the published ones: these are the same wherever they lie.
+
+    So is a file of labels beside them, which is compared with the true labels.
+    """
+    kept = dict(values)
+    if kept.get("dataset.verify") is True:
+        root = kept.pop("dataset.root", None)
+        if kept.get("noise.root") == root:
+            kept.pop("noise.root", None)
+    return kept
 
 
 def _canonical(node: Any, schema: type | None = None, *, imports: bool = True) -> Any:
