@@ -63,6 +63,7 @@ docs/glossary
 :glob:
 :caption: What was measured
 docs/evidence
+docs/experiments
 docs/comparison
 docs/readings
 docs/benchmarks

@@ -75,16 +75,27 @@ def cells(text: str) -> list[list[str]]:
 def test_the_evidence_has_the_numbers_of_the_results() -> None:
     """Ranks, first methods, medians and numbers of settings as in results/README.md, which is made of the tables."""
     evidence, results = ((ROOT / name).read_text() for name in ("docs/evidence.md", "results/README.md"))
-    told = {row[0]: row for row in cells(evidence) if row[0] in PAPERS and len(row) == 7}
+    told = {row[0]: row for row in cells(evidence) if row[0] in PAPERS and len(row) == 8}
     assert [*told] == [*PAPERS]
-    for paper, (_, own, rank, first, ranked, median, settings) in told.items():
+    for paper, (_, own, *scales) in told.items():
         method, theirs, of = re.match(r"(.+), ([\d.]+) of (\d+)$", own).groups()  # type: ignore[union-attr]
-        (summary,) = (row for row in cells(results) if row[0] == paper and row[1].startswith("[small]"))
-        assert summary[2:4] == [settings, median], paper
-        assert summary[5:8] == [ranked, first.partition(" (")[0], method], paper
-        ranks = cells(results.split(f"\n## {paper}\n")[1].split("| *settings* |")[0])[2:]
-        assert dict(row[:2] for row in ranks)[method] == f"{rank} / {theirs}", paper
-        assert len([row for row in ranks if row[1]]) == int(of), paper
+        ranks = cells(results.split(f"\n## {paper}\n")[1].split("| *settings* |")[0])
+        ranked_methods = {row[0]: row[1:] for row in ranks[2:]}
+        assert sum(bool(row[0]) for row in ranked_methods.values()) == int(of), paper
+        for scale, (rank, first, median) in zip(("small", "lenet"), (scales[:3], scales[3:]), strict=True):
+            summary = [row for row in cells(results) if row[0] == paper and row[1].startswith(f"[{scale}]")]
+            if not summary:
+                assert (rank, first, median) == ("", "", ""), f"{paper} at {scale}"
+                continue
+            ((_, _, settings, spearmans, _, ranked, best, theirs_first),) = summary
+            assert median == f"{spearmans} ({settings})", paper
+            assert (first.partition(" (")[0], method) == (best, theirs_first), paper
+            place = next(i for i, name in enumerate(ranks[0][1:]) if name.startswith(f"{scale},"))
+            ours, count = rank.split(" of ")
+            assert f"{ours} / {theirs}" == ranked_methods[method][place], f"{paper} at {scale}"
+            assert count == f"{sum(bool(row[place]) for row in ranked_methods.values())} ({ranked})", (
+                f"{paper} at {scale}"
+            )
 
 
 def test_the_evidence_has_the_cells_of_the_papers_scale() -> None:
@@ -101,8 +112,8 @@ def test_the_evidence_has_the_cells_of_the_papers_scale() -> None:
         assert f"columns='{row['column']}'" in command
 
 
-def test_the_evidence_has_the_numbers_on_real_images() -> None:
-    evidence = cells((ROOT / "docs" / "evidence.md").read_text())
+def test_the_experiments_have_the_numbers_on_real_images() -> None:
+    evidence = cells((ROOT / "docs" / "experiments.md").read_text())
     (methods,) = (row[1:7] for row in evidence if row[0] == "setting" and len(row) == 9)
     lenet, small = (rows_of(f"results/{scale}/fedcorr_2.csv") for scale in ("lenet", "small"))
     told = {row[0]: row[1:] for row in evidence if row[0].startswith("ρ") and len(row) == 9}
@@ -115,8 +126,8 @@ def test_the_evidence_has_the_numbers_on_real_images() -> None:
         assert texts[6:] == [f"{value:.2f}" for value in found]
 
 
-def test_the_evidence_has_feddivs_numbers_on_real_images() -> None:
-    every = cells((ROOT / "docs" / "evidence.md").read_text())
+def test_the_experiments_have_feddivs_numbers_on_real_images() -> None:
+    every = cells((ROOT / "docs" / "experiments.md").read_text())
     told = {row[0]: row[1:] for row in every if row[0].startswith("p=")}
     found = rows_of("results/lenet/feddiv_2.csv")
     methods = ("FedAvg", "FedCorr", "FedDiv")
@@ -135,7 +146,7 @@ def rows_of(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(opened))
 
 
-def test_the_papers_disagree_as_the_evidence_says() -> None:
+def test_the_papers_disagree_as_the_experiments_say() -> None:
     """Of the same data, noise and methods, by the numbers that the papers print."""
 
     def printed(name: str, label: str) -> dict[str, float]:
@@ -153,7 +164,7 @@ def test_the_papers_disagree_as_the_evidence_says() -> None:
         ours, copied = printed("fedcorr_2", f"ρ={rho} τ=0.5"), printed("feddiv_1", f"ρ={rho} τ=0.5")
         assert all(ours[method] == copied[method] for method in ours if method in copied)
     assert found == pytest.approx([-0.4, -0.2])
-    assert "Spearman −0.4 and −0.2" in (ROOT / "docs" / "evidence.md").read_text()
+    assert "Spearman −0.4 and −0.2" in (ROOT / "docs" / "experiments.md").read_text()
 
 
 @pytest.mark.parametrize("group", ["noise", "partition"])
