@@ -243,7 +243,9 @@ def test_a_model_of_the_first_format_predicts(before: tuple[str, Path]) -> None:
 
 
 def test_every_stored_class_of_the_first_format_is_known(before: tuple[str, Path]) -> None:
-    found = checkpoint.newest(before[1] / "checkpoints")
+    name, folder = before
+    compose.build(compose.load(BY_NAME[name].words).method)  # as a run does: its parts store classes
+    found = checkpoint.newest(folder / "checkpoints")
     assert found is not None
     again = checkpoint.decode(checkpoint.encode(found))
     assert asdict(again.state.counters) == asdict(found.state.counters)
