@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flnl.audit import audit
 from flnl.audit.__main__ import options_of
 from flnl.audit.options import Options
 from flnl.core.errors import UserError
@@ -34,6 +35,7 @@ from flnl.core.errors import UserError
         ({"label_privacy": 0.0}, "--label-privacy 0.0: should be a number from 1e-12 to 700"),
         ({"formats": "csv"}, "--formats csv: should be a tuple, each one of html, csv, json"),
         ({"formats": ("pdf",)}, "--formats ('pdf',): should be a tuple"),
+        ({"formats": None}, "--formats None: should be a tuple"),
         ({"force": "yes"}, "--force 'yes': should be True or False"),
         ({"probabilities": "own.npz", "folds": 5}, "--folds 5 would not read own.npz"),
         ({"out_of_sample": True}, "--out-of-sample is about a file of your own"),
@@ -82,6 +84,12 @@ def test_what_goes_together_is_taken(values: dict[str, Any]) -> None:
     assert {name: getattr(Options(**values), name) for name in values} == values | (
         {"probabilities": Path("own.npz")} if values.get("probabilities") == "own.npz" else {}
     )
+
+
+def test_options_that_are_none_are_refused() -> None:
+    wrong: Any = {"issues": "both"}
+    with pytest.raises(UserError, match=r"should be flnl\.audit\.Options"):
+        audit("run", wrong)
 
 
 def test_paths_may_be_text_and_begin_with_a_home(monkeypatch: pytest.MonkeyPatch) -> None:

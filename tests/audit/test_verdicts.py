@@ -47,6 +47,27 @@ def test_messages_name_the_line_of_the_file(tmp_path: Path) -> None:
         verdicts_of(tmp_path, lines + "1,c.png,right\n")
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_spreadsheets_separators_are_taken(tmp_path: Path, separator: str) -> None:
+    """Also where a value has a comma: a spreadsheet that writes semicolons puts no quotes around it."""
+    samples = LabelledSamples(np.array([0]), ["a,b.png"], np.array([0]))
+    file = tmp_path / "verdicts.csv"
+    lines = (["client", "sample", "verdict", "label"], ["0", "a,b.png", "wrong", "bee"])
+    file.write_text("".join(separator.join(line) + "\n" for line in lines))
+    assert read_verdicts(file, samples, CLASSES) == {0: Verdict("wrong", 1)}
+    file.write_text(file.read_text() + separator.join(["0", "d.png", "right"]) + "\n")
+    with pytest.raises(UserError, match=r"line 3 of .* has another number of values"):
+        read_verdicts(file, samples, CLASSES)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_file_in_utf_16_is_told_of(tmp_path: Path, encoding: str) -> None:
+    begin = "" if encoding == "utf-16" else "\ufeff"
+    (tmp_path / "verdicts.csv").write_text(f"{begin}client\tsample\tverdict\tlabel\n", encoding=encoding)
+    with pytest.raises(UserError, match="it is encoded as UTF-16: save it as CSV in UTF-8"):
+        read_verdicts(tmp_path / "verdicts.csv", SAMPLES, CLASSES)
+
+
 def test_the_line_of_a_runs_labels_is_named(tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     header = "client,sample,given,final,flagged\n"

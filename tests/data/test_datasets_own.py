@@ -241,7 +241,7 @@ def test_messages_about_a_label_file_name_its_line(folder: Path):
 def test_label_files_that_cannot_be_read(folder: Path):
     assert "No such file" in refusal(folder_part(folder, labels="labels.csv"))
     (folder / "labels.csv").write_bytes(b"\xff\xfe\x00")
-    assert "not encoded as UTF-8" in refusal(folder_part(folder, labels="labels.csv"))
+    assert "encoded as UTF-16: save it as CSV in UTF-8" in refusal(folder_part(folder, labels="labels.csv"))
     (folder / "labels.csv").write_bytes(b"path,label\nant/caf\xe9.jpg,ant\n")
     assert "encoded as UTF-8" in refusal(folder_part(folder, labels="labels.csv"))
     write_labels(folder, [[path, "ant"] for path in TRAIN])

@@ -587,6 +587,9 @@ def test_a_damaged_recording_is_refused(fedavg: Ran, said: Commands, copied: Cha
     data[start] ^= 255
     (folder / NAME).write_bytes(bytes(data))
     refused(said(program, folder), "Bad CRC")
+    with np.load(fedavg.folder / NAME) as held:
+        np.savez(folder / NAME, **{**held, "round": np.array([5, 5])})
+    refused(said(program, folder), "lacks arrays of a recording")
     shutil.copy(fedavg.folder / NAME, folder)
     with_record(folder, rounds=4)
     refused(said(program, folder), "written after round 5")

@@ -29,7 +29,11 @@ def audit(run: Path | str, options: Options | None = None) -> Audit:
         UserError: for mistakes that the user can correct.
     """
     from flnl.audit.performing import perform
+    from flnl.core.errors import UserError
 
+    given: Any = options
+    if not isinstance(given, Options | None):
+        raise UserError(f"options {given!r}: should be flnl.audit.Options(...)")
     return perform(Path(run).expanduser(), Options() if options is None else options)[0].audit
 
 

@@ -107,7 +107,7 @@ class Options:
             if (value := getattr(self, name)) not in choices:
                 yield f"{_option(name)} {value}: there are {', '.join(filter(None, choices))}"
         formats: Any = self.formats
-        if isinstance(formats, str) or not {*formats} <= {*get_args(Format)}:
+        if not isinstance(formats, list | tuple) or not {*formats} <= {*get_args(Format)}:
             yield f"--formats {formats}: should be a tuple, each one of {', '.join(get_args(Format))}"
         for name in (field.name for field in fields(self) if field.type == "bool"):
             if not isinstance(value := getattr(self, name), bool):

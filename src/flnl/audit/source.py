@@ -70,7 +70,7 @@ def of_recording(run: AuditedRun, path: Path, kind: str) -> Table:
     held = read_arrays(
         path, ("client", "sample", "tested", "rounds", "window_rounds", "round", "federation", f"test_{kind}")
     )
-    if len(held) < 8:
+    if len(held) < 8 or held["round"].size != 1 or held["federation"].size != 1:
         raise UserError(f"{path} lacks arrays of a recording; repeat the run with audit.record=true")
     _refuse_another(run, path, str(held["federation"]), int(held["round"]))
     _refuse_other_samples(path, run.samples, held["client"], held["sample"])

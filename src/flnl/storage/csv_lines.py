@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
+from itertools import chain
+
+SEPARATORS = (",", ";", "\t")
+"""Between values. Spreadsheets write semicolons where a comma is part of a number."""
+UTF16 = ("\udcff\udcfe", "\udcfe\udcff")
+"""How a file begins that is UTF-16, if it is read as UTF-8 with ``errors="surrogateescape"``."""
 
 
 class LineLengthError(ValueError):
@@ -17,15 +23,25 @@ class LineLengthError(ValueError):
 class CsvLines:
     """The rows of a CSV file after its header, each with the number of the line that it begins in, counted from 1.
 
-    Empty lines are skipped, and a quoted value may go over several lines; both count as an editor counts them.
+    Values are separated by the first of ``SEPARATORS`` that the header has. Empty lines are skipped, and a quoted value
+    may go over several lines; both count as an editor counts them.
 
     Args:
         lines: the file, opened with ``newline=""``.
-        skipinitialspace: whether spaces after a comma are no part of the value.
+        skipinitialspace: whether spaces after a separator are no part of the value.
+
+    Raises:
+        csv.Error: if the header is no CSV, or in UTF-16.
     """
 
     def __init__(self, lines: Iterable[str], *, skipinitialspace: bool = False) -> None:
-        self._reader = csv.reader(lines, skipinitialspace=skipinitialspace)
+        stream = iter(lines)
+        first = next(stream, "")
+        if first.startswith(UTF16):
+            raise csv.Error("it is encoded as UTF-16: save it as CSV in UTF-8")
+        separator = next((one for one in SEPARATORS if one in first), SEPARATORS[0])
+        whole = chain([first], stream)
+        self._reader = csv.reader(whole, delimiter=separator, skipinitialspace=skipinitialspace)
         self.header: list[str] = next(self._reader, [])
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, str]]]:
