@@ -322,6 +322,20 @@ def test_large_images_become_small_and_keep_their_proportions(tmp_path: Path) ->
     assert (grey.format, grey.mode, grey.size) == ("PNG", "L", (20, 50))
 
 
+def test_numbers_of_any_range_are_shown_as_greys() -> None:
+    """Standardised ones would be black below 0 and white above 1."""
+    ramp = torch.linspace(0, 1, 64).reshape(1, 1, 8, 8)
+
+    def shown(pixels: Any) -> list[int]:
+        (uri,) = thumbnails(data_set(TensorImages(pixels), scale=1.0), [0])
+        return np.asarray(image_of(uri), np.int64).reshape(-1).tolist()
+
+    plain = [round(255 * value) for value in ramp.flatten().tolist()]
+    assert shown(ramp) == plain
+    assert shown(0.5 * ramp) == pytest.approx([value / 2 for value in plain], abs=1), "dark stays dark"
+    assert shown(5 * ramp - 2) == pytest.approx(plain, abs=4)
+
+
 def test_a_thumbnail_has_pixels_and_nothing_else(tmp_path: Path) -> None:
     """Neither comments, nor a profile, nor where a photograph was taken; but it stands upright."""
     photo = Image.new("RGB", (200, 100), "red")

@@ -51,7 +51,7 @@ def thumbnails(dataset: Dataset, positions: Sequence[int]) -> list[str | None]:
         if isinstance(images, ImageFiles):
             return list(pool.map(_of_file, [images.root / images.paths[position] for position in positions]))
         stored = images.read(torch.tensor(positions, dtype=torch.int64)).cpu().double().numpy()
-        return list(pool.map(lambda pixels: _encoded(_image(pixels / dataset.transform.scale)), stored))
+        return list(pool.map(lambda pixels: _encoded(_image(pixels)), _shown(stored / dataset.transform.scale)))
 
 
 def _of_file(file: Path) -> str | None:
@@ -59,6 +59,18 @@ def _of_file(file: Path) -> str | None:
         return _encoded(small_copy(file, LONGEST, MOST_PIXELS))
     except Exception:  # a broken or missing file can make a decoder raise anything
         return None
+
+
+def _shown(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values of images [n, C, H, W] as they are shown, 0 for black and 1 for white.
+
+    Numbers of another range, such as standardised ones, are shown from their lowest to their highest percent.
+    """
+    if values.size == 0:
+        return values
+    lowest, highest = (float(bound) for bound in np.percentile(values, (1, 99)))
+    lowest, highest = min(0.0, lowest), max(1.0, highest)
+    return (values - lowest) / (highest - lowest)
 
 
 def _image(values: NDArray[np.float64]) -> Image:
