@@ -112,6 +112,15 @@ def test_the_evidence_has_the_cells_of_the_papers_scale() -> None:
         assert f"columns='{row['column']}'" in command
 
 
+def test_the_evidence_has_the_baselines_at_the_papers_scale() -> None:
+    text = " ".join((ROOT / "docs" / "evidence.md").read_text().split())
+    found = [row for row in rows_of("results/paper/lenet5_baselines.csv") if row["state"] == "run"]
+    assert found
+    for row in found:
+        if row["row"] != "FedCorr":
+            assert f"{row['row']} has {float(row['ours']):.2f}" in text, row["column"]
+
+
 def test_the_experiments_have_the_numbers_on_real_images() -> None:
     evidence = cells((ROOT / "docs" / "experiments.md").read_text())
     (methods,) = (row[1:7] for row in evidence if row[0] == "setting" and len(row) == 9)

@@ -130,6 +130,17 @@ def test_latex_has_the_same_cells() -> None:
     assert [re.sub(r" +", " ", row) for row in shown] == [re.sub(r" +", " ", row) for row in tables]
 
 
+def test_a_table_without_numbers_of_a_paper_does_not_speak_of_one() -> None:
+    filled = table(
+        {"FedAvg": [[80.0, 82.0]], "FedCorr": [[90.0, 91.0]]}, {"FedAvg": [None], "FedCorr": [None]}, ["ρ=0.4"]
+    )
+    assert "| FedAvg | ours | 81.00 ± 1.41 |\n| FedCorr | ours | **90.50 ± 0.71** |\n\n" in md(filled)
+    for text in (md(filled), tex(filled)):
+        assert "trials" not in text
+        assert "paper &" not in text
+        assert "| paper |" not in text
+
+
 def test_the_noise_of_the_runs_is_the_last_row() -> None:
     filled = replace(small(), noise=("44.9", ""))
     assert "| *wrong given labels, %* | ours | 44.9 | – |\n\n" in md(filled)

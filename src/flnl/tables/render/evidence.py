@@ -12,6 +12,7 @@ from typing import Any
 from flnl.core.errors import UserError
 from flnl.figures import curves
 from flnl.tables import run_record
+from flnl.tables.render.sheet import counted
 from flnl.tables.results import Cell, Filled, Run
 from flnl.tables.run_record import RECORDS
 
@@ -106,4 +107,4 @@ def _counted(texts: Iterable[str]) -> str:
     times = Counter(texts)
     if len(times) == 1:
         return next(iter(times))
-    return ", ".join(f"{text} ({n} runs)" for text, n in sorted(times.items()))
+    return ", ".join(f"{text} ({counted(n, 'run')})" for text, n in sorted(times.items()))

@@ -16,7 +16,8 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str
     rows = [["", "", *map(escaped, sheet.headings)], ["---", "---", *("---:" for _ in sheet.headings)]]
     for row, entries in zip(sheet.filled.table.rows, sheet.entries, strict=True):
         rows.append([escaped(row.label), "ours", *map(_ours, entries)])
-        rows.append(["", "paper", *(escaped(entry.paper) for entry in entries)])
+        if sheet.compared:
+            rows.append(["", "paper", *(escaped(entry.paper) for entry in entries)])
         if any(entry.difference for entry in entries):
             rows.append(["", "difference", *(escaped(entry.difference) for entry in entries)])
     if sheet.noise:

@@ -59,6 +59,11 @@ class Sheet:
         unit = self.filled.table.metric.unit
         return [f"{column.label}, {unit}" if unit else column.label for column in self.filled.columns]
 
+    @cached_property
+    def compared(self) -> bool:
+        """Whether the table has numbers of a paper, to stand below ours."""
+        return any(number is not None for row in self.filled.table.cells for number in row)
+
     @property
     def noise(self) -> list[str]:
         """The share of wrong given labels in each rendered column, a dash where it is unknown; empty if all are."""
@@ -155,11 +160,13 @@ class Sheet:
 
     @property
     def seeds(self) -> str:
-        """A sentence: the number of our seeds and of the paper's trials."""
+        """The number of our seeds, and of the paper's trials if the table has the paper's numbers, a sentence each."""
         seeds, trials = self.filled.scale.seeds, self.filled.table.trials
         over = "the lowest value" if self.filled.table.metric.over == "lowest" else "mean ± sample standard deviation"
         spread = over if len(seeds) > 1 else "so without a deviation"
         ours = f"Ours: {counted(len(seeds), 'seed')} ({', '.join(map(str, seeds))}) a cell, {spread}."
+        if not self.compared:
+            return ours
         return f"{ours} The paper: {counted(trials, 'trial') if trials else 'number of trials not given'}."
 
     @property
