@@ -83,10 +83,26 @@ class Conv2d(Layer):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """One grouped convolution for all clients."""
-        groups = len(self.weight) // self.outputs * self.groups
+        groups, weight = len(self.weight) // self.outputs * self.groups, self.weight
         if self.memory_format is torch.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding, self.dilation, groups)
+            if weight.shape[1] == 3 and _slow_with_three(inputs.device):
+                inputs, weight = _with_a_fourth(inputs, groups), _with_a_fourth(weight, 1)
+        return F.conv2d(inputs, weight, self.bias, self.stride, self.padding, self.dilation, groups)
+
+
+def _slow_with_three(device: torch.device) -> bool:
+    """Whether a grouped convolution is faster with four channels a group than with three, the colours of an image.
+
+    So oneDNN's are on CPUs with AVX2 and without AVX-512: by a factor of 1.0 to 1.8, most of all in small networks.
+    """
+    return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
+
+
+def _with_a_fourth(tensor: Tensor, groups: int) -> Tensor:
+    """[N, G·3, H, W] to [N, G·4, H, W], in channels_last: zeros after the three channels of each group."""
+    channels = tensor.permute(0, 2, 3, 1).unflatten(3, (groups, 3))
+    return F.pad(channels, (0, 1)).flatten(3).permute(0, 3, 1, 2)
 
 
 class BatchNorm(Layer):
