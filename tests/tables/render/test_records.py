@@ -31,6 +31,26 @@ def test_the_record_has_what_cells_are_made_of(tmp_path: Path) -> None:
         assert value == found[where][key]
 
 
+def test_a_resumed_run_tells_of_every_process(tmp_path: Path) -> None:
+    """A run that two commits computed is no run of the last one alone; made again of its record, it tells the same."""
+    one = run(1, 50.0, str(tmp_path / "r"))
+    before = {"rounds": 2, "commit": "a" * 40, "device": "cpu", "versions": {"torch": "2.0"}, "key": "k", "threads": 1}
+    now = {"commit": "b" * 40, "device": "cpu", "versions": {"torch": "2.1"}, "threads": 1}
+    recorded(one.folder, [0.5], **now, earlier=[before, {**before, **now, "rounds": 3}])
+    table_of = replace(
+        filled := table({"A": [[1.0]]}, {"A": [1.0]}, ["x"]),
+        cells=((replace(filled.cells[0][0], runs=(one,)),),),
+    )
+    told = json.loads(records.text(one, run_record.read(one.folder)))["earlier"]
+    assert told == [{"rounds": 2, "commit": "a" * 40, "versions": {"torch": "2.0"}}, {"rounds": 3}]
+    summary = Evidence().provenance([table_of])
+    assert summary["commit"] == f"{'a' * 40} (1 run), {'b' * 40} (1 run)"
+    assert (summary["runs"], summary["device"], summary["versions"]) == ("1", "cpu", "torch 2.0, torch 2.1")
+    recorded(one.folder, [0.5], **now, earlier=told)
+    assert json.loads(records.text(one, run_record.read(one.folder)))["earlier"] == told
+    assert Evidence().provenance([table_of]) == summary
+
+
 def test_only_finished_runs_have_one_and_each_once(tmp_path: Path) -> None:
     filled = table({"A": [[1.0, None]]}, {"A": [1.0]}, ["x"])
     assert records.files([filled], Evidence()) == {}, "a folder that is gone"

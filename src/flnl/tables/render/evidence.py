@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,13 +71,14 @@ class Evidence:
         records = [record for folder in folders if (record := self.record(folder))]
         days = sorted({_day(r["started"]) for r in records if isinstance(r.get("started"), int | float)})
         seconds = sum(r["wall_time_s"] for r in records if isinstance(r.get("wall_time_s"), int | float))
-        versions = Counter(f"{k} {v}" for r in records for k, v in (r.get("versions") or {}).items())
+        processes = [process for record in records for process in _processes(record)]
+        versions = {f"{k} {v}" for one in processes for k, v in (one.get("versions") or {}).items()}
         summary = {
             "runs": str(len(folders)),
             "started": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "",
-            "commit": _counted(str(r["commit"]) for r in records if r.get("commit")),
-            "device": _counted(str(r["device"]) for r in records if r.get("device")),
-            "executor": _counted(_name(r["executor"]) for r in records if r.get("executor")),
+            "commit": _counted(_each(records, "commit")),
+            "device": _counted(_each(records, "device")),
+            "executor": _counted(_each(records, "executor")),
             "wall time, all runs": f"{seconds / 3600:.2f} h" if seconds else "",
             "versions": ", ".join(sorted(versions)),
         }
@@ -91,6 +92,17 @@ class Evidence:
         runs = (summary["runs"] + (" run" if summary["runs"] == "1" else " runs"), summary.get("started"))
         commit = f", commit {summary['commit']}" if "commit" in summary else ""
         return f"Made of {' of '.join(word for word in runs if word)}{commit}."
+
+
+def _processes(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The processes that computed a run, one after the other; a key that an earlier one lacks is as the last one's."""
+    return [*({**record, **earlier} for earlier in record.get("earlier") or ()), record]
+
+
+def _each(records: Iterable[Mapping[str, Any]], key: str) -> Iterator[str]:
+    """What the processes of each run have under ``key``, once for each run."""
+    for record in records:
+        yield from dict.fromkeys(_name(one[key]) for one in _processes(record) if one.get(key))
 
 
 def _day(started: float) -> str:

@@ -35,6 +35,9 @@ ESSENTIAL = (
 )
 """The keys copied from ``result.json``; command and commit determine the configuration."""
 
+OTHERWISE = ("commit", "versions", "device", "executor", "threads")
+"""The keys of a process that computed a part of a run, as far as they may differ from the last one's."""
+
 
 def files(tables: Iterable[Filled], evidence: Evidence) -> dict[str, str]:
     """The records of all finished runs behind ``tables``: text by file name."""
@@ -49,7 +52,8 @@ def files(tables: Iterable[Filled], evidence: Evidence) -> dict[str, str]:
 def text(run: Run, written: Written) -> str:
     """The JSON text of one run, a line per key, numbers unrounded: every value that a cell can show.
 
-    ``evaluation`` and ``round`` hold the last line of each kind, ``evaluations`` the accuracies of all by stage.
+    ``evaluation`` and ``round`` hold the last line of each kind, ``evaluations`` the accuracies of all by stage,
+    ``earlier`` the processes before the last of a run that was resumed.
     ``flnl tables run records=FOLDER`` (``flnl.tables.restore``) makes a run's folder of it again.
     """
     record = written.record
@@ -58,11 +62,23 @@ def text(run: Run, written: Written) -> str:
         "seed": run.seed,
         "folder": shown(run.folder),
         **{key: record[key] for key in ESSENTIAL if key in record},
+        **({"earlier": earlier(record)} if record.get("earlier") else {}),
         **{kind: numbers(written.last(kind)) for kind in ("evaluation", "round")},
         "evaluations": by_stage(written.evaluations),
     }
     lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items())
     return "{" + ",\n ".join(lines) + "}\n"
+
+
+def earlier(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The earlier processes of a resumed run: the round each came to, and what was not as in the last one."""
+    return [
+        {
+            "rounds": one.get("rounds"),
+            **{key: one[key] for key in OTHERWISE if one.get(key, record.get(key)) != record.get(key)},
+        }
+        for one in record["earlier"]
+    ]
 
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:
