@@ -13,6 +13,7 @@ import pytest
 from filelock import FileLock
 from hydra.core.plugins import Plugins
 
+from flnl.sweep.listed import check
 from flnl.tables.identity import Identity
 from tests.cli.conftest import ROOT
 from tests.tables.conftest import Tables, copied
@@ -117,6 +118,12 @@ def test_a_run_that_was_stopped_goes_on_in_its_folder(command: Tables, tmp_path:
     said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
     assert said.out.splitlines()[-1] == "2 of 2 cells can run, 2 have run, 0 failed"
     assert json.loads(files[0].read_text())["metrics"]["last"] == record["metrics"]["last"]
+
+
+def test_an_executor_with_parts_of_its_own_makes_no_other_runs() -> None:
+    """``executor/inner`` is a group within ``executor``, and named with a slash."""
+    parts = ("executor=processes", "executor/inner=stacked", "executor.inner.stack=3", "executor.workers=2")
+    check(["method=fedavg", "executor=sequential"], parts, "write a table of your own")
 
 
 def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path: Path) -> None:

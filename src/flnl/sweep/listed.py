@@ -182,7 +182,7 @@ def _wait_for(folders: Sequence[Path]) -> None:
 
 
 def _keeps_key(override: str) -> bool:
-    key = override.lstrip("+~").split("=")[0]
+    key = override.lstrip("+~").split("=")[0].replace("/", ".")  # executor/inner is a group inside of executor
     return any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY) and key.split(".")[0] not in (
         "protocol",
         "output",
