@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -68,6 +69,7 @@ def test_the_result_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> Non
     assert len(record["key"]) == len(record["data"]) == len(record["federation"]) == 64
     assert record["commit"] is None or len(record["commit"].removesuffix("+changes")) == 40
     assert {"python", "torch", "numpy", "lightning", "hydra-core", "scikit-learn"} <= set(record["versions"])
+    assert record["machine"] == f"{platform.platform()}, {torch.backends.cpu.get_cpu_capability()}"
     assert (record["threads"], record["executor"], record["device"]) == (1, {"name": "sequential"}, "cpu")
     assert record["overrides"][: len(words)] == words
     assert record["wall_time_s"] > 0

@@ -46,7 +46,18 @@ GIB = 2**30
 
 UPPER_BOUND = "upper bound, not a method: it uses the ground truth of its clients' labels"
 
-OF_A_PROCESS = ("key", "rounds", "overrides", "commit", "versions", "threads", "memory_format", "device", "executor")
+OF_A_PROCESS = (
+    "key",
+    "rounds",
+    "overrides",
+    "commit",
+    "versions",
+    "machine",
+    "threads",
+    "memory_format",
+    "device",
+    "executor",
+)
 """Keys of the record that are stored for each process that worked on a run."""
 
 

@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.state import RoundResult
@@ -106,8 +108,9 @@ class Record:
 
 
 def environment() -> dict[str, Any]:
-    """Commit, versions and machine, as far as they are known."""
-    return {"commit": _commit(), "versions": dict(_versions()), "machine": platform.platform()}
+    """Commit, versions and machine, as far as they are known; a CPU's instructions decide about last bits."""
+    machine = f"{platform.platform()}, {torch.backends.cpu.get_cpu_capability()}"
+    return {"commit": _commit(), "versions": dict(_versions()), "machine": machine}
 
 
 @cache

@@ -35,7 +35,7 @@ ESSENTIAL = (
 )
 """The keys copied from ``result.json``; command and commit determine the configuration."""
 
-OTHERWISE = ("commit", "versions", "device", "executor", "threads")
+OTHERWISE = ("commit", "versions", "machine", "device", "executor", "threads")
 """The keys of a process that computed a part of a run, as far as they may differ from the last one's."""
 
 
