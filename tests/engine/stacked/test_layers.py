@@ -1,9 +1,11 @@
 """The stacked convolution, beside one convolution per client."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from flnl.engine.stacked.layers import Conv2d
 
@@ -22,9 +24,13 @@ def test_it_is_a_convolution_per_client(
 ) -> None:
     """Outputs and gradients, whatever a CPU needs for speed; three channels a group get a fourth of zeros on AVX2."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    computed_with = []
-    grouped = F.conv2d
-    monkeypatch.setattr(F, "conv2d", lambda *args: computed_with.append(args[1].shape[1]) or grouped(*args))
+    computed_with, grouped = [], F.conv2d
+
+    def noted(inputs: Tensor, weight: Tensor, *more: Any) -> Tensor:
+        computed_with.append(weight.shape[1])
+        return grouped(inputs, weight, *more)
+
+    monkeypatch.setattr(F, "conv2d", noted)
     draw = torch.Generator().manual_seed(0)
     inputs = torch.randn(4, CLIENTS * channels, 7, 7, generator=draw, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(CLIENTS * 4, channels // groups, 3, 3, generator=draw, dtype=torch.float64, requires_grad=True)
