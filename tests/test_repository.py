@@ -98,15 +98,20 @@ def test_the_evidence_has_the_numbers_of_the_results() -> None:
             )
 
 
+def setting(column: str) -> str:
+    """A column's label, as the evidence writes it: ρ=0.6 τ=0.5 as ρ = 0.6, τ = 0.5."""
+    return column.replace("=", " = ").replace(" τ", ", τ")
+
+
 def test_the_evidence_has_the_cells_of_the_papers_scale() -> None:
     """Every setting that has run, with the number of its table."""
     found = rows_of("results/paper/fedcorr_10.csv")
-    run = {row["column"]: row for row in found if row["state"] == "run"}
+    run = {setting(row["column"]): row for row in found if row["state"] == "run"}
     every = cells((ROOT / "docs" / "evidence.md").read_text())
     told = {row[0]: row for row in every if row[0].startswith("ρ") and len(row) == 4}
-    assert {setting.replace(" = ", "=").replace(",", "") for setting in told} == {*run}
-    for setting, (_, paper, ours, command) in told.items():
-        row = run[setting.replace(" = ", "=").replace(",", "")]
+    assert {*told} == {*run}
+    for name, (_, paper, ours, command) in told.items():
+        row = run[name]
         assert ours == f"**{float(row['ours']):.2f}**"
         assert paper == f"{float(row['paper']):.2f} ± {float(row['paper_std']):.2f}"
         assert f"columns='{row['column']}'" in command
@@ -118,8 +123,7 @@ def test_the_evidence_has_the_baselines_at_the_papers_scale() -> None:
     assert found
     for row in found:
         if row["row"] != "FedCorr":
-            setting = row["column"].replace("=", " = ").replace(" τ", ", τ")
-            assert f"at {setting} {row['row']} has {float(row['ours']):.2f}" in text
+            assert f"at {setting(row['column'])} {row['row']} has {float(row['ours']):.2f}" in text
 
 
 def test_the_experiments_have_the_numbers_on_real_images() -> None:

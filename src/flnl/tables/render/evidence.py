@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,14 @@ class Evidence:
         records = [record for folder in folders if (record := self.record(folder))]
         days = sorted({_day(r["started"]) for r in records if isinstance(r.get("started"), int | float)})
         seconds = sum(r["wall_time_s"] for r in records if isinstance(r.get("wall_time_s"), int | float))
-        processes = [process for record in records for process in _processes(record)]
-        versions = {f"{k} {v}" for one in processes for k, v in (one.get("versions") or {}).items()}
+        made = [_processes(record) for record in records]
+        versions = {f"{k} {v}" for one in chain(*made) for k, v in (one.get("versions") or {}).items()}
         summary = {
             "runs": str(len(folders)),
             "started": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else "",
-            "commit": _counted(_each(records, "commit")),
-            "device": _counted(_each(records, "device")),
-            "executor": _counted(_each(records, "executor")),
+            "commit": _counted(_each(made, "commit")),
+            "device": _counted(_each(made, "device")),
+            "executor": _counted(_each(made, "executor")),
             "wall time, all runs": f"{seconds / 3600:.2f} h" if seconds else "",
             "versions": ", ".join(sorted(versions)),
         }
@@ -99,10 +100,10 @@ def _processes(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*({**record, **earlier} for earlier in record.get("earlier") or ()), record]
 
 
-def _each(records: Iterable[Mapping[str, Any]], key: str) -> Iterator[str]:
+def _each(made: Iterable[Iterable[Mapping[str, Any]]], key: str) -> Iterator[str]:
     """What the processes of each run have under ``key``, once for each run."""
-    for record in records:
-        yield from dict.fromkeys(_name(one[key]) for one in _processes(record) if one.get(key))
+    for processes in made:
+        yield from dict.fromkeys(_name(one[key]) for one in processes if one.get(key))
 
 
 def _day(started: float) -> str:
