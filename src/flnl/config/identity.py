@@ -64,6 +64,16 @@ set's noise rate.
 """
 
 
+def outside(key: str) -> bool:
+    """Whether a dotted key is one of ``NOT_OF_THE_KEY``, or below one."""
+    return any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY)
+
+
+def dotted(override: str) -> str:
+    """The dotted key that an override sets; the group ``executor/inner`` is ``executor.inner``."""
+    return override.lstrip("+~").split("=")[0].replace("/", ".")
+
+
 def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved configuration that makes a run what it is, as dotted keys and values."""
     return _relevant(_canonical(_read(plain), Root))
@@ -127,13 +137,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
 
 
 def _relevant(node: Mapping[str, Any]) -> dict[str, Any]:
-    return _without_place(
-        {
-            key: value
-            for key, value in flatten(node)
-            if not any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY)
-        }
-    )
+    return _without_place({key: value for key, value in flatten(node) if not outside(key)})
 
 
 def _without_place(values: Mapping[str, Any]) -> dict[str, Any]:

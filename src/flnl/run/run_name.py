@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from flnl.config.identity import NOT_OF_THE_KEY
+from flnl.config.identity import dotted, outside
 
 LONGEST = 110
 """Characters of a name without its seed; W&B takes 128."""
@@ -42,9 +42,9 @@ def name_of(group: str, seed: int) -> str:
 
 
 def _counts(override: str) -> bool:
-    key = override.lstrip("+~").split("=")[0].replace("/", ".")
+    key = dotted(override)
     if key in NAMED or key.startswith("hydra."):
         return False
     if key.partition(".")[0] == "protocol":  # counts where its values are used
         return True
-    return not any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY)
+    return not outside(key)

@@ -28,7 +28,7 @@ from flnl.cli import explain, overrides
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.folders import CONF
-from flnl.config.identity import NOT_OF_THE_KEY
+from flnl.config.identity import dotted, outside
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.sweep import job, workers
@@ -182,10 +182,5 @@ def _wait_for(folders: Sequence[Path]) -> None:
 
 
 def _keeps_key(override: str) -> bool:
-    key = override.lstrip("+~").split("=")[0].replace("/", ".")  # executor/inner is a group inside of executor
-    return any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY) and key.split(".")[0] not in (
-        "protocol",
-        "output",
-        "resume",
-        "max_rounds",
-    )
+    key = dotted(override)
+    return outside(key) and key.split(".")[0] not in ("protocol", "output", "resume", "max_rounds")
