@@ -27,7 +27,7 @@ from omegaconf import DictConfig
 from omegaconf.grammar_parser import parse
 
 from flnl.config.folders import CONF
-from flnl.tables.identity import _is_choice
+from flnl.config.override_text import group_of
 
 _COMPOSED: dict[tuple[str, ...], DictConfig] = {}
 
@@ -37,11 +37,11 @@ def compose_in_parts(
 ) -> DictConfig:
     """What ``hydra.compose`` gives for the same arguments."""
     words = overrides or []
-    values = [word for word in words if not _is_choice(word)]
+    values = [word for word in words if not group_of(word)]
     if return_hydra_config or any(word.lstrip("+~").startswith("hydra") for word in values):  # of where to search
         return hydra.compose(config_name, words, return_hydra_config)
     parsed: Any = OverridesParser.create().parse_overrides(values)
-    key = (str(CONF), str(config_name), *(word for word in words if _is_choice(word)))
+    key = (str(CONF), str(config_name), *(word for word in words if group_of(word)))
     if key not in _COMPOSED:
         _COMPOSED[key] = hydra.compose(config_name, list(key[2:]))
     found = copy.deepcopy(_COMPOSED[key])

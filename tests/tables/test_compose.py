@@ -12,7 +12,7 @@ from flnl.config.check import check_config
 from flnl.config.identity import NOT_OF_THE_KEY, run_key
 from flnl.core.errors import UserError
 from flnl.tables import identity, load
-from flnl.tables.identity import Identities, _is_choice, trainings
+from flnl.tables.identity import Identities, trainings
 from flnl.tables.plan import RECORDED
 from flnl.tables.scaling import Scaling
 
@@ -98,15 +98,6 @@ def test_the_paper_scale_changes_nothing_but_what_the_table_says() -> None:
 def test_words_that_record_more_make_no_other_run() -> None:
     for word in RECORDED:
         assert word.split("=")[0] in NOT_OF_THE_KEY
-
-
-def test_groups_are_told_from_values() -> None:
-    assert [
-        w for w in ("noise=flr", "noise.rho=1", "method/local=[flr]", "~noise.source", "seed=1") if _is_choice(w)
-    ] == [
-        "noise=flr",
-        "method/local=[flr]",
-    ]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcorr", "feddiv", "fedes"])

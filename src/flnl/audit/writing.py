@@ -12,6 +12,7 @@ from flnl.audit.examination import Examined
 from flnl.audit.files import write_csv, write_json
 from flnl.audit.options import Options
 from flnl.audit.result import Audit
+from flnl.config.override_text import key_of, value_of
 from flnl.config.quoting import quoted
 from flnl.core.errors import UserError
 from flnl.storage.whole_folder import written_whole
@@ -106,13 +107,13 @@ def write(examined: Examined) -> Written:
     filled = tuple(_filled(text, folder.resolve()) for text in (*overrides, *clean))
     values = ("partition.", "noise.") if clean else ("partition.",)  # of groups that are chosen anew
     of_run = [str(text) for text in run.record.get("overrides", ())]
-    return Written(files, filled, tuple(text for text in of_run if text.lstrip("+~").startswith(values)))
+    return Written(files, filled, tuple(text for text in of_run if key_of(text).startswith(values)))
 
 
 def _filled(override: str, folder: Path) -> str:
     """An override KEY=VALUE with the folder of the audit in its value, as Hydra reads it."""
-    key, _, value = override.partition("=")
-    return f"{key}={quoted(value.format(folder=folder))}" if "{folder}" in value else override
+    value = value_of(override)
+    return f"{key_of(override)}={quoted(value.format(folder=folder))}" if "{folder}" in value else override
 
 
 def _write(examined: Examined, audit: Audit, folder: Path) -> None:

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from flnl.compare.runs import Row
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten
+from flnl.config.override_text import key_of, value_of
 from flnl.config.registry import recorded_name
 
 GROUPS = ("method", "dataset", "partition", "noise", "model", "protocol")
@@ -98,8 +99,8 @@ class _Settings:
     @cached_property
     def _typed_options(self) -> dict[str, str]:
         """The options that the overrides of the command have chosen."""
-        pairs = (one.lstrip("+").split("=", 1) for run in self.row.runs for one in run.overrides if "=" in one)
-        return {key: option for key, option in pairs if option in _options(key)}
+        typed = ((key_of(one), value_of(one)) for run in self.row.runs for one in run.overrides)
+        return {key: option for key, option in typed if option in _options(key)}
 
     @cached_property
     def values(self) -> dict[str, str]:
@@ -111,7 +112,7 @@ class _Settings:
     @cached_property
     def typed_keys(self) -> set[str]:
         """The keys that the commands of its runs have set."""
-        return {one.lstrip("+~").split("=")[0].split("@")[0] for run in self.row.runs for one in run.overrides}
+        return {key_of(one).partition("@")[0] for run in self.row.runs for one in run.overrides}
 
     def typed(self, key: str) -> bool:
         """Whether the user has set ``key``: directly, in a mapping, or by the protocol's key for it."""

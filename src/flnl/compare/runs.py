@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flnl.config.identity import recorded_identity, settings
+from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.storage import order
@@ -259,7 +260,7 @@ def _by_data_seed(runs: Sequence[Run]) -> Iterator[Row]:
     others = {run.seed for run in equal} - pinned
     rows: dict[int | None, list[Run]] = {}
     for run in runs:
-        typed = any(override.lstrip("+").startswith("data_seed=") for override in run.overrides)
+        typed = any(key_of(override) == "data_seed" for override in run.overrides)
         fixed = run.data_seed != run.seed or (run.data_seed in pinned and (typed or not others))
         rows.setdefault(run.data_seed if fixed else None, []).append(run)
     for data_seed, members in rows.items():

@@ -22,6 +22,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from flnl.config.compose import build, options, resolved
 from flnl.config.folders import CONF
 from flnl.config.given import takers
+from flnl.config.override_text import key_of
 from flnl.config.schema import GROUPS, METHOD, Root, Training
 from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
@@ -103,7 +104,7 @@ def check_read(cfg: DictConfig, overrides: Sequence[str]) -> None:
         UserError: naming the first.
     """
     for override in overrides:
-        key = override.lstrip("+").split("=")[0]
+        key = key_of(override)
         if key.startswith("protocol.") and key != "protocol.name" and not _is_read(cfg, key):
             raise UserError(f"{override}: nothing in a run of method={cfg.method.name} takes {key}; leave it out")
 

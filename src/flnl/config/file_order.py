@@ -16,6 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config.folders import CONF, SEARCH_PATH, folders, paths
+from flnl.config.override_text import group_of
 from flnl.config.schema import METHOD, NO_GROUPS
 from flnl.config.written import node_at
 from flnl.core.errors import UserError
@@ -42,7 +43,7 @@ def last_of(short: str, target: str, overrides: Sequence[str]) -> str | None:
     if not _may_be_set(target, places):
         return None
     values: dict[str, tuple[str, Any]] = {}
-    choices = tuple(override for override in overrides if _is_choice(override, places))
+    choices = tuple(override for override in overrides if group_of(override, places))
     for path, package in _order(choices, tuple(map(str, places[1:]))):
         if path.startswith(HOMES):
             continue
@@ -97,12 +98,6 @@ def _order(choices: tuple[str, ...], added: tuple[str, ...]) -> tuple[tuple[str,
     loader = ConfigLoaderImpl(create_config_search_path(str(CONF)))
     files = loader.compute_defaults_list(name, [*choices, f"{SEARCH_PATH}=[{path}]"], RunMode.RUN).defaults
     return tuple((file.config_path, file.package or "") for file in files if file.config_path is not None)
-
-
-def _is_choice(override: str, places: Sequence[Path]) -> bool:
-    """Whether an override chooses a file of a group."""
-    group = override.lstrip("+~").split("=")[0].split("@")[0]
-    return any((place / group).is_dir() for place in places)
 
 
 def _places(overrides: Sequence[str]) -> list[Path]:

@@ -69,11 +69,6 @@ def outside(key: str) -> bool:
     return any(key == out or key.startswith(f"{out}.") for out in NOT_OF_THE_KEY)
 
 
-def dotted(override: str) -> str:
-    """The dotted key that an override sets; the group ``executor/inner`` is ``executor.inner``."""
-    return override.lstrip("+~").split("=")[0].replace("/", ".")
-
-
 def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved configuration that makes a run what it is, as dotted keys and values."""
     return _relevant(_canonical(_read(plain), Root))

@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.file_order import last_of
+from flnl.config.override_text import key_of, value_of
 from flnl.config.schema import METHOD
 from flnl.config.written import node_at, text_at
 from flnl.core.errors import UserError
@@ -134,10 +135,10 @@ def _not_chosen(cfg: DictConfig, target: str) -> str:
 def _set_by(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The keys of the method that are set, each with its override; a whole section sets every key inside it."""
     for override in overrides:
-        key, _, value = override.lstrip("+").partition("=")
-        if key.startswith("method."):
+        key = key_of(override)
+        if key.startswith("method.") and not override.startswith("~"):
             yield key, override
-            if value.strip().startswith("{"):
+            if value_of(override).strip().startswith("{"):
                 try:
                     section = OverridesParser.create().parse_override(override).value()
                 except HydraException:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from flnl.config import compose, given, identity
+from flnl.config.override_text import key_of
 from flnl.config.registry import option_of
 from flnl.config.short_keys import shortened, shortest
 from flnl.core.credentials import redacted_in
@@ -314,7 +315,7 @@ def _refuse_rounds(cfg: DictConfig, overrides: Sequence[str], method: Method) ->
     Raises:
         UserError: names the keys of the stages' lengths.
     """
-    if len(method.stages) == 1 or not any(o.lstrip("+").split("=")[0] == "rounds" for o in overrides):
+    if len(method.stages) == 1 or "rounds" not in map(key_of, overrides):
         return
     lengths = []
     for stage in method.stages:

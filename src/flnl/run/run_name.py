@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from flnl.config.identity import dotted, outside
+from flnl.config.identity import outside
+from flnl.config.override_text import dotted
 
 LONGEST = 110
 """Characters of a name without its seed; W&B takes 128."""

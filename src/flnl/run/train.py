@@ -16,6 +16,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig
 
 from flnl.config.check import check_config, check_machine, check_read
+from flnl.config.override_text import without
 from flnl.config.quoting import quoted
 from flnl.config.short_keys import connect
 from flnl.core.terminal import print_line
@@ -109,15 +110,6 @@ def _again(overrides: Sequence[str], folder: Path) -> list[str]:
     """The overrides that resume the run: the same ones, except those that concern only this start."""
     kept = without(overrides, "resume", "output", "max_rounds")
     return [*kept, f"resume={quoted(str(folder))}"]
-
-
-def without(overrides: Sequence[str], *keys: str) -> list[str]:
-    """The overrides that set none of these keys.
-
-    >>> without(["seed=1", "+resume=true"], "resume")
-    ['seed=1']
-    """
-    return [override for override in overrides if override.split("=")[0].lstrip("+") not in keys]
 
 
 def command(arguments: Sequence[str]) -> str:

@@ -28,7 +28,8 @@ from flnl.cli import explain, overrides
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.folders import CONF
-from flnl.config.identity import dotted, outside
+from flnl.config.identity import outside
+from flnl.config.override_text import dotted, key_of, without
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.sweep import job, workers
@@ -105,8 +106,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def merged(of_one: Sequence[str], of_all: Sequence[str]) -> list[str]:
     """The overrides of one run, those of the same keys replaced by those of all runs."""
-    replaced = {override.split("=")[0] for override in of_all}
-    return [*(override for override in of_one if override.split("=")[0] not in replaced), *of_all]
+    return [*without(of_one, *map(key_of, of_all)), *of_all]
 
 
 def launch(

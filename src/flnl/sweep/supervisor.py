@@ -25,7 +25,7 @@ from omegaconf import DictConfig, open_dict
 
 from flnl.cli import explain
 from flnl.config.check import check_config, check_machine
-from flnl.config.folders import CONF
+from flnl.config.override_text import group_of, without
 from flnl.config.short_keys import connect
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
@@ -155,7 +155,7 @@ class Sweep:
     def tell(self, jobs: Sequence[Job]) -> None:
         """Print all jobs, and the commands that continue and synchronise them."""
         from flnl.config.quoting import quoted
-        from flnl.run.train import command, without
+        from flnl.run.train import command
 
         show(self.folder, jobs)
         if any(job.status not in ("finished", "refused") for job in jobs):
@@ -224,7 +224,7 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
     HydraConfig.instance().set_config(copy.deepcopy(composed))  # so that files of the search path are seen
     seen: set[object] = set()
     for number, job in enumerate(jobs):
-        groups = frozenset(w for w in job if (CONF / w.split("=")[0].split("@")[0]).is_dir())
+        groups = frozenset(override for override in job if group_of(override))
         if {*job, groups} <= seen:
             continue
         seen |= {*job, groups}

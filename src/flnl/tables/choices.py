@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tables.table import Table
@@ -100,12 +101,3 @@ def read(path: Path, scale: str) -> tuple[Choices, ...]:
 def deciding(overrides: Iterable[str]) -> list[str]:
     """The overrides that decide what a row is: its method, the parts that it chooses, and whether it is centralised."""
     return [one for one in overrides if key_of(one) in DECIDING or one.startswith("method/")]
-
-
-def key_of(override: str) -> str:
-    """The key that an override sets.
-
-    >>> key_of("+train.lr=0.1")
-    'train.lr'
-    """
-    return override.lstrip("+").split("=")[0]

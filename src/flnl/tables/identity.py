@@ -29,6 +29,7 @@ from flnl.cli import explain
 from flnl.config import compose, schema, short_keys
 from flnl.config import identity as identities
 from flnl.config.folders import CONF
+from flnl.config.override_text import group_of
 from flnl.config.registry import stored_name
 from flnl.core.errors import UserError
 from flnl.numerics.cohort import cohort_size
@@ -184,7 +185,7 @@ class Composer:
         if choices not in self._composed:
             self._composed[choices] = compose.composed(choices)
         config = copy.deepcopy(self._composed[choices])
-        values = OverridesParser.create().parse_overrides([one for one in overrides if not _is_choice(one)])
+        values = OverridesParser.create().parse_overrides([one for one in overrides if not group_of(one)])
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
         short_keys.connect(config, overrides)
         return config
@@ -204,12 +205,7 @@ def _name(overrides: Sequence[str]) -> str:
 
 
 def _choices(overrides: Sequence[str]) -> tuple[str, ...]:
-    return tuple(override for override in overrides if _is_choice(override))
-
-
-def _is_choice(override: str) -> bool:
-    """Whether an override chooses a file of a group."""
-    return (CONF / override.lstrip("+~").split("=")[0].split("@")[0]).is_dir()
+    return tuple(override for override in overrides if group_of(override))
 
 
 def dataset_name(dataset: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ from functools import cache
 import yaml
 
 from flnl.config.folders import CONF
-from flnl.tables.choices import Choices, key_of
+from flnl.config.override_text import key_of, value_of
+from flnl.tables.choices import Choices
 from flnl.tables.results import Scale
 from flnl.tables.table import Column, Row, Table
 
@@ -128,7 +129,7 @@ def data_set(overrides: Sequence[str]) -> str | None:
     'cifar10'
     """
     for key in ("dataset", "experiment"):
-        chosen = [override.split("=", 1)[1] for override in overrides if key_of(override) == key]
+        chosen = [value_of(override) for override in overrides if key_of(override) == key]
         if chosen:
             return chosen[-1] if key == "dataset" else _of_experiment(chosen[-1])
     return None

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flnl.config.override_text import key_of, value_of
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Compared, Study, Tuned, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedSweep
 from flnl.tables import load
-from flnl.tables.choices import deciding, key_of
+from flnl.tables.choices import deciding
 from flnl.tables.scaling import Scaling
 from flnl.tables.table import Column, Row, Table
 from flnl.tune.runs import Runs
@@ -172,5 +173,4 @@ def _margin(written: str) -> float | None:
 
 
 def _each(row: Row) -> dict[str, str]:
-    parts = (override.partition("=") for override in deciding(row.overrides))
-    return {key: value for key, _, value in parts}
+    return {key_of(override): value_of(override) for override in deciding(row.overrides)}

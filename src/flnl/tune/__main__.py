@@ -19,6 +19,7 @@ from pathlib import Path
 
 from flnl.cli import guard
 from flnl.cli.parser import Parser
+from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.storage.output_file import write_output
@@ -138,9 +139,7 @@ def tune(arguments: Sequence[str]) -> None:
     launching = list(arguments[len(before) + 1 :])
     options = parser().parse_intermixed_args(before)
     space = Space.of(_with_share(options.overrides, options.measure, options.share))
-    if any(axis.key == "seed" for axis in space.axes) or any(
-        one.lstrip("+").startswith("seed=") for one in space.fixed
-    ):
+    if any(axis.key == "seed" for axis in space.axes) or any(key_of(one) == "seed" for one in space.fixed):
         raise UserError("seeds are given as --seeds 101,102,103")
     if shared := set(options.seeds) & set(options.report):
         raise UserError(f"--report {min(shared)}: this seed takes part in the choice; --seeds and --report share none")
@@ -188,7 +187,7 @@ def _kept(file: Path, question: Question) -> Tuned | None:
 def _with_share(overrides: Sequence[str], measure: str, share: float) -> list[str]:
     if measure != VALIDATION:
         return list(overrides)
-    if any(one.lstrip("+").startswith("eval.validation=") for one in overrides):
+    if any(key_of(one) == "eval.validation" for one in overrides):
         raise UserError("the share that --measure validation holds out is given as --share 0.1")
     return [*overrides, f"eval.validation={share}"]
 

@@ -13,6 +13,7 @@ from flnl.cli import explain
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.identity import run_key
+from flnl.config.override_text import without
 from flnl.core.errors import UserError
 from flnl.storage.records import SWEEPS
 from flnl.storage.tuned import Reported, Study, Trial, Values, overrides_of
@@ -129,7 +130,7 @@ class Runs:
 
 def without_share(overrides: Sequence[str]) -> list[str]:
     """The overrides without the share of samples that is held out for ``--measure validation``."""
-    return [one for one in overrides if not one.lstrip("+").startswith("eval.validation=")]
+    return without(overrides, "eval.validation")
 
 
 def _next(trials: Mapping[int, Trial], ran: Sequence[int], margin: float, *, last: bool) -> list[int]:

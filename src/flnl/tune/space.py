@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 
 from flnl.cli import explain
+from flnl.config.override_text import key_of, value_of, without
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Values, overrides_of
 
@@ -83,7 +84,7 @@ class Space:
             UserError: if one of them has no values, or only an interval.
         """
         keys = list(dict.fromkeys(keys))
-        by_key: dict[str, tuple[str, ...]] = {_key(one): (one.partition("=")[2],) for one in self.fixed}
+        by_key: dict[str, tuple[str, ...]] = {key_of(one): (value_of(one),) for one in self.fixed}
         by_key |= {axis.key: axis.values for axis in self.axes if isinstance(axis, Choices)}
         for key in keys:
             if key not in by_key:
@@ -91,7 +92,7 @@ class Space:
         rest = tuple(axis for axis in self.axes if axis.key not in keys)
         if not rest:
             raise UserError("nothing to choose from: --each takes every key that has several values")
-        fixed = tuple(one for one in self.fixed if _key(one) not in keys)
+        fixed = without(self.fixed, *keys)
         combinations = itertools.product(*(by_key[key] for key in keys))
         chosen = [dict(zip(keys, values, strict=True)) for values in combinations]
         return [(values, Space((*fixed, *overrides_of(values)), rest)) for values in chosen]
@@ -107,10 +108,6 @@ class Space:
             else:
                 values[axis.key] = f"{trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log):.4g}"
         return values
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+").partition("=")[0]
 
 
 def _axis(override: Override) -> Choices | Interval:
