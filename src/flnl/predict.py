@@ -149,16 +149,13 @@ def save(predictions: Sequence[Prediction], file: Path) -> None:
     Raises:
         UserError: if the file cannot be written.
     """
-    from flnl.storage.output_file import write_output
+    from flnl.storage.output_file import save_output
 
     count = max((len(one.top) for one in predictions), default=1)
     ranks = ["" if rank == 1 else f"_{rank}" for rank in range(1, count + 1)]
     header = ["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))]
     rows = ([one.path, *(value for name, p in one.top for value in (name, f"{p:.6g}"))] for one in predictions)
-    try:
-        write_output(file, csv_text([header, *rows]).encode("utf-8", errors="surrogateescape"))
-    except OSError as error:
-        raise UserError(f"--csv {file} cannot be written ({error.strerror})") from error
+    save_output(f"--csv {file}", file, csv_text([header, *rows]).encode("utf-8", errors="surrogateescape"))
 
 
 def parser() -> Parser:

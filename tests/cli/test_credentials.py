@@ -238,6 +238,17 @@ def test_no_file_of_a_sweep_holds_them(mnist: Host, command: Command, tmp_path: 
     assert leaks(tmp_path) == []
 
 
+def test_a_file_of_choices_holds_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other commands hand their arguments on as well; that of the papers' tables writes them down."""
+    from flnl.tables import __main__ as tables
+
+    given: list[str] = []
+    monkeypatch.setattr(tables, "command", given.extend)
+    monkeypatch.setattr("sys.argv", ["flnl tables", "tune", "--", f"dataset.mirror=https://{USER}:{SECRET}@host/"])
+    tables.main()
+    assert given == ["tune", "--", "dataset.mirror=https://***@host/"]
+
+
 def test_help_shows_none(command: Command) -> None:
     said = command("--help", "dataset=mnist", f"dataset.mirror=https://{USER}:{SECRET}@host/")
     assert said.code == 0

@@ -189,6 +189,29 @@ def test_a_label_file_gives_labels_truth_and_clients(folder: Path):
     assert np.bincount(part.labels).tolist() == [2, 2, 2]
 
 
+def test_a_class_without_a_test_image_is_one_if_labels_name_it(folder: Path):
+    """As where corrected labels are read for a folder whose own labels were used before."""
+    shutil.rmtree(folder / "test" / "cat")
+    write_labels(folder, [[path, "bee" if i == 0 else path.split("/")[0]] for i, path in enumerate(TRAIN)])
+    data = folder_part(folder, labels="labels.csv", truth="none")()
+    assert data.classes == folder_part(folder, truth="none")().classes == tuple(CLASSES)
+    assert data.given is not None
+    assert data.given.tolist() == [1, 0, 0, 0] + [1] * 4 + [2] * 4
+    write_labels(folder, [[path, "'bee"] for path in TRAIN])  # no label names it
+    assert folder_part(folder, labels="labels.csv", truth="none")().classes == ("ant", "bee")
+
+
+def test_folders_of_sites_are_no_classes(tmp_path: Path):
+    for i in range(6):
+        save(tmp_path / "train" / f"{i % 2}" / f"{i}.png", i)
+        save(tmp_path / "test" / CLASSES[i % 3] / f"{i}.png", 10 + i)
+    write_labels(tmp_path, [[f"{i % 2}/{i}.png", str(i % 3)] for i in range(6)])  # labels by number, as the sites
+    data = folder_part(tmp_path, labels="labels.csv", truth="none")()
+    assert data.classes == tuple(CLASSES)
+    assert data.given is not None
+    assert sorted(data.given.tolist()) == [0, 0, 1, 1, 2, 2]
+
+
 def test_a_flat_folder_needs_a_label_file(tmp_path: Path):
     for i in range(6):
         save(tmp_path / "train" / f"{i}.png", i)

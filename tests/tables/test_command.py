@@ -62,7 +62,7 @@ def test_one_table_is_rendered_beside_those_that_the_folder_holds(command: Table
     command("run", "other", "scale=small", "--", "hydra/launcher=basic")
     (out / "other.md").unlink()
     found = command("render", "other", "scale=small")
-    assert "they include tables that have not run here (mine)" in found.err
+    assert "they include tables that have not run here (mine); records=results/small/runs takes them" in found.err
     assert (out / "other.md").exists()
     assert {file: file.read_bytes() for file in before} == before
 
@@ -73,6 +73,50 @@ def test_what_can_never_run_is_rendered_all_the_same(command: Tables, tmp_path: 
     assert command("run", "mine", "scale=small").out.splitlines()[-1] == "0 of 2 cells can run, 0 have run, 0 failed"
     assert command("render", "mine", "scale=small").code == 0
     assert "there is no Nobody yet" in (tmp_path / "results/small/mine.md").read_text()
+
+
+def test_results_of_other_machines_are_not_lost(command: Tables, tmp_path: Path) -> None:
+    """Of two cells, one is run again where the runs of both are gone; nothing may replace the other by nothing."""
+    copied(tmp_path)
+    assert command("run", "mine", "--", "hydra/launcher=basic").code == 0
+    assert command("render", "mine").code == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "results").glob("**/*") if file.is_file()}
+    assert sum(file.suffix == ".json" for file in before) == 2
+    shutil.rmtree(tmp_path / "multirun")
+    assert command("run", "mine", "rows=FedProx", "--", "hydra/launcher=basic").code == 0
+    said = command("render", "mine")
+    assert said.code == 2
+    assert "results/small has results that have not run here, and would lose them: mine FedAvg p=0.7" in said.err
+    assert "records=results/small/runs" in said.err
+    assert {file: file.read_bytes() for file in before} == before
+    assert command("render", "mine", "out=new").code == 0
+    assert command("render", "mine", "records=results/small/runs").code == 0
+    again = {file: file.read_bytes() for file in (tmp_path / "results").glob("**/*") if file.is_file()}
+    assert again.keys() == before.keys()
+
+
+def test_a_table_of_which_one_seed_has_run_is_rendered(command: Tables, tmp_path: Path) -> None:
+    copied(tmp_path)
+    scale = tmp_path / "scale" / "small.yaml"
+    scale.write_text(scale.read_text().replace("seeds: [1]", "seeds: [1, 2]"))
+    assert command("run", "mine", "seeds=1", "--", "hydra/launcher=basic").code == 0
+    assert command("render", "mine").code == 0
+    assert "1 of 2 seeds" in (tmp_path / "results/small/mine.md").read_text()
+
+
+def test_a_refused_command_leaves_what_is_known_of_failures(command: Tables, tmp_path: Path) -> None:
+    copied(tmp_path)
+    assert command("run", "mine", "--", "hydra/launcher=basic").code == 0
+    folder = tmp_path / "multirun/tables/small"
+    known = {file.parent.name: "no such file" for file in folder.glob("*/result.json")}
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "fruitless.json").write_text(json.dumps(known))
+    with FileLock(folder / ".lock"):
+        assert command("run", "mine", "--", "hydra/launcher=basic").code == 2
+    assert json.loads((folder / "fruitless.json").read_text()) == known
+    assert command("run", "mine", "--", "hydra/launcher=basic").code == 0  # tried again: it is known no more
+    assert json.loads((folder / "fruitless.json").read_text()) == {}
 
 
 @pytest.mark.parametrize("out", ["", "."])
@@ -158,6 +202,7 @@ def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path:
         (["run", "fedcorr_9", "--", "device=cpu,cuda"], "device=cpu,cuda"),
         (["render", "fedcorr_9", "--", "device=cpu"], "render takes no overrides after --"),
         (["render", "fedcorr_9", "rows=FedAvg"], "render takes no rows or columns"),
+        (["run", "fedcorr_9", "out=there"], "run writes no results: out=there is for flnl tables render"),
         (["plan", "verify=no"], "no is not a value of verify"),
         (["plan", "fedcorr_9", "seeds=1", "seeds=2"], "seeds is given twice"),
         (["plan", "fedcorr_10", "rows=FedCorr with LeNet"], "did you mean FedCorr with LeNet-5?"),

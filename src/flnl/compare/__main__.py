@@ -19,7 +19,7 @@ from flnl.compare.runs import find, grouped, note
 from flnl.compare.table import SORTS, Table
 from flnl.core.errors import UserError
 from flnl.core.terminal import visible
-from flnl.storage.output_file import is_special, write_output
+from flnl.storage.output_file import check_output, is_special, save_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +58,7 @@ def parser() -> Parser:
         "--over", metavar="KEY", help="draw a closing metric over this key instead, as in method.epsilon"
     )
     arguments.add_argument(
-        "--metric", metavar="NAME", default="last", help="the closing metric, named as in result.json; by default last"
+        "--metric", metavar="NAME", help="with --over: the closing metric, named as in result.json; by default last"
     )
     return arguments
 
@@ -70,6 +70,8 @@ def compare(arguments: Sequence[str]) -> None:
         UserError: for mistakes that the user can correct.
     """
     request = parser().parse_intermixed_args(arguments)
+    if request.metric is not None and request.over is None:
+        raise UserError("--metric is for the figure of --over: add --over KEY, or leave it out")
     check_figure(request.figure)
     rows = grouped(find(request.runs, unfinished=request.unfinished))
     table = Table.of(rows, request.sort, with_status=request.unfinished)
@@ -79,7 +81,7 @@ def compare(arguments: Sequence[str]) -> None:
         if file is not None:
             save(f"--{option}", file, text())
     if request.figure != NO_FIGURE and request.over is not None:
-        draw_over(table, request.over, request.metric, request.figure)
+        draw_over(table, request.over, request.metric or "last", request.figure)
     elif request.figure != NO_FIGURE:
         draw(table, request.figure)
 
@@ -92,14 +94,9 @@ def check_figure(file: Path) -> None:
     """
     if file == NO_FIGURE:
         return
-    try:
-        special = is_special(file)
-    except OSError as error:
-        raise UserError(f"--figure {file} cannot be written ({error.strerror})") from error
-    if file.suffix.lower() not in SUFFIXES and not special:
+    check_output(f"--figure {file}", file)
+    if file.suffix.lower() not in SUFFIXES and not is_special(file):
         raise UserError(f"--figure {file}: its name should end in {', '.join(SUFFIXES)}, or be {NO_FIGURE}")
-    if not file.parent.is_dir():
-        raise UserError(f"--figure {file}: there is no folder {file.parent}")
 
 
 def show(table: Table) -> None:
@@ -127,10 +124,7 @@ def save(option: str, file: Path, text: str) -> None:
     Raises:
         UserError: if it cannot be written.
     """
-    try:
-        write_output(file, text.encode("utf-8", errors="backslashreplace"))
-    except OSError as error:
-        raise UserError(f"{option} {file} cannot be written ({error.strerror})") from error
+    save_output(f"{option} {file}", file, text.encode("utf-8", errors="backslashreplace"))
     note(f"{option.removeprefix('--')}: {file}")
 
 
@@ -169,10 +163,8 @@ def draw_over(table: Table, key: str, metric: str, file: Path) -> None:
 def _save(figure: Figure, file: Path) -> None:
     from flnl.figures import curves
 
-    try:
-        write_output(file, curves.encoded(figure, file.suffix.lower() if file.suffix.lower() in SUFFIXES else ".png"))
-    except OSError as error:
-        raise UserError(f"--figure {file} cannot be written ({error.strerror})") from error
+    suffix = file.suffix.lower() if file.suffix.lower() in SUFFIXES else ".png"
+    save_output(f"--figure {file}", file, curves.encoded(figure, suffix))
     note(f"figure: {file}")
 
 

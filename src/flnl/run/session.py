@@ -298,7 +298,7 @@ class Session:
                 make().save(self.folder.path / name)
                 written.append(self.folder.path / name)
         if self._loggers is not None:
-            self._loggers.products(written)
+            self._loggers.products([path for path in written if path.name != probabilities.NAME])
 
     @property
     def shown(self) -> FederatedState:

@@ -11,6 +11,7 @@ import stat
 import sys
 from pathlib import Path
 
+from flnl.core.errors import DiskFullError, UserError
 from flnl.storage.atomic import write_atomically
 from flnl.storage.disk import writing
 
@@ -35,6 +36,46 @@ def write_output(path: Path, data: bytes) -> None:
             _write_all(device.fileno(), data)
     else:
         write_atomically(path.resolve() if path.is_symlink() else path, data)
+
+
+def save_output(what: str, path: Path, data: bytes) -> None:
+    """Write a file as ``write_output`` does, and say which one it was if it cannot be written.
+
+    Args:
+        what: the file in messages, as in "--csv table.csv".
+        path: where it is.
+        data: its content.
+
+    Raises:
+        UserError: if it cannot be written.
+        DiskFullError: if the disk is full.
+    """
+    try:
+        write_output(path, data)
+    except DiskFullError:
+        raise
+    except OSError as error:
+        raise UserError(f"{what} cannot be written ({error.strerror})") from error
+
+
+def check_output(what: str, path: Path) -> None:
+    """Check that a file can be written, before the work whose result it will hold.
+
+    Raises:
+        UserError: if it cannot.
+    """
+    try:
+        if is_special(path):
+            return
+        is_folder, has_place = path.is_dir(), path.parent.is_dir()
+    except OSError as error:
+        raise UserError(f"{what} cannot be written ({error.strerror})") from error
+    if is_folder:
+        raise UserError(f"{what} is a folder; name a file")
+    if not has_place:
+        raise UserError(f"{what}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"{what} cannot be written: {path.parent} is read-only for you")
 
 
 def is_special(path: Path) -> bool:

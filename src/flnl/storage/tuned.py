@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from flnl.core.errors import UserError
-from flnl.storage.output_file import write_output
+from flnl.storage.output_file import save_output
 
 FORMAT = 1
 
@@ -188,13 +188,14 @@ class Tuned:
 
         Raises:
             UserError: if it cannot be written.
+            DiskFullError: if the disk is full.
         """
         text: dict[str, Any] = {"format": FORMAT, **asdict(self)}
         for study, entry in zip(self.studies, text["studies"], strict=True):
             for trial, row in zip(study.trials, entry["trials"], strict=True):
                 row |= {"mean": trial.mean, "deviation": trial.deviation}
             entry["chosen"] = None if study.chosen is None else dict(study.chosen.values)
-        write_output(path, (json.dumps(text, indent=1) + "\n").encode())
+        save_output(str(path), path, (json.dumps(text, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Tuned:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +56,7 @@ class ListedSweep(Sweep):
     """The first words of the command that launches the list again; its arguments follow."""
 
     def __init__(self, config: DictConfig, runs: Sequence[ListedRun]) -> None:
+        self.runs = runs
         self._labels = {number: run.label for number, run in enumerate(runs)}
         super().__init__(config, [run.overrides for run in runs])
 
@@ -114,7 +115,6 @@ def launch(
     root: Path,
     arguments: Sequence[str],
     sweep_type: type[ListedSweep] = ListedSweep,
-    prepare: Callable[[], None] = lambda: None,
 ) -> bool:
     """Launch the runs of a list.
 
@@ -123,7 +123,6 @@ def launch(
         root: the folder of their folders.
         arguments: overrides that have passed ``check``.
         sweep_type: how the sweep reports.
-        prepare: called once the launcher is there, before anything runs.
 
     Returns:
         Whether the launcher completed, whether or not runs failed.
@@ -149,7 +148,6 @@ def launch(
         launcher: Any = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=job.task, config=composed
         )
-        prepare()
         jobs = [ListedRun(run.label, run.folder, merged(run.overrides, of_all)) for run in runs]
         sweep = sweep_type(composed, jobs)
         failure: BaseException | None = None

@@ -92,6 +92,7 @@ class Sweep:
         _check_launcher(chosen)
         self.folder = Path(str(chosen.sweep.dir))
         self._lock = _locked(self.folder, self.in_use)
+        self.prepare()
         if jobs is None:
             jobs = _expanded(config)
             _check(config, jobs)
@@ -107,6 +108,9 @@ class Sweep:
                 self._before = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
         else:
             self._before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupt)}
+
+    def prepare(self) -> None:
+        """Called when the folder is this sweep's alone, and still has the ledger of the one before."""
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         again, self._signal = self._signal is not None, number
@@ -159,8 +163,9 @@ class Sweep:
 
         show(self.folder, jobs)
         if any(job.status not in ("finished", "refused") for job in jobs):
-            same = f"hydra.sweep.dir={quoted(str(self.folder))}"
-            print_line(f"to go on: {command([*without(sys.argv[1:], 'hydra.sweep.dir'), same])}", to=sys.stderr)
+            kept = without(sys.argv[1:], "hydra.sweep.dir", "max_rounds")
+            again = command([*kept, f"hydra.sweep.dir={quoted(str(self.folder))}"])
+            print_line(f"to go on: {again}", to=sys.stderr)
         if places := _patterns([job.unsynchronised for job in jobs if job.unsynchronised], self.folder):
             print_line(f"wandb sync {' '.join(places)}", to=sys.stderr)
 

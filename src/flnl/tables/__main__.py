@@ -25,6 +25,7 @@ from flnl.tables import load
 from flnl.tables.cost import Estimate, estimate
 from flnl.tables.plan import Count, Plan
 from flnl.tables.request import AGREE, RESULTS, TUNE, Request, parse
+from flnl.tables.run_record import RECORDS
 from flnl.tables.table import Table
 from flnl.tune.scores import ON_TEST_SET
 
@@ -142,26 +143,37 @@ def render(request: Request) -> None:
     """Write the tables, and an index and a report over all tables in the output folder.
 
     Raises:
-        UserError: if cells can run and none has: results that someone else rendered are not overwritten by empty ones.
+        UserError: if no cell of the tables has run, or if the folder has results of runs that have not run here.
     """
     from flnl.tables.notes import noted
     from flnl.tables.render import render as write
+    from flnl.tables.render.losses import losses
 
     plan, names = request.plan_of(request.held), {table.name for table in request.tables}
     tables = plan.filled()
     count = Count.of([one for one in tables if one.table.name in names])
-    if count.possible and not count.run:
+    if count.possible and not count.begun:
         raise UserError(f"no cell of these tables has run at scale={request.scale} yet: flnl tables run")
-    foreign = [one.table.name for one in tables if one.table.name not in names and not Count.of([one]).run]
+    lost = {one.table.name: losses(one, request.out) for one in tables}
+    if cells := [cell for name in lost for cell in lost[name] if name in names]:
+        raise UserError(
+            f"{request.out} has results that have not run here, and would lose them: {cells[0]}{_more(cells)}; "
+            f"take them along with records={request.out / RECORDS}, or render into another folder with out=FOLDER"
+        )
+    foreign = [name for name, cells in lost.items() if cells]
     filled = noted(plan)
     for file in write(filled, request.out, names, together=not foreign):
         print_line(file)
     if foreign:
         print_line(
             f"note: index and report of {request.out} are unchanged: they include tables that have not run here "
-            f"({', '.join(foreign)}); out=FOLDER renders into another folder",
+            f"({', '.join(foreign)}); records={request.out / RECORDS} takes them along",
             to=sys.stderr,
         )
+
+
+def _more(cells: Sequence[str]) -> str:
+    return f", and {len(cells) - 1} more" if len(cells) > 1 else ""
 
 
 def tune(request: Request, arguments: Sequence[str]) -> None:
@@ -263,11 +275,10 @@ def command(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Entry point of ``flnl tables``."""
-    arguments = sys.argv[1:]
-    if {"-h", "--help"} & set(arguments):
+    if {"-h", "--help"} & set(sys.argv[1:]):
         print(USAGE.format(scales=", ".join(load.scales()), measures=", ".join(ON_TEST_SET)))
         return
-    guard.guarded(lambda: command(arguments), name="flnl tables", overrides=False)
+    guard.guarded(lambda: command(sys.argv[1:]), name="flnl tables", overrides=False)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ class TableSweep(ListedSweep):
     in_use = "another command runs tables in {folder}; wait for its end, or take another scale"
     command = ("flnl", "tables")
 
+    def prepare(self) -> None:
+        """Keep the failures of earlier launches, whose ledger this sweep replaces."""
+        remember(self.folder, [run.folder for run in self.runs])
+
 
 def check(plan: Plan, arguments: Sequence[str]) -> None:
     """Check the overrides of how runs are launched before launching any, on the configuration of the first run.
@@ -46,11 +50,7 @@ def launch(plan: Plan, arguments: Sequence[str]) -> bool:
         Interrupted: after a signal.
     """
     runs = [ListedRun(_label(run), run.identity.folder, run.overrides) for run in plan.missing]
-
-    def prepare() -> None:
-        remember(plan.folder, [run.folder for run in runs])
-
-    return listed.launch(runs, plan.folder, arguments, TableSweep, prepare)
+    return listed.launch(runs, plan.folder, arguments, TableSweep)
 
 
 def _label(run: Wanted) -> str:

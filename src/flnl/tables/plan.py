@@ -293,6 +293,7 @@ class Count:
     cells: int  # all
     possible: int  # those that can run
     run: int  # those whose runs have all finished
+    begun: int  # those of which at least one run has finished
     failed: int  # those with a failed run
 
     @classmethod
@@ -300,7 +301,8 @@ class Count:
         """Count the rendered cells of ``tables``."""
         states = [cell.state for table in tables for row in table.cells for cell in row]
         possible = sum(state not in ("missing", "na") for state in states)
-        return cls(len(states), possible, states.count("run"), states.count("failed"))
+        run, partly, failed = (states.count(state) for state in ("run", "partly", "failed"))
+        return cls(len(states), possible, run, run + partly, failed)
 
     def __str__(self) -> str:
         return f"{self.possible} of {self.cells} cells can run, {self.run} have run, {self.failed} failed"

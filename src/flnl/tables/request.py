@@ -20,6 +20,8 @@ TUNE, AGREE = "tune", "agree"
 VERBS = ("list", "plan", "run", "render", TUNE, AGREE)
 LAUNCHING = ("plan", "run", TUNE)
 """The verbs that take a selection of cells, and overrides after ``--``: how runs are launched."""
+WRITING = ("render", TUNE, AGREE)
+"""The verbs that write a file or a folder of the user's choice."""
 OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "verify", "records", "out")
 OF_ONE_VERB = {"grid": TUNE, "measure": TUNE, "margin": TUNE, "metric": AGREE}
 """The options of one verb alone."""
@@ -106,6 +108,8 @@ def parse(arguments: Sequence[str]) -> Request:
     selection = Selection(tuple(options.get("rows", ())), tuple(options.get("columns", ())))
     if selection and verb not in LAUNCHING:
         raise UserError(f"{verb} takes no rows or columns: it shows whole tables")
+    if "out" in last and verb not in WRITING:
+        raise UserError(f"{verb} writes no results: out={last['out']} is for flnl tables render")
     scale = load.known(last.get("scale", "small"), load.scales(), "scale")
     seeds = last.get("seeds")
     if seeds is not None and not (seeds.isdecimal() and len(seeds) < 10 and 0 < int(seeds) <= MOST_SEEDS):

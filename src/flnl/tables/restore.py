@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flnl.config import identity
 from flnl.core.errors import UserError
 from flnl.storage.atomic import write_atomically
 from flnl.storage.lines import CHECKSUMS, CORRECTIONS, METRICS, Lines, described
@@ -93,6 +94,8 @@ def _write(
     result = {key: value for key, value in record.items() if key not in NOT_RESULT}
     about = {
         "config": config,
+        "identity": identity.identity(config),
+        "key_format": identity.FORMAT,
         "overrides": overrides,
         RESTORED: str(file),
         CHECKSUMS: described([metrics, corrections]),

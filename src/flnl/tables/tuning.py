@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flnl.config.override_text import key_of, value_of
+from flnl.config.override_text import key_of, value_of, without
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Compared, Study, Tuned, Values, overrides_of
 from flnl.sweep import listed
@@ -146,7 +146,7 @@ class Tuning:
         if axes.fixed:
             raise UserError(f"grid={axes.fixed[0]}: give several values, as in grid=train.lr=0.01,0.03")
         for axis in axes.axes:
-            if not axis.key.startswith(HYPERPARAMETERS):
+            if not key_of(axis.key).startswith(HYPERPARAMETERS):
                 raise UserError(
                     f"grid={axis.key}=: this key is no hyperparameter of a method; those begin with "
                     f"{', '.join(HYPERPARAMETERS)}"
@@ -158,8 +158,7 @@ class Tuning:
     def _space(self, row: Row) -> Space:
         """The cell's overrides without the keys that are chosen, and the grid."""
         axes, cell = self._axes.axes, self.scaling.resolve(row, self.column)
-        chosen = {axis.key for axis in axes}
-        return Space(tuple(one for one in cell if key_of(one) not in chosen), axes)
+        return Space(tuple(without(cell, *(key_of(axis.key) for axis in axes))), axes)
 
 
 def _margin(written: str) -> float | None:

@@ -22,7 +22,7 @@ from flnl.cli.parser import Parser
 from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
-from flnl.storage.output_file import write_output
+from flnl.storage.output_file import check_output, save_output
 from flnl.storage.tuned import Compared, Question, Study, Trial, Tuned, Values
 from flnl.sweep import listed
 from flnl.tune.markdown import markdown
@@ -34,6 +34,7 @@ from flnl.tune.space import Space
 
 FILE = Path("tuned.json")
 SEEDS = (101, 102, 103)
+SHARE = 0.1
 PARTS = {
     "measure": "scores",
     "seeds": "seeds",
@@ -84,7 +85,7 @@ def parser() -> Parser:
         help="; ".join(f"{name}: {text}" for name, text in MEASURES.items()) + ". By default last",
     )
     options.add_argument(
-        "--share", metavar="X", type=_share, default=0.1, help="share of samples held out for --measure validation, 0.1"
+        "--share", metavar="X", type=_share, help="share of samples held out for --measure validation; by default 0.1"
     )
     options.add_argument(
         "--margin",
@@ -139,10 +140,13 @@ def tune(arguments: Sequence[str]) -> None:
     launching = list(arguments[len(before) + 1 :])
     options = parser().parse_intermixed_args(before)
     space = Space.of(_with_share(options.overrides, options.measure, options.share))
-    if any(axis.key == "seed" for axis in space.axes) or any(key_of(one) == "seed" for one in space.fixed):
+    if any(key_of(axis.key) == "seed" for axis in space.axes) or any(key_of(one) == "seed" for one in space.fixed):
         raise UserError("seeds are given as --seeds 101,102,103")
     if shared := set(options.seeds) & set(options.report):
         raise UserError(f"--report {min(shared)}: this seed takes part in the choice; --seeds and --report share none")
+    for name, file in (("--out", options.out), ("--markdown", options.markdown)):
+        if file is not None:
+            check_output(f"{name} {file}", file)  # before anything runs
     runs = Runs(options.seeds, options.measure, launching)
     parts = space.split(options.each)
     question = _question(options, parts[0])
@@ -156,11 +160,11 @@ def tune(arguments: Sequence[str]) -> None:
     tuned = Tuned(["flnl", "tune", *arguments], options.measure, options.seeds, studies)
     kept = _kept(options.out, question) if options.add else None  # other commands may have written meanwhile
     joined = tuned if kept is None else kept.with_added(tuned)
-    joined.save(options.out)
     show(tuned)
+    joined.save(options.out)
     print_line(str(options.out))
     if options.markdown is not None:
-        write_output(options.markdown, markdown(joined).encode())
+        save_output(f"--markdown {options.markdown}", options.markdown, markdown(joined).encode())
         print_line(str(options.markdown))
     if any(score is None for study in studies if study.reported for score in study.reported.scores[RESULT].values()):
         raise UserError("a run of --report failed; see the file")
@@ -184,12 +188,14 @@ def _kept(file: Path, question: Question) -> Tuned | None:
     return Tuned.kept(file, agreeing, "--out")
 
 
-def _with_share(overrides: Sequence[str], measure: str, share: float) -> list[str]:
+def _with_share(overrides: Sequence[str], measure: str, share: float | None) -> list[str]:
     if measure != VALIDATION:
+        if share is not None:
+            raise UserError(f"--share {share}: only --measure {VALIDATION} holds samples out; add it")
         return list(overrides)
     if any(key_of(one) == "eval.validation" for one in overrides):
         raise UserError("the share that --measure validation holds out is given as --share 0.1")
-    return [*overrides, f"eval.validation={share}"]
+    return [*overrides, f"eval.validation={SHARE if share is None else share}"]
 
 
 def _tried(spaces: Sequence[Space], runs: Runs, options: Namespace) -> list[list[Trial]]:

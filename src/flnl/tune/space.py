@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Choices:
     """An axis of given values."""
 
-    key: str
+    key: str  # as typed: with a + if the key is to be added
     values: tuple[str, ...]
 
 
@@ -59,7 +59,8 @@ class Space:
         axes = tuple(_axis(each) for each in overrides if each.is_sweep_override())
         if not axes:
             raise UserError("nothing to choose from: give a key several values, as in train.lr=0.003,0.01,0.03,0.1")
-        if doubled := [axis.key for axis in axes if sum(axis.key == other.key for other in axes) > 1]:
+        axis_keys = [key_of(axis.key) for axis in axes]
+        if doubled := [key for key in axis_keys if axis_keys.count(key) > 1]:
             raise UserError(f"{doubled[0]} is given more than once; give its values in one override")
         fixed = tuple(str(each.input_line) for each in overrides if not each.is_sweep_override())
         return cls(fixed, axes)
@@ -83,18 +84,19 @@ class Space:
         Raises:
             UserError: if one of them has no values, or only an interval.
         """
-        keys = list(dict.fromkeys(keys))
-        by_key: dict[str, tuple[str, ...]] = {key_of(one): (value_of(one),) for one in self.fixed}
-        by_key |= {axis.key: axis.values for axis in self.axes if isinstance(axis, Choices)}
+        keys = list(dict.fromkeys(map(key_of, keys)))
+        by_key = {key_of(one): Choices(one.partition("=")[0], (value_of(one),)) for one in self.fixed}
+        by_key |= {key_of(axis.key): axis for axis in self.axes if isinstance(axis, Choices)}
         for key in keys:
             if key not in by_key:
                 raise UserError(f"--each {key}: give {key} values to go through, as in {key}=A,B")
-        rest = tuple(axis for axis in self.axes if axis.key not in keys)
+        rest = tuple(axis for axis in self.axes if key_of(axis.key) not in keys)
         if not rest:
             raise UserError("nothing to choose from: --each takes every key that has several values")
         fixed = without(self.fixed, *keys)
-        combinations = itertools.product(*(by_key[key] for key in keys))
-        chosen = [dict(zip(keys, values, strict=True)) for values in combinations]
+        taken = [by_key[key] for key in keys]
+        combinations = itertools.product(*(axis.values for axis in taken))
+        chosen = [dict(zip([axis.key for axis in taken], values, strict=True)) for values in combinations]
         return [(values, Space((*fixed, *overrides_of(values)), rest)) for values in chosen]
 
     def suggested(self, trial: optuna.Trial) -> Values:
@@ -111,7 +113,7 @@ class Space:
 
 
 def _axis(override: Override) -> Choices | Interval:
-    key = override.get_key_element().lstrip("+")
+    key = override.get_key_element()
     sweep = override.value()
     if isinstance(sweep, IntervalSweep):
         assert sweep.start is not None

@@ -17,7 +17,7 @@ from flnl.core.ranges import Count, FromFiles, NonNegative, PathText, PositiveCo
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import choose_labels, read_label_file
+from flnl.data.datasets.label_file import choose_labels, named_labels, read_label_file
 from flnl.data.images import ImageFiles, file_sizes
 from flnl.data.transforms import Transform
 
@@ -33,7 +33,8 @@ class ImageFolder:
     ``labels`` is a CSV file with the labels for training (columns: path below ``train``, label, and if known true and
     client). ``truth`` says where the correct labels are: in the class ``folder``, in the ``csv`` file's column
     ``true``, or nowhere (``none``). If a file gives the labels and the folders are not the truth, ``train`` may have
-    any folders or none, and the classes are those of ``test``. A sample's id is its path below ``train``, with ``/`` on
+    any folders or none, and the classes are those of ``test``; if it has a folder for each of these, its other folders
+    that the file names as labels are classes, too. A sample's id is its path below ``train``, with ``/`` on
     every system.
 
     The fingerprint covers paths and contents of the files, or with ``names`` paths and sizes, whether or not the images
@@ -72,11 +73,13 @@ class ImageFolder:
             )
         train_paths, test_paths = _listing(root, "train"), _listing(root, "test")
         class_folders = self.labels is None or self.truth == "folder"  # whether train has them; test always does
-        classes = _classes(root / "train", train_paths) if class_folders else _classes(root / "test", test_paths)
+        file = None if self.labels is None else root / Path(self.labels).expanduser()
+        if file is None or class_folders:
+            classes = _classes(root / "train", train_paths)
+        else:
+            classes = _with_labels(_classes(root / "test", test_paths), train_paths, file)
         folder_labels = _folder_labels(root / "train", train_paths, classes) if class_folders else None
-        table = None
-        if self.labels is not None:
-            table = read_label_file(root / Path(self.labels).expanduser(), "path", train_paths, classes)
+        table = None if file is None else read_label_file(file, "path", train_paths, classes)
         truth, given = choose_labels(self.truth, "folder", folder_labels, table)
         dataset = assemble(
             name=self.name,
@@ -172,6 +175,18 @@ def _classes(folder: Path, paths: Sequence[str]) -> tuple[str, ...]:
     if len(classes) < 2:
         raise UserError(f"dataset.root: {folder} has images of one class only ({classes[0]}): at least two are needed")
     return classes
+
+
+def _with_labels(classes: tuple[str, ...], train_paths: Sequence[str], file: Path) -> tuple[str, ...]:
+    """The classes of ``test`` and those without a test image: class folders of ``train`` that are labels in ``file``.
+
+    Raises:
+        UserError: if the file cannot be read.
+    """
+    folders = {path.split("/", 1)[0] for path in train_paths if "/" in path}
+    if not folders > set(classes):  # these are no class folders, or there are no others
+        return classes
+    return tuple(sorted({*classes, *(folders & named_labels(file, "path"))}))
 
 
 def _folder_labels(folder: Path, paths: Sequence[str], classes: Sequence[str]) -> Labels:

@@ -84,6 +84,16 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
     )
 
 
+def named_labels(path: Path, column: str) -> set[str]:
+    """The labels that stand in a label file, as they stand there and without a ``'`` before a formula.
+
+    Raises:
+        UserError: if the file cannot be read.
+    """
+    written = {row[name] for _, row in _rows(path, column) for name in ("label", "true") if name in row}
+    return written | set(map(text_of, written))
+
+
 def choose_labels(
     truth: str, builtin_name: str, builtin: Labels | None, table: LabelFile | None
 ) -> tuple[Labels | None, Labels | None]:

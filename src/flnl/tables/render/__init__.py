@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from flnl.core.errors import UserError
+from flnl.core.errors import DiskFullError, UserError
 from flnl.storage.output_file import write_output
 from flnl.tables.results import Filled
 from flnl.tables.run_record import RECORD, RECORDS
@@ -55,6 +55,8 @@ def render(
             write_output(out / name, text.encode(errors="backslashreplace"))
             paths.append(out / name)
         _remove_unused_records(out)
+    except DiskFullError:
+        raise
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror})") from error
     return paths
