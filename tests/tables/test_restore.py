@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flnl.config.identity import identity, recorded_identity, recorded_key
 from flnl.figures import accuracy
 from flnl.figures.record import read
 from tests.tables.conftest import Tables, copied
@@ -36,6 +37,10 @@ def test_tables_of_records_are_those_of_the_runs(elsewhere: Tables, tmp_path: Pa
     assert again == rendered
     assert sum(name.endswith(".json") for name in again) == 2
     restored = next((tmp_path / "multirun/tables/small").glob("*/result.json")).parent
+    for file in (tmp_path / "multirun/tables/small").glob("*/result.json"):  # FedProx has a value that keys leave out
+        record = json.loads(file.read_text())
+        assert recorded_key(record) == record["key"]
+        assert recorded_identity(record) == identity(record["config"])
     assert accuracy.draw(read(restored)) is not None
 
 
