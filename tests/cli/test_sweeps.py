@@ -110,6 +110,14 @@ def test_the_printed_command_goes_on_in_the_same_folder(
     assert not list(tmp_path.glob("outputs/*"))
 
 
+def test_a_sweep_that_stopped_at_max_rounds_goes_on_without_it(command: Command, tmp_path: Path) -> None:
+    said = command(*FEDAVG, "seed=1", "max_rounds=1")
+    assert statuses(only_sweep(tmp_path)) == ["stopped"]
+    (line,) = re.findall(r"to go on: flnl (.*)", said.err)
+    assert command(*shlex.split(line)).code == 0
+    assert statuses(only_sweep(tmp_path)) == ["finished"]
+
+
 def test_a_finished_sweep_exits_0_and_suggests_nothing(command: Command, tmp_path: Path) -> None:
     said = command(*FEDAVG, "seed=1,2")
     assert said.code == 0
@@ -269,16 +277,20 @@ def logged(sweep: Path) -> None:
 
 
 @pytest.mark.slow  # each job imports everything; the workers of joblib, below, go the same way through ``sweep.job``
-def test_jobs_of_submitit_fail_alone_and_say_so_in_their_own_logs(tmp_path: Path) -> None:
-    running = start(tmp_path, *FAILING, "hydra/launcher=submitit_local")
+def test_jobs_of_submitit_fail_and_are_killed_alone_and_say_so_in_their_own_logs(tmp_path: Path) -> None:
+    """The killed one is before others, for which the sweep has to wait."""
+    words = [*FAILING[:-1], "train.lr=0.05,1e30,0.01,0.02", "rounds=300"]
+    running = start(tmp_path, *words, "hydra/launcher=submitit_local")
+    until(lambda: [s for s in sweeps(tmp_path) if lines_of(s / "2") > 1])
+    (sweep,) = sweeps(tmp_path)
+    os.kill(Ledger(sweep).jobs()[2].pid, signal.SIGKILL)
     out, err = running.communicate(timeout=240)
-    sweep = only_sweep(tmp_path)
-    assert (running.returncode, statuses(sweep)) == (1, ["finished", "failed", "finished"]), err
+    assert (running.returncode, statuses(sweep)) == (1, ["finished", "failed", "killed", "finished"]), err
     logged(sweep)
     assert "best test accuracy" not in out + err
     assert "Traceback" not in out + err
-    assert "3 jobs: 2 finished, 1 failed" in out
-    assert len(re.findall(r"^\[\d/3\] job \d (?:finished|failed): train\.lr=", err, re.M)) == 3
+    assert "4 jobs: 2 finished, 1 failed, 1 killed" in out
+    assert len(re.findall(r"^\[\d/4\] job \d (?:finished|failed|killed)\b.*train\.lr=", err, re.M)) == 4
 
 
 @pytest.mark.slow  # its workers start anew; failing, stopping and a killed sweep are tested below and above
@@ -365,5 +377,7 @@ def test_a_job_without_a_word_was_killed_unless_it_is_elsewhere(tmp_path: Path) 
     ledger.write(Job(1, ["seed=2"], "running", host=here, pid=os.getpid()))
     ledger.write(Job(2, ["seed=3"], "running", host="elsewhere", pid=ended.pid))
     assert statuses(tmp_path) == ["killed", "running", "running", "waiting"]
+    ledger.close()  # the launcher has seen the end of all, those elsewhere too
+    assert statuses(tmp_path) == ["killed", "killed", "killed", "waiting"]
     (tmp_path / "jobs" / "1.json").write_text('{"numb')
     assert statuses(tmp_path)[1] == "waiting"

@@ -99,6 +99,12 @@ class Ledger:
                 jobs[job.number] = replace(job, status="killed") if gone else job
         return [jobs[number] for number in sorted(jobs)]
 
+    def close(self) -> None:
+        """Record as killed what still runs by its own account: the launcher has seen the end of every job."""
+        for job in self.jobs():
+            if job.status == "running":
+                self.write(replace(job, status="killed"))
+
     @property
     def stopping(self) -> bool:
         """Whether jobs that have not begun must not begin."""

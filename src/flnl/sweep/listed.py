@@ -32,7 +32,7 @@ from flnl.config.identity import outside
 from flnl.config.override_text import dotted, key_of, without
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
-from flnl.sweep import job, workers
+from flnl.sweep import job, launchers
 from flnl.sweep.ledger import DONE, Job, Ledger
 from flnl.sweep.supervisor import Sweep
 
@@ -143,7 +143,7 @@ def launch(
             run_mode=RunMode.MULTIRUN,
             with_log_configuration=False,
         )
-        workers.install()
+        launchers.install(str(composed.hydra.launcher._target_))
         context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(composed))
         launcher: Any = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=job.task, config=composed

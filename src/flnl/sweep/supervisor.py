@@ -29,7 +29,7 @@ from flnl.config.override_text import group_of, without
 from flnl.config.short_keys import connect
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
-from flnl.sweep import workers
+from flnl.sweep import launchers
 from flnl.sweep.job import shares_a_process
 from flnl.sweep.ledger import DONE, Job, Ledger
 from flnl.sweep.progress import Watch
@@ -51,10 +51,9 @@ class Opening(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Open the sweep."""
-        if str(config.hydra.launcher._target_).endswith(".JoblibLauncher"):
-            workers.install()
         try:
             _open.append(Sweep(config))
+            launchers.install(str(config.hydra.launcher._target_))
         except UserError as error:
             raise Refused(error) from None
 
@@ -139,6 +138,8 @@ class Sweep:
         if self._watch is not None:
             self._watch.stop()
         self._lock.release()
+        if failure is None:
+            self._ledger.close()
         jobs = self._ledger.jobs()
         if failure is not None and all(job.status == "waiting" for job in jobs):
             raise failure

@@ -71,8 +71,7 @@ class Crew:
                 self.results[job[0]] = _submitted(pool, job, self.given).result()
             except BrokenProcessPool:
                 log.debug("the worker of job %d is gone", job[0])
-                self.results[job[0]] = JobReturn(overrides=job[1], status=JobStatus.COMPLETED)
-                self.results[job[0]].return_value = math.nan  # the score of an unfinished job
+                self.results[job[0]] = unfinished(job[1])
                 self._pools.discard(pool)
                 pool.shutdown(wait=False, kill_workers=True)
                 pool = None
@@ -97,6 +96,13 @@ class Crew:
         pool = ProcessPoolExecutor(max_workers=1)
         self._pools.add(pool)
         return pool
+
+
+def unfinished(overrides: Sequence[str]) -> JobReturn:
+    """The result of a job that ended without one: its score is NaN."""
+    result = JobReturn(overrides=overrides, status=JobStatus.COMPLETED)
+    result.return_value = math.nan
+    return result
 
 
 def _submitted(pool: Any, job: Job, given: tuple[Any, ...]) -> Future[JobReturn]:
