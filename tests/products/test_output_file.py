@@ -14,9 +14,9 @@ from PIL import Image
 
 from flnl import predict
 from flnl.compare import __main__ as program
-from flnl.core.errors import DiskFullError
+from flnl.core.errors import DiskFullError, UserError
 from flnl.data.federation import __main__
-from flnl.storage.output_file import is_special, write_output
+from flnl.storage.output_file import check_output, is_special, save_output, write_output
 from tests.products.conftest import Commands, Own
 from tests.products.test_compare import made
 
@@ -48,6 +48,24 @@ def test_a_file_is_written_whole_and_a_folder_is_refused(tmp_path: Path) -> None
         write_output(tmp_path, b"3")
     with pytest.raises(FileNotFoundError):
         write_output(tmp_path / "gone" / "a.csv", b"3")
+
+
+def test_a_file_that_cannot_be_written_is_named_and_a_full_disk_is_no_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for check in (lambda path: save_output("--csv it", path, b"3"), lambda path: check_output("--csv it", path)):
+        for path in (tmp_path, tmp_path / "gone" / "a.csv", tmp_path / ("x" * 300) / "a.csv"):
+            with pytest.raises(UserError, match="--csv it"):
+                check(path)
+    check_output("--csv it", tmp_path / "a.csv")
+    assert not list(tmp_path.iterdir())
+
+    def full(path: Path, data: bytes) -> None:
+        raise DiskFullError(28, "no space")
+
+    monkeypatch.setattr("flnl.storage.output_file.write_output", full)
+    with pytest.raises(DiskFullError):
+        save_output("--csv it", tmp_path / "a.csv", b"3")
 
 
 def test_a_pipe_gets_everything_and_stays_a_pipe(tmp_path: Path) -> None:
