@@ -50,6 +50,7 @@ def test_an_interval_needs_a_search() -> None:
     [
         (["method=fedavg"], "several values"),
         (["train.lr=0.1,0.2", "train.lr=0.3,0.4"], "more than once"),
+        (["train.lr=0.1,0.2", "+train.lr=0.3,0.4"], "more than once"),
         (["train.lr=interval(0.1,0.1)"], "empty"),
         (["train.lr=tag(log,interval(0,1))"], "above zero"),
         (["train.lr=[0.1"], r"train\.lr=\[0\.1"),
@@ -74,7 +75,9 @@ def test_each_value_of_a_key_has_a_study_of_its_own() -> None:
     assert of_one == first
     assert one.fixed == ("noise.rho=0.4", "method=fedavg")  # as with several methods
     ((added, _),) = Space.of(["method=fedavg", "+noise.rho=0.4", "train.lr=0.1,0.2"]).split(["noise.rho"])
-    assert added == {"noise.rho": "0.4"}
+    assert added == {"+noise.rho": "0.4"}  # as written: a key that is not there needs the +
+    ((added, one),) = Space.of(["+a.b=1,2", "c=3,4"]).split(["a.b"])[:1]
+    assert (added, one.fixed) == ({"+a.b": "1"}, ("+a.b=1",))
 
 
 def test_choices_of_several_commands_stand_in_one_file() -> None:
@@ -426,5 +429,28 @@ def test_values_are_shown_as_they_are_written(
 def test_the_share_of_validation_is_an_option() -> None:
     with pytest.raises(UserError, match="--share"):
         tune.tune([*TINY, "train.lr=0.1,0.2", "eval.validation=0", "--measure", "validation"])
+    with pytest.raises(UserError, match=r"--share 0\.2: only --measure validation"):
+        tune.tune([*TINY, "train.lr=0.1,0.2", "--share", "0.2"])
     with pytest.raises(UserError, match="--seeds"):
         tune.tune([*TINY, "train.lr=0.1,0.2", "++seed=3"])
+
+
+@pytest.mark.parametrize("option", ["--out", "--markdown"])
+def test_where_a_file_cannot_be_written_nothing_runs(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for file, said in (("new/tuned", "there is no folder new"), ("folder", "is a folder; name a file")):
+        with pytest.raises(UserError, match=f"{option} {file}.*{said}"):
+            tune.tune([*TINY, "train.lr=0.1,0.2", "--seeds", "7", option, file, "--", "hydra/launcher=basic"])
+    assert not (tmp_path / "multirun").exists()
+
+
+def test_a_key_that_a_stage_does_not_have_yet_may_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    key = "+method.stages.training.train.epochs"
+    tune.tune([*TINY, f"{key}=1,2", "--seeds", "7", "--", "hydra/launcher=basic"])
+    (study,) = Tuned.load(tmp_path / "tuned.json").studies
+    assert [trial.values for trial in study.trials] == [{key: "1"}, {key: "2"}]
+    assert study.overrides[-1] in (f"{key}=1", f"{key}=2")
