@@ -289,6 +289,16 @@ def test_products_are_artifacts_when_asked(
     assert failing.close(failed=False, summary={}) == str(tmp_path)
 
 
+def test_artifacts_are_the_model_and_the_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Class probabilities, with the names of all samples, are written too; they stay in the run's folder."""
+    given: list[str] = []
+    monkeypatch.setattr(Loggers, "products", lambda self, files: given.extend(file.name for file in files))
+    words = [*TINY, "method=fedavg", "products=true", "audit.record=true", "logger=csv", f"output={tmp_path / 'run'}"]
+    train(compose.load(words), words)
+    assert (tmp_path / "run" / "probabilities.npz").exists()
+    assert given == ["model.pt", "labels.csv"]
+
+
 def test_runs_of_one_setting_share_a_group_and_no_name() -> None:
     words = ["method=fedcorr", "noise.rho=0.6", "+method.stages.usual.train.epochs=2", "wandb.mode=disabled"]
     groups = [group_of("fedcorr", "digits", [*words, f"seed={seed}", "output=x"]) for seed in (1, 2)]
