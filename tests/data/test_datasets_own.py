@@ -1,6 +1,7 @@
 """Users' own data: image folders, label files and arrays, and every way in which they may not fit."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,7 @@ def test_a_class_without_a_test_image_is_one_if_labels_name_it(folder: Path):
     assert data.classes == folder_part(folder, truth="none")().classes == tuple(CLASSES)
     assert data.given is not None
     assert data.given.tolist() == [1, 0, 0, 0] + [1] * 4 + [2] * 4
-    write_labels(folder, [[path, "'bee"] for path in TRAIN])  # no label names it
+    write_labels(folder, [[path, "bee"] for path in TRAIN])  # no label names cat
     assert folder_part(folder, labels="labels.csv", truth="none")().classes == ("ant", "bee")
 
 
