@@ -53,10 +53,11 @@ def test_a_file_is_written_whole_and_a_folder_is_refused(tmp_path: Path) -> None
 def test_a_file_that_cannot_be_written_is_named_and_a_full_disk_is_no_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for check in (lambda path: save_output("--csv it", path, b"3"), lambda path: check_output("--csv it", path)):
-        for path in (tmp_path, tmp_path / "gone" / "a.csv", tmp_path / ("x" * 300) / "a.csv"):
-            with pytest.raises(UserError, match="--csv it"):
-                check(path)
+    for path in (tmp_path, tmp_path / "gone" / "a.csv", tmp_path / ("x" * 300) / "a.csv"):
+        with pytest.raises(UserError, match="--csv it"):
+            save_output("--csv it", path, b"3")
+        with pytest.raises(UserError, match="--csv it"):
+            check_output("--csv it", path)
     check_output("--csv it", tmp_path / "a.csv")
     assert not list(tmp_path.iterdir())
 
