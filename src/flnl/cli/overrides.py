@@ -19,6 +19,7 @@ from flnl.config.folders import CONF
 from flnl.config.free_keys import may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
+from flnl.config.override_text import group_of
 from flnl.config.schema import Root
 from flnl.config.short_keys import without_declarations
 from flnl.config.stage_training import may_be_added, may_stand_in
@@ -52,8 +53,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise UserError(f"{override.input_line}: every run has {key}; write {key}=... to change it")
         if key in Root.__annotations__ and (CONF / key).is_dir():
             _check_section(override, key)
-        elif (CONF / key.split("@")[0]).is_dir():
-            _check_choice(override, key.split("@")[0])
+        elif group := group_of(key):
+            _check_choice(override, group)
     _check_additions(overrides)
 
 
@@ -103,7 +104,7 @@ def _check_choice(override: Override, group: str) -> None:
 def _check_additions(overrides: Sequence[Override]) -> None:
     """Refuse ``+key=value`` for a key that does not exist: nothing would read it."""
     added = [o for o in overrides if o.is_add() or o.is_force_add()]
-    values = [o for o in added if not (CONF / o.key_or_group.split("@")[0]).is_dir()]
+    values = [o for o in added if not group_of(o.key_or_group)]
     values = [o for o in values if not o.key_or_group.startswith("hydra")]
     if not values:
         return

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from flnl.compare.runs import Row
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten
-from flnl.config.override_text import key_of, value_of
+from flnl.config.override_text import key_of, value_of, without_package
 from flnl.config.registry import recorded_name
 
 GROUPS = ("method", "dataset", "partition", "noise", "model", "protocol")
@@ -112,7 +112,7 @@ class _Settings:
     @cached_property
     def typed_keys(self) -> set[str]:
         """The keys that the commands of its runs have set."""
-        return {key_of(one).partition("@")[0] for run in self.row.runs for one in run.overrides}
+        return {without_package(key_of(one)) for run in self.row.runs for one in run.overrides}
 
     def typed(self, key: str) -> bool:
         """Whether the user has set ``key``: directly, in a mapping, or by the protocol's key for it."""

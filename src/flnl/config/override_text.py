@@ -32,7 +32,7 @@ def dotted(override: str) -> str:
     >>> dotted("executor/inner=stacked")
     'executor.inner'
     """
-    return _without_package(key_of(override)).replace("/", ".")
+    return without_package(key_of(override)).replace("/", ".")
 
 
 def group_of(override: str, places: Sequence[Path] = (CONF,)) -> str | None:
@@ -45,7 +45,7 @@ def group_of(override: str, places: Sequence[Path] = (CONF,)) -> str | None:
     >>> group_of("method/local@method.local=[fedprox]"), group_of("train.lr=0.1")
     ('method/local', None)
     """
-    group = _without_package(key_of(override))
+    group = without_package(key_of(override))
     return group if group and any((place / group).is_dir() for place in places) else None
 
 
@@ -58,5 +58,6 @@ def without(overrides: Iterable[str], *keys: str) -> list[str]:
     return [override for override in overrides if key_of(override) not in keys]
 
 
-def _without_package(key: str) -> str:
+def without_package(key: str) -> str:
+    """A key or group without the package that it names."""
     return key.partition("@")[0]
