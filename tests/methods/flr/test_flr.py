@@ -230,6 +230,27 @@ def calls(term: FLR, *, round: int = 4, lengths: tuple[int, ...] = (), epochs: i
     return watched
 
 
+def test_with_the_bounds_of_its_authors_the_special_case_is_elr() -> None:
+    """Three visits, one of a sample predicted with certainty, as Liu et al. compute them.
+
+    With 100 classes the average's largest entry stays below 0.9999 / 1.0098, which bounds the pull on such a sample.
+    """
+    elr = replace(
+        TERM, lam=4.0, R_w=0, special="elr", init_average="zero", clamp="normalised", alpha_schedule="constant"
+    )
+    classes, past = 100, 0.5
+    z = torch.randn(2, classes, generator=torch.Generator().manual_seed(5)).double()
+    z[0, 3] += 12.0
+    kept = np.zeros((2, classes))
+    state: Any = {"client": torch.zeros(2, classes).double(), "seen": torch.zeros(2, dtype=torch.bool)}
+    for visit in range(3):
+        logits = z * (1 + visit / 10)
+        found, state = elr(step(logits=logits), state)
+        p = np.stack([softmax(row) for row in logits.numpy()]).clip(1e-4, 1 - 1e-4)
+        kept = past * kept + (1 - past) * p / p.sum(1, keepdims=True)
+        np.testing.assert_allclose(found.numpy(), 4 * np.log(1 - (kept * p).sum(1)), rtol=1e-10)
+
+
 def test_once_a_round_the_server_average_moves_on_the_first_view_only() -> None:
     term = replace(TERM, R=4, R_w=0, init_average="zero")
     often, once = calls(term), calls(replace(term, server_pred="once"))

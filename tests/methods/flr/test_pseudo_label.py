@@ -259,7 +259,7 @@ def test_two_local_steps():
 def test_clamps_agree_on_a_saturated_label():
     v = vector("flr.clamp")
     z = tensor([[60.0, 0.0]])
-    for clamp in ("inner", "probabilities"):
+    for clamp in ("inner", "normalised"):
         assert regulariser(z, tensor([[1.0, 0.0]]), clamp=clamp).item() == v.approx("reg")
     p = v.inputs["p"][0]
     z = tensor([[math.log(p), math.log(1 - p)]])
@@ -282,7 +282,7 @@ def test_saturation_is_finite_and_flat(dtype: torch.dtype):
 def test_elr_clamps_each_probability():
     z, t = tensor([[20.0, 0.0, 0.0]]), tensor([[0.2, 0.5, 0.3]])
     p = torch.softmax(z, 1)[0].clamp(1e-4, 1 - 1e-4)
-    assert regulariser(z, t, clamp="probabilities").item() == pytest.approx(math.log(1 - float(p @ t[0])), rel=1e-12)
+    assert regulariser(z, t, clamp="normalised").item() == pytest.approx(math.log(1 - float(p @ t[0])), rel=1e-12)
     free = torch.softmax(z, 1)[0]
     assert regulariser(z, t).item() == pytest.approx(math.log(1 - float(free @ t[0])), rel=1e-12)
 

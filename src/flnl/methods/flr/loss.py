@@ -21,6 +21,7 @@ from flnl.methods.flr.pseudo_label import (
     Schedule,
     Special,
     Warmup,
+    bounded,
     mixture,
     regulariser,
     running_average,
@@ -42,6 +43,9 @@ class FLR(LossTerm):
 
     With mixed batches, the averages use predictions on the unmixed inputs, in eval mode, and the prediction on the
     mixed input is compared with the mixed pseudo label ``λ_M t_a + (1 - λ_M) t_b``.
+
+    ``clamp=normalised`` bounds each probability to [1 - ``inner_max``, ``inner_max``]; the averages are of these over
+    their sum. With ``init_average=zero``, α = 0 and constant γ, this is ELR's code (Liu et al. 2020).
 
     ``server_pred=once`` updates s once per round, on a sample's first view; ``batch`` with every batch.
     """
@@ -139,6 +143,9 @@ class FLR(LossTerm):
 
     def _averaged(self, kept: Tensor, logits: Tensor, past: float, first: Tensor) -> Tensor:
         prediction = torch.softmax(logits, dim=1, dtype=kept.dtype)
+        if self.clamp == "normalised":
+            prediction = bounded(prediction, self.inner_max)
+            prediction = prediction / prediction.sum(1, keepdim=True)
         return running_average(kept, prediction, past, first, init=self.init_average)
 
     def _schedule(self, rounds: int) -> Schedule | None:

@@ -15,7 +15,7 @@ from flnl.core.ranges import Count, PositiveCount, Share
 AlphaSchedule = Literal["linear", "constant"]
 Warmup = Literal["ce", "server_reg", "scheduled"]
 Init = Literal["prediction", "zero"]
-Clamp = Literal["inner", "probabilities"]
+Clamp = Literal["inner", "normalised"]
 PseudoLabel = Literal["vanilla", "local_only", "global_only", "mixture"]
 Special = Literal["elr", "slr", "er"]
 
@@ -105,6 +105,11 @@ def running_average(
     return past * kept + (1 - past) * prediction
 
 
+def bounded(prediction: Tensor, most: Share) -> Tensor:
+    """Each probability of ``prediction`` [B, K] in [1 - ``most``, ``most``], as in ELR's code; not on the simplex."""
+    return prediction.clamp(1 - most, most)
+
+
 def mixture(server: Tensor, client: Tensor, alpha: float | Tensor) -> Tensor:
     """The pseudo label ``t = α s + (1 - α) m`` [B, K] (FLR, Eq. 1)."""
     return alpha * server + (1 - alpha) * client
@@ -115,11 +120,11 @@ def regulariser(logits: Tensor, target: Tensor, *, inner_max: Share = INNER_MAX,
 
     Its gradient with respect to the logits is ``p_c (⟨p, t⟩ - t_c) / (1 - ⟨p, t⟩)`` (Eq. 2; the second line of Eq. 5
     has the wrong sign). t is on the simplex, as an average of predictions. ``clamp=inner`` bounds ⟨p, t⟩ by
-    ``inner_max``, with gradient 0 beyond; ``probabilities`` bounds each p_c from both sides instead, as ELR's code
-    does.
+    ``inner_max``, with gradient 0 beyond; ``normalised`` bounds each p_c from both sides instead, as ELR's code does,
+    which averages these p_c divided by their sum.
     """
     p, t = torch.softmax(logits, dim=1), target.detach()
-    if clamp == "probabilities":
-        p = p.clamp(1 - inner_max, inner_max)
+    if clamp == "normalised":
+        p = bounded(p, inner_max)
     rest = 1 - (p * t).sum(1)
     return torch.log(rest.clamp_min(1 - inner_max) if clamp == "inner" else rest)
