@@ -203,6 +203,7 @@ def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path:
         (["render", "fedcorr_9", "--", "device=cpu"], "render takes no overrides after --"),
         (["render", "fedcorr_9", "rows=FedAvg"], "render takes no rows or columns"),
         (["run", "fedcorr_9", "out=there"], "run writes no results: out=there is for flnl tables render"),
+        (["list", "seeds=2"], "list shows tables as the papers have them: seeds changes nothing there"),
         (["plan", "verify=no"], "no is not a value of verify"),
         (["plan", "fedcorr_9", "seeds=1", "seeds=2"], "seeds is given twice"),
         (["plan", "fedcorr_10", "rows=FedCorr with LeNet"], "did you mean FedCorr with LeNet-5?"),

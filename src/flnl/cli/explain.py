@@ -15,7 +15,7 @@ from flnl.config.folders import CONF
 from flnl.config.free_keys import may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
-from flnl.config.override_text import group_of
+from flnl.config.override_text import choices_of
 from flnl.config.stage_training import may_be_added
 from flnl.core.errors import UserError
 from flnl.core.suggestions import closest
@@ -114,7 +114,7 @@ def _choosing(group: str, slot: str) -> list[str]:
 
 def _chosen(overrides: Sequence[str]) -> DictConfig:
     """The configuration with the options that ``overrides`` choose; the default one if they cannot be composed."""
-    choices = [w for w in overrides if "=" in w and group_of(w)]
+    choices = choices_of(w for w in overrides if "=" in w)
     try:
         return load(choices)
     except (HydraException, UserError):

@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config.folders import CONF, SEARCH_PATH, folders, paths
-from flnl.config.override_text import group_of
+from flnl.config.override_text import choices_of
 from flnl.config.schema import METHOD, NO_GROUPS
 from flnl.config.written import node_at
 from flnl.core.errors import UserError
@@ -43,7 +43,7 @@ def last_of(short: str, target: str, overrides: Sequence[str]) -> str | None:
     if not _may_be_set(target, places):
         return None
     values: dict[str, tuple[str, Any]] = {}
-    choices = tuple(override for override in overrides if group_of(override, places))
+    choices = choices_of(overrides, places)
     for path, package in _order(choices, tuple(map(str, places[1:]))):
         if path.startswith(HOMES):
             continue

@@ -49,6 +49,19 @@ def group_of(override: str, places: Sequence[Path] = (CONF,)) -> str | None:
     return group if group and any((place / group).is_dir() for place in places) else None
 
 
+def choices_of(overrides: Iterable[str], places: Sequence[Path] = (CONF,)) -> tuple[str, ...]:
+    """The overrides that choose files.
+
+    Args:
+        overrides: the overrides as typed.
+        places: the folders that may have the groups.
+
+    >>> choices_of(["method=fedavg", "train.lr=0.1", "noise@noise=none"])
+    ('method=fedavg', 'noise@noise=none')
+    """
+    return tuple(override for override in overrides if group_of(override, places))
+
+
 def without(overrides: Iterable[str], *keys: str) -> list[str]:
     """The overrides that set none of these keys.
 

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, open_dict
 
 from flnl.cli import explain
 from flnl.config.check import check_config, check_machine
-from flnl.config.override_text import group_of, without
+from flnl.config.override_text import choices_of, without
 from flnl.config.short_keys import connect
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
@@ -230,7 +230,7 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
     HydraConfig.instance().set_config(copy.deepcopy(composed))  # so that files of the search path are seen
     seen: set[object] = set()
     for number, job in enumerate(jobs):
-        groups = frozenset(override for override in job if group_of(override))
+        groups = frozenset(choices_of(job))
         if {*job, groups} <= seen:
             continue
         seen |= {*job, groups}

@@ -20,6 +20,7 @@ from flnl.config import compose
 from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError
 from flnl.core.terminal import HOUR, duration, print_line
+from flnl.storage.output_file import check_output, write_output
 from flnl.storage.paces import Paces
 from flnl.tables import load
 from flnl.tables.cost import Estimate, estimate
@@ -193,9 +194,9 @@ def tune(request: Request, arguments: Sequence[str]) -> None:
     (table,) = request.tables
     tuning = Tuning.of(table, request.scaling, request.options)
     file = _file_of_choices(request)
-    if file.exists() and not file.is_file():
-        raise UserError(f"out={file} is no file; name a file")
-    tuning.kept(file)  # before anything runs
+    if "out" in request.options:
+        check_output(f"out={file}", file)  # before anything runs, as is the next line
+    tuning.kept(file)
     tuned = tuning.run(request.overrides, ["flnl", "tables", *arguments])
     kept = tuning.kept(file)  # another command may have written meanwhile
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +214,6 @@ def agree(request: Request) -> None:
     Raises:
         UserError: if none is, one is damaged, or the page would overwrite another one.
     """
-    from flnl.storage.output_file import write_output
     from flnl.tables.render import INDEX, is_foreign, rendered, scales
 
     if other := next((key for key in request.options if key not in ("out", "metric")), None) or request.named:

@@ -29,7 +29,7 @@ from flnl.cli import explain
 from flnl.config import compose, schema, short_keys
 from flnl.config import identity as identities
 from flnl.config.folders import CONF
-from flnl.config.override_text import group_of
+from flnl.config.override_text import choices_of
 from flnl.config.registry import stored_name
 from flnl.core.errors import UserError
 from flnl.numerics.cohort import cohort_size
@@ -108,7 +108,7 @@ class Identities:
 
         together: dict[tuple[str, ...], list[Sequence[str]]] = {}
         for overrides in new.values():
-            together.setdefault(_choices(overrides), []).append(overrides)
+            together.setdefault(choices_of(overrides), []).append(overrides)
         print(f"reading the settings of {len(new)} runs; once, until conf/ changes", file=sys.stderr, flush=True)
         parallel = Parallel(n_jobs=min(cpu_count(), PROCESSES), return_as="generator_unordered")
         for found in parallel(delayed(_identities)(group) for group in together.values()):
@@ -181,11 +181,11 @@ class Composer:
 
     def _set(self, overrides: Sequence[str]) -> DictConfig:
         """The composed configuration, the same as ``compose.load(overrides)`` gives."""
-        choices = _choices(overrides)
+        choices = choices_of(overrides)
         if choices not in self._composed:
             self._composed[choices] = compose.composed(choices)
         config = copy.deepcopy(self._composed[choices])
-        values = OverridesParser.create().parse_overrides([one for one in overrides if not group_of(one)])
+        values = OverridesParser.create().parse_overrides([one for one in overrides if one not in choices])
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
         short_keys.connect(config, overrides)
         return config
@@ -202,10 +202,6 @@ def _identities(group: Iterable[Sequence[str]]) -> dict[str, Identity]:
 
 def _name(overrides: Sequence[str]) -> str:
     return " ".join(overrides)
-
-
-def _choices(overrides: Sequence[str]) -> tuple[str, ...]:
-    return tuple(override for override in overrides if group_of(override))
 
 
 def dataset_name(dataset: Mapping[str, Any]) -> str:

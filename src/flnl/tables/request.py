@@ -106,6 +106,8 @@ def parse(arguments: Sequence[str]) -> Request:
         raise UserError(f"{twice[0]} is given twice; give one value")
     last = {key: values[-1] for key, values in options.items()}
     selection = Selection(tuple(options.get("rows", ())), tuple(options.get("columns", ())))
+    if verb == "list" and options:
+        raise UserError(f"list shows tables as the papers have them: {next(iter(options))} changes nothing there")
     if selection and verb not in LAUNCHING:
         raise UserError(f"{verb} takes no rows or columns: it shows whole tables")
     if "out" in last and verb not in WRITING:
