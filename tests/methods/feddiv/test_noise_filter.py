@@ -503,6 +503,15 @@ def test_divergence_of_a_padded_batch_is_that_of_its_samples():
     assert (padded.grad[5:] == 0).all()
 
 
+def test_divergence_of_a_batch_without_a_weighted_row_is_zero_and_pulls_nothing():
+    logits = torch.randn(3, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64).requires_grad_()
+    found = divergence_from_uniform(logits, torch.zeros(3, dtype=torch.float64))
+    found.backward()
+    assert found.item() == 0
+    assert logits.grad is not None
+    assert (logits.grad == 0).all()
+
+
 def test_gradient_of_the_divergence_and_its_stability():
     logits = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     assert torch.autograd.gradcheck(divergence_from_uniform, (logits,))

@@ -1,5 +1,6 @@
 """FedES's parts against loops over entries, and what its stages do."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import permutations
@@ -209,6 +210,30 @@ def test_models_are_scored_in_every_round_of_the_stage_and_clients_judged_in_the
         assert float(twice.indicator[c]) == pytest.approx(v)
         assert float(twice.rho[c]) == pytest.approx((scaled[c] - low) / (high - low))
     assert twice.assessed.nonzero()[:, 0].tolist() == [1, 4, 7]
+
+
+def test_a_client_whose_loss_was_never_finite_gets_the_mean_quality_of_the_others() -> None:
+    """A model may have finite parameters and an infinite loss; it must not end the run at the comparison."""
+
+    def diverging(params: Params) -> tuple[float, float]:
+        accuracy, loss = by_norm(params)
+        return accuracy, math.inf if torch.equal(params["w"], broken) else loss
+
+    exchange = replace(EXCHANGE, indicator="fair_qhat")
+    received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
+    broken = sent[4]["w"]
+    state = exchange.init(9)
+    for r in range(2):
+        state = exchange.after_round(
+            state, gathered(received, received, sent, Benchmark(diverging), round=r, lengths=(2, 3))
+        )
+    assert state.assessed.nonzero()[:, 0].tolist() == [1, 7]
+    assert sorted(state.rho[[1, 7]].tolist()) == [0, 1]
+    assert state.rho[4] == 0.5
+    nobody = exchange.after_round(
+        exchange.init(9), gathered(received, received, {4: sent[4]}, Benchmark(diverging), round=1, lengths=(2, 3))
+    )
+    assert not nobody.known
 
 
 def test_an_oracle_tells_the_truth_unscaled() -> None:

@@ -15,10 +15,11 @@ from flnl.numerics.mean_prediction import log_mean_prediction
 def divergence_from_uniform(logits: Tensor, weight: Tensor | None = None) -> Tensor:
     """``KL(u ‖ p̄) = -log K - (1/K) Σ_c log p̄_c``, a scalar: u is uniform, p̄ the mean prediction of a batch.
 
-    Logits are [B, K]; ``weight`` [B] is each row's weight in the mean, None for equal weights. FedDiv, Eq. 14; Tanaka
-    et al. 2018.
+    Logits are [B, K]; ``weight`` [B] is each row's weight in the mean, None for equal weights; 0 if all are 0. FedDiv,
+    Eq. 14; Tanaka et al. 2018.
     """
-    return -log_mean_prediction(logits, weight).mean() - math.log(logits.shape[1])
+    divergence = -log_mean_prediction(logits, weight).mean() - math.log(logits.shape[1])
+    return divergence if weight is None else divergence * (weight.sum() > 0)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Clients send nothing additional (except under ``indicator=confidence``): the ser
 anyway. In a round in which it does so, it holds the models of all clients of that round in memory.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -90,7 +91,8 @@ class Quality(Exchange):
     g_n are the criticalities of a client, g_s those of the combined model. ``indicator`` defines d_n: ``emd_sign`` is
     ``sgn(μ_n - μ_s) EMD(g_n, g_s)``, ``emd`` the distance, ``mean`` the mean of g_n; ``confidence``, as in the released
     program, uses the shares of unsure predictions of the clients' trained models. ρ is d scaled to [0, 1] over the
-    clients, and at least ``floor``. A client without a model in that round gets the mean ρ of the others, and no ranks.
+    clients, and at least ``floor``. A client without a model in that round gets the mean ρ of the others, and no ranks;
+    one without a finite d gets the mean, too.
 
     Two indicators of other methods (Table 4) are computed over all rounds of the stage, from scores on clean samples
     that the server holds: ``sfedavg_phi`` uses S-FedAvg's selection probabilities, ``fair_qhat`` FAIR's q̂, in place of
@@ -160,8 +162,10 @@ class Quality(Exchange):
             return {client: true[client] for client in clients}
         if state.record is None:
             return self._distances(gathered)
-        worth = state.record.phi.numpy() if isinstance(state.record, Relevance) else state.record.mean
-        return {client: float(worth[client]) for client in clients}
+        if isinstance(state.record, Relevance):
+            return {client: float(state.record.phi[client]) for client in clients}
+        drops, trained = state.record.mean, state.record.trained
+        return {client: float(drops[client]) for client in clients if trained[client]}
 
     def _distances(self, gathered: Gathered) -> dict[int, float]:
         """Each client's distance from the combined model; flattens one client's model at a time to save memory."""
@@ -189,7 +193,10 @@ class Quality(Exchange):
         return flattened(received, trained, scope=self.scope, steps=steps).cpu()
 
     def _scaled(self, state: QualityState, indicators: Mapping[int, float]) -> QualityState:
-        clients, d = list(indicators), np.array(list(indicators.values()))
+        usable = {client: d for client, d in indicators.items() if math.isfinite(d)}
+        if not usable:
+            return state
+        clients, d = list(usable), np.array(list(usable.values()))
         rho = np.maximum(self._rho(d), self.floor)
         value = torch.full_like(state.rho, float(rho.mean()))
         value[clients] = torch.from_numpy(rho)

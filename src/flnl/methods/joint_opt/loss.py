@@ -36,10 +36,8 @@ def prior_loss(logits: Tensor, prior: Tensor, weight: Tensor | None = None) -> T
     This is KL(π ‖ p̄) up to the entropy of π, which has no gradient (Tanaka et al. 2018, Eq. 8). ``weight`` [B] is each
     row's weight in p̄; 0 if all are 0.
     """
-    if weight is None:
-        return -(prior * log_mean_prediction(logits)).sum()
-    some = weight.sum() > 0
-    return -(prior * log_mean_prediction(logits, torch.where(some, weight, 1.0))).sum() * some
+    loss = -(prior * log_mean_prediction(logits, weight)).sum()
+    return loss if weight is None else loss * (weight.sum() > 0)
 
 
 @dataclass(frozen=True)
