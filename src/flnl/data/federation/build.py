@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PACKAGE = __name__.partition(".")[0]
+
 
 @dataclass(frozen=True, eq=False)
 class Federation:
@@ -223,7 +225,8 @@ def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, valida
         given = noise(dataset, seed)
         follows = dataset.truth if by == "truth" and dataset.truth is not None else given
         split = partition(_pool(dataset, follows), stream(seed, "partition"))
-        nominal = None if noise.nominal is None else np.full(split.num_clients, float(noise.nominal))
+        rate = getattr(noise, "nominal", None)
+        nominal = None if rate is None else np.full(split.num_clients, float(rate))
         if isinstance(noise, Clean) and dataset.given is None:
             nominal = np.zeros(split.num_clients)
     held_out = np.zeros(len(given), bool)
@@ -250,8 +253,14 @@ def _pool(dataset: Dataset, labels: Labels) -> Pool:
 def _cache_file(
     cache: Path | None, dataset: Dataset, partition: Partition, noise: Noise, seed: int, validation: float
 ) -> Path | None:
-    """The cache file of a draw, named after everything that determines it, including the code."""
+    """The cache file of a draw, named after everything that determines it, including the code.
+
+    None if there is no cache, the data set has no fingerprint, or partition or noise are not this package's: their code
+    may use any other.
+    """
     if cache is None or not dataset.fingerprint:
+        return None
+    if any(type(part).__module__.partition(".")[0] != PACKAGE for part in (partition, noise)):
         return None
     parts = {}
     for name, part in (("partition", partition), ("noise", noise)):
@@ -268,6 +277,11 @@ def _cache_file(
     key = {
         **parts,
         "dataset": dataset.fingerprint,
+        # what noise or partition may read, beside the labels and images in the fingerprint
+        "name": dataset.name,
+        "classes": dataset.classes,
+        "transform": asdict(dataset.transform),
+        "ids": dataset.ids if dataset.ids is None else list(dataset.ids),
         "seed": seed,
         "validation": validation,
         "numpy": np.__version__,  # its generators may change between versions
