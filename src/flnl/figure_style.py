@@ -14,6 +14,15 @@ MANY = 60
 """From this number of clients, bars touch and clients have no individual markers."""
 
 
+def plain(text: str) -> str:
+    r"""A name as it stands: Matplotlib would read what is between two ``$`` as mathematics.
+
+    >>> plain("a_$_b")
+    'a_\\$_b'
+    """
+    return text.replace("$", r"\$")
+
+
 def bare(axes: Any) -> None:
     """Use small ticks, and remove the frame above and on the right."""
     axes.tick_params(colors=INK, labelsize=8, length=2)
@@ -25,8 +34,8 @@ def bare(axes: Any) -> None:
 
 
 def title(figure: Any, text: str) -> None:
-    """Set the title of the whole figure."""
-    figure.suptitle(text, x=0.01, ha="left", fontsize=11, color=INK)
+    """Set the title of the whole figure, as it stands."""
+    figure.suptitle(plain(text), x=0.01, ha="left", fontsize=11, color=INK)
 
 
 def legend(axes: Any, **more: Any) -> None:

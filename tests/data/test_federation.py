@@ -15,7 +15,9 @@ from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
+from flnl.core.images import Labels
 from flnl.data import partition as P
+from flnl.data.dataset import Dataset
 from flnl.data.federation import __main__
 from flnl.data.federation import build as federation_build
 from flnl.data.federation.build import Federation, build
@@ -235,10 +237,31 @@ def test_cache_is_named_by_all_that_decides(tmp_path):
     build(data, P.IIDUniform(6), FEDCORR, 1, 0.0, cache)
     build(data, IID, replace(FEDCORR, rho=0.7), 1, 0.0, cache)
     build(replace(data, fingerprint="other"), IID, FEDCORR, 1, 0.0, cache)
-    assert len(list(cache.iterdir())) == 6
+    build(replace(data, name="mnist"), IID, FEDCORR, 1, 0.0, cache)  # chooses the classes that are mistaken
+    build(replace(data, classes=(*data.classes, "unseen")), IID, FEDCORR, 1, 0.0, cache)
+    build(replace(data, ids=[f"{i}.png" for i in range(len(data.labels))]), IID, FEDCORR, 1, 0.0, cache)
+    brighter = replace(data.transform, mean=tuple(m + 0.1 for m in data.transform.mean))  # noise=instance reads it
+    build(replace(data, transform=brighter), IID, FEDCORR, 1, 0.0, cache)
+    assert len(list(cache.iterdir())) == 10
     assert (build(data, IID, Matrix(None, str(matrix)), 1, 0.0, cache).given.numpy() == data.truth).all()
     np.save(matrix, np.roll(np.eye(10), 1, axis=1))  # the same path, another content
     assert (build(data, IID, Matrix(None, str(matrix)), 1, 0.0, cache).given.numpy() != data.truth).all()
+
+
+class Rolled:
+    """Noise of one's own, with no more than its call."""
+
+    def __call__(self, dataset: Dataset, seed: int, /) -> Labels:
+        assert dataset.truth is not None
+        return np.roll(dataset.truth, 1)
+
+
+def test_nothing_is_cached_of_parts_of_ones_own_whose_code_may_change(tmp_path, monkeypatch):
+    data = balanced(40)
+    assert (build(data, IID, Rolled(), 1, 0.0, tmp_path).given.numpy() == np.roll(data.truth, 1)).all()
+    monkeypatch.setattr(Rolled, "__call__", lambda self, dataset, seed: dataset.truth)
+    assert (build(data, IID, Rolled(), 1, 0.0, tmp_path).given.numpy() == data.truth).all()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "emptied", "foreign", "pickled"])
@@ -370,6 +393,16 @@ def test_figure_can_be_drawn(name, tmp_path):
     shown = {axes.get_ylabel() for axes in figure.findobj(Axes) if isinstance(axes, Axes)}
     assert {"given class", "samples"} <= shown
     assert ({"noise", "true class", "clients"} <= shown) == (federation.truth is not None)
+
+
+def test_names_of_classes_are_drawn_as_they_stand(tmp_path):
+    """Between two dollars Matplotlib reads mathematics, and may not understand them."""
+    data = balanced(40)
+    names = ("a_$_$b", "$5-$10", *data.classes[2:])
+    figure = draw(build(replace(data, classes=names), IID, FEDCORR, 1))
+    figure.savefig(tmp_path / "f.svg")
+    shown = {text.get_text() for axes in figure.axes for text in axes.get_xticklabels()}
+    assert {r"a_\$_\$b", r"\$5-\$10"} <= shown
 
 
 # ------------------------------------------------------------------------------------------------ configuration

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from flnl.figure_style import INK, bare, title
+from flnl.figure_style import INK, bare, plain, title
 from flnl.figures.record import Row, RunRecord
 
 Counts = NDArray[np.int64]
@@ -138,6 +138,7 @@ def _classes(axes: Any, record: RunRecord, number: int, *, left: bool, bottom: b
         axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         axes.tick_params(labelleft=left, labelbottom=bottom)
         return
-    axes.set_xticks(range(number) if bottom else [], names if bottom else [])
-    axes.set_yticks(range(number) if left else [], names if left else [])
+    shown = list(map(plain, names))
+    axes.set_xticks(range(number) if bottom else [], shown if bottom else [])
+    axes.set_yticks(range(number) if left else [], shown if left else [])
     axes.tick_params(axis="x", labelrotation=90 if max(map(len, names)) > 2 else 0)

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
-from flnl.figure_style import DASHES, EIGHT, GREY, MARKERS, bare, legend, title
+from flnl.figure_style import DASHES, EIGHT, GREY, MARKERS, bare, legend, plain, title
 from flnl.figures import record
 from flnl.figures.accuracy import AXES
 
@@ -134,7 +134,7 @@ def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
 def _label(row: Row) -> str:
     count = len(row.curves)
     seeds = " (no curve)" if not count else f" ({count} seeds)" if count > 1 else ""
-    return textwrap.fill(row.name + seeds, FOLDED, break_long_words=True).replace("$", r"\$")
+    return plain(textwrap.fill(row.name + seeds, FOLDED, break_long_words=True))
 
 
 def _draw(axes: Any, row: Row, key: str, i: int, count: int, label: str) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
 from flnl.core.step import FEATURES
-from flnl.figure_style import EIGHT, MARKERS, title
+from flnl.figure_style import EIGHT, MARKERS, plain, title
 from flnl.figures.record import RunRecord
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ def _shown(heading: str, panels: list[tuple[str, Array, NDArray[np.int64]]], mod
             axes.plot([], [], ls="", marker=_marker(k), ms=5, mew=0, color=colors[k])[0]
             for k in range(len(model.classes))
         ]
-        figure.legend(dots, model.classes, loc="outside lower center", ncols=10, fontsize=8, frameon=False)
+        names = list(map(plain, model.classes))
+        figure.legend(dots, names, loc="outside lower center", ncols=10, fontsize=8, frameon=False)
     return figure
 
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from flnl.data.federation.build import Federation
 from flnl.data.federation.card import class_counts, transition, wrong_shares
-from flnl.figure_style import CLEAN, INK, MANY, WRONG, bare
+from flnl.figure_style import CLEAN, INK, MANY, WRONG, bare, plain
 
 
 def encoded(federation: Federation) -> bytes:
@@ -28,7 +28,7 @@ def draw(federation: Federation) -> Figure:
     """Draw the figure; without the truth, the panels about noise are omitted."""
     known = federation.truth is not None
     figure = Figure(figsize=(13, 7.5) if known else (9, 5.5), layout="constrained")
-    figure.suptitle(_title(federation), x=0.01, ha="left", fontsize=12, color=INK)
+    figure.suptitle(plain(_title(federation)), x=0.01, ha="left", fontsize=12, color=INK)
     if not known:
         counts, sizes = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
         _counts(counts, federation)
@@ -150,6 +150,6 @@ def _bars(axes: Any, heights: Any, color: str, label: str | None = None) -> None
 
 def _classes(axis: Any, federation: Federation) -> None:
     if federation.num_classes <= 20:
-        axis.set_ticks(range(federation.num_classes), federation.dataset.classes, fontsize=8)
+        axis.set_ticks(range(federation.num_classes), list(map(plain, federation.dataset.classes)), fontsize=8)
     else:
         axis.set_major_locator(MaxNLocator(nbins=10, integer=True))
