@@ -20,6 +20,7 @@ from flnl.cli.parser import Parser, add_config_dir
 from flnl.core.errors import UserError
 from flnl.core.terminal import cell, print_line, visible
 from flnl.data.image_file import MOST_BYTES, MOST_PIXELS
+from flnl.data.image_names import SUFFIXES, images_below
 from flnl.storage.spreadsheet import csv_text
 
 if TYPE_CHECKING:
@@ -91,14 +92,12 @@ def classify(
                 yield Prediction(str(path), tuple((model.classes[i], p) for i, p in numbers))
 
 
-def images_below(names: Sequence[str]) -> list[Path]:
+def named_images(names: Sequence[str]) -> list[Path]:
     """The named files, and all images below the named folders, sorted within each folder.
 
     Raises:
-        UserError: if a path does not exist, or a folder contains no image.
+        UserError: if a path does not exist, or a folder contains no image or cannot be read.
     """
-    from flnl.data.datasets.image_folder import SUFFIXES
-
     images: list[Path] = []
     for name in names:
         path = Path(name)
@@ -107,12 +106,13 @@ def images_below(names: Sequence[str]) -> list[Path]:
         if not path.is_dir():
             images.append(path)
             continue
-        below = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
-        below = [p for p in below if not p.is_dir()]
+        try:
+            found = images_below(path)
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read ({error.strerror})") from error
+        below = sorted(path / one for one in (*found.images, *found.special))
         if not below:
-            raise UserError(
-                f"there are no images below {path}: their names should end in {', '.join(sorted(SUFFIXES))}"
-            )
+            raise UserError(f"there are no images below {path}: their names should end in {', '.join(SUFFIXES)}")
         images += below
     return images
 
@@ -197,7 +197,7 @@ def predict(arguments: Sequence[str]) -> int:
         UserError: for mistakes that the user can correct.
     """
     request = parser().parse_intermixed_args(arguments)
-    paths = images_below(request.images)
+    paths = named_images(request.images)
     from flnl.engine.model_file import ModelFile
 
     model = ModelFile.load(request.run)

@@ -18,12 +18,11 @@ from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.label_file import choose_labels, named_labels, read_label_file
+from flnl.data.image_names import images_below
 from flnl.data.images import ImageFiles, file_sizes
 from flnl.data.transforms import Transform
 
 log = logging.getLogger(__name__)
-
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
 @dataclass(frozen=True)
@@ -133,30 +132,30 @@ class ImageFolder:
 
 
 def _listing(root: Path, split: str) -> tuple[str, ...]:
-    """The images below a folder, as relative paths sorted by folder and name; devices and pipes are logged and skipped.
+    """The images below a folder, as relative paths; what else is there is logged and left out, but for hidden files.
 
     Raises:
-        UserError: if there are none.
+        UserError: if there are none, or a folder cannot be read.
     """
     folder = root / split
-    images, others = [], []
-    for path in folder.rglob("*"):
-        if path.suffix.lower() not in SUFFIXES or path.name.startswith("."):
-            continue
-        if path.is_file():
-            images.append(path.relative_to(folder))
-        elif not path.is_dir():
-            others.append(path)
-    if others:
-        more = f", and so are {len(others) - 1} more" if len(others) > 1 else ""
-        log.warning("%s is not a regular file and is left out%s", min(others), more)
-    if not images:
+    try:
+        found = images_below(folder)
+    except OSError as error:
+        raise UserError(f"dataset.root: {error.filename} cannot be read ({error.strerror})") from error
+    if found.special:
+        more = f", and so are {len(found.special) - 1} more" if len(found.special) > 1 else ""
+        log.warning("%s is not a regular file and is left out%s", folder / found.special[0], more)
+    if found.others:
+        names = ", ".join(sorted(suffix or "none" for suffix in found.others))
+        count = found.others.total()
+        log.warning("%s: files without the suffix of an image are left out: %d (%s)", folder, count, names)
+    if not found.images:
         raise UserError(
             f"dataset.root: there are no images below {folder}: put them into"
             f" {folder}/CLASS/NAME.jpg, and set dataset.root to {'this' if root.is_dir() else 'the'} folder that has"
             " train and test"
         )
-    return tuple(path.as_posix() for path in sorted(images, key=lambda path: (path.parts[:-1], path.name)))
+    return tuple(path.as_posix() for path in found.images)
 
 
 def _classes(folder: Path, paths: Sequence[str]) -> tuple[str, ...]:
