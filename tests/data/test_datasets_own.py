@@ -1,5 +1,6 @@
 """Users' own data: image folders, label files and arrays, and every way in which they may not fit."""
 
+import errno
 import os
 import shutil
 from dataclasses import replace
@@ -78,10 +79,15 @@ def refusal(part: Any) -> str:
 # ------------------------------------------------------------------------------------------------------ image folder
 
 
-def test_folders_are_the_truth(folder: Path):
+def test_folders_are_the_truth(folder: Path, caplog: pytest.LogCaptureFixture):
     (folder / "train" / "ant" / "notes.txt").write_text("no image")
     (folder / "train" / "ant" / ".hidden.jpg").write_bytes(b"no image")
+    for hidden in (folder / "train" / ".thumbs", folder / "train" / "ant" / ".cache"):  # neither class nor ants
+        hidden.mkdir()
+        shutil.copy(folder / "train" / TRAIN[0], hidden / "0.jpg")
     data = folder_part(folder)()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"{folder}/train: files without the suffix of an image are left out: 1 (.txt)"
     assert data.classes == tuple(CLASSES)
     assert data.ids == tuple(TRAIN)
     assert data.truth is not None
@@ -89,6 +95,30 @@ def test_folders_are_the_truth(folder: Path):
     assert data.given is None
     assert data.test_labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert data.train.shape == (3, 16, 16)
+
+
+def test_class_folders_may_be_links_and_a_link_to_a_folder_above_ends(folder: Path, tmp_path: Path):
+    """Without them, a class would be missing in a run that looks right."""
+    for split in ("train", "test"):
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        (folder / split / "bee").rename(tmp_path / "elsewhere" / split)
+        (folder / split / "bee").symlink_to(tmp_path / "elsewhere" / split)
+    (folder / "train" / "ant" / "again").symlink_to(folder / "train")
+    data = folder_part(folder)()
+    assert data.classes == tuple(CLASSES)
+    assert data.ids == tuple(TRAIN)
+
+
+def test_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    scandir = os.scandir
+
+    def forbidden(path: Path) -> Any:
+        if Path(path).name == "bee":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    assert "train/bee cannot be read (Permission denied)" in refusal(folder_part(folder))
 
 
 def test_devices_and_pipes_in_folders_are_named_and_left_out(folder: Path, caplog: pytest.LogCaptureFixture):
@@ -239,6 +269,7 @@ def test_a_flat_folder_needs_a_label_file(tmp_path: Path):
         ([[path] for path in TRAIN], "path,label", "line 2 of .*another number of values"),
         ([[path, "ant", "x"] for path in TRAIN], "path,label", "line 2 of .*another number of values"),
         ([[path, "ant", ""] for path in TRAIN], "path,label,client", "line 2 of .*the client is empty"),
+        ([[path, "ant", "-1"] for path in TRAIN], "path,label,client", "the client is -1; .* at partition.path"),
         ([], "path,label", "no lines"),
         ([], "", "no column"),
     ],

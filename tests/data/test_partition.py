@@ -398,10 +398,13 @@ def test_file_natural_clients():
         ("lines.csv", "1\n0\n-1\n1\n"),
         ("header.csv", "client\n1\n0\n-1\n1\n"),
         ("ids.csv", "id,client\nd,1\na,1\nother,9\nc,-1\nb,0\n"),
+        ("spreadsheet.csv", "\ufeffid;client\nd;1\na;1\nc;-1\nb;0\n"),
+        ("spaces.csv", "client, id\n1, d\n1, a\n-1, c\n0, b\n"),
+        ("marked.csv", "\ufeff1\n0\n-1\n1\n"),
     ],
 )
 def test_file_forms(tmp_path: Path, name: str, text: str):
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, encoding="utf-8")
     split = drawn(P.File(None, str(tmp_path / name)), Pool(np.zeros(4, np.int64), 2, ids=list("abcd")))
     assert [i.tolist() for i in split.clients] == [[1], [0, 3]]
     assert split.dropped.tolist() == [2]
@@ -427,6 +430,8 @@ def test_file_npy(tmp_path: Path):
         ("a.csv", "id,client\n0,1\n1,1\n", "no line for '2'"),
         ("a.csv", "id,client\n0,1\n1,1\n2,0\n2,1\n", "listed twice"),
         ("a.csv", "-1\n-1\n-1\n", "no sample to any client"),
+        ("a.csv", "path,label,client\na,x,1\nb,x,0\nc,y,1\n", "has a column 'path', which is not read"),
+        ("a.csv", "id,client\n0,1\n1\n2,0\n", "line 3 has another number of values"),
         ("a.txt", "0\n1\n1\n", r"\.npy or \.csv"),
     ],
 )
@@ -434,6 +439,15 @@ def test_file_faults(tmp_path: Path, name: str, text: str, message: str):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message):
         drawn(P.File(None, str(tmp_path / name)), Pool(np.zeros(3, np.int64), 2))
+
+
+def test_a_file_may_lie_below_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A shell does not expand ``~`` behind ``partition.path=``."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    np.save(tmp_path / "clients.npy", np.array([1, 0, 1]))
+    part = P.File(None, "~/clients.npy")
+    assert drawn(part, Pool(np.zeros(3, np.int64), 2)).owner.tolist() == [1, 0, 1]
+    assert part.files() == (tmp_path / "clients.npy",)
 
 
 def test_file_missing(tmp_path: Path):

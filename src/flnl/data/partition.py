@@ -4,7 +4,6 @@ A partition returns one owner per sample, so clients cannot overlap and no sampl
 labels only decide *how many* samples of each class a client holds; which ones is always a uniform draw.
 """
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.core.ranges import PathText, Positive, PositiveCount, Share
+from flnl.data.owner_file import read_owners
 
 LEFT_OUT = -1
 """The owner of a sample that no client holds."""
@@ -315,7 +315,8 @@ class File:
     def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
         """Read the owners."""
         if self.path is not None:
-            owner = _read(Path(self.path), pool)
+            ids = [str(i) for i in range(len(pool.labels))] if pool.ids is None else pool.ids
+            owner = read_owners(Path(self.path).expanduser(), ids)
         elif pool.clients is not None:
             owner = pool.clients.astype(np.int64)
         else:
@@ -341,7 +342,7 @@ class File:
 
     def files(self) -> tuple[Path, ...]:
         """The files that the outcome depends on."""
-        return () if self.path is None else (Path(self.path),)
+        return () if self.path is None else (Path(self.path).expanduser(),)
 
 
 def deal(pool: Pool, counts: Indices, rng: np.random.Generator) -> Split:
@@ -480,47 +481,3 @@ def _affordable(n: int, num_clients: int, least: int) -> None:
             f"partition.minimum={least} samples for each of partition.num_clients={num_clients} clients is more than "
             f"the {n} there are: at most {n // num_clients} a client"
         )
-
-
-def _read(path: Path, pool: Pool) -> Indices:
-    """The owners [N] that a file lists, in the order of the samples."""
-    if not path.is_file():
-        raise UserError(f"partition.path={path}: no such file")
-    if path.suffix == ".npy":
-        try:
-            owner = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            reason = str(error).partition("\n")[0].partition(" If you trust")[0]
-            raise UserError(f"partition.path={path} cannot be read ({reason})") from error
-        if not isinstance(owner, np.ndarray):
-            raise UserError(f"partition.path={path} is an archive of arrays: one .npy array of integers is needed")
-        if owner.ndim != 1 or not np.issubdtype(owner.dtype, np.integer):
-            raise UserError(f"partition.path={path} holds {owner.dtype} {list(owner.shape)}: integers [N] are needed")
-        return np.asarray(owner, np.int64)
-    if path.suffix != ".csv":
-        raise UserError(f"partition.path={path}: a .npy or .csv file is needed")
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"partition.path={path} cannot be read ({error}); it should be a CSV file") from error
-    header = rows[0] if rows and "client" in rows[0] else None
-    try:
-        if header is None:
-            return np.array([int(client) for (client,) in rows], np.int64)
-        column = header.index("client")
-        owner = np.array([int(row[column]) for row in rows[1:]], np.int64)
-    except (ValueError, IndexError, OverflowError) as error:
-        raise UserError(
-            f"partition.path={path}: {error}; one integer a line, or a header with client and id, is needed"
-        ) from error
-    if "id" not in header:
-        return owner
-    named = [row[header.index("id")] for row in rows[1:]]
-    ids = pool.ids if pool.ids is not None else [str(i) for i in range(len(pool.labels))]
-    where = {name: line for line, name in enumerate(named)}
-    missing = [name for name in ids if name not in where]
-    if missing or len(where) != len(named):
-        wrong = f"no line for {missing[0]!r} and {len(missing) - 1} more" if missing else "an id is listed twice"
-        raise UserError(f"partition.path={path}: {wrong}; every sample needs one line")
-    return owner[[where[name] for name in ids]]

@@ -4,6 +4,7 @@ Every sample has exactly one line; errors name the line.
 """
 
 import csv
+import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.storage.csv_lines import CsvLines, LineLengthError
 from flnl.storage.spreadsheet import text_of
+
+_NEGATIVE = re.compile(r"-[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,17 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
         for name, values in columns.items():
             label = _either(row[name], numbers)
             if label not in numbers:
-                raise UserError(f"{where}: {name} {row[name]!r} is none of the classes ({_some(classes)})")
+                way = "; a class without a test image needs a folder in train" if column == "path" else ""
+                raise UserError(f"{where}: {name} {row[name]!r} is none of the classes ({_some(classes)}){way}")
             values[position[sample]] = numbers[label]
         if "client" in row:
             if not row["client"]:
                 raise UserError(f"{where}: the client is empty")
+            if _NEGATIVE.fullmatch(row["client"]):
+                raise UserError(
+                    f"{where}: the client is {row['client']}; numbers are from 0, and samples of no client are named "
+                    "in a file at partition.path"
+                )
             owners[position[sample]] = row["client"]
     missing = [sample for sample in samples if not line[sample]]
     if missing:
