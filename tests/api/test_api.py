@@ -184,7 +184,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_model_has_the_weights_the_classes_and_the_inputs_of_the_run(results: flnl.RunResults) -> None:
-    """By the test set: the accuracy is the one that the run ended with."""
+    """By the test set: its outputs are those of the evaluated network, so the accuracy is the run's."""
     model = flnl.load_model(results.folder)
     file = ModelFile.load(results.folder)
     assert isinstance(model, torch.nn.Module)
@@ -193,8 +193,10 @@ def test_the_model_has_the_weights_the_classes_and_the_inputs_of_the_run(results
     assert list(model.classes) == results.record["classes"]
     words = [*WORDS, "cache=/nowhere"]
     data = compose.build(compose.load(words).dataset)()
-    inputs = model.transform(data.test.read(torch.arange(len(data.test))))
-    right = model(inputs).argmax(1).numpy() == data.test_labels
+    everything = torch.arange(len(data.test))
+    outputs = model(model.transform(data.test.read(everything).float()))  # the digits' own values, 0 to 16
+    torch.testing.assert_close(outputs, file.network().outputs(data.test, everything))
+    right = outputs.argmax(1).numpy() == data.test_labels
     assert right.mean() == pytest.approx(results.numbers["last"])
 
 
@@ -210,6 +212,23 @@ def test_images_are_read_as_predict_reads_them(results: flnl.RunResults, tmp_pat
     probabilities = model(one[None]).detach().double().softmax(1)[0]
     assert predicted.top[0][0] == model.classes[int(probabilities.argmax())]
     assert predicted.top[0][1] == pytest.approx(float(probabilities.max()), rel=1e-5)
+
+
+def test_an_image_of_pillow_is_what_its_file_is(results: flnl.RunResults, tmp_path: Path) -> None:
+    """Photographs that a phone has turned, and pictures for print."""
+    model = flnl.load_model(results.folder)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "turned.jpg", exif=turned, quality=95)
+    Image.fromarray(pixels).convert("CMYK").save(tmp_path / "print.jpg")
+    Image.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(tmp_path / "wide.png")
+    for name in ("turned.jpg", "print.jpg", "wide.png"):
+        with Image.open(tmp_path / name) as image:
+            torch.testing.assert_close(model.transform(image), model.transform(tmp_path / name), rtol=0, atol=0)
+    with Image.open(tmp_path / "turned.jpg") as image:
+        flat = Image.fromarray(np.asarray(image))
+    assert not torch.equal(model.transform(flat), model.transform(tmp_path / "turned.jpg"))
 
 
 def test_an_input_that_is_none_is_refused(results: flnl.RunResults, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flnl.core.errors import UserError
-from flnl.data.image_file import ImageError, decode, read_bytes
+from flnl.data.image_file import ImageError, decode, pixels_of, read_bytes
 from flnl.data.transforms import Transform
 from flnl.engine.model_file import ModelFile
 
@@ -36,8 +35,8 @@ class InputTransform:
         """The input of one image, [C, H, W]; of a tensor of several, [B, C, H, W].
 
         Args:
-            image: a file, an image of Pillow, or a tensor [C, H, W] or [B, C, H, W]: uint8 pixels, or floats as the
-                data set holds them.
+            image: a file, an image of Pillow, or a tensor [C, H, W] or [B, C, H, W]: uint8 pixels from 0 to 255, or
+                floats in the range of the data set's own values (the digits' pixels go from 0 to 16).
 
         Raises:
             UserError: if the image cannot be read, or the tensor has another shape.
@@ -56,12 +55,10 @@ class InputTransform:
             raise UserError(f"this model takes inputs of {channels}x{height}x{width}, which are not images")
         try:
             if isinstance(image, str | Path):
-                encoded = read_bytes(image)
+                pixels = decode(read_bytes(image), (height, width), channels)
             else:
-                file = BytesIO()
-                image.save(file, "PNG")
-                encoded = file.getvalue()
-            return torch.from_numpy(decode(encoded, (height, width), channels).copy())
+                pixels = pixels_of(image, (height, width), channels)
+            return torch.from_numpy(pixels.copy())
         except ImageError as error:
             reason = str(error)
         except Exception as error:  # a broken file can make a decoder raise anything

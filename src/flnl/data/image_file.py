@@ -89,8 +89,22 @@ def decode(encoded: bytes, size: tuple[int, int], channels: int) -> NDArray[np.u
         ImageError: if there are too many pixels, or their values are floats or integers without a defined range.
         Exception: of any other kind, if Pillow cannot decode the file.
     """
+    return _pixels(_decoded(encoded, MOST_PIXELS), size, channels)
+
+
+def pixels_of(image: Image, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """An image of Pillow as ``decode`` gives the file that it was opened from: uint8 [C, H, W].
+
+    Raises:
+        ImageError: as ``decode``.
+        Exception: of any other kind, if Pillow cannot decode it.
+    """
+    _check_size(image, MOST_PIXELS)
+    return _pixels(_prepared(image), size, channels)
+
+
+def _pixels(image: Image, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     pillow, (h, w) = _pillow(), size
-    image = _decoded(encoded, MOST_PIXELS)
     mode = "RGB" if channels == 3 else "L"
     if image.mode != mode:
         image = image.convert(mode)
@@ -132,12 +146,21 @@ def _decoded(encoded: bytes, most_pixels: int, draft: tuple[int, int] | None = N
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise ImageError(f"it has more than {most_pixels:,} pixels") from error
     with opened:
-        if opened.width * opened.height > most_pixels:
-            raise ImageError(f"it has {opened.width * opened.height:,} pixels; up to {most_pixels:,} are read")
+        _check_size(opened, most_pixels)
         if draft is not None:
             opened.draft(None, draft)
-        opened.load()
-        return _upright(_opaque(_of_eight_bits(opened)), opened)
+        return _prepared(opened)
+
+
+def _check_size(image: Image, most_pixels: int) -> None:
+    if image.width * image.height > most_pixels:
+        raise ImageError(f"it has {image.width * image.height:,} pixels; up to {most_pixels:,} are read")
+
+
+def _prepared(image: Image) -> Image:
+    """Upright, opaque and with 8 bits a channel."""
+    image.load()
+    return _upright(_opaque(_of_eight_bits(image)), image)
 
 
 @cache
