@@ -174,7 +174,11 @@ def test_published_files_are_the_same_wherever_they_lie(monkeypatch: pytest.Monk
 
 def test_files_that_are_not_compared_may_be_others_elsewhere() -> None:
     """Copies of the images, and everybody's own data."""
-    for words in ((*CIFAR, "dataset.verify=false"), ("dataset=image_folder", "noise=none")):
+    for words in (
+        (*CIFAR, "dataset.verify=false"),
+        ("dataset=image_folder", "noise=none"),
+        ("dataset=clothing1m", "noise=none"),
+    ):
         assert key(*words, "dataset.root=elsewhere") != key(*words), words
 
 

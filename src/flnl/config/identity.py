@@ -81,7 +81,7 @@ def recorded_identity(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     written = record.get("identity")
     if isinstance(written, Mapping):
-        return _without_place(written)
+        return _without_place(written, record.get("config") or {})
     return _relevant(_canonical(_read(record["config"]), Root, imports=False))
 
 
@@ -132,16 +132,21 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
 
 
 def _relevant(node: Mapping[str, Any]) -> dict[str, Any]:
-    return _without_place({key: value for key, value in flatten(node) if not outside(key)})
+    return _without_place({key: value for key, value in flatten(node) if not outside(key)}, node)
 
 
-def _without_place(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_place(values: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
     """Without the folder of files that are compared with the published ones: these are the same wherever they lie.
 
-    So is a file of labels beside them, which is compared with the true labels.
+    So is a file of labels beside them, which is compared with the true labels. Images of which only number and names
+    are compared, so that their contents may be others elsewhere, have a ``dataset.fingerprint``: their folder counts.
+
+    Args:
+        values: an identity, as dotted keys and values.
+        node: the configuration that it is of.
     """
     kept = dict(values)
-    if kept.get("dataset.verify") is True:
+    if kept.get("dataset.verify") is True and "fingerprint" not in (node.get("dataset") or {}):
         root = kept.pop("dataset.root", None)
         if kept.get("noise.root") == root:
             kept.pop("noise.root", None)
