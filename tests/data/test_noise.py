@@ -1,6 +1,7 @@
 """Noise models against their definitions: laws within four standard deviations, counts exactly, streams apart."""
 
 import json
+import math
 from math import erf, exp, pi, sqrt
 from pathlib import Path
 from typing import Any
@@ -421,7 +422,8 @@ def test_own_matrix(tmp_path):
     [
         ([[1.0, 0.0], [0.0, 1.0]], "2 x 2: 3 rows of 3"),
         ([[1, 0, 0], [0.5, 0.4, 0], [0, 0, 1]], "row 1 sums to 0.9"),
-        ([[1, 0, 0], [0, 1.5, -0.5], [0, 0, 1]], "row 1 has a negative entry"),
+        ([[1, 0, 0], [0, 1.5, -0.5], [0, 0, 1]], "row 1 has an entry that is negative or no number"),
+        ([[1, 0, 0], [0, 1, 0], [0, math.nan, 1]], "row 2 has an entry that is negative or no number"),
     ],
 )
 def test_own_matrix_faults(rows, message):

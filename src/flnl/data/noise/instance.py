@@ -15,8 +15,8 @@ from flnl.core.streams import stream
 from flnl.data.dataset import Dataset
 from flnl.data.noise.transition import true_labels
 
-CHUNK = 4096
-"""Number of images read at a time."""
+CHUNK, CHUNK_VALUES = 4096, 2**25
+"""Number of images read at a time, and at most so many values of them: 256 MiB as float64."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,12 @@ class Instance:
         q, u = self.sample_rates(len(truth), rng), rng.random(len(truth))
         given = truth.copy()
         size = int(np.prod(self._read(dataset, np.arange(1)).shape[1:]))
+        several = max(1, min(CHUNK, CHUNK_VALUES // size))
         for y in np.unique(truth):
             which = 0 if self.projection == "shared" else int(y)
             W = stream(seed, "noise.projection", which).standard_normal((size, dataset.num_classes))
             members = np.flatnonzero(truth == y)
-            for index in np.split(members, range(CHUNK, len(members), CHUNK)):
+            for index in np.split(members, range(several, len(members), several)):
                 p = q[index, None] * confusion(self._read(dataset, index) @ W, int(y))
                 p[:, y] = 1 - q[index]
                 edges = np.cumsum(p, axis=1)

@@ -150,8 +150,8 @@ class Matrix:
         key = "noise.matrix" if self.path is None else f"noise.path={self.path}"
         if T.shape != (num_classes, num_classes):
             raise UserError(f"{key} is {' x '.join(map(str, T.shape))}: {num_classes} rows of {num_classes} are needed")
-        if not (T >= 0).all():
-            raise UserError(f"{key}: row {int((T < 0).any(axis=1).argmax())} has a negative entry")
+        if (wrong := ~(T >= 0)).any():
+            raise UserError(f"{key}: row {int(wrong.any(axis=1).argmax())} has an entry that is negative or no number")
         off = np.abs(T.sum(axis=1) - 1)
         if off.max() > 1e-6:
             raise UserError(
@@ -161,7 +161,7 @@ class Matrix:
 
     def _given(self) -> Transition:
         if self.path is not None:
-            return _load(Path(self.path))
+            return _load(Path(self.path).expanduser())
         try:
             return np.array(self.matrix, dtype=np.float64).reshape(len(self.matrix or ()), -1)
         except ValueError:
@@ -173,7 +173,7 @@ class Matrix:
 
     def files(self) -> tuple[Path, ...]:
         """The files that the outcome depends on."""
-        return () if self.path is None else (Path(self.path),)
+        return () if self.path is None else (Path(self.path).expanduser(),)
 
 
 def transmit(labels: Labels, T: Transition, rng: np.random.Generator) -> Labels:
