@@ -1,5 +1,6 @@
-"""What the loop holds on to: a round's models are gone once they are combined."""
+"""A round by hand: what the loop holds on to, and what it reports of the clients' training."""
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,17 +11,20 @@ import torch
 
 from flnl.core.execution import Block, ClientJob, Executor
 from flnl.core.messages import ClientTask, Gathered
+from flnl.core.model import Model
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params
 from flnl.core.state import FederatedState
+from flnl.core.step import WHOLE, Phase
 from flnl.engine import loop
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.network import Network
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.aggregators.median import Median
+from flnl.parts.batches import Plain
 from tests.properties.parts import Judge
-from tests.toys import ONE_STEP, NoEvaluation, method, mlp, network, random_federation, stage
+from tests.toys import ONE_STEP, NoEvaluation, method, mlp, network, random_federation, rounds, stage
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,28 @@ def test_no_model_of_a_client_is_in_memory_when_the_global_model_is_scored(
     assert len(list(loop.rounds(run, loop.initial_state(net.params())))) == 3
     assert len(models.tensors) == 3 * 3 * len(net.params())
     assert evaluator.held == [0, 0, 0]
+
+
+@dataclass(frozen=True)
+class Resting(Plain):
+    """These clients train on none of their samples."""
+
+    clients: tuple[int, ...]
+
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> tuple[Phase, ...]:
+        return (Phase(positions=torch.arange(0)) if task.client in self.clients else WHOLE,)
+
+
+def test_the_loss_of_a_round_is_that_of_the_clients_that_trained() -> None:
+    """A client without a step has no loss, and a round without steps has none either."""
+
+    def loss(*resting: int) -> float:
+        toy = method(stage(batch=Resting(resting)))
+        metrics = rounds(toy, random_federation([6, 5]), mlp(4, 3))[0].metrics
+        assert metrics["idle"] == len(resting)
+        return metrics["loss"]
+
+    first, second = loss(1), loss(0)
+    assert min(first, second) > 0.1
+    assert loss() == pytest.approx((first + second) / 2, rel=1e-12)
+    assert math.isnan(loss(0, 1))

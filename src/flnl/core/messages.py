@@ -133,7 +133,7 @@ class Fit:
 
     params: Params  # with buffers
     states: Mapping[str, Any]  # state of each loss term after the last batch, by its name
-    loss: float  # mean over the steps
+    loss: float  # mean over the steps, 0 without steps
     steps: int
     finite: bool  # False if any parameter is NaN or infinite
     lr: float  # learning rate of the steps
@@ -153,7 +153,7 @@ class ClientResult:
     params: Params | None  # None if the worker has aggregated them already
     state: ClientState
     reports: Payload
-    loss: float  # mean over the steps, for the progress line
+    loss: float  # mean over the steps, 0 without steps; for the record
     steps: int
     finite: bool  # False if any parameter is NaN or infinite; such clients are left out
     observation: Observation | None = None  # None unless the run observes clients' models

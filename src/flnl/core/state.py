@@ -60,7 +60,7 @@ class RoundResult:
     state: FederatedState
     stage: str
     cohort: tuple[int, ...]
-    metrics: Mapping[str, float]  # mean training loss, clients left out, clients without a step; observations
+    metrics: Mapping[str, float]  # mean loss, clients left out, clients without a step; observations
     evaluation: Mapping[str, float] | None = None  # None if no evaluation was due
     correction: Mapping[str, Any] | None = None  # compared with the truth, if known; None if labels were not corrected
 

@@ -327,9 +327,13 @@ class _Server:
     def _metrics(
         self, results: Sequence[ClientResult], finite: Sequence[ClientResult], combined: Combined | None
     ) -> dict[str, float]:
-        """The round's metrics of training and aggregation and, if observed, of client models."""
+        """The round's metrics of training and aggregation and, if observed, of client models.
+
+        The loss is the mean over the clients that took a step, NaN if none did.
+        """
+        losses = [r.loss for r in finite if r.steps]
         metrics = {
-            "loss": sum(r.loss for r in finite) / len(finite) if finite else float("nan"),
+            "loss": sum(losses) / len(losses) if losses else float("nan"),
             "left_out": float(len(results) - len(finite)),
             "idle": float(sum(not r.steps for r in finite)),
         }
