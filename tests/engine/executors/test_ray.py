@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.execution import as_list
 from flnl.engine.executors import ray as ray_executor
+from flnl.engine.executors.dispatch import Lost
 from flnl.engine.executors.processes import python_path
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.worker_context import Recipe
@@ -165,6 +167,27 @@ def test_an_actor_that_dies_is_replaced(tmp_path: Path, cluster: str, caplog: py
             list(executor.map(jobs.Raises(4), given, as_list))
     finally:
         executor.close()
+
+
+@pytest.mark.parametrize("reason", ["OutOfMemoryError", "NodeDiedError"])
+def test_an_actor_that_ends_with_its_machine_or_its_memory_is_replaced(reason: str) -> None:
+    """Ray's memory monitor kills actors; the error is none of an actor."""
+    import ray.exceptions
+
+    ended = getattr(ray.exceptions, reason)
+    assert not issubclass(ended, ray.exceptions.RayActorError | ray.exceptions.ObjectLostError)
+    killed: list[str] = []
+
+    def get(_: str) -> bytes:
+        raise ended("the machine\nas it was")
+
+    crew = object.__new__(ray_executor.Actors)
+    crew._ray = SimpleNamespace(get=get, kill=killed.append, exceptions=ray.exceptions)
+    crew._at, crew._begun, crew._busy = {1: "actor"}, {1}, {"answer": 1}
+    worker, answer = crew._answer("answer")
+    assert (worker, killed, crew._at, crew._begun) == (1, ["actor"], {}, set())
+    assert isinstance(answer, Lost)
+    assert "the machine" in answer.how
 
 
 @pytest.mark.parametrize(

@@ -260,9 +260,15 @@ class Actors(Crew):
 
     def _answer(self, ref: Any) -> tuple[int, bytes | Lost]:
         worker = self._busy.pop(ref)
+        ended = self._ray.exceptions
         try:
             return worker, self._ray.get(ref)
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
+        except (
+            ended.RayActorError,
+            ended.OutOfMemoryError,  # the actor was killed to free memory
+            ended.NodeDiedError,
+            ended.ObjectLostError,
+        ) as error:
             self._end(worker)
             reason = (str(error).strip().splitlines() or [""])[0]
             return worker, Lost(f"worker {worker}", f"was lost ({reason})")
