@@ -177,6 +177,15 @@ def test_a_run_that_goes_on_keeps_it(
     assert fourth.lines == unbroken.lines
 
 
+def test_workers_start_as_is_safe_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as when the run began: it forked on one thread, which hangs with more and is refused on a GPU."""
+    assert executor_of(run(WORDS, tmp_path / "run", "max_rounds=1")) == PROCESSES
+    monkeypatch.setattr(processes, "best_start", lambda: "spawn")
+    for asked, start in (([], "spawn"), (["executor.processes.start=fork"], "fork")):
+        with assembled(WORDS, tmp_path / "run", "resume=true", *asked) as parts:
+            assert described(parts.executor) == {**PROCESSES, "start": start}
+
+
 @pytest.mark.parametrize(("begun", "kept"), [("contiguous", "contiguous"), ("auto", "channels_last")])
 def test_stacks_keep_the_layout_that_they_began_with(begun: str, kept: str, tmp_path: Path) -> None:
     words = [*WORDS, "executor=stacked"]

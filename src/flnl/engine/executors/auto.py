@@ -221,7 +221,8 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder:
         if _stacks(described(executor)) and work.unstackable is not None:
             reason += f"; where they cannot be stacked, clients run one by one: {work.unstackable}"
     elif earlier:
-        node = registry.restored("executor", _node(_record(earlier)), str(folder / RESULT))
+        begun = _started_as_now(_record(earlier), plain)
+        node = registry.restored("executor", _node(begun), str(folder / RESULT))
         executor, reason = compose.build(node)(network), "as the run began"
     else:
         name, reason = choose(work)
@@ -238,6 +239,13 @@ def _as_begun(node: Any, earlier: Any) -> Any:
     if not earlier or node.get("memory_format") != "auto" or _record(earlier).get("name") != "stacked":
         return node
     return {**node, "memory_format": _record(earlier).get("memory_format", "contiguous")}
+
+
+def _started_as_now(record: Mapping[str, Any], plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recorded executor whose workers start as configured now: the threads and the device may be others by now."""
+    if record.get("name") != "processes":
+        return record
+    return {**record, "start": plain["processes"].get("start", "auto")}
 
 
 def shown(recorded: Mapping[str, Any] | str) -> str:
