@@ -167,7 +167,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         about["started"] = folder.earlier.get("started", about["started"])
         about["earlier"] = [*folder.earlier.get("earlier", []), {k: folder.earlier.get(k) for k in OF_A_PROCESS}]
         if resumed is not None:
-            _print_differences(folder.earlier, about)
+            _print_differences({**folder.earlier, "executor": first_executor}, about)
         progress.opening([f"going on after round {state.round}"])
         if resumed is not None and not lines:
             progress.opening(["note: the checkpoint has no checksums of the run's metrics; they were not checked"])
@@ -295,8 +295,12 @@ def _recorder(
 def _print_differences(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     """Print how this process differs from the one before, as far as it may change the results."""
     both = {k: (earlier.get(k), about[k]) for k in ("threads", "memory_format", "device")}
-    both["executor"] = auto.shown(earlier.get("executor", {})), auto.shown(about["executor"])
+    both["device"] = (
+        auto.device_of_clients(earlier["executor"], earlier.get("device")),
+        auto.device_of_clients(about["executor"], about["device"]),
+    )
     changed = [f"{k} {then} then, {now} now" for k, (then, now) in both.items() if then != now]
+    changed += auto.changed(earlier["executor"], about["executor"])
     if changed:
         progress.opening([f"note: {', '.join(changed)}; results may differ from an uninterrupted run in the last bits"])
 

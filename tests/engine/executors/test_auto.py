@@ -169,12 +169,59 @@ def test_a_run_that_goes_on_keeps_it(
     said = capsys.readouterr().err
     assert executor_of(third) == {"name": "sequential"}
     assert "executor: sequential: as asked\n" in said
-    assert "note: executor processes, 2 workers then, sequential now" in said
+    assert "note:" not in said, "the bits are the same"
     fourth = run(WORDS, tmp_path / "run", "resume=true")
     assert executor_of(fourth) == {"name": "sequential"}
     assert fourth.record["status"] == "finished"
     unbroken = run(WORDS, tmp_path / "unbroken", "executor=sequential")
     assert fourth.lines == unbroken.lines
+
+
+STACKED = {
+    **{"name": "stacked", "stack": 20, "memory": 1.0, "graphs": "auto", "split": 1},
+    "memory_format": "contiguous",
+}
+IN_WORKERS = {"name": "processes", "workers": 4, "start": "spawn", "inner": STACKED}
+ON_RAY = {"name": "ray", "workers": 2, "num_cpus": 1, "num_gpus": 0, "address": "auto", "inner": STACKED}
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        (PROCESSES, {"name": "sequential"}, []),
+        ("processes", "sequential", []),
+        ({"name": "processes", "workers": 2, "start": "fork"}, {**PROCESSES, "workers": 8, "start": "spawn"}, []),
+        (STACKED, IN_WORKERS, []),
+        (ON_RAY, IN_WORKERS, []),
+        (ON_RAY, {**ON_RAY, "num_cpus": 2, "address": None}, []),
+        ({"name": "stacked", "stack": 20, "memory": 1.0}, STACKED, []),
+        ("stacked", STACKED, []),
+        (STACKED, {**STACKED, "stack": 10}, ["executor's stack 20 then, 10 now"]),
+        (IN_WORKERS, {**STACKED, "split": 2}, ["executor's split 1 then, 2 now"]),
+        (
+            STACKED,
+            {**ON_RAY, "inner": {**STACKED, "memory": 2.0, "memory_format": "channels_last"}},
+            ["executor's memory 1.0 then, 2.0 now", "executor's memory_format contiguous then, channels_last now"],
+        ),
+        ("stacked", PROCESSES, ["executor stacked then, sequential now"]),
+        (PROCESSES, IN_WORKERS, ["executor sequential then, stacked now"]),
+    ],
+)
+def test_what_changes_last_bits_is_said(then: Any, now: Any, said: list[str]) -> None:
+    """How clients are stacked; who runs them changes none. Early records lack values."""
+    assert sorted(auto.changed(then, now)) == said
+
+
+def test_clients_are_where_the_workers_have_gpus() -> None:
+    assert auto.device_of_clients("sequential", "cpu") == auto.device_of_clients(ON_RAY, "cpu") == "cpu"
+    assert auto.device_of_clients({**ON_RAY, "num_gpus": 0.5}, "cpu") == "cuda:0"
+
+
+def test_a_run_that_goes_on_in_other_stacks_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*WORDS, "executor=stacked"]
+    run(words, tmp_path / "run", "max_rounds=1")
+    run(words, tmp_path / "run", "max_rounds=2", "resume=true", "executor.stack=5")
+    assert "note: executor's stack 20 then, 5 now; results may differ" in capsys.readouterr().err
 
 
 def test_workers_start_as_is_safe_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

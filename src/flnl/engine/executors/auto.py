@@ -7,7 +7,7 @@ run keeps the one it started with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +47,9 @@ DIVIDED_ROUND = 200_000_000
 """Multiply-adds of a round, with ``STEP`` for each step, from which stacks are worth sending to workers. Rounds of ten,
 twenty and a hundred clients with the MLP have 70, 140 and 700 million; of ten with the CNN 330. Below, a stack of the
 whole cohort takes no longer than its halves in two workers."""
+
+WORKERS = ("processes", "ray")
+"""Names of the executors whose workers run clients as their inner executor does."""
 
 ALONE = ("BasicLauncher", "SlurmLauncher")
 """Launchers whose jobs have their cores to themselves: one job at a time, or Slurm's allocation for each."""
@@ -258,6 +261,32 @@ def shown(recorded: Mapping[str, Any] | str) -> str:
         *([str(inner)] if inner != "sequential" else []),
     ]
     return ", ".join(parts)
+
+
+def changed(then: Mapping[str, Any] | str, now: Mapping[str, Any] | str) -> list[str]:
+    """What changes the last bits between two recorded executors, such as ``executor's stack 20 then, 10 now``."""
+    before, after = _numerical(_record(then)), _numerical(_record(now))
+    if before.get("name") != after.get("name"):
+        return [f"executor {before.get('name')} then, {after.get('name')} now"]
+    keys = [key for key in after if key in before and before[key] != after[key]]
+    return [f"executor's {key} {before[key]} then, {after[key]} now" for key in keys]
+
+
+def _numerical(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a recorded executor the bits of a run depend on: how clients are run, not who runs them.
+
+    Values that early records lack were the defaults of their fields; the earliest have a name alone.
+    """
+    if record.get("name") in WORKERS:
+        return _numerical(_record(record.get("inner", "sequential")))
+    if record.get("name") == "stacked":
+        return {**{f.name: f.default for f in fields(Stacked) if f.init and f.default is not MISSING}, **record}
+    return record
+
+
+def device_of_clients(recorded: Mapping[str, Any] | str, device: str | None) -> str | None:
+    """Where clients are trained in a run on ``device``: workers on Ray may have GPUs where this process has none."""
+    return "cuda:0" if _record(recorded).get("num_gpus") else device
 
 
 def _stacks(record: Mapping[str, Any]) -> bool:
