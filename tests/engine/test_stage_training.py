@@ -12,7 +12,8 @@ from torch import Tensor
 from flnl.config.schema import Training
 from flnl.core.messages import ClientState
 from flnl.core.method import Method, Stage
-from flnl.core.state import RoundResult
+from flnl.core.optimizer import Adam, AdamW
+from flnl.core.state import RoundResult, Shelved
 from flnl.engine import loop
 from flnl.engine.executors.processes import Processes
 from flnl.engine.executors.sequential import Sequential
@@ -171,10 +172,13 @@ def test_a_stage_continues_with_momentum_unless_it_restarts_or_keeps_none() -> N
     assert difference((first.server, first.clients), (last.server, last.clients)) is None
 
 
+ALONE = Uniform(0.5)
+
+
 def test_a_stage_that_keeps_no_momentum_forgets_that_of_clients_it_does_not_visit() -> None:
     toy = toward(
         stage(rounds=1),
-        stage(rounds=1, sampler=Uniform(0.5), train={"keep_momentum": False}),
+        stage(rounds=1, sampler=ALONE, train={"keep_momentum": False}),
         stage(rounds=1),
     )
     first, second, third = rounds(toy, targets([5.0, -1.0]), Point(2.0), KEEPING)
@@ -182,6 +186,46 @@ def test_a_stage_that_keeps_no_momentum_forgets_that_of_clients_it_does_not_visi
     assert not second.state.clients
     w = position(second)
     assert float(third.state.client(1).momentum["w"]) == pytest.approx(w + 1.0)  # type: ignore[index]
+
+
+ADAM = Adam(beta1=0.9, beta2=0.99, eps=1e-8)
+ADAMW = AdamW(beta1=0.9, beta2=0.99, eps=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [({}, {"momentum": 0.0}), ({}, {"optimizer": ADAM}), ({"optimizer": ADAM}, {"optimizer": ADAMW})],
+    ids=["without momentum", "SGD to Adam", "Adam to AdamW"],
+)
+def test_clients_that_a_stage_does_not_visit_drop_what_it_does_not_continue(
+    first: Mapping[str, Any], then: Mapping[str, Any]
+) -> None:
+    """Nor does another optimiser; and a run that goes on at the border of the stages drops it, too."""
+    toy, dealt = toward(stage(rounds=2, train=first), stage(rounds=1, sampler=ALONE, train=then)), targets([5.0, -1.0])
+    before, border, after = rounds(toy, dealt, Point(2.0), KEEPING)
+    assert len(before.state.clients) == len(border.state.clients) == 2
+    visited = set(after.cohort) if then.get("momentum", 1.0) else set()
+    assert set(after.state.clients) == visited
+    fresh = replace(border.state, clients=Shelved())
+    net = network(Point(2.0), classes=2, transform=dealt.dataset.transform)
+    settings = loop.Settings(1, KEEPING, None, "drop")
+    run = loop.Federated(toy, dealt, Sequential(net), NoEvaluation(), settings)
+    for start in (border.state, fresh):
+        (found,) = loop.rounds(run, start)
+        assert difference(found.state, after.state) is None
+
+
+def test_a_stage_continues_with_the_buffers_of_the_same_optimizer() -> None:
+    """Whatever its values, and over a stage of another optimiser that has no round."""
+    other = replace(ADAM, beta1=0.5)
+    toy = toward(
+        stage(rounds=1, train={"optimizer": ADAM}),
+        stage(rounds=0, train={"optimizer": ADAMW}),
+        stage(rounds=1, sampler=ALONE, train={"optimizer": other}),
+    )
+    _, last = rounds(toy, targets([5.0, -1.0]), Point(2.0), KEEPING)
+    counts = {c: float((s.momentum or {})["w/step"]) for c, s in last.state.clients.items()}
+    assert counts == {c: 2.0 if c in last.cohort else 1.0 for c in (0, 1)}
 
 
 def test_buffers_that_fit_no_parameter_are_ignored() -> None:

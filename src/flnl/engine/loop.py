@@ -181,7 +181,11 @@ class _Server:
     # ----------------------------------------------------------------------------------------------- a round's parts
 
     def _begin_stage(self, state: FederatedState, stage: Stage) -> FederatedState:
-        """Run the exchanges' ``before_stage`` jobs; then restart from the initial model if the stage asks for it."""
+        """Run the exchanges' ``before_stage`` jobs; then drop what does not go on into the stage.
+
+        That is the model if the stage restarts from the initial model, and the optimiser's buffers if the stage does
+        not continue with them.
+        """
         for exchange in stage.exchange.values():
             job = exchange.before_stage(stage.number)
             if job is None:
@@ -194,17 +198,28 @@ class _Server:
             initial = self.run.settings.initial
             assert initial is not None, "the initial model is known"
             state = replace(state, server=replace(state.server, params=initial))
-        if stage.restart or not self._training(state, stage).keep_momentum:
-            state = self._without_momentum(state)
-        return state
+        return state if self._continues(state, stage) else self._without_momentum(state, stage)
 
-    def _without_momentum(self, state: FederatedState) -> FederatedState:
-        """The state in which no client keeps momentum: it belongs to a model or a stage that is over."""
-        training = self.run.settings.training
-        if not any(s.train.get("keep_momentum", training.keep_momentum) for s in self.run.method.stages):
+    def _continues(self, state: FederatedState, stage: Stage) -> bool:
+        """Whether clients go on with the optimiser's buffers that they have kept from the stage before."""
+        if stage.restart or not state.round:
+            return False
+        before, _ = self.run.method.at(state.round - 1, len(self.clients))
+        return self._first_training(stage).continues(self._first_training(before))
+
+    def _without_momentum(self, state: FederatedState, stage: Stage) -> FederatedState:
+        """The state in which no client keeps an optimiser's buffers: they belong to a stage that is over."""
+        if not any(self._first_training(earlier).keeps_momentum for earlier in self._before(stage)):
             return state  # without reading every client's state
-        held = {client: state.client(client) for client in state.clients}
-        return state.keeping({c: replace(s, momentum=None) for c, s in held.items() if s.momentum is not None})
+        return _with_clients(state, lambda kept: kept if kept.momentum is None else replace(kept, momentum=None))
+
+    def _before(self, stage: Stage) -> Sequence[Stage]:
+        """The stages before this one."""
+        return self.run.method.stages[: stage.number - 1]
+
+    def _first_training(self, stage: Stage) -> Training:
+        """The settings of local training in the stage's first round, but for the learning rate."""
+        return self.run.settings.training.at(0, stage.train)
 
     def _training(self, state: FederatedState, stage: Stage) -> Training:
         """The settings of local training in this round."""
@@ -433,6 +448,15 @@ class _Server:
         if not kept:
             return state
         return replace(state, server=replace(state.server, exchanges={**state.server.exchanges, **kept}))
+
+
+def _with_clients(state: FederatedState, change: Callable[[ClientState], ClientState]) -> FederatedState:
+    """The state in which each client keeps what ``change`` makes of what it kept; reads one client at a time."""
+    for client in state.clients:
+        before = state.client(client)
+        if (after := change(before)) is not before:
+            state = state.keeping({client: after})
+    return state
 
 
 def _judges(stage: Stage) -> bool:

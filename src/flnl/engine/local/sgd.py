@@ -48,7 +48,7 @@ class LocalTraining:
     @property
     def keeps_momentum(self) -> bool:
         """Whether clients keep the optimiser's buffers, such as momentum, for their next visit."""
-        return self.training.keep_momentum and bool(self.training.buffers)
+        return self.training.keeps_momentum
 
     @property
     def updates(self) -> bool:
