@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,6 +57,11 @@ class ClientState:
     def keeping(self, *values: Any) -> ClientState:
         """The state with ``values`` added to ``extras``; each replaces an earlier one of its type."""
         return replace(self, extras=self.extras.including(*values))
+
+    def without_terms(self, names: Collection[str]) -> ClientState:
+        """The state without those of the loss terms ``names``."""
+        terms = {name: state for name, state in self.terms.items() if name not in names}
+        return self if len(terms) == len(self.terms) else replace(self, terms=terms)
 
     @property
     def empty(self) -> bool:

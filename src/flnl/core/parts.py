@@ -84,6 +84,9 @@ class LossTerm(Part, Protocol):
     then one call can handle the rows of many clients."""
     by_network: ClassVar[bool] = False
     """Whether the network itself computes the loss, of one client's batch (``ForwardPasses.training_loss``)."""
+    restarts: ClassVar[bool] = False
+    """Whether what clients keep of it describes the path of the global model; then they drop it where a stage restarts
+    from the initial model."""
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
         """The client's state at the start of a visit, before the first step; called for one client after another.
@@ -350,6 +353,10 @@ class Aggregator(Part, Protocol[V]):
 
 class ServerUpdate(Part, Protocol):
     """Computes the next global model from the current one and the combined one."""
+
+    restarts: ClassVar[bool] = False
+    """Whether its state describes the path of the global model; then it begins anew where a stage restarts from the
+    initial model."""
 
     def init(self, params: Params) -> Any:
         """State before the first round."""

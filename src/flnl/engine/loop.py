@@ -183,8 +183,8 @@ class _Server:
     def _begin_stage(self, state: FederatedState, stage: Stage) -> FederatedState:
         """Run the exchanges' ``before_stage`` jobs; then drop what does not go on into the stage.
 
-        That is the model if the stage restarts from the initial model, and the optimiser's buffers if the stage does
-        not continue with them.
+        That is the model and what belongs to it if the stage restarts from the initial model, and the optimiser's
+        buffers if the stage does not continue with them.
         """
         for exchange in stage.exchange.values():
             job = exchange.before_stage(stage.number)
@@ -195,9 +195,7 @@ class _Server:
             kept = {a.client: state.client(a.client).keeping(*a.keeps) for a in answers}
             state = self._take_in(state, tasks, answers, kept)
         if stage.restart:
-            initial = self.run.settings.initial
-            assert initial is not None, "the initial model is known"
-            state = replace(state, server=replace(state.server, params=initial))
+            state = self._restarted(state, stage)
         return state if self._continues(state, stage) else self._without_momentum(state, stage)
 
     def _continues(self, state: FederatedState, stage: Stage) -> bool:
@@ -212,6 +210,19 @@ class _Server:
         if not any(self._first_training(earlier).keeps_momentum for earlier in self._before(stage)):
             return state  # without reading every client's state
         return _with_clients(state, lambda kept: kept if kept.momentum is None else replace(kept, momentum=None))
+
+    def _restarted(self, state: FederatedState, stage: Stage) -> FederatedState:
+        """The state with the initial model, and without what parts keep of the path that the model has left."""
+        initial = self.run.settings.initial
+        assert initial is not None, "the initial model is known"
+        earlier = self._before(stage)
+        updates = {_name_of(s.server) for s in earlier if s.server.restarts}
+        terms = {name for s in earlier for name, term in s.local.items() if term.restarts}
+        kept = {name: value for name, value in state.server.updates.items() if name not in updates}
+        state = replace(state, server=replace(state.server, params=initial, updates=kept))
+        if not terms:
+            return state  # without reading every client's state
+        return _with_clients(state, lambda kept: kept.without_terms(terms))
 
     def _before(self, stage: Stage) -> Sequence[Stage]:
         """The stages before this one."""

@@ -16,20 +16,25 @@ from torch import Tensor
 from flnl.config import compose
 from flnl.config.folders import CONF
 from flnl.config.schema import Training
-from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask
+from flnl.core.messages import Broadcast, ClientResult, ClientState, ClientTask, Fit
+from flnl.core.model import Model
+from flnl.core.parts import LossTerm
 from flnl.core.payload import Params, Payload, is_running_statistic
+from flnl.core.step import Step
 from flnl.data.federation.build import Federation
 from flnl.engine import loop
+from flnl.engine.executors.sequential import Sequential
 from flnl.engine.model_file import ModelFile
 from flnl.methods.feddyn.loss import FedDyn
 from flnl.methods.feddyn.server import FedDyn as FedDynServer
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.samplers.uniform import OnePass, Uniform
-from tests.properties.runs import assembled, run
+from tests.properties.runs import assembled, difference, run
 from tests.registry import BY_NAME
 from tests.toys import (
     ONE_STEP,
+    NoEvaluation,
     Point,
     Toward,
     federation,
@@ -214,6 +219,19 @@ def test_alpha_of_a_client():
 
 # ---------------------------------------------------------------------------------------------------------- the loop
 
+
+class Visits(LossTerm):
+    """Nothing but the number of visits."""
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """0."""
+        return step.logits.sum() * 0, state
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        """One more."""
+        return (state or 0) + 1
+
+
 TERMS = {"pull": Toward(), "feddyn": FedDyn(0.3, None)}
 
 
@@ -256,6 +274,25 @@ def test_who_diverges_moves_neither_memory():
     assert sorted(state.clients) == [0, 2]
     total = sum(own.terms["feddyn"]["h"]["w"].item() for own in state.clients.values())
     assert state.server.updates["FedDyn"]["w"].item() == pytest.approx(total / 3, rel=1e-12)
+
+
+def test_both_memories_begin_anew_where_a_stage_restarts_from_the_initial_model():
+    """Two rounds from the initial model are the same two rounds again; other terms keep what they have."""
+    parts = {"aggregator": Mean("uniform"), "server": FedDynServer("server")}
+    terms = {**TERMS, "visits": Visits()}
+    toy = method(*(stage(local=terms, rounds=2, restart=again, **parts) for again in (False, True)))
+    dealt = targets([4.0, -2.0, 10.0])
+    net = network(Point(2.0), classes=3, transform=dealt.dataset.transform)
+    settings = loop.Settings(1, ONE_STEP, None, "drop", initial=net.params())
+    run = loop.Federated(toy, dealt, Sequential(net), NoEvaluation(), settings)
+    found = [result.state for result in loop.rounds(run, loop.initial_state(net.params()))]
+    for first, again in ((found[0], found[2]), (found[1], found[3])):
+        assert difference(again.server, first.server) is None
+        for client in range(3):
+            memories = (state.client(client).terms["feddyn"] for state in (first, again))
+            assert difference(*memories) is None
+    assert float(found[1].server.updates["FedDyn"]["w"]) != 0
+    assert [state.client(0).terms["visits"] for state in found] == [1, 2, 3, 4]
 
 
 def test_running_statistics_are_averaged_and_never_moved():

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,8 +30,11 @@ class FedDyn(LossTerm):
     α_k is α, or ``α · mean_samples / n_k`` if ``mean_samples``, the mean number of samples per client, is set: then the
     fixed point is the optimum of the sample-weighted loss, as in the authors' program.
 
-    State: ``h``, by parameter name, on the CPU between visits; ``alpha``, a scalar.
+    State: ``h``, by parameter name, on the CPU between visits; ``alpha``, a scalar. It begins anew where a stage
+    restarts from the initial model: the updates that it sums have led to another one.
     """
+
+    restarts: ClassVar[bool] = True
 
     alpha: NonNegative
     mean_samples: Positive | None
