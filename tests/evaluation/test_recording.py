@@ -12,8 +12,10 @@ import torch
 
 from flnl.core.errors import UserError
 from flnl.engine import loop
+from flnl.engine.planned import Evaluations
 from flnl.evaluation import recording
 from flnl.evaluation.probabilities import NAME, Probabilities
+from flnl.parts.samplers.uniform import Uniform
 from flnl.run import checkpoint, opening
 from tests.properties.reference import References
 from tests.properties.runs import Ran, assembled, difference, run
@@ -151,7 +153,10 @@ SPARSE = [*FEDAVG, "audit.record=auto", "rounds=14", "fraction=0.125"]
         ([], [7], [7]),  # the window's last evaluation, and nine after it there is none
         (["rounds=40"], [2, 11, 20, 29, 38], [2, 11, 20]),
         (["rounds=40", "train.epochs=20"], list(range(1, 41)), list(range(1, 21))),
-        (["rounds=40", "eval.every=3"], [9, 18, 27, 36], [9, 18]),  # one of three, and the window ends after 20
+        (["rounds=40", "eval.every=3"], [6, 18, 30, 40], [6, 18]),  # one of four of 14, and the window ends after 20
+        (["rounds=40", "train.steps=60"], list(range(1, 41)), list(range(1, 21))),  # 20 epochs of three batches
+        (["rounds=40", "fraction=0.5", "eval.every=1"], list(range(2, 41, 3)), list(range(2, 21, 3))),
+        (["rounds=40", "fraction=0.5"], list(range(2, 41, 3)), list(range(2, 21, 3))),
         (["rounds=40", "audit.window=0.01"], [1, 10, 19, 28, 37], [1]),
         (["audit.record=true"], list(range(1, 15)), list(range(1, 8))),
     ],
@@ -161,6 +166,38 @@ def test_auto_records_as_often_as_a_share_of_training_pays_for(
 ) -> None:
     found = recorded(run(SPARSE, tmp_path / "run", *words))
     assert (found.rounds.tolist(), found.window_rounds.tolist()) == (rounds, window)
+
+
+def test_the_default_of_many_clients_records_as_often_if_every_round_is_asked_for(tmp_path: Path) -> None:
+    """At most one evaluation a round, whatever ``eval.every``: MNIST's hundred clients would else record nothing."""
+    words = [word for word in SPARSE if not word.startswith(("rounds=", "fraction=", "partition.num_clients="))]
+    words += ["partition.num_clients=20", "fraction=0.2", "rounds=8", "train.epochs=1"]
+    rare, often = (recorded(run(words, tmp_path / str(every), f"eval.every={every}")) for every in (4, 1))
+    assert rare.rounds.tolist() == often.rounds.tolist() == [4]
+
+
+def test_the_last_evaluation_is_recorded_if_cohorts_were_smaller_than_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four planned evaluations, the fourth would be; there are two, after the second round and the fourth."""
+    call = Uniform.__call__
+    monkeypatch.setattr(Uniform, "__call__", lambda sampler, sampling: call(sampler, sampling)[:1])
+    found = recorded(run(SPARSE, tmp_path / "run", "rounds=4", "fraction=0.25", "audit.window=1.0"))
+    assert (found.rounds.tolist(), found.window_rounds.tolist()) == ([4], [4])
+
+
+def test_the_last_evaluation_of_the_window_is_recorded_in_a_method_of_stages(tmp_path: Path) -> None:
+    """FedCorr's first stage visits one client a round, so its rounds and evaluations are of two kinds."""
+    words = [*BY_NAME["fedcorr"].words, "audit.record=auto", "train.epochs=1"]
+    with assembled(words, tmp_path / "all") as parts:
+        clients = len(parts.federation.with_data)
+        evaluations = Evaluations.of(parts.method, clients, None).planned(parts.method, clients)
+        assert [r.state.round for r in parts.results() if r.evaluation is not None] == list(evaluations)
+    total = max(evaluations.values())
+    last = max(number for number, participations in evaluations.items() if participations <= total / 2)
+    found = recorded(run(words, tmp_path / "run"))
+    assert 0 < len(found.rounds) < len(evaluations)
+    assert found.window_rounds[-1] == last
 
 
 def test_a_sparse_recording_goes_on_where_it_stopped(tmp_path: Path) -> None:

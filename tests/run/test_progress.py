@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flnl.config import compose
+from flnl.engine import planned
 from flnl.run import progress
 from tests.properties.test_parts import method_of
 from tests.registry import TINY
@@ -45,13 +47,14 @@ def test_the_time_left_of_a_resumed_run_is_that_of_its_own_rounds(
 
 def test_a_round_of_a_stage_counts_its_cohort_and_its_epochs() -> None:
     words = [*TINY, "method=fedcorr", "method.T1=1", "method.T2=2", "method.T3=1", "train.epochs=3"]
-    method = method_of([*words, "+method.stages.usual.train.epochs=7"])
+    words += ["+method.stages.usual.train.steps=7", "train.batch_size=10"]
+    method, training = method_of(words), compose.training(compose.load(words))
     size = {stage.name: stage.sampler.size(6) for stage in method.stages}
     lengths = [stage.length(6) for stage in method.stages]
     first, second, third = (stage.name for stage in method.stages)
     assert third == "usual"
     expected = [3.0 * size[first]] * lengths[0] + [3.0 * size[second]] * 2 + [7.0 * size[third]]
-    assert method.epochs(6, 3) == expected
+    assert planned.epochs(method, training, [5, 15] * 3) == expected, "a batch is an epoch of a client of mean size"
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedcorr", "dividemix", "feddiv"])

@@ -31,6 +31,7 @@ from flnl.data.federation.build import Federation
 from flnl.engine import loop
 from flnl.engine.executors import auto
 from flnl.engine.placement import placement_for
+from flnl.engine.planned import Evaluations
 from flnl.evaluation.evaluator import Evaluator
 from flnl.evaluation.probabilities import Probabilities
 from flnl.evaluation.recording import Recorder
@@ -160,7 +161,8 @@ def _trained_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerpri
     network, params = initial_network(cfg, method, trained.dataset, placement_for(cfg.device, cfg.precision))
     count = len(trained.with_data)
     scored, share = run.position[index], cfg.audit.window
-    recorder = Recorder(trained.dataset, scored, trained.tested, network, share, method.participations(count))
+    evaluations = Evaluations.of(method, count, cfg.eval.every).planned(method, count)
+    recorder = Recorder(trained.dataset, scored, trained.tested, network, share, evaluations)
     evaluator = Evaluator(trained, network, method, recorder=recorder)
     work = auto.Work.of(cfg, method, network, [trained.sizes[client] for client in trained.with_data])
     executor, _ = auto.settled(cfg, work, network, None, run.folder)

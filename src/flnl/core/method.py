@@ -77,10 +77,6 @@ class Stage:
         """Number of rounds of the stage."""
         return self.rounds if self.rounds is not None else (self.passes or 0) * self.rounds_in_pass(clients)
 
-    def epochs(self, clients: int, usual: float) -> float:
-        """Local epochs of a round, over its whole cohort; ``usual`` is the run's number of epochs of a client."""
-        return self.sampler.size(clients) * float(self.train.get("epochs", usual))
-
     def corrects_after(self, stage_round: int, clients: int) -> bool:
         """Whether labels are corrected after this round of the stage (from 0)."""
         if self.correct is None:
@@ -147,14 +143,6 @@ class Method:
     def length(self, clients: int) -> int:
         """Total number of rounds."""
         return sum(stage.length(clients) for stage in self.stages)
-
-    def epochs(self, clients: int, usual: float) -> list[float]:
-        """Planned local epochs of every round, over its whole cohort: how its time compares with another's."""
-        return [each for stage in self.stages for each in [stage.epochs(clients, usual)] * stage.length(clients)]
-
-    def participations(self, clients: int) -> int:
-        """Total number of local trainings, at most: some samplers choose fewer clients than they may."""
-        return sum(stage.length(clients) * stage.sampler.size(clients) for stage in self.stages)
 
     @property
     def title(self) -> str:

@@ -30,6 +30,7 @@ from flnl.data.federation.build import Federation
 from flnl.engine.jobs import Correct, Reduce
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.sgd import LocalTraining
+from flnl.engine.planned import Evaluations
 
 log = logging.getLogger(__name__)
 
@@ -389,11 +390,15 @@ class _Server:
     def _evaluate(
         self, before: FederatedState, state: FederatedState, *, last_of_stage: bool
     ) -> Mapping[str, float] | None:
-        """Scores of the global model if due: every ``eval_every`` participations and at a stage's end."""
-        method, count = self.run.method, len(self.clients)
-        every = self.run.settings.eval_every or method.stages[-1].sampler.size(count)
-        due = state.counters.participations // every > before.counters.participations // every
-        return self.run.evaluator.model(shown(method, state, count), state) if due or last_of_stage else None
+        """Scores of the global model if an evaluation is due."""
+        participations = before.counters.participations, state.counters.participations
+        if not self._evaluations.due(*participations, last_of_stage=last_of_stage):
+            return None
+        return self.run.evaluator.model(shown(self.run.method, state, len(self.clients)), state)
+
+    @cached_property
+    def _evaluations(self) -> Evaluations:
+        return Evaluations.of(self.run.method, len(self.clients), self.run.settings.eval_every)
 
     # ---------------------------------------------------------------------------------------------------- exchanges
 

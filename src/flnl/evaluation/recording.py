@@ -7,7 +7,7 @@ it and without.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,9 +67,9 @@ class Recorder:
         network: scores them; ``add`` expects that it holds the evaluated model.
         share: the window ends with the last evaluation up to this share of the participations; it includes the first
             one that is added in any case.
-        participations: number of local trainings that the method plans.
-        every: number of local trainings between evaluations.
-        stride: every so many-th evaluation is added, the window's last one among them.
+        planned: the participations by each planned evaluation, by its round, from 1, to the end of the run.
+        stride: every so many-th evaluation is added, so that the window's last planned one is among them. The run's
+            last is added if there was none: cohorts may be smaller than planned, and then evaluations fewer.
         sums: the sums of an earlier process, with their share and stride; None to begin.
     """
 
@@ -80,8 +80,7 @@ class Recorder:
         tested: Indices,
         network: Network,
         share: float,
-        participations: int,
-        every: int = 1,
+        planned: Mapping[int, int],
         stride: int = 1,
         sums: Sums | None = None,
     ) -> None:
@@ -91,8 +90,10 @@ class Recorder:
             empty = torch.zeros(len(held), data.num_classes, device=network.device)
             sums = Sums(share, stride, 0, (), 0, empty, torch.zeros(len(tested), data.num_classes))
         self.sums = sums.on(network.device)
-        self._limit = sums.share * participations
-        self._last = max(1, int(self._limit // every))  # number of the window's last evaluation, from 1
+        self._end = max(planned)
+        self._limit = sums.share * planned[self._end]
+        in_window = sum(participations <= self._limit for participations in planned.values())
+        self._last = max(1, in_window)  # number of the window's last evaluation, from 1
 
     def add(self, after: FederatedState, tested: Tensor) -> None:
         """Add the loaded model's probabilities, evaluated after the round of ``after``, if they are to be added.
@@ -104,7 +105,8 @@ class Recorder:
             tested: the model's logits [M, K] on the tested samples, on the CPU.
         """
         self.sums = sums = replace(self.sums, seen=self.sums.seen + 1)
-        if (sums.seen - self._last) % sums.stride:
+        missing = after.round == self._end and not sums.rounds
+        if (sums.seen - self._last) % sums.stride and not missing:
             return
         inside = sums.window is None and (not sums.rounds or after.counters.participations <= self._limit)
         if not inside and sums.window is None:
@@ -166,16 +168,21 @@ class Recorder:
             first = block.stop
 
 
-def affordable_stride(clients: int, every: int, epochs: int) -> int:
-    """The stride at which recording costs at most ``MOST_COST`` of the training between evaluations.
+def affordable_stride(evaluations: int, epochs: float, clients: int) -> int:
+    """The stride at which recording costs at most ``MOST_COST`` of the training of a run.
 
-    An evaluation is a pass over all N samples. In between, ``every`` clients train, with N / ``clients`` samples each
-    on average, for ``epochs`` epochs whose steps cost three passes.
+    An evaluation is a pass over all N samples; a client's epoch is one over N / ``clients`` on average, whose steps
+    cost three passes.
 
-    >>> [affordable_stride(20, 10, 5), affordable_stride(100, 10, 5), affordable_stride(100, 1, 1)]
-    [1, 5, 223]
+    Args:
+        evaluations: number of evaluations of the run.
+        epochs: number of local epochs of the run, over all rounds and clients.
+        clients: number of clients.
+
+    >>> [affordable_stride(40, 40 * 10 * 5, clients) for clients in (20, 100)], affordable_stride(40, 40, 100)
+    ([1, 5], 223)
     """
-    return math.ceil(clients / (MOST_COST * 3 * epochs * every))
+    return math.ceil(evaluations * clients / (MOST_COST * 3 * epochs))
 
 
 def _probabilities(logits: Tensor) -> Tensor:

@@ -26,10 +26,11 @@ from flnl.core.payload import Params
 from flnl.core.state import FederatedState
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
-from flnl.engine import loop
+from flnl.engine import loop, planned
 from flnl.engine.executors import auto
 from flnl.engine.network import Network, initial_params
 from flnl.engine.placement import Placement, placement_for
+from flnl.engine.planned import Evaluations
 from flnl.evaluation import probabilities
 from flnl.evaluation.evaluator import Evaluator
 from flnl.evaluation.recording import MOST_VALUES, Recorder, affordable_stride
@@ -264,10 +265,12 @@ def _recorder(
         wanted = cfg.products and len(federation.held) * federation.num_classes <= MOST_VALUES
     if not wanted:
         return None
-    clients = len(federation.with_data)
-    every = cfg.eval.every or method.stages[-1].sampler.size(clients)
-    epochs = min(stage.train.get("epochs", cfg.train.epochs) for stage in method.stages)
-    stride = 1 if cfg.audit.record is True else affordable_stride(clients, every, epochs)
+    sizes = [federation.sizes[client] for client in federation.with_data]
+    evaluations = Evaluations.of(method, len(sizes), cfg.eval.every).planned(method, len(sizes))
+    stride = 1
+    if cfg.audit.record is not True:
+        epochs = sum(planned.epochs(method, compose.training(cfg), sizes))
+        stride = affordable_stride(len(evaluations), epochs, len(sizes))
     earlier = None if resumed is None else resumed.recorded
     if earlier is None and resumed is not None:
         if cfg.audit.record is True:
@@ -286,9 +289,8 @@ def _recorder(
             f"audit.record=true: this run was begun with audit.record=auto, which has recorded one of {earlier.stride} "
             "evaluations; resume with that"
         )
-    planned = method.participations(clients)
     return Recorder(
-        federation.dataset, federation.held, federation.tested, network, share, planned, every, stride, earlier
+        federation.dataset, federation.held, federation.tested, network, share, evaluations, stride, earlier
     )
 
 

@@ -23,7 +23,7 @@ from flnl.core.payload import Params
 from flnl.core.run_logger import LoggedRun
 from flnl.core.state import Counters, FederatedState, RoundResult
 from flnl.data.federation.build import Federation
-from flnl.engine import loop, model_file
+from flnl.engine import loop, model_file, planned
 from flnl.engine.loop import NonFiniteError
 from flnl.engine.model_file import ModelFile
 from flnl.evaluation import correction_warnings, label_table, metrics, probabilities
@@ -131,7 +131,8 @@ class Session:
     @property
     def epochs(self) -> list[float]:
         """Planned local epochs of every round."""
-        return self.method.epochs(len(self.federation.with_data), self.cfg.train.epochs)
+        sizes = [self.federation.sizes[client] for client in self.federation.with_data]
+        return planned.epochs(self.method, compose.training(self.cfg), sizes)
 
     @property
     def over(self) -> bool:
