@@ -20,8 +20,8 @@ class FedDyn(ServerPart, ServerUpdate):
 
     ``θ_{t+1} = θ̄ + H`` with ``H ← H + (|S|/N) (θ̄ − θ_t)`` and θ̄ the combined model: if θ̄ is the unweighted mean of the
     cohort S, then H is the mean over all N clients of the ``h_k`` kept by the loss term ``feddyn``. Running statistics
-    and integer buffers are those of the combined model. The state is H, by parameter name. Like
-    the ``h_k``, it is 0 again where a stage restarts from the initial model.
+    and integer buffers are those of the combined model. The state is H, by parameter name. Like the ``h_k``, it is 0
+    again where a stage restarts from the initial model.
 
     ``evaluate=server`` evaluates the model that is sent next, which the paper returns; ``cohort`` evaluates the
     combined model, as the authors' program does.
