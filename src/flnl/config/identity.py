@@ -138,15 +138,15 @@ def _relevant(node: Mapping[str, Any]) -> dict[str, Any]:
 def _without_place(values: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
     """Without the folder of files that are compared with the published ones: these are the same wherever they lie.
 
-    So is a file of labels beside them, which is compared with the true labels. Images of which only number and names
-    are compared, so that their contents may be others elsewhere, have a ``dataset.fingerprint``: their folder counts.
+    So is a file of labels beside them, which is compared with the true labels. Only files that can be downloaded have
+    published checksums; of others, such as Clothing1M's images, the contents may be others elsewhere.
 
     Args:
         values: an identity, as dotted keys and values.
         node: the configuration that it is of.
     """
     kept = dict(values)
-    if kept.get("dataset.verify") is True and "fingerprint" not in (node.get("dataset") or {}):
+    if kept.get("dataset.verify") is True and "download" in (node.get("dataset") or {}):
         root = kept.pop("dataset.root", None)
         if kept.get("noise.root") == root:
             kept.pop("noise.root", None)
