@@ -356,11 +356,11 @@ class _Server:
     ) -> dict[str, float]:
         """The round's metrics of training and aggregation and, if observed, of client models.
 
-        The loss is the mean over the clients that took a step, NaN if none did.
+        The loss is the mean over the clients that took a step, 0 if none did, and NaN if no client is left.
         """
         losses = [r.loss for r in finite if r.steps]
         metrics = {
-            "loss": sum(losses) / len(losses) if losses else float("nan"),
+            "loss": sum(losses) / max(len(losses), 1) if finite else float("nan"),
             "left_out": float(len(results) - len(finite)),
             "idle": float(sum(not r.steps for r in finite)),
         }
