@@ -512,7 +512,7 @@ REGISTRY += (
             "method.R_w=0",
             "method.special=elr",
             "method.init=zero",
-            "method.clamp=probabilities",
+            "method.clamp=normalised",
             *ONE_STAGE,
         ),
         _fedavg(terms=FLR_TERMS),
