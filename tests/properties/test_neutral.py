@@ -363,9 +363,7 @@ def test_every_switch_of_flr_moves_something(switch: str, flr: FederatedState, t
 def test_what_is_clamped_in_flr_can_be_chosen(tmp_path: Path) -> None:
     """By default neither clamp is met in so few rounds."""
     words = Entry("", (*FLR_SMALL, "method.inner_max=0.8"), {}).words
-    inner, each = (
-        rounds(words, tmp_path / name, f"method.clamp={name}")[-1].state for name in ("inner", "normalised")
-    )
+    inner, each = (rounds(words, tmp_path / name, f"method.clamp={name}")[-1].state for name in ("inner", "normalised"))
     assert difference(inner.server.params, each.server.params) is not None
 
 
