@@ -101,7 +101,7 @@ def assignment(federation: Federation, seed: int, folds: int, by: By) -> Indices
         UserError: if a fold would be empty.
     """
     clients = federation.with_data
-    sizes = [federation.sizes[c] for c in clients]
+    sizes = federation.counts
     if by == "clients":
         if folds > len(clients):
             raise UserError(f"--folds {folds} --by clients: there are {len(clients)} clients; take at most that many")
@@ -164,7 +164,7 @@ def _trained_without(cfg: DictConfig, run: AuditedRun, index: Indices, fingerpri
     evaluations = Evaluations.of(method, count, cfg.eval.every).planned(method, count)
     recorder = Recorder(trained.dataset, scored, trained.tested, network, share, evaluations)
     evaluator = Evaluator(trained, network, method, recorder=recorder)
-    work = auto.Work.of(cfg, method, network, [trained.sizes[client] for client in trained.with_data])
+    work = auto.Work.of(cfg, method, network, trained.counts)
     executor, _ = auto.settled(cfg, work, network, None, run.folder)
     try:
         settings = loop.Settings(cfg.seed, compose.training(cfg), cfg.eval.every, cfg.on_nonfinite, initial=params)

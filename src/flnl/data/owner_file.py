@@ -9,7 +9,7 @@ import numpy as np
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.storage.csv_lines import CsvLines
-from flnl.storage.spreadsheet import text_of
+from flnl.storage.spreadsheet import name_of
 
 CLIENT, ID = "client", "id"
 """The columns of a CSV file with a header."""
@@ -69,7 +69,7 @@ def _of_lines(path: Path, ids: Sequence[str]) -> Indices:
     if ID not in header:
         return owner
     known = set(ids)
-    named = [name if name in known else text_of(name) for name in columns[ID]]
+    named = [name_of(name, known) for name in columns[ID]]
     where = {name: line for line, name in enumerate(named)}
     missing = [name for name in ids if name not in where]
     if missing or len(where) != len(named):

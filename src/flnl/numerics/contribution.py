@@ -1,5 +1,6 @@
 """What clients' models contribute on clean samples that the server holds: Shapley values, reductions of the loss."""
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -151,8 +152,11 @@ class Drops:
     def after(self, values: Mapping[int, float], *, memory: Share) -> Self:
         """The record after one more round, in which the clients in ``values`` trained; ``memory`` is ρ.
 
+        A client whose value is not finite counts as one that did not train.
+
         The sums of a client that has long not trained stop shrinking before they vanish; their ratio stays.
         """
+        values = {client: value for client, value in values.items() if math.isfinite(value)}
         shrinks = memory * self.weight >= LEAST_WEIGHT
         shrinks[list(values)] = True
         factor = torch.ones_like(self.weight).masked_fill(shrinks, memory)

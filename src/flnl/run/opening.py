@@ -137,7 +137,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     lines: Mapping[str, Any] = {}
     if resumed is not None:
         state, seconds, lines = _restored(resumed, federation, network, folder), resumed.seconds, resumed.lines
-    work = auto.Work.of(cfg, method, network, [federation.sizes[client] for client in federation.with_data])
+    work = auto.Work.of(cfg, method, network, federation.counts)
     executor, chosen = auto.settled(cfg, work, network, first_executor, folder.path)
     about = {
         "key": key,
@@ -265,7 +265,7 @@ def _recorder(
         wanted = cfg.products and len(federation.held) * federation.num_classes <= MOST_VALUES
     if not wanted:
         return None
-    sizes = [federation.sizes[client] for client in federation.with_data]
+    sizes = federation.counts
     evaluations = Evaluations.of(method, len(sizes), cfg.eval.every).planned(method, len(sizes))
     stride = 1
     if cfg.audit.record is not True:
@@ -308,7 +308,7 @@ def _print_differences(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> 
 
 
 def _setting(cfg: DictConfig, federation: Federation) -> str:
-    sizes = [federation.sizes[c] for c in federation.with_data]
+    sizes = federation.counts
     return (
         f"{federation.dataset.name}: {len(sizes)} clients of {min(sizes)} to {max(sizes)} samples; "
         f"protocol {cfg.protocol.name}: {compose.training(cfg).described()}"

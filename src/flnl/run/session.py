@@ -131,8 +131,7 @@ class Session:
     @property
     def epochs(self) -> list[float]:
         """Planned local epochs of every round."""
-        sizes = [self.federation.sizes[client] for client in self.federation.with_data]
-        return planned.epochs(self.method, compose.training(self.cfg), sizes)
+        return planned.epochs(self.method, compose.training(self.cfg), self.federation.counts)
 
     @property
     def over(self) -> bool:

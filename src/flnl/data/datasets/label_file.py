@@ -5,7 +5,7 @@ Every sample has exactly one line; errors name the line.
 
 import csv
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import numpy as np
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.storage.csv_lines import CsvLines, LineLengthError
-from flnl.storage.spreadsheet import text_of
+from flnl.storage.spreadsheet import name_of, text_of
 
 _NEGATIVE = re.compile(r"-[0-9]+")
 
@@ -57,7 +57,7 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
     columns: dict[str, list[int]] = {name: [0] * len(samples) for name in ("label", "true") if name in first}
     owners = [""] * len(samples)
     for number, row in rows:
-        sample = _either(row[column].removeprefix("./"), position)
+        sample = name_of(row[column].removeprefix("./"), position)
         where = f"dataset.labels: line {number} of {path}"
         if sample not in position:
             hint = "; the file should be encoded as UTF-8" if _undecoded(sample) else ""
@@ -66,7 +66,7 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
             raise UserError(f"{where}: {sample!r} has a line already, number {line[sample]}")
         line[sample] = number
         for name, values in columns.items():
-            label = _either(row[name], numbers)
+            label = name_of(row[name], numbers)
             if label not in numbers:
                 way = "; a class without a test image needs a folder in train" if column == "path" else ""
                 raise UserError(f"{where}: {name} {row[name]!r} is none of the classes ({_some(classes)}){way}")
@@ -190,11 +190,6 @@ def _check_header(header: Sequence[str], path: Path, column: str) -> None:
 def _undecoded(text: str) -> bool:
     """Whether a text has bytes that are no UTF-8, as names of files may have."""
     return any("\udc80" <= character <= "\udcff" for character in text)
-
-
-def _either(written: str, known: Container[str]) -> str:
-    """The name in a cell: the cell itself if it is a known name, else the text without a ``'`` before a formula."""
-    return written if written in known else text_of(written)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -86,6 +86,11 @@ class Federation:
         """The clients that hold samples, in order: the only ones that can be sampled."""
         return tuple(k for k, n in self.sizes.items() if n)
 
+    @property
+    def counts(self) -> list[int]:
+        """The number of training samples of each client in ``with_data``."""
+        return [self.sizes[client] for client in self.with_data]
+
     @cached_property
     def held(self) -> Indices:
         """Positions [n] in ``dataset.train`` of all clients' training samples, by client and then by position."""
@@ -94,7 +99,7 @@ class Federation:
     @property
     def holders(self) -> Indices:
         """The client [n] that holds each sample of ``held``."""
-        return np.repeat(np.array(self.with_data, np.int64), [self.sizes[k] for k in self.with_data])
+        return np.repeat(np.array(self.with_data, np.int64), self.counts)
 
     @property
     def names(self) -> list[int] | list[str]:

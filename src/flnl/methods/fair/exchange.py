@@ -86,10 +86,9 @@ class LearningQuality(Exchange):
             drops = loss_drops(gathered)
         else:
             drops = {r.client: r.num_samples * r.reports.one(LocalDrop).value for r in gathered.results}
-        finite = {client: drop for client, drop in drops.items() if math.isfinite(drop)}
         failed = state.failed.clone()
-        failed[list(drops)] = torch.tensor([client not in finite for client in drops])
-        return LearningQualityState(state.drops.after(finite, memory=self.memory), failed)
+        failed[list(drops)] = torch.tensor([not math.isfinite(drop) for drop in drops.values()])
+        return LearningQualityState(state.drops.after(drops, memory=self.memory), failed)
 
     def known(self, state: LearningQualityState) -> tuple[Any, ...]:
         """q̂ of all clients."""

@@ -1,6 +1,5 @@
 """Clients' contributions as indicators of their quality, measured on the server's clean samples (S-FedAvg, FAIR)."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -24,12 +23,8 @@ class OnBenchmark:
     tolerance: NonNegative  # tolerance in accuracy for ending an order early
 
     def after(self, record: Relevance | Drops, gathered: Gathered) -> Relevance | Drops:
-        """The record after a round: of losses under FAIR, of accuracies under S-FedAvg.
-
-        A model without a finite loss counts under FAIR as if its client had not trained.
-        """
+        """The record after a round: of losses under FAIR, of accuracies under S-FedAvg."""
         if isinstance(record, Drops):
-            drops = {client: drop for client, drop in loss_drops(gathered).items() if math.isfinite(drop)}
-            return record.after(drops, memory=self.memory)
+            return record.after(loss_drops(gathered), memory=self.memory)
         values = model_shapley(gathered, permutations=self.permutations, tolerance=self.tolerance)
         return record.after(values, keep=self.keep, gain=self.gain)
