@@ -160,6 +160,32 @@ def test_a_record_of_the_first_format_has_its_key_worked_out_again() -> None:
     assert identity.recorded_key(written) == "as written"
 
 
+def of_stages(*names: str) -> dict[str, Any]:
+    """A configuration whose stages follow each other like this; all are alike but for their names."""
+    plain = compose.resolved(compose.load(["method=fedavg"]))
+    return {**plain, "method": {**plain["method"], "stages": {name: {"rounds": 2} for name in names}}}
+
+
+def test_the_order_of_stages_is_in_the_key() -> None:
+    one, other = of_stages("slow", "fast"), of_stages("fast", "slow")
+    assert identity.run_key(one) != identity.run_key(other)
+    assert identity.differences(one, other) == {"method.stages": (["slow", "fast"], ["fast", "slow"])}
+    assert identity.run_key(of_stages("usual", "warmup")) != identity.run_key(of_stages("warmup", "usual"))
+
+
+@pytest.mark.parametrize("method", compose.options("method"))
+def test_methods_keep_the_keys_that_they_had_without_an_order(method: str) -> None:
+    plain = compose.resolved(compose.load([f"method={method}", "noise=symmetric"]))
+    assert "method.stages" not in identity.identity(plain)
+
+
+def test_a_record_of_the_third_format_has_the_order_of_its_stages_added() -> None:
+    plain = of_stages("slow", "fast")
+    without = {key: value for key, value in identity.identity(plain).items() if key != "method.stages"}
+    record = {"key": "of the third format", "key_format": 3, "identity": without, "config": plain}
+    assert identity.recorded_key(record) == identity.run_key(plain)
+
+
 CIFAR = ("dataset=cifar10", "model=lenet5", "noise=human")
 
 

@@ -23,9 +23,9 @@ def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, node
 
 
-FORMAT = 3
+FORMAT = 4
 """Of keys, as records name it. Keys of earlier formats are worked out again: those of the first hashed the paths of
-classes, those of the second the folder of published data sets."""
+classes, those of the second the folder of published data sets, those of the third no order of stages."""
 
 NOT_OF_THE_KEY = (
     "output",
@@ -63,6 +63,11 @@ A protocol's values count where they are used, so a section for one more method 
 set's noise rate.
 """
 
+STAGES = "method.stages"
+USUAL_ORDER = ("preprocess", "pretrain", "warmup", "correct", "finetune", "usual", "final")
+"""The order in which stages of these names run unless an identity says otherwise. It never changes, as keys depend on
+it: another name is not added."""
+
 
 def outside(key: str) -> bool:
     """Whether a dotted key is one of ``NOT_OF_THE_KEY``, or below one."""
@@ -81,7 +86,8 @@ def recorded_identity(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     written = record.get("identity")
     if isinstance(written, Mapping):
-        return _without_place(written, record.get("config") or {})
+        config = record.get("config") or {}
+        return _without_place({**written, **_order_of_stages(config)}, config)
     return _relevant(_canonical(_read(record["config"]), Root, imports=False))
 
 
@@ -132,7 +138,20 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
 
 
 def _relevant(node: Mapping[str, Any]) -> dict[str, Any]:
-    return _without_place({key: value for key, value in flatten(node) if not outside(key)}, node)
+    values = {key: value for key, value in flatten(node) if not outside(key)}
+    return _without_place({**values, **_order_of_stages(node)}, node)
+
+
+def _order_of_stages(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The names of a configuration's stages as they follow each other, which keys and values alone do not tell.
+
+    It is left out of a single stage, and of ``USUAL_ORDER``.
+    """
+    method = node.get("method")
+    stages = method.get("stages") if isinstance(method, Mapping) else None
+    names = [str(name) for name in stages] if isinstance(stages, Mapping) else []
+    usual = [name for name in USUAL_ORDER if name in names]
+    return {} if len(names) < 2 or names == usual else {STAGES: names}
 
 
 def _without_place(values: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
