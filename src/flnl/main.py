@@ -45,7 +45,7 @@ def _main(cfg: DictConfig) -> float | None:
     try:
         from flnl.run.train import train
 
-        signalled = train(cfg, job.typed(chosen)).signal
+        signalled = train(cfg, job.typed(chosen), typed=sys.argv[1:]).signal
     except Exception as error:  # re-raised by main(); Hydra would print its own message
         _failed.append(error)
         return None

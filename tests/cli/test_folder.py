@@ -236,6 +236,20 @@ def test_the_printed_command_works_for_a_folder_of_any_name(command: Command, tm
     assert status(folder) == "finished"
 
 
+@pytest.mark.parametrize("place", [["--config-dir", "own"], ["hydra.searchpath=[own]"]])
+@pytest.mark.parametrize("first", [True, False])
+def test_the_printed_command_names_the_folder_of_ones_own_files(
+    place: list[str], first: bool, command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "own" / "method").mkdir(parents=True)
+    (tmp_path / "own" / "method" / "mine.yaml").write_text("defaults: [fedavg@_here_, _self_]\nname: mine\n")
+    words = ["method=mine", *FEDAVG[1:], "output=run", "max_rounds=1"]
+    said = command(*place, *words) if first else command(*words, *place)
+    assert (said.code, status(tmp_path / "run")) == (0, "stopped"), said.err
+    again = command(*resuming_words(said))
+    assert (again.code, status(tmp_path / "run")) == (0, "finished"), again.err
+
+
 # ------------------------------------------------------------------------------------------------------------- order
 
 

@@ -110,8 +110,11 @@ def test_the_printed_command_goes_on_in_the_same_folder(
     assert not list(tmp_path.glob("outputs/*"))
 
 
-def test_a_sweep_that_stopped_at_max_rounds_goes_on_without_it(command: Command, tmp_path: Path) -> None:
-    said = command(*FEDAVG, "seed=1", "max_rounds=1")
+@pytest.mark.parametrize("words", [[*FEDAVG, "seed=1", "max_rounds=1"], ["seed=1", "max_rounds=1", *FEDAVG[1:], "-m"]])
+def test_a_sweep_that_stopped_at_max_rounds_goes_on_without_it(
+    words: list[str], command: Command, tmp_path: Path
+) -> None:
+    said = command(*words)
     assert statuses(only_sweep(tmp_path)) == ["stopped"]
     (line,) = re.findall(r"to go on: flnl (.*)", said.err)
     assert command(*shlex.split(line)).code == 0

@@ -19,7 +19,7 @@ from flnl.config.folders import CONF
 from flnl.config.free_keys import may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
-from flnl.config.override_text import group_of
+from flnl.config.override_text import group_of, without
 from flnl.config.schema import Root
 from flnl.config.short_keys import without_declarations
 from flnl.config.stage_training import may_be_added, may_stand_in
@@ -56,6 +56,21 @@ def check_arguments(arguments: Sequence[str]) -> None:
         elif group := group_of(key):
             _check_choice(override, group)
     _check_additions(overrides)
+
+
+def replaced(arguments: Sequence[str], keys: Sequence[str], *added: str) -> list[str]:
+    """A command's arguments without the overrides of ``keys``, and with those ``added`` after its other overrides.
+
+    Options such as ``-m`` stay where they are: none may stand between overrides.
+
+    >>> replaced(["seed=1,2", "max_rounds=3", "-m"], ["max_rounds"], "hydra.sweep.dir=a")
+    ['seed=1,2', 'hydra.sweep.dir=a', '-m']
+    """
+    words = list(arguments)
+    overrides = get_args_parser().parse_args(words).overrides
+    count = len(overrides)
+    first = next((i for i in range(len(words)) if words[i : i + count] == overrides), len(words))
+    return [*words[:first], *without(overrides, *keys), *added, *words[first + count :]]
 
 
 def _check_options(arguments: Sequence[str]) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig
 
+from flnl.cli.overrides import replaced
 from flnl.config.check import check_config, check_machine, check_read
-from flnl.config.override_text import without
 from flnl.config.quoting import quoted
 from flnl.config.short_keys import connect
 from flnl.core.terminal import print_line
@@ -47,6 +47,7 @@ def train(
     overrides: Sequence[str] = (),
     job: Path | None = None,
     *,
+    typed: Sequence[str] | None = None,
     opened: Callable[[Session], object] = lambda run: None,
     stop: Interruption | None = None,
 ) -> Outcome:
@@ -54,8 +55,10 @@ def train(
 
     Args:
         cfg: the composed configuration: ``conf/config.yaml`` with overrides.
-        overrides: the overrides as typed, to print the command that resumes the run.
+        overrides: the overrides as typed.
         job: folder that a sweep assigns to this job; the sweep then prints how to resume.
+        typed: all arguments of the command, with options and Hydra's own overrides, to print the command that resumes
+            the run; None if they are ``overrides``.
         opened: called with the session before its first round.
         stop: an interruption that is already active; None to handle signals here.
 
@@ -102,14 +105,14 @@ def train(
                 print_line(f"wandb sync {run.unsynchronised}", to=sys.stderr)
     progress.closing(status, run.folder.path, record)
     if status != "finished" and job is None:
-        print_line(f"to go on: {command(_again(overrides, run.folder.path))}", to=sys.stderr)
+        again = _again(overrides if typed is None else typed, run.folder.path)
+        print_line(f"to go on: {command(again)}", to=sys.stderr)
     return Outcome(status, run.folder.path, record, stop.number if status == "interrupted" else None)
 
 
-def _again(overrides: Sequence[str], folder: Path) -> list[str]:
-    """The overrides that resume the run: the same ones, except those that concern only this start."""
-    kept = without(overrides, "resume", "output", "max_rounds")
-    return [*kept, f"resume={quoted(str(folder))}"]
+def _again(arguments: Sequence[str], folder: Path) -> list[str]:
+    """The arguments that resume the run: the same ones, except those that concern only this start."""
+    return replaced(arguments, ("resume", "output", "max_rounds"), f"resume={quoted(str(folder))}")
 
 
 def command(arguments: Sequence[str]) -> str:

@@ -24,8 +24,9 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict
 
 from flnl.cli import explain
+from flnl.cli.overrides import replaced
 from flnl.config.check import check_config, check_machine
-from flnl.config.override_text import choices_of, without
+from flnl.config.override_text import choices_of
 from flnl.config.short_keys import connect
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
@@ -164,9 +165,9 @@ class Sweep:
 
         show(self.folder, jobs)
         if any(job.status not in ("finished", "refused") for job in jobs):
-            kept = without(sys.argv[1:], "hydra.sweep.dir", "max_rounds")
-            again = command([*kept, f"hydra.sweep.dir={quoted(str(self.folder))}"])
-            print_line(f"to go on: {again}", to=sys.stderr)
+            place = f"hydra.sweep.dir={quoted(str(self.folder))}"
+            again = replaced(sys.argv[1:], ("hydra.sweep.dir", "max_rounds"), place)
+            print_line(f"to go on: {command(again)}", to=sys.stderr)
         if places := _patterns([job.unsynchronised for job in jobs if job.unsynchronised], self.folder):
             print_line(f"wandb sync {' '.join(places)}", to=sys.stderr)
 
