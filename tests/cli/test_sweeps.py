@@ -64,6 +64,20 @@ def test_a_job_that_raises_costs_no_other_and_the_end_tells_of_all(command: Comm
     assert "FULL_ERROR" not in said.err
 
 
+def test_a_job_that_fails_before_its_run_is_open_has_its_traceback_where_the_list_says(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*words: Any) -> None:
+        raise RuntimeError("a mistake in a noise of one's own")
+
+    monkeypatch.setattr("flnl.run.opening.from_config", broken)
+    said = command(*FEDAVG, "seed=1")
+    log = only_sweep(tmp_path) / "0" / "error.log"
+    assert statuses(only_sweep(tmp_path)) == ["failed"]
+    assert "0/error.log" in said.out
+    assert "RuntimeError: a mistake in a noise of one's own" in log.read_text()
+
+
 def test_the_same_sweep_again_skips_what_is_finished_and_tries_the_rest(command: Command, tmp_path: Path) -> None:
     said = command(*FAILING)
     first = only_sweep(tmp_path)

@@ -124,7 +124,9 @@ def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | N
         if stop is not None:
             print(redacted(trace), file=sys.stderr, flush=True)  # goes to the job's log
         with contextlib.suppress(OSError):
-            (folder / ERROR_LOG).write_text(redacted(trace), errors="backslashreplace")
+            place = Path(job.folder or folder)
+            place.mkdir(parents=True, exist_ok=True)  # a run that could not be opened leaves no folder
+            (place / ERROR_LOG).write_text(redacted(trace), errors="backslashreplace")
         job = replace(job, status="failed", error=in_one_line(error))
     if session is not None:
         job = replace(job, unsynchronised=session.unsynchronised)
