@@ -147,6 +147,12 @@ def test_a_finished_sweep_exits_0_and_suggests_nothing(command: Command, tmp_pat
     }
 
 
+def test_jobs_that_work_in_their_own_folders_are_in_the_list(command: Command, tmp_path: Path) -> None:
+    said = command(*FEDAVG, "seed=1", "hydra.job.chdir=true")
+    assert said.code == 0
+    assert statuses(only_sweep(tmp_path)) == ["finished"]
+
+
 @pytest.mark.parametrize(
     ("axis", "said"),
     [

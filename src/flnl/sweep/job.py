@@ -63,7 +63,8 @@ def run(cfg: DictConfig, overrides: Sequence[str], chosen: DictConfig) -> float:
     Raises:
         Interrupted: after a signal, if jobs share a process.
     """
-    ledger, folder = Ledger(Path(chosen.sweep.dir)), Path(chosen.runtime.output_dir)
+    ledger = Ledger(Path(chosen.runtime.cwd, chosen.sweep.dir))  # also with hydra.job.chdir=true
+    folder = Path(chosen.runtime.output_dir)
     if ledger.stopping:
         return math.nan
     number = int(chosen.job.num)
