@@ -160,6 +160,9 @@ def test_jobs_that_work_in_their_own_folders_are_in_the_list(command: Command, t
         ("method=fedavg,fedavgg", "fedavgg does not exist; did you mean fedavg?"),
         ("seed=range(1,0)", "seed=range(1,0) gives no value, so the sweep has no jobs"),
         ("train.lr=0.1,abc", "job 1: train.lr=abc: must be a valid number"),
+        ("train.lr=0.1,0.001 train.min_lr=0,0.01 train.cosine=true", "job 3: train.min_lr=0.01: the cosine ends at"),
+        ("method=fedavg,fedcorr", "job 1: rounds is for methods of one stage"),
+        ("seed=1,2 output=here", "output=here: only one of these jobs can run there; set hydra.sweep.dir"),
         ("hydra.launcher.n_jobs=2", "hydra.launcher.n_jobs belongs to hydra/launcher=joblib, which is not chosen here"),
         ("hydra/launcher=submitit_slurm", "hydra/launcher=submitit_slurm: there is no srun on this machine"),
     ],
@@ -168,7 +171,7 @@ def test_a_wrong_job_is_refused_before_the_first_begins(
     command: Command, tmp_path: Path, axis: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flnl.sweep.supervisor.shutil.which", lambda name: None)
-    found = command(*FEDAVG, axis)
+    found = command(*FEDAVG, *axis.split())
     assert (found.code, found.err.count("\n")) == (2, 1), found.err
     assert said in found.err
     assert not list(tmp_path.glob("multirun/*/*/0"))

@@ -81,6 +81,21 @@ def claim(cfg: DictConfig, overrides: Sequence[str], job: Path | None) -> Claim:
     """
     plain = compose.resolved(cfg)
     key = identity.run_key(plain)
+    method = method_of(cfg, overrides)
+    folder, decision = open_folder(
+        output=cfg.output, output_root=cfg.output_root, resume=cfg.resume, key=key, plain=plain, job=job
+    )
+    if decision:
+        progress.opening([decision])
+    return Claim(folder, method, key, plain)
+
+
+def method_of(cfg: DictConfig, overrides: Sequence[str]) -> Method:
+    """The method of a checked configuration; reads no data.
+
+    Raises:
+        UserError: if its parts do not fit together, or it has no round to run, or ``rounds`` is set and not read.
+    """
     parts = compose.build(cfg.method)
     try:
         method = assemble(parts, option_of)
@@ -88,16 +103,11 @@ def claim(cfg: DictConfig, overrides: Sequence[str], job: Path | None) -> Claim:
         raise UserError(shortened(cfg, str(error))) from None
     _refuse_rounds(cfg, overrides, method)
     if not method.length(1):
-        stages = plain["method"]["stages"]
+        stages = cfg.method.stages
         lengths = [f"method.stages.{s}.{unit}" for s in stages for unit in ("passes", "rounds") if unit in stages[s]]
         keys = " or ".join(["rounds", *lengths] if len(lengths) == 1 else lengths)
         raise UserError(shortened(cfg, f"method={method.name} has no round to run: set {keys} above zero"))
-    folder, decision = open_folder(
-        output=cfg.output, output_root=cfg.output_root, resume=cfg.resume, key=key, plain=plain, job=job
-    )
-    if decision:
-        progress.opening([decision])
-    return Claim(folder, method, key, plain)
+    return method
 
 
 def open_session(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Session:

@@ -26,7 +26,7 @@ from omegaconf import DictConfig, open_dict
 from flnl.cli import explain
 from flnl.cli.overrides import replaced
 from flnl.config.check import check_config, check_machine
-from flnl.config.override_text import choices_of
+from flnl.config.override_text import choices_of, dotted, key_of, value_of
 from flnl.config.short_keys import connect
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
@@ -221,20 +221,27 @@ def _expanded(config: DictConfig) -> list[list[str]]:
     return jobs
 
 
+TOGETHER = ("train.", "method.")
+"""Sections whose values must fit those of each other: a rate and the one that a cosine ends at, a stage's number."""
+
+
 def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
-    """Check enough jobs that every value of every axis, and every combination of groups, is checked once.
+    """Check enough jobs that every value of every axis is checked, and every combination of what must fit together.
 
     Raises:
         UserError: naming the job.
     """
+    from flnl.run.opening import method_of  # imports all that runs need
+
+    _refuse_one_folder(jobs)
     loader = GlobalHydra.instance().config_loader()
     HydraConfig.instance().set_config(copy.deepcopy(composed))  # so that files of the search path are seen
     seen: set[object] = set()
     for number, job in enumerate(jobs):
-        groups = frozenset(choices_of(job))
-        if {*job, groups} <= seen:
+        together = frozenset((*choices_of(job), *(one for one in job if dotted(one).startswith(TOGETHER))))
+        if {*job, together} <= seen:
             continue
-        seen |= {*job, groups}
+        seen |= {*job, together}
         try:
             cfg = loader.load_sweep_config(composed, list(job))
             with open_dict(cfg):
@@ -243,9 +250,24 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
             check_config(cfg)
             if not elsewhere(composed.hydra):
                 check_machine(cfg)
+            method_of(cfg, job)
         except (UserError, HydraException) as error:
             reason = explain.explain(error, job)
             raise UserError(reason if len(jobs) == 1 else f"job {number}: {reason}; no job has begun") from None
+
+
+def _refuse_one_folder(jobs: Sequence[Sequence[str]]) -> None:
+    """Refuse jobs that would run in one folder.
+
+    Raises:
+        UserError: naming the override.
+    """
+    named = [one for job in jobs for one in job if key_of(one) == "output" and "${" not in one]
+    if shared := [one for one in named if named.count(one) > 1 and value_of(one) != "null"]:
+        raise UserError(
+            f"{shared[0]}: only one of these jobs can run there; set hydra.sweep.dir, or name the jobs in it, as in "
+            "'output=runs/${seed}'"
+        )
 
 
 def _patterns(folders: Sequence[str], sweep: Path) -> list[str]:
