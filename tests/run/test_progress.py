@@ -1,7 +1,12 @@
 """What a run shows on a terminal while it runs."""
 
+import contextlib
+import os
+import pty
 import re
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +48,22 @@ def test_the_time_left_of_a_resumed_run_is_that_of_its_own_rounds(
     seconds[0] = 4.0
     bar.round(after(92, "training"))
     assert capsys.readouterr().err.endswith("round 92/100  not evaluated yet  about 16 s left\n")
+
+
+def test_a_terminal_that_was_closed_costs_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, terminal = pty.openpty()
+    stream = os.fdopen(terminal, "w")
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "stdout", stream)
+    with progress.Bar([1.0] * 3, 0) as bar:
+        os.close(reader)
+        for number in range(1, 4):
+            bar.round(after(number, "training"))
+            time.sleep(0.15)  # the bar is drawn anew
+    progress.warn("a line")
+    progress.closing("finished", Path("run"), {})
+    with contextlib.suppress(OSError):
+        stream.close()
 
 
 def test_a_round_of_a_stage_counts_its_cohort_and_its_epochs() -> None:

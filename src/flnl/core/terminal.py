@@ -6,10 +6,13 @@ code that prints such values uses this module.
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import sys
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from flnl.core.credentials import redacted
 
@@ -47,9 +50,46 @@ def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Drop what is written to a terminal that was closed: nobody reads it, and who writes it goes on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+
+
+class _Lasting:
+    """A stream that may outlive its terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        with _unheard():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        with _unheard():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def lasting(stream: TextIO) -> IO[str]:
+    """``stream`` for rich, which goes on writing after the terminal was closed."""
+    return cast("IO[str]", _Lasting(stream))
+
+
 def print_line(text: object, *, to: TextIO | None = None) -> None:
     """Print one line, escaped and without credentials, to standard output or another stream, and flush it."""
-    print(visible(redacted(str(text))), file=sys.stdout if to is None else to, flush=True)
+    with _unheard():
+        print(visible(redacted(str(text))), file=sys.stdout if to is None else to, flush=True)
 
 
 def cell(text: object, style: str = "") -> Text:

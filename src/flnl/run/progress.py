@@ -22,7 +22,7 @@ from rich.table import Table
 
 from flnl.core.method import Method
 from flnl.core.state import RoundResult
-from flnl.core.terminal import cell, duration, print_line, visible
+from flnl.core.terminal import cell, duration, lasting, print_line, visible
 from flnl.evaluation import label_table
 
 QUIET_SECONDS = 30.0
@@ -38,7 +38,7 @@ class Bar:
             epochs: planned local epochs of every round.
             done: number of rounds that are done.
         """
-        self.console = Console(stderr=True)
+        self.console = Console(file=lasting(sys.stderr))
         self._animated = self.console.is_terminal
         self._total = len(epochs)
         self._work = [0.0, *accumulate(epochs)]  # until the end of each round
@@ -103,8 +103,9 @@ class Bar:
 
 def _console(*, stderr: bool) -> Console:
     """A console as wide as the terminal; without a terminal, wide enough for whole tables."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=200)
+    file = lasting(sys.stderr if stderr else sys.stdout)
+    console = Console(file=file)
+    return console if console.is_terminal else Console(file=file, width=200)
 
 
 def opening(lines: Sequence[str]) -> None:
