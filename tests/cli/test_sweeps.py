@@ -1,6 +1,7 @@
 """Sweeps: no job costs another, the end tells of all, a stop saves, and the same command goes on."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ import pytest
 
 from flnl.core.state import RoundResult
 from flnl.run.progress import Bar
+from flnl.sweep.job import score
 from flnl.sweep.ledger import Job, Ledger
 from flnl.sweep.progress import rounds_done
 from flnl.sweep.supervisor import _patterns
@@ -391,6 +393,11 @@ def test_a_running_job_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None
     assert rounds_done(job) == 2
     (tmp_path / "metrics.jsonl").write_text('{"round": 3, "long": "' + "x" * 9000 + '"}\n{"round": 4}\n')
     assert rounds_done(job) == 4
+
+
+def test_an_accuracy_of_nothing_is_a_score_for_a_sweeper_that_optimises() -> None:
+    assert score(Job(0, [], "finished", metrics={"mean_last_10": 0.0})) == 0.0
+    assert math.isnan(score(Job(0, [], "failed")))
 
 
 def test_a_job_without_a_word_was_killed_unless_it_is_elsewhere(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from rich.console import Console
 from flnl.config import compose
 from flnl.engine import planned
 from flnl.run import progress
+from flnl.sweep import table as sweep_table
+from flnl.sweep.ledger import Job
 from tests.properties.test_parts import method_of
 from tests.registry import TINY
 
@@ -62,6 +64,7 @@ def test_a_terminal_that_was_closed_costs_no_run(monkeypatch: pytest.MonkeyPatch
             time.sleep(0.15)  # the bar is drawn anew
     progress.warn("a line")
     progress.closing("finished", Path("run"), {})
+    sweep_table.show(Path(), [Job(0, (), status="finished")])
     with contextlib.suppress(OSError):
         stream.close()
 
@@ -82,7 +85,7 @@ def test_a_round_of_a_stage_counts_its_cohort_and_its_epochs() -> None:
 def test_at_eighty_columns_no_word_of_the_plan_is_broken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/null", "w") as nowhere:  # noqa: PTH123
         console = Console(file=nowhere, width=80, record=True, force_terminal=True, color_system=None)
-        monkeypatch.setattr(progress, "_console", lambda **_: console)
+        monkeypatch.setattr(progress, "console", lambda **_: console)
         method = method_of([*TINY, f"method={name}"])
         progress.stages(method)
     words = set(re.split(r"\s+", console.export_text()))

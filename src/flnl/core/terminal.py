@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 from flnl.core.credentials import redacted
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
 _CONTROL = re.compile(
@@ -81,9 +82,13 @@ class _Lasting:
         return getattr(self._stream, name)
 
 
-def lasting(stream: TextIO) -> IO[str]:
-    """``stream`` for rich, which goes on writing after the terminal was closed."""
-    return cast("IO[str]", _Lasting(stream))
+def console(*, stderr: bool = False) -> Console:
+    """A console as wide as its terminal, which may be closed; without a terminal, wide enough for whole tables."""
+    from rich.console import Console
+
+    file = cast("IO[str]", _Lasting(sys.stderr if stderr else sys.stdout))
+    found = Console(file=file)
+    return found if found.is_terminal else Console(file=file, width=200)
 
 
 def print_line(text: object, *, to: TextIO | None = None) -> None:

@@ -15,14 +15,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from flnl.core.method import Method
 from flnl.core.state import RoundResult
-from flnl.core.terminal import cell, duration, lasting, print_line, visible
+from flnl.core.terminal import cell, console, duration, print_line, visible
 from flnl.evaluation import label_table
 
 QUIET_SECONDS = 30.0
@@ -38,7 +37,7 @@ class Bar:
             epochs: planned local epochs of every round.
             done: number of rounds that are done.
         """
-        self.console = Console(file=lasting(sys.stderr))
+        self.console = console(stderr=True)
         self._animated = self.console.is_terminal
         self._total = len(epochs)
         self._work = [0.0, *accumulate(epochs)]  # until the end of each round
@@ -101,13 +100,6 @@ class Bar:
         return f"{rounds}/{self._total}"
 
 
-def _console(*, stderr: bool) -> Console:
-    """A console as wide as the terminal; without a terminal, wide enough for whole tables."""
-    file = lasting(sys.stderr if stderr else sys.stdout)
-    console = Console(file=file)
-    return console if console.is_terminal else Console(file=file, width=200)
-
-
 def opening(lines: Sequence[str]) -> None:
     """Print lines about the run before it starts."""
     for line in lines:
@@ -120,9 +112,9 @@ BETWEEN = 3
 
 def stages(method: Method) -> None:
     """Print a table of the active parts of all stages: side by side, or below each other where that is too wide."""
-    console = _console(stderr=True)
+    stream = console(stderr=True)
     parts = {stage.name: stage.parts() for stage in method.stages}
-    console.print(_side_by_side(method.title, parts, console.width) or _below_each_other(method.title, parts))
+    stream.print(_side_by_side(method.title, parts, stream.width) or _below_each_other(method.title, parts))
 
 
 def _side_by_side(title: str, parts: Mapping[str, Mapping[str, str]], width: int) -> Table | None:
@@ -219,7 +211,7 @@ def closing(status: str, folder: Path, record: Mapping[str, Any]) -> None:
         table.add_row(cell(f"given to the method: the noise rate ({key})"), _shown(float(rate), "%"))
     if (clean := numbers.get("clean_samples")) is not None:
         table.add_row("given to the method: clean samples", f"{int(clean):,}")
-    _console(stderr=False).print(table)
+    console().print(table)
     if (labels := folder / label_table.NAME).is_file():
         print_line(f"all labels: {labels}")
     for line in record.get("warnings", ()):

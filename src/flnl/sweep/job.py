@@ -76,7 +76,7 @@ def run(cfg: DictConfig, overrides: Sequence[str], chosen: DictConfig) -> float:
             job = _accounted(cfg, job, ledger, stop)
         if stop.number == OUT_OF_TIME:
             os.kill(os.getpid(), OUT_OF_TIME)  # the state is saved; the scheduler's handler requeues the job
-        return _score(job)
+        return score(job)
     print(file=sys.stderr)
     print_line(f"job {number} in {folder}", to=sys.stderr)
     job = _accounted(cfg, job, ledger, None)
@@ -84,7 +84,7 @@ def run(cfg: DictConfig, overrides: Sequence[str], chosen: DictConfig) -> float:
         raise Interrupted(signal.Signals[job.error or "SIGINT"])
     if job.error:
         print_line(f"job {number} {job.status}: {job.error}", to=sys.stderr)
-    return _score(job)
+    return score(job)
 
 
 def shares_a_process(chosen: DictConfig) -> bool:
@@ -92,8 +92,10 @@ def shares_a_process(chosen: DictConfig) -> bool:
     return str(chosen.launcher._target_).endswith(".BasicLauncher")
 
 
-def _score(job: Job) -> float:
-    return job.metrics.get("mean_last_10") or math.nan
+def score(job: Job) -> float:
+    """What a sweeper that optimises is told of a job: the mean of its last ten accuracies; NaN if it has none."""
+    accuracy = job.metrics.get("mean_last_10")
+    return math.nan if accuracy is None else accuracy
 
 
 def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | None) -> Job:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -22,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from flnl.core.terminal import cell, print_line, visible
+from flnl.core.terminal import cell, console, print_line, visible
 from flnl.sweep.ledger import Job, Ledger
 from flnl.sweep.table import labels
 
@@ -51,7 +50,7 @@ class Watch:
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        self._bars = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._bars = Progress(*columns, console=console(stderr=True), transient=True)
         self._lively = self._bars.console.is_terminal
         self._all = self._bars.add_task("[bold]jobs", total=None)
         self._of: dict[int, TaskID] = {}

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from flnl.core.terminal import cell, print_line
+from flnl.core.terminal import cell, console, print_line
 from flnl.sweep.ledger import Job
 
 COLOURS: Mapping[str, str] = {"finished": "green", "stopped": "yellow", "waiting": "dim", "running": "cyan"}
@@ -43,8 +42,7 @@ def show(folder: Path, jobs: Sequence[Job]) -> None:
             "" if job.seconds is None else f"{job.seconds:.1f}",
             cell(_what(job, folder)),
         )
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
+    console().print(table)
     counts = {status: sum(job.status == status for job in jobs) for status in dict.fromkeys(j.status for j in jobs)}
     print_line(f"{len(jobs)} jobs: {', '.join(f'{count} {status}' for status, count in counts.items())}")
 
