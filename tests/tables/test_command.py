@@ -95,6 +95,24 @@ def test_results_of_other_machines_are_not_lost(command: Tables, tmp_path: Path)
     assert again.keys() == before.keys()
 
 
+def test_results_of_more_seeds_are_kept_by_asking_for_them(command: Tables, tmp_path: Path) -> None:
+    """All have run here, so that their records would be of no use."""
+    mine = copied(tmp_path)
+    (tmp_path / "table" / "other.yaml").write_text(mine.read_text().replace("partition.p=0.7", "partition.p=0.6"))
+    assert command("run", "mine", "seeds=2", "--", "hydra/launcher=basic").code == 0
+    assert command("render", "mine", "seeds=2").code == 0
+    before = (tmp_path / "results/small/mine.md").read_bytes()
+    said = command("render", "mine")
+    assert said.code == 2
+    assert "results/small has results of more seeds, and would lose them: mine FedAvg p=0.7" in said.err
+    assert "take them along with seeds=2, or render into another folder with out=FOLDER" in said.err
+    assert "records=" not in said.err
+    assert (tmp_path / "results/small/mine.md").read_bytes() == before
+    assert command("run", "other", "rows=FedAvg", "--", "hydra/launcher=basic").code == 0
+    assert "they include tables of more seeds (mine); seeds=2 takes them along" in command("render", "other").err
+    assert command("render", "mine", "seeds=2").code == 0
+
+
 def test_a_table_of_which_one_seed_has_run_is_rendered(command: Tables, tmp_path: Path) -> None:
     copied(tmp_path)
     scale = tmp_path / "scale" / "small.yaml"

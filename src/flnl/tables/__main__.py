@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flnl.cli import guard
 from flnl.config import compose
@@ -29,6 +30,9 @@ from flnl.tables.request import AGREE, RESULTS, TUNE, Request, parse
 from flnl.tables.run_record import RECORDS
 from flnl.tables.table import Table
 from flnl.tune.scores import ON_TEST_SET
+
+if TYPE_CHECKING:
+    from flnl.tables.render.losses import Loss
 
 TUNED = "tuned"
 """The folder beside the scales where choices are kept, in a folder for each scale."""
@@ -157,23 +161,32 @@ def render(request: Request) -> None:
         raise UserError(f"no cell of these tables has run at scale={request.scale} yet: flnl tables run")
     lost = {one.table.name: losses(one, request.out) for one in tables}
     if cells := [cell for name in lost for cell in lost[name] if name in names]:
+        what, keeps, cells = _of(cells, request.out)
         raise UserError(
-            f"{request.out} has results that have not run here, and would lose them: {cells[0]}{_more(cells)}; "
-            f"take them along with records={request.out / RECORDS}, or render into another folder with out=FOLDER"
+            f"{request.out} has results {what}, and would lose them: {cells[0].cell}{_more(cells)}; take them along "
+            f"with {keeps}, or render into another folder with out=FOLDER"
         )
     foreign = [name for name, cells in lost.items() if cells]
     filled = noted(plan)
     for file in write(filled, request.out, names, together=not foreign):
         print_line(file)
     if foreign:
+        what, keeps, _ = _of([cell for name in foreign for cell in lost[name]], request.out)
         print_line(
-            f"note: index and report of {request.out} are unchanged: they include tables that have not run here "
-            f"({', '.join(foreign)}); records={request.out / RECORDS} takes them along",
+            f"note: index and report of {request.out} are unchanged: they include tables {what} "
+            f"({', '.join(foreign)}); {keeps} takes them along",
             to=sys.stderr,
         )
 
 
-def _more(cells: Sequence[str]) -> str:
+def _of(cells: list[Loss], out: Path) -> tuple[str, str, list[Loss]]:
+    """What the results of ``cells`` in ``out`` are, the option that keeps them, and the cells of which that is true."""
+    if more := [one for one in cells if one.of_more_seeds]:
+        return "of more seeds", f"seeds={max(one.runs for one in more)}", more
+    return "that have not run here", f"records={out / RECORDS}", cells
+
+
+def _more(cells: Sequence[Loss]) -> str:
     return f", and {len(cells) - 1} more" if len(cells) > 1 else ""
 
 

@@ -6,29 +6,44 @@ import csv
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from flnl.storage.spreadsheet import text_of
 from flnl.tables.results import Cell, Filled
 
 
-def losses(filled: Filled, out: Path) -> list[str]:
+@dataclass(frozen=True)
+class Loss:
+    """A cell whose results would be lost."""
+
+    cell: str  # "fedcorr_2 FedAvg ρ=0.6 τ=0.5"
+    runs: int  # behind the cell in the rendered file
+    seeds: int  # that were asked for here; 0 if the cell cannot run
+
+    @property
+    def of_more_seeds(self) -> bool:
+        """Whether the file has results of more seeds than were asked for."""
+        return 0 < self.seeds < self.runs
+
+
+def losses(filled: Filled, out: Path) -> list[Loss]:
     """The cells of a table for which the file in ``out`` has more runs than have finished or failed here.
 
     Rendering would replace their numbers by fewer or none, and remove the records of their runs, which may be of
     another machine and the only ones. A file that cannot be read has nothing to lose.
 
     Returns:
-        Labels as in "fedcorr_2 FedAvg ρ=0.6 τ=0.5", in the order of the table.
+        Those cells, in the order of the table.
     """
     rendered, name = _runs_of(out / f"{filled.table.name}.csv"), filled.table.name
     labels = [column.label for column in filled.table.columns]
     return [
-        f"{name} {row.label} {labels[k]}"
+        Loss(f"{name} {row.label} {labels[k]}", runs, len(cell.runs))
         for row, cells in zip(filled.table.rows, filled.cells, strict=True)
         for which, cell in zip(filled.of_paper, cells, strict=True)
         for k in which
-        if rendered.get((row.label, labels[k]), 0) > _ended(cell)
+        if (runs := rendered.get((row.label, labels[k]), 0)) > _ended(cell)
     ]
 
 
