@@ -95,6 +95,25 @@ def test_results_of_other_machines_are_not_lost(command: Tables, tmp_path: Path)
     assert again.keys() == before.keys()
 
 
+@pytest.mark.parametrize("status", ["failed", "interrupted"])
+def test_a_run_that_did_not_finish_here_replaces_no_result(command: Tables, tmp_path: Path, status: str) -> None:
+    """Such as one that another machine has finished, while this one had too little memory for it."""
+    copied(tmp_path)
+    assert command("run", "mine", "--", "hydra/launcher=basic").code == 0
+    assert command("render", "mine").code == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "results").glob("**/*") if file.is_file()}
+    result = min((tmp_path / "multirun/tables/small").glob("*/result.json"))
+    result.write_text(json.dumps({**json.loads(result.read_text()), "status": status}))
+    said = command("render", "mine")
+    assert said.code == 2
+    folder = f"multirun/tables/small/{result.parent.name}"
+    assert f"records=results/small/runs after removing {folder} (not finished)" in said.err
+    assert {file: file.read_bytes() for file in before} == before
+    shutil.rmtree(result.parent)
+    assert command("render", "mine", "records=results/small/runs").code == 0
+    assert (tmp_path / "results/small/mine.md").read_bytes() == before[tmp_path / "results/small/mine.md"]
+
+
 def test_results_of_more_seeds_are_kept_by_asking_for_them(command: Tables, tmp_path: Path) -> None:
     """All have run here, so that their records would be of no use."""
     mine = copied(tmp_path)

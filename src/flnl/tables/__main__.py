@@ -183,11 +183,13 @@ def _of(cells: list[Loss], out: Path) -> tuple[str, str, list[Loss]]:
     """What the results of ``cells`` in ``out`` are, the option that keeps them, and the cells of which that is true."""
     if more := [one for one in cells if one.of_more_seeds]:
         return "of more seeds", f"seeds={max(one.runs for one in more)}", more
-    return "that have not run here", f"records={out / RECORDS}", cells
+    begun = list(dict.fromkeys(str(folder) for one in cells for folder in one.begun))
+    first = f" after removing {begun[0]}{_more(begun)} (not finished)" if begun else ""
+    return "that have not run here", f"records={out / RECORDS}{first}", cells
 
 
-def _more(cells: Sequence[Loss]) -> str:
-    return f", and {len(cells) - 1} more" if len(cells) > 1 else ""
+def _more(several: Sequence[object]) -> str:
+    return f", and {len(several) - 1} more" if len(several) > 1 else ""
 
 
 def tune(request: Request, arguments: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from flnl.storage.records import RESULT
 from flnl.storage.spreadsheet import text_of
 from flnl.tables.results import Cell, Filled
 
@@ -20,6 +21,7 @@ class Loss:
     cell: str  # "fedcorr_2 FedAvg ρ=0.6 τ=0.5"
     runs: int  # behind the cell in the rendered file
     seeds: int  # that were asked for here; 0 if the cell cannot run
+    begun: tuple[Path, ...] = ()  # folders of its runs that have begun here and not finished
 
     @property
     def of_more_seeds(self) -> bool:
@@ -28,7 +30,7 @@ class Loss:
 
 
 def losses(filled: Filled, out: Path) -> list[Loss]:
-    """The cells of a table for which the file in ``out`` has more runs than have finished or failed here.
+    """The cells of a table for which the file in ``out`` has more runs than have finished here.
 
     Rendering would replace their numbers by fewer or none, and remove the records of their runs, which may be of
     another machine and the only ones. A file that cannot be read has nothing to lose.
@@ -39,16 +41,20 @@ def losses(filled: Filled, out: Path) -> list[Loss]:
     rendered, name = _runs_of(out / f"{filled.table.name}.csv"), filled.table.name
     labels = [column.label for column in filled.table.columns]
     return [
-        Loss(f"{name} {row.label} {labels[k]}", runs, len(cell.runs))
+        Loss(f"{name} {row.label} {labels[k]}", runs, len(cell.runs), _begun(cell))
         for row, cells in zip(filled.table.rows, filled.cells, strict=True)
         for which, cell in zip(filled.of_paper, cells, strict=True)
         for k in which
-        if (runs := rendered.get((row.label, labels[k]), 0)) > _ended(cell)
+        if (runs := rendered.get((row.label, labels[k]), 0)) > _finished(cell)
     ]
 
 
-def _ended(cell: Cell) -> int:
-    return sum(run.state != "absent" for run in cell.runs)
+def _finished(cell: Cell) -> int:
+    return sum(run.state == "finished" for run in cell.runs)
+
+
+def _begun(cell: Cell) -> tuple[Path, ...]:
+    return tuple(run.folder for run in cell.runs if run.state != "finished" and (run.folder / RESULT).exists())
 
 
 def _runs_of(file: Path) -> Mapping[tuple[str, str], int]:
