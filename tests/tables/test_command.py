@@ -141,6 +141,22 @@ def test_a_table_of_which_one_seed_has_run_is_rendered(command: Tables, tmp_path
     assert "1 of 2 seeds" in (tmp_path / "results/small/mine.md").read_text()
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_table_of_which_every_cell_has_a_failed_run_is_rendered(command: Tables, tmp_path: Path, number: int) -> None:
+    """With the number of the seed that has finished, if there is one, and the reason of the other."""
+    file = copied(tmp_path)
+    row = re.compile(r"  - label: FedProx\n(?:    .*\n)+")
+    file.write_text(row.sub("", file.read_text()))
+    assert command("run", "mine", "seeds=2", "--", "hydra/launcher=basic").code == 0
+    for result in sorted((tmp_path / "multirun/tables/small").glob("*/result.json"))[:number]:
+        record = json.loads(result.read_text())
+        result.write_text(json.dumps({**record, "status": "failed", "error": "ValueError: no luck"}))
+    assert command("render", "mine", "seeds=2").code == 0
+    rendered = (tmp_path / "results/small/mine.md").read_text()
+    assert ("1 of 2 seeds" in rendered) == (number == 1)
+    assert "failed (ValueError: no luck)" in rendered
+
+
 def test_a_refused_command_leaves_what_is_known_of_failures(command: Tables, tmp_path: Path) -> None:
     copied(tmp_path)
     assert command("run", "mine", "--", "hydra/launcher=basic").code == 0

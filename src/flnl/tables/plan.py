@@ -293,7 +293,7 @@ class Count:
     cells: int  # all
     possible: int  # those that can run
     run: int  # those whose runs have all finished
-    begun: int  # those of which at least one run has finished
+    begun: int  # those of which at least one run has finished or failed
     failed: int  # those with a failed run
 
     @classmethod
@@ -302,7 +302,7 @@ class Count:
         states = [cell.state for table in tables for row in table.cells for cell in row]
         possible = sum(state not in ("missing", "na") for state in states)
         run, partly, failed = (states.count(state) for state in ("run", "partly", "failed"))
-        return cls(len(states), possible, run, run + partly, failed)
+        return cls(len(states), possible, run, run + partly + failed, failed)
 
     def __str__(self) -> str:
         return f"{self.possible} of {self.cells} cells can run, {self.run} have run, {self.failed} failed"
