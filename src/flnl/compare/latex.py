@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GREEK = {
     **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "ζ": "zeta", "η": "eta", "θ": "theta"},
     **{"ι": "iota", "κ": "kappa", "λ": "lambda", "μ": "mu", "ν": "nu", "ξ": "xi", "π": "pi", "ρ": "rho", "σ": "sigma"},
@@ -14,14 +16,18 @@ MATHS = GREEK | {
     "·": "cdot",
     "≤": "leq",
     "≥": "geq",
+    "≠": "neq",
     "≈": "approx",
+    "∈": "in",
     "→": "rightarrow",
     "∞": "infty",
     "∅": "emptyset",
-    "²": "^2",
+    **{digit: f"^{number}" for number, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+    **{digit: f"_{number}" for number, digit in enumerate("₀₁₂₃₄₅₆₇₈₉")},
 }
 SYMBOLS = {
     "\\": r"\textbackslash{}",
+    "`": r"\`{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
@@ -41,11 +47,11 @@ SYMBOLS = {
 }
 ESCAPES = str.maketrans(
     {letter: rf"\{letter}" for letter in "&%$#_{}"}
-    | {sign: f"${word}$" if word.startswith("^") else rf"$\{word}$" for sign, word in MATHS.items()}
+    | {sign: f"${word}$" if word[0] in "^_" else rf"$\{word}$" for sign, word in MATHS.items()}
     | SYMBOLS
 )
 
 
 def escaped(text: str) -> str:
     """Escape ``text`` so that LaTeX prints it literally; Greek letters and signs need no packages."""
-    return text.translate(ESCAPES)
+    return "-{}".join(part.translate(ESCAPES) for part in re.split("-(?=-)", text))  # hyphens are joined to a dash

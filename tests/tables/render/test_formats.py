@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flnl.compare.latex import escaped
 from flnl.tables.render import csv as render_csv
 from flnl.tables.render import latex, markdown
 from flnl.tables.render.agreement import agreements
@@ -180,6 +181,13 @@ def test_what_formats_would_take_for_their_own_is_escaped() -> None:
     assert r"50% of A&amp;B\_1 \#2 \$x\$" in grid
     assert r"\<b\> \|p\| \*s\* \`c\`" in grid
     assert next(iter(csv_rows(filled)))["row"] == SPECIAL
+
+
+def test_latex_prints_commands_and_small_digits_as_they_stand() -> None:
+    """Two hyphens would be joined to a dash and a backtick turned to a quotation mark; pdflatex stops at ₁."""
+    assert escaped("`flnl tune --each method ---`") == r"\`{}flnl tune -{}-each method -{}-{}-\`{}"
+    assert escaped("a – b — c") == "a -- b --- c"
+    assert escaped("β₁ ≠ 10³") == r"$\beta$$_1$ $\neq$ 10$^3$"
 
 
 def test_csv_is_a_line_a_number_of_the_papers_with_our_runs() -> None:
