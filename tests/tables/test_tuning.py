@@ -1,6 +1,7 @@
 """``flnl tables tune``: values for each method of a table in one of its columns, for all tables of its paper."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,6 +151,21 @@ def test_what_was_chosen_makes_the_tables_of_the_paper(command: Tables, tmp_path
         assert found == told, "a table of one's own is of no paper"
     records = [json.loads(f.read_text()) for f in (tmp_path / "multirun" / "tables").glob("*/*/result.json")]
     assert sorted(f"train.lr={rate}" in record["overrides"] for record in records) == [False, True]
+
+
+@pytest.mark.parametrize(("verify", "word"), [("true", ""), ("false", "verify=false ")])
+def test_the_next_command_takes_the_data_files_of_the_choice(
+    command: Tables, monkeypatch: pytest.MonkeyPatch, verify: str, word: str
+) -> None:
+    def run(self: Tuning, launching: Sequence[str], command: Sequence[str]) -> Tuned:
+        trials = [Trial({"train.lr": "0.5"}, {101: 0.5})]
+        studies = [Study(each, space.fixed, trials) for each, space in self.spaces]
+        return Tuned(command, self.measure, self.seeds, studies, subject=self.subject)
+
+    monkeypatch.setattr(Tuning, "run", run)
+    words = ("fedcorr_4", "columns=p=0.7 α=10", "rows=FedAvg", "grid=train.lr=0.5,0.1", "out=a.json")
+    said = command("tune", *words, f"verify={verify}")
+    assert said.out.splitlines()[-1] == f"next: flnl tables run fedcorr_4 scale=small {word}tuned=a.json", said.err
 
 
 def test_rows_that_are_tuned_later_are_added(command: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,8 @@ def tune(request: Request, arguments: Sequence[str]) -> None:
     print_line(file)
     if any(study.chosen is None for study in tuned.studies):
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
-    print_line(f"next: flnl tables run {table.name} scale={request.scale} tuned={shlex.quote(str(file))}")
+    files = "" if request.verify else "verify=false "
+    print_line(f"next: flnl tables run {table.name} scale={request.scale} {files}tuned={shlex.quote(str(file))}")
 
 
 def agree(request: Request) -> None:
