@@ -96,6 +96,16 @@ def test_what_does_not_fit_the_table_is_not_read(tmp_path: Path, changed: object
         rendered.read(file.parent)
 
 
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("records", ["[", "3"])
+def test_records_that_are_no_list_do_not_fit_the_table(tmp_path: Path, records: str) -> None:
+    """They are read for a metric alone."""
+    file = written(tmp_path / "small", made("1")) / "p_1.csv"
+    file.write_text(file.read_text().replace(",[],", f",{records},", 1))
+    with pytest.raises(UserError, match=r"p_1\.csv does not fit"):
+        rendered.read(file.parent, "last")
+
+
 def test_the_page_has_medians_ranks_and_settings_by_hand() -> None:
     """Two scales: in the first our order is the paper's, in the second it is reversed in one of two settings."""
     theirs: dict[str, Sequence[float | None]] = {"a": [9.0, 9.0], "b": [8.0, 8.0], "c": [7.0, 7.0]}

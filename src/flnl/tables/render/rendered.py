@@ -80,7 +80,10 @@ def _lines(table: Table, file: Path, metric: str | None) -> Sequence[Line]:
         raise _unfit(table, file)
     if metric is None:
         return lines
-    return [{**line, "ours": _mean(file.parent, line["records"], metric)} for line in lines]
+    try:
+        return [{**line, "ours": _mean(file.parent, line["records"], metric)} for line in lines]
+    except (ValueError, TypeError):
+        raise _unfit(table, file) from None
 
 
 def _mean(folder: Path, records: str, metric: str) -> str:
