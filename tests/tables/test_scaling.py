@@ -121,6 +121,27 @@ def test_what_was_tuned_for_a_paper_is_for_its_tables_alone() -> None:
     assert scaling.unused([one, other]) == [], "what is for a table that is not asked for is not missed"
 
 
+@pytest.mark.parametrize(
+    ("measure", "subject", "seeds", "said"),
+    [
+        ("last", {}, 2, ["seeds 1, 2"]),
+        ("last", {}, 1, ["seed 1"]),
+        ("validation", {}, 2, []),  # on samples that no result is measured on
+        ("last", {"paper": "FLR"}, 2, []),
+    ],
+)
+def test_what_was_tuned_under_seeds_of_the_tables_is_told(
+    measure: str, subject: dict[str, str], seeds: int, said: list[str]
+) -> None:
+    studies = [Study({}, ["method=a"], [Trial({"train.lr": "1"}, {1: 0.1, 2: 0.1, 101: 0.1})])]
+    scaling = SCALING.tuned([Choices.of(Tuned([], measure, [101, 2, 1], studies, subject=subject))])
+    table = Table("t", "", "", "", Metric("", "", None, ""), None, (row("method=a"),), (Column("c", ()),), (), ())
+    assert scaling.favoured([table], seeds) == [
+        f"what was tuned for method=a was scored under {these}, which these tables have, too: their results favour it"
+        for these in said
+    ]
+
+
 def test_two_choices_for_one_method_are_refused() -> None:
     studies = [Study({}, ["method=a", rho], [Trial({"train.lr": "1"}, {1: 0.1})]) for rho in ("rho=0", "rho=1")]
     with pytest.raises(UserError, match="two choices for one method"):

@@ -11,6 +11,7 @@ from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tables.table import Table
+from flnl.tune.scores import ON_TEST_SET
 
 DECIDING = ("method", "centralized")
 """Keys that decide, with the parts of a method, what a row is. What was chosen for one such row is not another's."""
@@ -35,6 +36,7 @@ class Choices:
     chosen: tuple[Chosen, ...]
     sentence: str
     only: str | None = None  # the paper, or one's own table, that the choices are for; None: all tables
+    seeds: frozenset[int] = frozenset()  # whose test accuracies decided; results under them favour the choice
 
     @classmethod
     def of(cls, tuned: Tuned) -> Choices:
@@ -61,7 +63,8 @@ class Choices:
         commands = ", ".join(f"`{shlex.join(command)}`" for command in (*tuned.earlier, tuned.command))
         only = tuned.subject.get("paper") or tuned.subject.get("table")
         where = f" in the tables of {only}" if only else ""
-        return cls(tuple(chosen), f"{keys}{where}: chosen for {methods} by {commands}.", only)
+        seeds = frozenset(tuned.seeds if tuned.measure in ON_TEST_SET else ())
+        return cls(tuple(chosen), f"{keys}{where}: chosen for {methods} by {commands}.", only, seeds)
 
     def concern(self, table: Table) -> bool:
         """Whether these choices are for the table."""

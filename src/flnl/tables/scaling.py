@@ -87,6 +87,20 @@ class Scaling:
             chosen = (*chosen, *range(after, after + seeds - len(chosen)))[:seeds]
         return Scale(self.name, self.title, self.changes, chosen, self.papers)
 
+    def favoured(self, tables: Iterable[Table], seeds: int | None = None) -> list[str]:
+        """Lines that name the seeds of ``tables``, so many of them, under which something was chosen for them."""
+        lines, tables = [], list(tables)
+        for choices in self.choices:
+            own = {seed for table in tables if choices.concern(table) for seed in self.of(table, seeds).seeds}
+            if both := sorted(own & choices.seeds):
+                names = ", ".join(" ".join(sorted(one.when)) for one in choices.chosen)
+                these = f"seed{'s' if len(both) > 1 else ''} {', '.join(map(str, both))}"
+                lines.append(
+                    f"what was tuned for {names} was scored under {these}, which these tables have, too: their results "
+                    "favour it"
+                )
+        return lines
+
     def unmatched(self, tables: Iterable[Table]) -> list[str]:
         """The overrides and patterns of ``instead`` and ``unavailable`` that match no cell of ``tables``."""
         overrides = {one for t in tables for row in t.rows for c in t.columns for one in cell_overrides(row, c)}
