@@ -1,5 +1,7 @@
 """Rows and columns of tables, selected by their labels."""
 
+from dataclasses import replace
+
 import pytest
 
 from flnl.core.errors import UserError
@@ -19,6 +21,15 @@ def test_a_table_without_a_selected_row_is_left_out() -> None:
     tables = [load.table("fedcorr_2"), load.table("fedcorr_10")]
     assert [one.name for one in Selection(rows=("FedCorr with *",)).of(tables)] == ["fedcorr_10"]
     assert Selection().of(tables) == tuple(tables)
+
+
+@pytest.mark.parametrize("pattern", ["fedcorr [b]", "*[b]", "FedCorr ?b?"])
+def test_a_bracket_stands_for_itself(pattern: str) -> None:
+    table = load.table("fedcorr_10")
+    labels = ("FedCorr a", "FedCorr [b]", "FedCorr b")
+    rows = tuple(replace(row, label=label) for row, label in zip(table.rows, labels, strict=True))
+    (narrow,) = Selection((pattern,)).of([replace(table, rows=rows)])
+    assert [row.label for row in narrow.rows] == ["FedCorr [b]"]
 
 
 @pytest.mark.parametrize(

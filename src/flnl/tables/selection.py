@@ -16,7 +16,7 @@ MOST_LISTED = 12
 
 @dataclass(frozen=True)
 class Selection:
-    """Patterns of labels, as of file names (``*LeNet-5``), without regard to case; none select everything."""
+    """Patterns of labels with ``*`` and ``?`` (``*LeNet-5``), without regard to case; none select everything."""
 
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -54,7 +54,8 @@ class Selection:
 
 
 def _matches(label: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatchcase(label.lower(), pattern.lower()) for pattern in patterns)
+    """Whether one of the patterns, or none at all, matches. A bracket stands for itself: labels may have some."""
+    return not patterns or any(fnmatchcase(label.lower(), pattern.lower().replace("[", "[[]")) for pattern in patterns)
 
 
 def _distinct(labels: Iterable[str]) -> list[str]:
