@@ -1,5 +1,6 @@
 """The style of all figures: colours that are distinct in colour blindness, bare axes, small type."""
 
+import textwrap
 from typing import Any
 
 INK, CLEAN, WRONG = "#222222", "#4c78a8", "#d1495b"
@@ -12,6 +13,9 @@ DASHES = ("-", "--", ":", "-.")
 """Dash patterns, used in turn for more than eight lines."""
 MANY = 60
 """From this number of clients, bars touch and clients have no individual markers."""
+
+LETTERS = 12
+"""Letters of a title that fit into an inch."""
 
 
 def plain(text: str) -> str:
@@ -34,8 +38,9 @@ def bare(axes: Any) -> None:
 
 
 def title(figure: Any, text: str) -> None:
-    """Set the title of the whole figure, as it stands."""
-    figure.suptitle(plain(text), x=0.01, ha="left", fontsize=11, color=INK)
+    """Set the title of the whole figure, as it stands; in several lines if the figure is too narrow for one."""
+    lines = textwrap.fill(text, int(LETTERS * figure.get_figwidth()))
+    figure.suptitle(plain(lines), x=0.01, ha="left", fontsize=11, color=INK)
 
 
 def legend(axes: Any, **more: Any) -> None:

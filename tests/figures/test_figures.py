@@ -381,6 +381,15 @@ def test_each_of_the_first_clients_has_a_column(tmp_path: Path) -> None:
     assert (given.get_ylabel(), after.get_ylabel()) == ("as given\ntrue class", "after preprocess\ntrue class")
 
 
+def test_the_title_of_a_narrow_figure_is_not_cut(tmp_path: Path) -> None:
+    figure = drawn(confusion.draw_clients(written(tmp_path, corrections=[correction(1)])))  # of one client
+    text = " ".join(figure.get_suptitle().split())
+    assert text == "fedcorr on digits, seed 7: labels of the first clients, samples"
+    figure.draw_without_rendering()  # at its own resolution
+    box = figure._suptitle.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+
+
 def test_many_classes_are_shown_by_colour_alone(tmp_path: Path) -> None:
     counts = np.eye(100, dtype=int).tolist()
     record = written(tmp_path, corrections=[correction(1, confusion={"before": counts, "after": counts})])
