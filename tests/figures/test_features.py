@@ -5,6 +5,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +39,20 @@ def test_points_are_the_samples_with_wrong_labels_and_colours_their_two_classes(
     pairs = Counter((by_true[place], by_given[place]) for place in by_true)
     assert pairs == Counter((row["true"], row["given"]) for row in rows)
     assert len(test) == 50
+
+
+@pytest.mark.parametrize("panels", [1, 3])
+@pytest.mark.parametrize("name", ["{}", "automobile {}", "a class with a very long name, of which this is number {}"])
+def test_every_class_can_be_read_in_the_legend(panels: int, name: str, ran: Ran) -> None:
+    classes = [name.format(k) for k in range(10)]
+    shown = [("of ten classes", np.zeros((10, 2)), np.arange(10))] * panels
+    figure = features._shown("features", shown, replace(ModelFile.load(ran.folder), classes=classes))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert ["".join(text.get_text().split()) for text in legend.get_texts()] == ["".join(c.split()) for c in classes]
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert 0 <= box.y0 < box.y1 < figure.axes[0].get_window_extent().y0
 
 
 def _points(axes: Any, colors: Mapping[Any, str]) -> dict[tuple[float, float], str]:

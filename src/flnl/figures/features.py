@@ -5,6 +5,7 @@ It needs the run's data and takes seconds, so it is drawn only on request.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ MOST = 1000
 NAMED = 20
 """Maximum number of classes for which there is a legend."""
 PERPLEXITY = 30.0
+LETTERS, HANDLE, COLUMNS = 15, 10, 10
+"""Letters of the legend in an inch, letters that a class's marker takes, and maximum number of columns."""
+LINE = 0.17
+"""Height of a line of the legend, in inches."""
 
 Array = NDArray[np.float64]
 
@@ -103,7 +108,13 @@ def _wrong(federation: Federation) -> torch.Tensor:
 
 
 def _shown(heading: str, panels: list[tuple[str, Array, NDArray[np.int64]]], model: ModelFile) -> Figure:
-    figure = Figure(figsize=(4.2 * len(panels), 4.8), layout="constrained")
+    width = 4.2 * len(panels)
+    fit = int(LETTERS * width)
+    names = [textwrap.fill(name, fit - HANDLE) for name in model.classes] if len(model.classes) <= NAMED else []
+    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    columns = max(1, min(COLUMNS, fit // (longest + HANDLE)))
+    lines = sum(name.count("\n") + 1 for name in names) / columns
+    figure = Figure(figsize=(width, 4.6 + LINE * np.ceil(lines)), layout="constrained")
     title(figure, f"{heading} (t-SNE)")
     colors = _colors(len(model.classes))
     for axes, (name, places, labels) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -113,14 +124,11 @@ def _shown(heading: str, panels: list[tuple[str, Array, NDArray[np.int64]]], mod
         axes.set(xticks=[], yticks=[])
         for side in axes.spines.values():
             side.set_linewidth(0.5)
-    if len(model.classes) <= NAMED:
+    if names:
         axes = figure.axes[0]
-        dots = [
-            axes.plot([], [], ls="", marker=_marker(k), ms=5, mew=0, color=colors[k])[0]
-            for k in range(len(model.classes))
-        ]
-        names = list(map(plain, model.classes))
-        figure.legend(dots, names, loc="outside lower center", ncols=10, fontsize=8, frameon=False)
+        dots = [axes.plot([], [], ls="", marker=_marker(k), ms=5, mew=0, color=colors[k])[0] for k in range(len(names))]
+        shown = list(map(plain, names))
+        figure.legend(dots, shown, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
     return figure
 
 
