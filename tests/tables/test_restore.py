@@ -53,6 +53,16 @@ def test_a_run_that_began_here_stays(elsewhere: Tables, tmp_path: Path) -> None:
     assert "0 runs restored" in elsewhere("plan", "mine", RECORDS).err
 
 
+def test_records_of_which_none_is_asked_for_are_told_of(elsewhere: Tables, tmp_path: Path) -> None:
+    assert "none of" not in elsewhere("plan", "mine", RECORDS).err
+    shutil.rmtree(tmp_path / "multirun")
+    for number, file in enumerate([*(tmp_path / "results/small/runs").glob("*.json")]):
+        file.rename(file.with_name(f"{number:016x}.json"))
+    found = elsewhere("plan", "mine", RECORDS).err
+    assert "0 runs restored" in found
+    assert "none of the 2 records there is of a run of these tables: others, another scale or other seeds\n" in found
+
+
 def _changed(**fields: object) -> Callable[[str], str]:
     return lambda text: json.dumps({**json.loads(text), **fields})
 

@@ -257,6 +257,13 @@ def _file_of_choices(request: Request) -> Path:
     return (load.SCALES / TUNED if in_checkout else Path(TUNED)) / request.scale / f"{name}.json"
 
 
+def _none_of(records: int, request: Request) -> str:
+    """What to say where no record is of a run that is asked for."""
+    of = "the one record there is not" if records == 1 else f"none of the {records} records there is"
+    folder = "" if request.verify else ", or another folder of data: with verify=false FLNL_DATA must name the same"
+    return f"{of} of a run of these tables: others, another scale or other seeds{folder}"
+
+
 def command(arguments: Sequence[str]) -> None:
     """Run the command that ``arguments`` describe.
 
@@ -273,8 +280,10 @@ def command(arguments: Sequence[str]) -> None:
         from flnl.tables.restore import restore
 
         plan = request.plan_of(request.held) if request.verb == "render" else request.plan
-        number = restore(plan, request.records)
-        print(f"{number} runs restored from {request.records}", file=sys.stderr, flush=True)
+        found = restore(plan, request.records)
+        print_line(f"{found.runs} runs restored from {request.records}", to=sys.stderr)
+        if not found.known:
+            print_line(_none_of(found.records, request), to=sys.stderr)
     if request.verb == "list":
         print_tables(request.tables)
     elif request.verb == "plan":

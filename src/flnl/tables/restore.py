@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +23,37 @@ RESTORED = "restored_from"
 """The key in ``result.json`` that tells a restored run, with the path of its record."""
 
 
-def restore(plan: Plan, records: Path) -> int:
+@dataclass(frozen=True)
+class Restored:
+    """What came of records."""
+
+    runs: int  # restored now
+    known: int  # runs of the plan that have a record, restored now or not
+    records: int  # all records in the folder
+
+
+def restore(plan: Plan, records: Path) -> Restored:
     """Restore the missing runs of ``plan`` that ``records`` has, such as ``results/small/runs``.
 
     A restored folder holds ``result.json`` and ``metrics.jsonl``, the latter with the accuracies of all evaluations and
     all numbers of the last: what tables and curves read, but no model and no labels. Runs that have begun here stay as
     they are.
 
-    Returns:
-        How many runs were restored.
-
     Raises:
         UserError: if ``records`` is no folder or has no record, or one of the records is damaged or not complete.
     """
     if not records.is_dir():
         raise UserError(f"records={records}: there is no such folder; records are in results/SCALE/runs")
-    if not any(RECORD.fullmatch(file.name) for file in records.glob("*.json")):
+    of = sum(RECORD.fullmatch(file.name) is not None for file in records.glob("*.json"))
+    if not of:
         inside = f"; did you mean {records / RECORDS}?" if (records / RECORDS).is_dir() else ""
         raise UserError(f"records={records}: the folder has no record of a run{inside}")
-    composer, count = Composer(), 0
-    for run in plan.runs.values():
-        file = records / f"{run.identity.folder}.json"
-        if run.identity.key in plan.records or not file.is_file():
-            continue
+    known = [(run, file) for run in plan.runs.values() if (file := records / f"{run.identity.folder}.json").is_file()]
+    composer, missing = Composer(), [(run, file) for run, file in known if run.identity.key not in plan.records]
+    for run, file in missing:
         record = _read(file, run)
         _write(plan.at(run), file, record, composer.plain(run.overrides), run.overrides)
-        count += 1
-    return count
+    return Restored(len(missing), len(known), of)
 
 
 def _read(file: Path, run: Wanted) -> Mapping[str, Any]:
