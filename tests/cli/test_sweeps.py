@@ -336,7 +336,7 @@ def test_jobs_in_parallel_fail_and_are_killed_alone(command: Command, tmp_path: 
     assert "Traceback" not in out + err
     assert "4 jobs: 2 finished, 1 failed, 1 killed" in out
     assert len(re.findall(r"^\[\d/4\] job \d (?:finished|failed|killed)\b.*train\.lr=", err, re.M)) == 4
-    assert "resume=true" in err
+    assert re.search(rf"to go on: .* hydra\.sweep\.dir=\S*{re.escape(sweep.name)}$", err, re.M)
     again = command(*words, "resume=true")
     assert again.code == 1
     assert "going on after round" in again.err
