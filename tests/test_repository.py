@@ -92,7 +92,9 @@ def test_the_evidence_has_the_numbers_of_the_results() -> None:
             assert (first.partition(" (")[0], method) == (best, theirs_first), paper
             place = next(i for i, name in enumerate(ranks[0][1:]) if name.startswith(f"{scale},"))
             ours, count = rank.split(" of ")
-            assert f"{ours} / {theirs}" == ranked_methods[method][place], f"{paper} at {scale}"
+            here, there = ranked_methods[method][place].split(" / ")
+            assert ours == here, f"{paper} at {scale}"
+            assert theirs == there or scale != "small", paper  # the paper's rank is that over the settings of small
             assert count == f"{sum(bool(row[place]) for row in ranked_methods.values())} ({ranked})", (
                 f"{paper} at {scale}"
             )
@@ -153,6 +155,18 @@ def test_the_experiments_have_feddivs_numbers_on_real_images() -> None:
         wrong = ", ".join(f"{100 * metrics[f'noise_{when}']:.1f}" for when in ("given", "final"))
         papers = ", ".join(f"{float(of[method]['paper']):.2f}" for method in methods)
         assert texts == [*(f"{float(of[method]['ours']):.2f}" for method in methods), papers, wrong]
+
+
+@pytest.mark.parametrize(("table", "paper"), [("fedpeer_1", "FedPeer"), ("fedes_1", "FedES")])
+def test_the_experiments_have_a_column_of_fedpeer_and_one_of_fedes_on_real_images(table: str, paper: str) -> None:
+    every = cells((ROOT / "docs" / "experiments.md").read_text())
+    (methods,) = (row[1:] for row in every if row[0].startswith(f"{paper}: "))
+    ours, theirs = (next(row[1:] for row in every if row[0] == f"{paper}, {whose}") for whose in ("here", "the paper"))
+    run = (row for row in rows_of(f"results/lenet/{table}.csv") if row["state"] == "run")
+    found = {row["row"]: row for row in run if not row["paper_column"].startswith("CIFAR-100")}  # no CIFAR-100 at lenet
+    assert ours == [f"{float(found[method]['ours']):.2f}" for method in methods]
+    assert theirs == [f"{float(found[method]['paper']):.2f}" for method in methods]
+    assert {*methods} == {*found}
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
