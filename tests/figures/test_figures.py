@@ -157,6 +157,13 @@ def test_what_diverged_leaves_a_gap_and_is_never_the_best(tmp_path: Path) -> Non
     assert accuracy.draw(written(tmp_path, [*THREE, evaluation(THREE[0], None)])) is None
 
 
+@pytest.mark.parametrize("constant", [0.0, 1.0])
+def test_no_accuracy_is_outside_of_0_to_100_percent(constant: float, tmp_path: Path) -> None:
+    rows = [evaluation(row, constant) for row in THREE[:2]]
+    low, high = drawn(accuracy.draw(written(tmp_path, [*THREE, *rows]))).axes[0].get_ylim()
+    assert (low >= 0, high <= 1, low < high) == (True, True, True)
+
+
 def test_a_run_stopped_before_its_first_evaluation_has_no_curve(tmp_path: Path) -> None:
     record = written(tmp_path, THREE[:1], status="stopped")
     assert all(draw(record) is None for draw in FIGURES.values())
@@ -292,6 +299,7 @@ def test_what_cannot_be_fitted_is_left_out(odd: dict[str, Any], mixture: list[fl
     record = written(tmp_path, corrections=[correction(4, clients=clients(**odd), mixture=mixture)])
     figure = drawn(lid.draw(record))
     assert not any(one.get_label() == "fitted mixture" for one in figure.axes[0].lines)
+    assert all(float(tick).is_integer() for tick in figure.axes[0].get_yticks())  # they count clients
     assert "nan" not in figure.axes[0].get_title()
     drawn(noise_levels.draw(record))
 
@@ -422,6 +430,12 @@ def test_memorization_has_a_panel_for_right_labels_and_one_for_wrong_ones(tmp_pa
     assert line(wrong, "memorized") == ([1, 2], [0.2, 0.4])
     assert line(wrong, "another class") == ([1, 2], [0.7, 0.1])
     assert borders(right) == borders(wrong) == [4, 6]
+    assert right.get_legend() is wrong.get_legend() is None  # curves may fill the panels
+    assert [text.get_text() for text in right.figure.legends[0].texts] == [
+        "correct",
+        "memorized: the given class",
+        "another class",
+    ]
 
 
 def test_that_of_clients_is_of_every_round_with_a_noisy_client(tmp_path: Path) -> None:

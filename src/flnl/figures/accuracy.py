@@ -39,6 +39,8 @@ def draw(record: RunRecord) -> Figure | None:
         bare(loss)
     scores[0].set_ylabel("accuracy")
     scores[0].yaxis.set_major_formatter(PercentFormatter(1))
+    low, high = scores[0].get_ylim()
+    scores[0].set_ylim(max(low, 0), min(high, 1))
     losses[0].set_ylabel("local loss")
     losses[0].set_ylim(bottom=0)
     handles, labels = scores[0].get_legend_handles_labels()

@@ -41,7 +41,8 @@ def draw_filter(record: RunRecord) -> Figure | None:
     x, marked = np.arange(len(order)), len(order) < MANY
     accuracy = numbers(rows["filter_accuracy"])
     figure = Figure(figsize=(7.5, 3.8), layout="constrained")
-    title(figure, f"{record.title}: flags of the noise filter, {100 * np.nanmean(accuracy):.1f} % right")
+    mean = f"{100 * np.nanmean(accuracy):.1f} % right in the mean over clients"
+    title(figure, f"{record.title}: flags of the noise filter, {mean}")
     axes: Any = figure.subplots()
     axes.bar(x, accuracy[order], width=0.8 if marked else 1.0, color=GREY, label="samples with a right flag")
     axes.plot(x, noise[order], color=WRONG, ls="", marker="D", ms=4 if marked else 2, label="wrong labels, true")

@@ -110,6 +110,7 @@ def _histogram(axes: Any, row: Row, values: Numbers, noise: Numbers | None) -> N
             lw=0.5,
             label=["clean clients", "noisy clients"],
         )
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     mixture = row["mixture"]
     if None in mixture or min(mixture[2:4]) <= 0:
         return
@@ -121,7 +122,6 @@ def _histogram(axes: Any, row: Row, values: Numbers, noise: Numbers | None) -> N
     top = max(patch.get_y() + patch.get_height() for patch in axes.patches)
     peak = float(components.sum(0).max())
     axes.set_ylim(0, max(1.3 * top, 1.08 * peak, axes.get_ylim()[1] if axes.get_subplotspec().colspan.start else 0))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
 
 
 def _range(edges: Numbers, mixture: list[float]) -> Numbers:

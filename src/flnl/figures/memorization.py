@@ -58,6 +58,7 @@ def _panels(record: RunRecord, rows: Sequence[Row], prefix: str, heading: str) -
         axes.set_ylim(-0.02, 1.02)
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         bare(axes)
-        legend(axes, loc="best")
     figure.axes[0].set_ylabel("share of the samples")
+    handles, labels = figure.axes[1].get_legend_handles_labels()  # those of the first panel, too
+    legend(figure, handles=handles, labels=labels, loc="outside lower center", ncols=len(labels))
     return figure
