@@ -42,6 +42,8 @@ from flnl.core.errors import UserError
         ({"by": "clients"}, "--by clients tells what folds divide: add --folds 5"),
         ({"adjust": True, "score": "confidence_weighted_entropy"}, "--adjust has no effect on confidence_weighted_"),
         ({"prior": "none", "prior_weight": 0.5}, "--prior-weight 0.5 has no effect with --prior none"),
+        ({"prior": "none", "prior_weight": None}, "--prior-weight None: should be a number from 0 to 1"),
+        ({"prior": "none", "prior_weight": "0.5"}, "--prior-weight '0.5': should be a number from 0 to 1"),
         ({"label_privacy": 1.0, "clients": True, "min_precision": 0.9}, "leave it out, or --clients"),
         ({"label_privacy": 1.0, "issues": "both"}, "choose predicted_neq_given or confident_learning"),
         ({"corrections": "reviewed"}, "add --reviewed verdicts.csv"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -83,7 +84,7 @@ class Options:
 
     def __post_init__(self) -> None:
         self._take_paths()
-        for fault in (*self._faults(), *self._contradictions()):
+        for fault in chain(self._faults(), self._contradictions()):  # values come first: what follows reads them
             raise UserError(fault)
 
     def _take_paths(self) -> None:
