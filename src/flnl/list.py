@@ -93,14 +93,22 @@ def show_short_keys(methods: Sequence[str]) -> None:
 
 
 def markdown(group: str) -> str:
-    """The options of one group as a Markdown table; those of the groups below it have their own.
+    """The options of one group as a Markdown table, without those of the groups below it.
+
+    A folder of groups without options of its own (``train``) has a table for each group in it.
 
     Raises:
         UserError: if there is no such group.
     """
-    name, files = next(iter(chosen([group]).items()))
-    lines = [f"| `{file.relative_to(CONF / name).with_suffix('').as_posix()}` | {described(file)} |" for file in files]
-    return "\n".join([f"| `{name}` | what |", "|---|---|", *lines])
+    found = chosen([group])
+    first = next(iter(found))
+    shown = {first: found[first]} if all(name.startswith(f"{first}/") for name in found if name != first) else found
+    return "\n\n".join(_table(name, files) for name, files in shown.items())
+
+
+def _table(group: str, files: Sequence[Path]) -> str:
+    lines = [f"| `{file.relative_to(CONF / group).with_suffix('').as_posix()}` | {described(file)} |" for file in files]
+    return "\n".join([f"| `{group}` | what |", "|---|---|", *lines])
 
 
 def show(names: Sequence[str]) -> None:
@@ -161,8 +169,7 @@ def run(arguments: Sequence[str]) -> None:
     if methods:
         show_short_keys(methods)
     elif request.markdown:
-        for group in request.groups or ["method"]:
-            print(markdown(group))
+        print("\n\n".join(map(markdown, request.groups or ["method"])))
     else:
         show(request.groups)
 

@@ -63,6 +63,22 @@ def test_markdown_has_one_group_with_its_descriptions(said: Commands) -> None:
     assert said(listing, "--markdown").out.startswith("| `method` | what |")
 
 
+def test_markdown_leaves_out_no_group_of_a_folder_of_groups(said: Commands) -> None:
+    answer = said(listing, "train", "--markdown")
+    tables = answer.out.split("\n\n")
+    assert [table.splitlines()[0] for table in tables] == [
+        "| `train/optimizer` | what |",
+        "| `train/schedule` | what |",
+    ]
+    rows = [line for line in answer.out.splitlines() if line.startswith("| `") and not line.startswith("| `train/")]
+    assert len(rows) == len(said(listing, "train").out.splitlines())
+    assert said(listing, "executor", "--markdown").out.count("| what |") == 1
+
+
+def test_a_markdown_table_ends_before_the_next(said: Commands) -> None:
+    assert "\n\n| `model` | what |\n" in said(listing, "noise", "model", "--markdown").out
+
+
 def test_what_takes_seconds_to_import_is_left_alone() -> None:
     script = (
         "import sys, flnl.list as l; sys.argv = ['', 'noise']; l.main(); print({'torch', 'numpy'} & {*sys.modules})"
