@@ -332,6 +332,10 @@ def test_a_path_that_the_system_refuses_is_named_as_it_was_typed(
     assert ends(OSError(errno.ENAMETOOLONG, "too long", "a/b"), "x", "out=a") == (2, "error: out=a: too long\n")
     assert ends(OSError(errno.ENOTDIR, "no folder", "a"), "a") == (2, "error: a: no folder\n")
     assert ends(ValueError("embedded null byte"), "b\0") == (2, "error: b\\x00: embedded null byte\n")
+    for word in ("~nobody-has-this-name/runs", "--out=~nobody-has-this-name/runs"):
+        with pytest.raises(RuntimeError) as unknown:
+            Path("~nobody-has-this-name/runs").expanduser()
+        assert ends(unknown.value, "x", word) == (2, f"error: {word}: {unknown.value}\n")
     for error in (OSError(errno.ENOSPC, "full", "a"), OSError(errno.ENOENT, "gone", "ab"), OSError("?"), ValueError()):
         code, line = ends(error, "a")
         assert code == 1

@@ -70,6 +70,8 @@ def _path_at_fault(error: Exception, arguments: Sequence[str]) -> str | None:
     """The argument whose path the system has refused, if that is the cause of ``error``."""
     if isinstance(error, ValueError) and "null byte" in str(error):
         return next((argument for argument in arguments if "\0" in argument), None)
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # of ~name, where nobody has the name
+        return next((argument for argument in arguments if argument.startswith("~") or "=~" in argument), None)
     if not isinstance(error, OSError) or error.errno not in REFUSED or error.filename is None:
         return None
     path, here = str(Path(error.filename).absolute()), f"{Path.cwd()}/"
