@@ -21,6 +21,7 @@ from flnl.core.errors import UserError
 from flnl.core.terminal import cell, print_line, visible
 from flnl.data.image_file import MOST_BYTES, MOST_PIXELS
 from flnl.data.image_names import SUFFIXES, images_below
+from flnl.storage.output_file import check_output, save_output
 from flnl.storage.spreadsheet import csv_text
 
 if TYPE_CHECKING:
@@ -149,8 +150,6 @@ def save(predictions: Sequence[Prediction], file: Path) -> None:
     Raises:
         UserError: if the file cannot be written.
     """
-    from flnl.storage.output_file import save_output
-
     count = max((len(one.top) for one in predictions), default=1)
     ranks = ["" if rank == 1 else f"_{rank}" for rank in range(1, count + 1)]
     header = ["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))]
@@ -197,6 +196,8 @@ def predict(arguments: Sequence[str]) -> int:
         UserError: for mistakes that the user can correct.
     """
     request = parser().parse_intermixed_args(arguments)
+    if request.csv is not None:
+        check_output(f"--csv {request.csv}", request.csv)
     paths = named_images(request.images)
     from flnl.engine.model_file import ModelFile
 

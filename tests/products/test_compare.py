@@ -325,7 +325,7 @@ def test_a_part_of_what_was_named_may_hold_no_run(compared: Commands, tmp_path: 
         ([], "the following arguments are required: RUN_DIR_OR_PATTERN; see flnl compare --help"),
         (["a", "--sort", "colour"], "argument --sort: invalid choice: 'colour'"),
         (["a", "--unfin"], "unrecognized arguments: --unfin"),
-        (["a", "--csv", "gone/t.csv"], "--csv gone/t.csv cannot be written (No such file or directory)"),
+        (["a", "--csv", "gone/t.csv"], "--csv gone/t.csv: there is no folder gone"),
         (["a", "--figure", "curves.gif"], "--figure curves.gif: its name should end in .png, .svg, .pdf, or be none"),
         (["a", "--figure", "gone/c.png"], "--figure gone/c.png: there is no folder gone"),
     ],

@@ -69,6 +69,45 @@ def test_a_file_that_cannot_be_written_is_named_and_a_full_disk_is_no_mistake(
         save_output("--csv it", tmp_path / "a.csv", b"3")
 
 
+def test_what_is_written_through_needs_no_place_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link's target may be written where the link lies in a read-only folder, and so may redirected output."""
+    held, fixed = tmp_path / "held", tmp_path / "fixed"
+    held.mkdir()
+    fixed.mkdir()
+    (fixed / "link").symlink_to(held / "a.csv")
+    (fixed / "lost").symlink_to(tmp_path / "gone" / "a.csv")
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != fixed)
+    check_output("--csv it", fixed / "link")
+    for name in ("lost", "own"):
+        with pytest.raises(UserError, match="--csv it"):
+            check_output("--csv it", fixed / name)
+    script = (
+        "import os; from pathlib import Path; from flnl.storage.output_file import check_output;"
+        "os.access = lambda *_: False; check_output('--csv it', Path('/dev/stdout')); print('as it should')"
+    )
+    with (held / "printed").open("w") as file:
+        subprocess.run([sys.executable, "-c", script], stdout=file, cwd=ROOT, check=True)
+    assert (held / "printed").read_text() == "as it should\n"
+
+
+@pytest.mark.parametrize("option", ["--csv", "--markdown", "--latex", "--figure"])
+def test_where_a_file_cannot_be_written_compare_reads_nothing(
+    option: str, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = said(COMPARE, "no run", option, "gone/t.png")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"error: {option} gone/t.png: there is no folder gone\n"
+
+
+def test_where_the_table_cannot_be_written_predict_reads_nothing(
+    said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = said(predict, "no run", "no image.jpg", "--csv", "gone/t.csv")
+    assert (answer.code, answer.err) == (2, "error: --csv gone/t.csv: there is no folder gone\n")
+
+
 def test_a_pipe_gets_everything_and_stays_a_pipe(tmp_path: Path) -> None:
     reader, data = Reader(tmp_path / "pipe"), os.urandom(300_000)  # more than a pipe holds
     write_output(tmp_path / "pipe", data)

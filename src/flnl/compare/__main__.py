@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 FIGURE = Path("compare.png")
 NO_FIGURE = Path("none")
 SUFFIXES = (".png", ".svg", ".pdf")
+TABLES = ("csv", "markdown", "latex")
+"""The options that write the table to a file, named as its methods."""
 
 
 def parser() -> Parser:
@@ -73,13 +75,15 @@ def compare(arguments: Sequence[str]) -> None:
     if request.metric is not None and request.over is None:
         raise UserError("--metric is for the figure of --over: add --over KEY, or leave it out")
     check_figure(request.figure)
+    for option in TABLES:
+        if (file := getattr(request, option)) is not None:
+            check_output(f"--{option} {file}", file)
     rows = grouped(find(request.runs, unfinished=request.unfinished))
     table = Table.of(rows, request.sort, with_status=request.unfinished)
     show(table)
-    for option, text in (("csv", table.csv), ("markdown", table.markdown), ("latex", table.latex)):
-        file = getattr(request, option)
-        if file is not None:
-            save(f"--{option}", file, text())
+    for option in TABLES:
+        if (file := getattr(request, option)) is not None:
+            save(f"--{option}", file, getattr(table, option)())
     if request.figure != NO_FIGURE and request.over is not None:
         draw_over(table, request.over, request.metric or "last", request.figure)
     elif request.figure != NO_FIGURE:

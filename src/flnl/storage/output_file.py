@@ -59,14 +59,15 @@ def save_output(what: str, path: Path, data: bytes) -> None:
 
 
 def check_output(what: str, path: Path) -> None:
-    """Check that a file can be written, before the work whose result it will hold.
+    """Check that ``write_output`` can write a file, before the work whose result it will hold.
 
     Raises:
         UserError: if it cannot.
     """
     try:
-        if is_special(path):
+        if is_special(path) or _printed_to(path) is not None:
             return
+        path = path.resolve() if path.is_symlink() else path
         is_folder, has_place = path.is_dir(), path.parent.is_dir()
     except OSError as error:
         raise UserError(f"{what} cannot be written ({error.strerror})") from error
