@@ -72,6 +72,12 @@ def test_points_are_joined_in_order_and_baselines_lie_level() -> None:
     assert [text.get_text() for text in wide.get_xticklabels()] == ["0.1", "100"]
 
 
+def test_without_a_figure_there_is_nothing_to_draw_it_in(compared: Commands) -> None:
+    answer = compared(".", "--over", "seed", "--figure", "none")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: --over seed is for the figure: ")
+
+
 def test_the_command_draws_it(runs: Path, compared: Commands) -> None:
     answer = compared(".", "--over", "method.epsilon", "--figure", "sweep.png")
     assert answer.err.endswith("figure: sweep.png\n")

@@ -74,6 +74,8 @@ def compare(arguments: Sequence[str]) -> None:
     request = parser().parse_intermixed_args(arguments)
     if request.metric is not None and request.over is None:
         raise UserError("--metric is for the figure of --over: add --over KEY, or leave it out")
+    if request.over is not None and request.figure == NO_FIGURE:
+        raise UserError(f"--over {request.over} is for the figure: leave it out, or leave out --figure {NO_FIGURE}")
     check_figure(request.figure)
     for option in TABLES:
         if (file := getattr(request, option)) is not None:
