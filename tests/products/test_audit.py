@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -721,6 +722,13 @@ def test_a_fold_leaves_threads_and_processes_as_they_were(
         assert threadpoolctl.threadpool_info() == pools
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_fold_without_a_sample_is_refused_and_as_many_as_are_advised_are_not() -> None:
+    federation: Any = SimpleNamespace(with_data=[0, 3], counts=[2, 2])
+    with pytest.raises(UserError, match=r"--folds 4: 1 of them would have no sample.* 2; take at most that many"):
+        folds.assignment(federation, 1, 4, "samples")
+    assert sorted(folds.assignment(federation, 1, 2, "samples")) == [0, 0, 1, 1]
 
 
 def test_the_rounds_of_all_folds_are_told(fedavg: Ran, monkeypatch: pytest.MonkeyPatch) -> None:

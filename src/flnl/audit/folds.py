@@ -114,7 +114,13 @@ def assignment(federation: Federation, seed: int, folds: int, by: By) -> Indices
         fold = np.empty(size, np.int64)
         fold[stream(seed, "audit", client).permutation(size)] = (np.arange(size) + number) % folds
         parts.append(fold)
-    return np.concatenate(parts)
+    assigned = np.concatenate(parts)
+    if empty := folds - len(np.unique(assigned)):
+        raise UserError(
+            f"--folds {folds}: {empty} of them would have no sample, since the largest client has {max(sizes)}; take "
+            "at most that many"
+        )
+    return assigned
 
 
 def _refuse_pretrained(run: AuditedRun) -> None:
