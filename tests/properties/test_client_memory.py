@@ -89,3 +89,11 @@ def test_everything_that_a_client_keeps_comes_back(tmp_path: Path) -> None:
     assert state.labels is not None
     assert back.labels is not None
     assert torch.equal(state.labels, back.labels)
+
+
+def test_a_file_that_a_crash_has_cut_short_is_written_again(tmp_path: Path) -> None:
+    shelf = client_shelf(tmp_path)
+    name = shelf.put(keeps(1))
+    (tmp_path / "clients" / name).write_bytes(b"")  # renamed, but its content had not reached the disk
+    assert shelf.put(keeps(1)) == name  # the resumed run computes the same state
+    assert int(shelf.get(name).labels[0]) == 1  # type: ignore[index]

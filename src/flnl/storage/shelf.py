@@ -28,11 +28,14 @@ class Shelf(Generic[V]):
     size: Callable[[V], int]  # bytes in memory
 
     def put(self, value: V) -> str:
-        """Write a value atomically and return the name of its file; ``sync`` makes it durable."""
+        """Write a value atomically and return the name of its file; ``sync`` makes it durable.
+
+        A file of this name that was cut short, as by a crash of the machine before ``sync``, is replaced.
+        """
         data = self.encode(value)
         name = hashlib.sha256(data).hexdigest()
         path = self.folder / name
-        if not path.exists():
+        if not _intact(path):
             self.folder.mkdir(parents=True, exist_ok=True)
             beside = path.with_name(f".{name}.{os.getpid()}")
             try:
@@ -69,3 +72,12 @@ class Shelf(Generic[V]):
         for path in self.folder.glob("*"):
             if path.name not in names:
                 path.unlink(missing_ok=True)
+
+
+def _intact(path: Path) -> bool:
+    """Whether there is a file at ``path`` with the content that its name says."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == path.name
+    except OSError:
+        return False
