@@ -431,6 +431,24 @@ def test_own_matrix_faults(rows, message):
         Matrix(rows, None)(balanced(2, 3), 1)
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((), r"holds an array of shape \[\]: C rows of C numbers are needed"),
+        ((3,), r"holds an array of shape \[3\]: C rows of C numbers are needed"),
+        ((2, 2, 2), r"holds an array of shape \[2, 2, 2\]: C rows of C numbers are needed"),
+        ((0, 0), "is 0 x 0: .* are needed"),
+    ],
+)
+def test_a_file_that_is_no_matrix_is_refused_also_where_its_rate_is_asked_first(tmp_path, shape, message):
+    np.save(tmp_path / "T.npy", np.ones(shape))
+    own = Matrix(None, str(tmp_path / "T.npy"))
+    with pytest.raises(UserError, match=rf"noise\.path=.* {message}"):
+        _ = own.expected
+    with pytest.raises(UserError, match=rf"noise\.path=.* {message}"):
+        own(balanced(2, 3), 1)
+
+
 def test_own_matrix_needs_one_source(tmp_path):
     with pytest.raises(UserError, match=r"noise\.matrix.*noise\.path"):
         Matrix(None, None)

@@ -142,7 +142,8 @@ class Matrix:
     @property
     def expected(self) -> float:
         """The expected share of wrong labels if all classes are equally frequent."""
-        return float(1 - np.diagonal(self.transition(len(self._given()))).mean())
+        rows = max(1, len(self._given()))  # a file without any is refused by its shape
+        return float(1 - np.diagonal(self.transition(rows)).mean())
 
     def transition(self, num_classes: int) -> Transition:
         """T [C, C], validated and normalised."""
@@ -161,7 +162,12 @@ class Matrix:
 
     def _given(self) -> Transition:
         if self.path is not None:
-            return _load(Path(self.path).expanduser())
+            T = _load(Path(self.path).expanduser())
+            if T.ndim != 2:
+                raise UserError(
+                    f"noise.path={self.path} holds an array of shape {list(T.shape)}: C rows of C numbers are needed"
+                )
+            return T
         try:
             return np.array(self.matrix, dtype=np.float64).reshape(len(self.matrix or ()), -1)
         except ValueError:
