@@ -501,6 +501,24 @@ def test_cifar100_maps():
             assert (step == np.arange(100)).all() == (power == 5)
 
 
+@pytest.mark.parametrize(
+    ("name", "dataset", "classes"),
+    [
+        ("auto", "cifar10", 5),
+        ("patrini", "mnist", 8),
+        ("cdr", "fashion_mnist", 3),
+        ("auto", "CIFAR-100", 12),
+        ("superclass", "cifar100", 120),
+    ],
+)
+def test_a_map_by_name_needs_the_classes_that_it_names(name, dataset, classes):
+    """A data set of the user's own may have any name, and only some of the classes."""
+    message = rf"noise\.map={name}: {dataset} with {classes} classes has no such map; choose one of pair, "
+    with pytest.raises(UserError, match=message):
+        class_map(name, balanced(1, classes, dataset))
+    assert class_map("pair", balanced(1, classes, dataset)).tolist() == [*range(1, classes), 0]
+
+
 def test_unknown_maps_name_those_there_are():
     with pytest.raises(UserError, match=r"noise\.map=auto: synthetic has no such map; choose one of pair, "):
         class_map("auto", balanced(1, 10))

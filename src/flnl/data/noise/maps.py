@@ -1,6 +1,7 @@
 """Class maps of asymmetric noise: which class each class is mistaken for.
 
-A map is int64 [C]; a class that maps to itself never changes. The available maps depend on the data set.
+A map is int64 [C]; a class that maps to itself never changes. The available maps depend on the data set: on its
+name, which may be the user's, and its number of classes.
 """
 
 from typing import Literal
@@ -59,7 +60,9 @@ def class_map(name: MapName, dataset: Dataset) -> Labels:
     C = dataset.num_classes
     key = "".join(filter(str.isalnum, dataset.name.lower()))
     chosen = _AUTO.get(key) if name == "auto" else name
-    specific = _MAPS.get(_SAME_CLASSES.get(key, key), {})
+    named = _MAPS.get(_SAME_CLASSES.get(key, key), {})
+    specific = {of: pairs for of, pairs in named.items() if max(*pairs, *pairs.values()) < C}
+    superclasses = key == "cifar100" and len(CIFAR100_SUPERCLASS) == C
     classes = np.arange(C)
     if chosen == "pair":
         return (classes + 1) % C
@@ -67,15 +70,16 @@ def class_map(name: MapName, dataset: Dataset) -> Labels:
         return (classes - 1) % C
     if chosen == "block5" and C % 5 == 0:
         return classes // 5 * 5 + (classes + 1) % 5
-    if chosen == "superclass" and key == "cifar100":
+    if chosen == "superclass" and superclasses:
         return superclass_map()
     if chosen in specific:
         mapping = classes.copy()
         mapping[list(specific[chosen])] = list(specific[chosen].values())
         return mapping
     known = ["pair", "pair_previous", *(["block5"] if C % 5 == 0 else []), *specific]
-    known += ["superclass"] if key == "cifar100" else []
-    raise UserError(f"noise.map={name}: {dataset.name} has no such map; choose one of {', '.join(known)}")
+    known += ["superclass"] if superclasses else []
+    whose = f"{dataset.name} with {C} classes" if key in _AUTO else dataset.name
+    raise UserError(f"noise.map={name}: {whose} has no such map; choose one of {', '.join(known)}")
 
 
 def superclass_map() -> Labels:
