@@ -4,6 +4,7 @@ import json
 import logging
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -246,6 +247,19 @@ def test_cache_is_named_by_all_that_decides(tmp_path):
     assert (build(data, IID, Matrix(None, str(matrix)), 1, 0.0, cache).given.numpy() == data.truth).all()
     np.save(matrix, np.roll(np.eye(10), 1, axis=1))  # the same path, another content
     assert (build(data, IID, Matrix(None, str(matrix)), 1, 0.0, cache).given.numpy() != data.truth).all()
+
+
+def test_cache_is_named_by_the_code_that_reads_what_a_draw_depends_on(tmp_path, monkeypatch):
+    (tmp_path / "owners.csv").write_text("client\n" + "0\n1\n" * 50)
+    read, original = set[str](), Path.read_bytes
+
+    def recorded(path: Path) -> bytes:
+        read.add(path.name)
+        return original(path)
+
+    monkeypatch.setattr(Path, "read_bytes", recorded)
+    build(balanced(10), P.File(None, str(tmp_path / "owners.csv")), Clean(), 1, 0.0, tmp_path / "cache")
+    assert {"owner_file.py", "csv_lines.py", "spreadsheet.py", "array_pickle.py", "transforms.py"} <= read
 
 
 class Rolled:

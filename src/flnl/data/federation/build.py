@@ -32,6 +32,7 @@ from flnl.data.noise.transition import Clean
 from flnl.data.partition import LEFT_OUT, Partition, Pool, Split
 from flnl.numerics import label_flips
 from flnl.numerics.label_flips import whole
+from flnl.storage import csv_lines, spreadsheet
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -277,6 +278,8 @@ def _cache_file(
     here = Path(__file__).parents[1]
     code = [
         *(Path(__file__), here / "partition.py", Path(streams.__file__), Path(label_flips.__file__)),
+        *(here / "owner_file.py", Path(csv_lines.__file__), Path(spreadsheet.__file__)),  # read partition.path
+        *(here / "array_pickle.py", here / "transforms.py"),  # noise=human and noise=instance use them
         *sorted((here / "noise").glob("*.py")),
     ]
     key = {
