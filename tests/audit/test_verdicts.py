@@ -105,3 +105,11 @@ def test_a_wrong_label_that_the_audit_would_suggest_needs_another() -> None:
     assert labels.tolist() == [2, 1, 2, 0, 1, 0]
     with pytest.raises(UserError, match=r"client 0, sample 2 is wrong by its verdict.*name the right class"):
         corrected_labels(found, {2: Verdict("wrong", None)})
+
+
+def test_what_a_reviewer_has_decided_counts_more_than_what_the_audit_suggests() -> None:
+    """Of 6 samples, given 0, 1, 2, 0, 1, 2, the last 3 are issues, and the next class is suggested."""
+    found = audit(6, issues=3, corrections="suggested", reviewed="verdicts.csv")
+    assert corrected_labels(found, {}).tolist() == [0, 1, 2, 1, 2, 0]
+    decided = {2: Verdict("wrong", 0), 3: Verdict("right", None), 4: Verdict("wrong", 0), 5: Verdict("unsure", None)}
+    assert corrected_labels(found, decided).tolist() == [0, 1, 0, 0, 0, 0]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from flnl.core.errors import UserError
@@ -16,8 +17,6 @@ from flnl.engine.model_file import ModelFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from PIL.Image import Image
 
 PIXELS = 255.0
 """What 8-bit pixels are divided by."""
@@ -50,6 +49,8 @@ class InputTransform:
         return inputs if pixels.dim() == 4 else inputs[0]
 
     def _pixels(self, image: str | Path | Image) -> Tensor:
+        if not isinstance(image, str | Path | Image):
+            raise UserError(f"{type(image).__name__} is no image: a path, an image of Pillow or a tensor is needed")
         channels, height, width = self.shape
         if channels not in (1, 3):
             raise UserError(f"this model takes inputs of {channels}x{height}x{width}, which are not images")

@@ -99,17 +99,18 @@ class Corrections:
 
 
 def corrected_labels(audit: Audit, verdicts: Mapping[int, Verdict]) -> Labels:
-    """The label [N] of each audited sample: suggested where it is an issue, or as a reviewer has decided.
+    """The label [N] of each audited sample: as a reviewer has decided; else the given or, if wanted, the suggested one.
 
     Raises:
         UserError: if a verdict calls a label wrong that the audit would suggest, and names no other.
     """
     samples = audit.samples
-    if audit.options.corrections == "suggested":
-        return np.where(samples.is_issue, samples.predicted, samples.given)
-    labels = samples.given.copy()
+    suggested = audit.options.corrections == "suggested"
+    labels = np.where(samples.is_issue & suggested, samples.predicted, samples.given)
     for i, verdict in verdicts.items():
-        if verdict.judgement == "wrong":
+        if verdict.judgement == "right":
+            labels[i] = samples.given[i]
+        elif verdict.judgement == "wrong":
             labels[i] = samples.predicted[i] if verdict.label is None else verdict.label
             if labels[i] == samples.given[i]:
                 raise UserError(

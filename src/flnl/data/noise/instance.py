@@ -24,9 +24,10 @@ class Instance:
     """Xia et al. (2020), part-dependent noise (also "IDN", "PDN").
 
     A sample's rate is q ~ N(eta, spread^2), truncated to [0, 1]. With W[y] ~ N(0, 1)^{d x C}, a = x W[y] and a_y =
-    -inf, the given label is drawn from q softmax(a) + (1 - q) e_y. ``pixels: raw`` uses 0...255, where the softmax is
-    nearly one-hot and the wrong label nearly a function of the image; ``unit`` divides by 255 and ``normalized``
-    standardises, which makes the softmax much flatter. ``projection: shared`` uses one W for all classes (CORES).
+    -inf, the given label is drawn from q softmax(a) + (1 - q) e_y. ``pixels: raw`` uses the stored pixels, 0...255 of
+    images, where the softmax is nearly one-hot and the wrong label nearly a function of the image; ``unit`` divides by
+    the largest pixel (255, 16 for digits, 1 for floats) and ``normalized`` standardises, which makes the softmax much
+    flatter. ``projection: shared`` uses one W for all classes (CORES).
     """
 
     eta: Share
