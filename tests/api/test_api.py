@@ -241,4 +241,4 @@ def test_an_input_that_is_none_is_refused(results: flnl.RunResults, tmp_path: Pa
     with pytest.raises(flnl.UserError, match=r"a tensor of shape \[2, 3\]: this model takes \[1, 8, 8\]"):
         model.transform(torch.zeros(2, 3))
     with pytest.raises(flnl.UserError, match=r"^ndarray is no image: a path, an image of Pillow or a tensor is needed"):
-        model.transform(np.zeros((8, 8, 3), np.uint8))
+        model.transform(np.zeros((8, 8, 3), np.uint8))  # type: ignore[arg-type] # as is refused
