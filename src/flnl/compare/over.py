@@ -34,7 +34,8 @@ def swept(rows: Sequence[Row], key: str, metric: str) -> list[Swept]:
     values = {id(row): _number(row.values.get(key)) for row in rows}
     if not any(value is not None for value in values.values()):
         raise UserError(f"--over {key}: no run has such a key with a number; give it in full, as in method.epsilon")
-    repeated = [k for row in rows for k in row.values if _repeats(rows, key, k)]
+    keys = {k for row in rows for k in row.values}
+    repeated = {k for k in keys if _repeats(rows, key, k)}
     groups: dict[str, list[Row]] = {}
     for row in rows:
         rest: Mapping[str, Any] = {k: v for k, v in row.values.items() if k != key and k not in repeated}
