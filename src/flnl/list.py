@@ -69,7 +69,7 @@ def short_keys(method: str) -> Iterator[tuple[str, str, str]]:
 
 
 def show_short_keys(methods: Sequence[str]) -> None:
-    """A table on a terminal; elsewhere a line ``key=value  the part's key`` each.
+    """A table on a terminal; elsewhere a line ``key=value  the part's key`` each, of several methods below their names.
 
     Raises:
         UserError: if there is no such method.
@@ -88,6 +88,8 @@ def show_short_keys(methods: Sequence[str]) -> None:
                 table.add_row(*map(cell, row))
             console.print(table)
         else:
+            if len(methods) > 1:
+                print_line(f"method={method}")
             for key, value, target in keys:
                 print_line(f"{key}={value}  {target}")
 

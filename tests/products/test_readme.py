@@ -60,6 +60,13 @@ def test_the_short_keys_of_a_method(said: Commands) -> None:
     assert "method.prox=norm  method.stages.preprocess.local.adaptive_proximal.form" in lines
     assert "method.mixup_stages=[1, 2, 3]  method.batch.stages" in lines
     assert "has no short keys" in said(listing, "method=fedavg").out
+    several = said(listing, "method=fedprox", "method=fedcorr_released").out.splitlines()
+    assert several == [
+        "method=fedprox",
+        *said(listing, "method=fedprox").out.splitlines(),
+        "method=fedcorr_released",
+        *lines,
+    ]
     for words, why in ((["method=fedprx"], "did you mean fedprox?"), (["method=fedavg", "noise"], "give it alone")):
         refused = said(listing, *words)
         assert (refused.code, refused.err.count("\n")) == (2, 1)
