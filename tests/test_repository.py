@@ -8,8 +8,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from scipy.stats import rankdata
 
 from flnl.storage.tuned import Tuned
 from flnl.tables import load
@@ -166,6 +168,40 @@ def test_the_experiments_have_a_column_of_these_papers_on_real_images(table: str
     assert ours == [f"{float(found[method]['ours']):.2f}" for method in methods]
     assert theirs == [f"{float(found[method]['paper']):.2f}" for method in methods]
     assert {*methods} == {*found}
+
+
+def test_the_experiments_have_the_ranks_at_tuned_rates() -> None:
+    """Mean ranks and medians of Spearman in the settings of one table, at the scale's one rate and at tuned ones."""
+    every = cells((ROOT / "docs" / "experiments.md").read_text())
+    told = [row for row in every if re.match(r"\w+, Table \d+$", row[0]) and len(row) == 8]
+    kept = {path.stem for path in (ROOT / "conf" / "scale" / "tuned" / "small").glob("*.json")}
+    assert {row[0].partition(",")[0].lower() for row in told} == kept
+    for name, settings, method, *ranks, best, medians in told:
+        paper, number = name.split(", Table ")
+        found = [ranked(f"results/{scale}/{paper.lower()}_{number}.csv") for scale in ("small", "small_tuned")]
+        (once, _, theirs), (tuned, _, _) = [(mean, median, own) for mean, median, own, _ in found]
+        assert settings == str(found[0][3]) == str(found[1][3])
+        assert ranks == [f"{mean[method]:.1f}" for mean in (once, tuned, theirs)], name
+        assert best.split(", ") == [row for row in tuned if tuned[row] == min(tuned.values())]
+        assert medians == ", ".join(f"{median:.2f}" for _, median, _, _ in found).replace("-", "−")
+
+
+def ranked(name: str) -> tuple[dict[str, float], float, dict[str, float], int]:
+    """Over a table's settings: the rows' mean ranks, the median of Spearman, the paper's mean ranks, and their number."""
+    of: dict[str, dict[str, tuple[float, float]]] = {}
+    for row in rows_of(name):
+        if row["state"] == "run" and "(centralized)" not in row["row"]:
+            of.setdefault(row["paper_column"], {})[row["row"]] = (float(row["ours"]), float(row["paper"]))
+    numbers = np.array([[*one.values()] for one in of.values()])  # [settings, rows, 2]
+    mean = rankdata(-numbers, axis=1).mean(0)
+    medians = float(np.median([spearman([*ours], [*theirs]) for ours, theirs in numbers.transpose(0, 2, 1)]))
+    rows = [*next(iter(of.values()))]
+    return (
+        dict(zip(rows, mean[:, 0].round(6).tolist(), strict=True)),
+        medians,
+        dict(zip(rows, mean[:, 1].tolist(), strict=True)),
+        len(of),
+    )
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
