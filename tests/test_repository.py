@@ -189,7 +189,7 @@ def test_the_experiments_have_the_ranks_at_tuned_rates() -> None:
 
 
 def ranked(name: str) -> tuple[dict[str, float], float, dict[str, float], int]:
-    """Over a table's settings: the rows' mean ranks, the median of Spearman, the paper's mean ranks, and their number."""
+    """The mean ranks of a table's rows, the median of Spearman, the mean ranks of the paper, the number of settings."""
     of: dict[str, dict[str, tuple[float, float]]] = {}
     for row in rows_of(name):
         if row["state"] == "run" and "(centralized)" not in row["row"]:
