@@ -37,6 +37,12 @@ def bare(axes: Any) -> None:
         axes.spines[side].set_visible(False)
 
 
+def within_shares(axes: Any) -> None:
+    """End the vertical axis at 0 and 1 where its margins go beyond: no share lies there."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, 0), min(high, 1))
+
+
 def title(figure: Any, text: str) -> None:
     """Set the title of the whole figure, as it stands; in several lines if the figure is too narrow for one."""
     lines = textwrap.fill(text, int(LETTERS * figure.get_figwidth()))

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flnl.figure_style import CLEAN, GREEN, GREY, INK, ORANGE, WRONG, bare, legend, title
+from flnl.figure_style import CLEAN, GREEN, GREY, INK, ORANGE, WRONG, bare, legend, title, within_shares
 from flnl.figures.record import RunRecord, column
 
 AXES = {"round": "round", "participations": "participations (local trainings)"}
@@ -39,8 +39,7 @@ def draw(record: RunRecord) -> Figure | None:
         bare(loss)
     scores[0].set_ylabel("accuracy")
     scores[0].yaxis.set_major_formatter(PercentFormatter(1))
-    low, high = scores[0].get_ylim()
-    scores[0].set_ylim(max(low, 0), min(high, 1))
+    within_shares(scores[0])
     losses[0].set_ylabel("local loss")
     losses[0].set_ylim(bottom=0)
     handles, labels = scores[0].get_legend_handles_labels()

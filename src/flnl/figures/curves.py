@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from flnl.core.errors import UserError
-from flnl.figure_style import DASHES, EIGHT, GREY, MARKERS, bare, legend, plain, title
+from flnl.figure_style import DASHES, EIGHT, GREY, MARKERS, bare, legend, plain, title, within_shares
 from flnl.figures import record
 from flnl.figures.accuracy import AXES
 
@@ -124,8 +124,7 @@ def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
         bare(axes)
     panels[0].set_ylabel("accuracy")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1))
-    low, high = panels[0].get_ylim()
-    panels[0].set_ylim(max(low, 0), min(high, 1))
+    within_shares(panels[0])
     handles, texts = panels[0].get_legend_handles_labels()
     legend(figure, handles=handles, labels=texts, loc="outside lower left", ncols=columns)
     return figure
