@@ -77,15 +77,14 @@ def compare(arguments: Sequence[str]) -> None:
     if request.over is not None and request.figure == NO_FIGURE:
         raise UserError(f"--over {request.over} is for the figure: leave it out, or leave out --figure {NO_FIGURE}")
     check_figure(request.figure)
-    for option in TABLES:
-        if (file := getattr(request, option)) is not None:
-            check_output(f"--{option} {file}", file)
+    files = {option: file for option in TABLES if (file := getattr(request, option)) is not None}
+    for option, file in files.items():
+        check_output(f"--{option} {file}", file)
     rows = grouped(find(request.runs, unfinished=request.unfinished))
     table = Table.of(rows, request.sort, with_status=request.unfinished)
     show(table)
-    for option in TABLES:
-        if (file := getattr(request, option)) is not None:
-            save(f"--{option}", file, getattr(table, option)())
+    for option, file in files.items():
+        save(f"--{option}", file, getattr(table, option)())
     if request.figure != NO_FIGURE and request.over is not None:
         draw_over(table, request.over, request.metric or "last", request.figure)
     elif request.figure != NO_FIGURE:
