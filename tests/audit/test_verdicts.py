@@ -1,5 +1,6 @@
 """Verdicts and a run's labels as they are read back: what is refused, and by which line."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,19 @@ def test_lines_are_counted_as_an_editor_counts_them() -> None:
     assert lines.header == ["a", "b"]
     assert list(lines) == [(3, {"a": "1", "b": "x\ny"}), (6, {"a": "2", "b": "z"})]
     assert CsvLines([]).header == []
+
+
+def test_a_column_is_there_once_if_it_has_a_name() -> None:
+    assert [row for _, row in CsvLines(["a,b,,\n", "1,2,,\n"])] == [{"a": "1", "b": "2", "": ""}]
+    with pytest.raises(csv.Error, match="it has the column 'b' twice"):
+        CsvLines(["a,b,b\n"])
+
+
+def test_verdicts_with_two_columns_of_labels_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "verdicts.csv"
+    file.write_text("client,sample,verdict,label,label\n0,a.png,wrong,bee,ant\n")
+    with pytest.raises(UserError, match="it has the column 'label' twice"):
+        read_verdicts(file, SAMPLES, CLASSES)
 
 
 def test_a_wrong_label_that_the_audit_would_suggest_needs_another() -> None:

@@ -429,7 +429,7 @@ def test_file_npy(tmp_path: Path):
         ("a.csv", "0\nx\n1\n", "integer a line"),
         ("a.csv", "id,client\n0,1\n1,1\n", "no line for '2'"),
         ("a.csv", "id,client\n0,1\n1,1\n2,0\n2,1\n", "listed twice"),
-        ("a.csv", "client,client\n0,1\n1,1\n1,0\n0,1\n", "has a column twice: client, client"),
+        ("a.csv", "client,client\n0,1\n1,1\n1,0\n0,1\n", "has the column 'client' twice"),
         ("a.csv", "-1\n-1\n-1\n", "no sample to any client"),
         ("a.csv", "path,label,client\na,x,1\nb,x,0\nc,y,1\n", "has a column 'path', which is not read"),
         ("a.csv", "id,client\n0,1\n1\n2,0\n", "line 3 has another number of values"),

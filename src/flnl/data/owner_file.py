@@ -66,8 +66,6 @@ def _of_lines(path: Path, ids: Sequence[str]) -> Indices:
             f"partition.path={path} has a column {others[0]!r}, which is not read: samples are named in a column id, "
             "or stand in their order with client as the only column"
         )
-    if len(set(header)) < len(header):
-        raise UserError(f"partition.path={path} has a column twice: {', '.join(header)}")
     if ID not in header:
         return owner
     known = set(ids)

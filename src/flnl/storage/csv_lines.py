@@ -24,14 +24,14 @@ class CsvLines:
     """The rows of a CSV file after its header, each with the number of the line that it begins in, counted from 1.
 
     Values are separated by the first of ``SEPARATORS`` that the header has. Empty lines are skipped, and a quoted value
-    may go over several lines; both count as an editor counts them.
+    may go over several lines; both count as an editor counts them. A spreadsheet may add columns without a name.
 
     Args:
         lines: the file, opened with ``newline=""``.
         skipinitialspace: whether spaces after a separator are no part of the value.
 
     Raises:
-        csv.Error: if the header is no CSV, or in UTF-16.
+        csv.Error: if the header is no CSV, is in UTF-16, or has a column twice.
     """
 
     def __init__(self, lines: Iterable[str], *, skipinitialspace: bool = False) -> None:
@@ -43,6 +43,8 @@ class CsvLines:
         whole = chain([first], stream)
         self._reader = csv.reader(whole, delimiter=separator, skipinitialspace=skipinitialspace)
         self.header: list[str] = next(self._reader, [])
+        if twice := [name for name in self.header if name and self.header.count(name) > 1]:
+            raise csv.Error(f"it has the column {twice[0]!r} twice")
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, str]]]:
         """The line and the values by column.

@@ -177,8 +177,6 @@ def _check_header(header: Sequence[str], path: Path, column: str) -> None:
         raise UserError(
             f"dataset.labels: {path} cannot be read (it is not encoded as UTF-8); it should be a CSV file in UTF-8"
         )
-    if twice := [name for name in header if header.count(name) > 1]:
-        raise UserError(f"dataset.labels: {path} has the column {twice[0]!r} twice")
     absent = [name for name in (column, "label") if name not in header]
     if absent:
         raise UserError(
