@@ -121,6 +121,10 @@ def test_names_of_samples_are_read_as_they_were(tmp_path: Path, results: flnl.Ru
     frame = flnl.load_run(tmp_path).labels
     assert frame.iloc[0][["sample", "given", "final"]].tolist() == ["=1.png", "NA", "1"]
     assert frame["flagged"].isna().all()
+    for damaged, reason in (("", "No columns"), ("client\n0,1\n0,1,2\n", "line 3"), ("client\nx\n", "column client")):
+        (tmp_path / "labels.csv").write_text(damaged)
+        with pytest.raises(flnl.UserError, match=rf"labels.csv cannot be read \(.*{reason}"):
+            _ = flnl.load_run(tmp_path).labels
     (tmp_path / "labels.csv").unlink()
     with pytest.raises(flnl.UserError, match="products=true"):
         _ = flnl.load_run(tmp_path).labels

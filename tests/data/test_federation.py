@@ -176,8 +176,9 @@ def test_validation_is_not_drawn_from_the_noise():
     assert abs(wrong - 0.5) < 4 * 0.5 / np.sqrt(400)
 
 
-def test_validation_leaves_every_client_a_sample():
-    federation = build(balanced(10), P.IIDUniform(100), FEDCORR, 1, validation=0.9)
+@pytest.mark.parametrize("share", [0.9, 1 - 1e-12])
+def test_validation_leaves_every_client_a_sample(share):
+    federation = build(balanced(10), P.IIDUniform(100), FEDCORR, 1, validation=share)
     assert len(federation.with_data) == 100
     assert len(federation.validation) == 0
 

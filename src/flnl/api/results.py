@@ -56,7 +56,7 @@ class RunResults:
         """``labels.csv``: a row for each training sample; classes and names of samples as text.
 
         Raises:
-            UserError: if the run has not written it.
+            UserError: if the run has not written it, or it cannot be read.
         """
         file = self.folder / label_table.NAME
         pandas = _pandas()
@@ -66,12 +66,17 @@ class RunResults:
             raise UserError(
                 f"there is no {file}: a run writes it when it finishes or stops, with products=true"
             ) from None
+        except ValueError as error:  # pandas' errors about files are ValueErrors, too
+            raise _unreadable(file, str(error).strip()) from error
         texts = [name for name in ("sample", "given", "final", "true") if name in table]
         table[texts] = table[texts].map(text_of)
         for name in ("client", "confidence", "self_confidence", "flagged"):
             if name not in table:  # early versions wrote no self_confidence
                 continue
-            table[name] = pandas.to_numeric(table[name].replace("", None))
+            try:
+                table[name] = pandas.to_numeric(table[name].replace("", None))
+            except ValueError as error:
+                raise _unreadable(file, f"column {name}: {error}") from error
         return table
 
     @property
@@ -112,3 +117,7 @@ def _pandas() -> Any:
         reason = "tables of a run need pandas: install the extra pandas, as in pip install -e '.[pandas]'"
         raise ModuleNotFoundError(reason) from error
     return pandas
+
+
+def _unreadable(file: Path, reason: str) -> UserError:
+    return UserError(f"{file} cannot be read ({reason}); it should be as the run wrote it")
