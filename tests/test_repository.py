@@ -8,10 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
-from scipy.stats import rankdata
 
 from flnl.storage.tuned import Tuned
 from flnl.tables import load
@@ -176,37 +174,25 @@ def test_the_experiments_have_fedcorrs_wrong_labels_where_clients_have_few_class
 
 
 def test_the_experiments_have_the_ranks_at_tuned_rates() -> None:
-    """Mean ranks and medians of Spearman in the settings of one table, at the scale's one rate and at tuned ones."""
-    every = cells((ROOT / "docs" / "experiments.md").read_text())
-    told = [row for row in every if re.match(r"\w+, Table \d+$", row[0]) and len(row) == 8]
+    """Mean ranks and medians of Spearman at the scale's one rate and at tuned ones, as in results/README.md."""
+    results = (ROOT / "results" / "README.md").read_text()
+    section = (ROOT / "docs" / "experiments.md").read_text().split("\n## Learning rates\n")[1]
+    told = {row[0]: row[1:] for row in cells(section) if row[0] in PAPERS}
     kept = {path.stem for path in (ROOT / "conf" / "scale" / "tuned" / "small").glob("*.json")}
-    assert {row[0].partition(",")[0].lower() for row in told} == kept
-    for name, settings, method, *ranks, best, medians in told:
-        paper, number = name.split(", Table ")
-        found = [ranked(f"results/{scale}/{paper.lower()}_{number}.csv") for scale in ("small", "small_tuned")]
-        (once, _, theirs), (tuned, _, _) = [(mean, median, own) for mean, median, own, _ in found]
-        assert settings == str(found[0][3]) == str(found[1][3])
-        assert ranks == [f"{mean[method]:.1f}" for mean in (once, tuned, theirs)], name
-        assert best.split(", ") == [row for row in tuned if tuned[row] == min(tuned.values())]
-        assert medians == ", ".join(f"{median:.2f}" for _, median, _, _ in found).replace("-", "−")
-
-
-def ranked(name: str) -> tuple[dict[str, float], float, dict[str, float], int]:
-    """The mean ranks of a table's rows, the median of Spearman, the mean ranks of the paper, the number of settings."""
-    of: dict[str, dict[str, tuple[float, float]]] = {}
-    for row in rows_of(name):
-        if row["state"] == "run" and "(centralized)" not in row["row"]:
-            of.setdefault(row["paper_column"], {})[row["row"]] = (float(row["ours"]), float(row["paper"]))
-    numbers = np.array([[*one.values()] for one in of.values()])  # [settings, rows, 2]
-    mean = rankdata(-numbers, axis=1).mean(0)
-    medians = float(np.median([spearman([*ours], [*theirs]) for ours, theirs in numbers.transpose(0, 2, 1)]))
-    rows = [*next(iter(of.values()))]
-    return (
-        dict(zip(rows, mean[:, 0].round(6).tolist(), strict=True)),
-        medians,
-        dict(zip(rows, mean[:, 1].tolist(), strict=True)),
-        len(of),
-    )
+    assert {paper.lower() for paper in told} == kept
+    for paper, (settings, method, *ranks, best, medians) in told.items():
+        head, *of = cells(results.split(f"\n## {paper}\n")[1].split("| *settings* |")[0])
+        places = [
+            next(i for i, cell in enumerate(head) if cell.startswith(name)) for name in ("small,", "small\\_tuned,")
+        ]
+        (found,) = ([row[place].split(" / ") for place in places] for row in of if row[0] == method)
+        assert ranks == [found[0][0], found[1][0], found[0][1]], paper
+        summary = {row[1].partition("]")[0][1:]: row[2:] for row in cells(results) if row[0] == paper and len(row) == 8}
+        once, tuned = summary["small"], summary["small\\_tuned"]
+        assert (once[0], once[3]) == (tuned[0], tuned[3]), "the same settings"
+        assert settings == tuned[3]
+        assert best == tuned[4]
+        assert medians == f"{once[1]}, {tuned[1]} ({tuned[0]})"
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
