@@ -148,6 +148,14 @@ def test_what_a_protocol_says_of_a_method_reaches_it(method: str) -> None:
         )
 
 
+def test_the_warm_up_of_flr_plus_is_fedcorrs_first_stage() -> None:
+    cfg = compose.load(["method=flr_plus"])
+    for protocol in PROTOCOLS:
+        with open_dict(cfg):
+            cfg.protocol = OmegaConf.load(CONF / "protocol" / f"{protocol}.yaml")
+        assert cfg.method.R_w == 0, protocol
+
+
 def test_a_methods_section_may_have_another_for_centralized_training() -> None:
     words = ["method=fedprox", "protocol=cifar10", "+protocol.fedprox.centralized={mu: 0.5, epochs: 1}"]
     inside, alone = compose.load(words), compose.load([*words, "centralized=true"])
