@@ -189,6 +189,15 @@ def test_an_outlier_hardly_counts_and_sizes_do_not() -> None:
     assert result.facts["fallback"] == 0
 
 
+@pytest.mark.parametrize(
+    ("times", "theirs", "others"), [(0.5, "0.12", "0.10"), (2.0, "0.06", "0.11"), (4.0, "0.03", "0.12")]
+)
+def test_clients_that_move_otherwise_weigh_what_the_card_says(times: float, theirs: str, others: str) -> None:
+    moves = np.random.default_rng(0).normal(size=(10, 20_000)) * np.array([times] * 2 + [1.0] * 8)[:, None]
+    weights = np.array([*combined(points(moves)).weights.values()])
+    assert [f"{weights[:2].mean():.2f}", f"{weights[2:].mean():.2f}"] == [theirs, others]
+
+
 # ------------------------------------------------------------------------------------------------------ whole models
 
 
