@@ -380,6 +380,15 @@ def test_the_best_is_bold_by_its_number_on_its_data_set(tmp_path: Path) -> None:
     assert r"\textbf{99.90}" not in found.latex()
 
 
+def test_means_of_equal_sums_are_both_bold(tmp_path: Path) -> None:
+    for method, right in (("fedavg", (330, 341, 324)), ("fedprox", (331, 340, 324))):  # 995 of 3 times 360
+        for seed, number in enumerate(right, 1):
+            made(tmp_path / f"{method}{seed}", f"method={method} seed={seed}", metrics={"last": number / 360})
+    found = table(tmp_path)
+    (last,) = (column for column in found.columns if column.key == "last")
+    assert [line.name for line in found.lines if found.best(line, last)] == ["method=fedavg", "method=fedprox"]
+
+
 def test_what_markdown_and_latex_would_take_for_their_own_is_escaped(tmp_path: Path) -> None:
     for seed in (1, 2):
         made(tmp_path / f"a{seed}", f"method=fedavg seed={seed}")

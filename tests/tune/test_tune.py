@@ -158,6 +158,8 @@ def test_the_highest_mean_is_chosen_the_first_of_equals_and_no_failed_run() -> N
     assert trials[1].deviation == pytest.approx(0.02**0.5)  # (0.1² + 0.1²) / (2 - 1)
     with pytest.raises(UserError, match="nothing could be chosen"):
         _ = Study({}, [], trials[3:]).overrides
+    close = [Trial({"lr": "1"}, {1: 0.82, 2: 0.84}), Trial({"lr": "2"}, {1: 0.81, 2: 0.85})]  # 0.83 but for rounding
+    assert Study({}, [], close).chosen is close[0]
 
 
 def test_the_file_holds_everything(tmp_path: Path) -> None:

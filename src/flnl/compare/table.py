@@ -15,6 +15,7 @@ from flnl.compare.latex import escaped
 from flnl.compare.names import names
 from flnl.compare.runs import Row, Run, note
 from flnl.core.terminal import visible
+from flnl.core.ties import compared
 from flnl.storage.spreadsheet import csv_text
 
 if TYPE_CHECKING:
@@ -132,9 +133,9 @@ class Table:
     def best(self, line: Line, column: Column) -> bool:
         """Whether no other row on the same data set has a larger mean accuracy."""
         rivals = [other.numbers[column.key] for other in self.lines if other.row.dataset == line.row.dataset]
-        means = [rival.mean for rival in rivals if rival is not None]
+        means = [compared(rival.mean) for rival in rivals if rival is not None]
         number = line.numbers[column.key]
-        return column.accuracy and number is not None and len(means) > 1 and number.mean == max(means)
+        return column.accuracy and number is not None and len(means) > 1 and compared(number.mean) == max(means)
 
     # -------------------------------------------------------------------------------------------------------- texts
 
@@ -258,4 +259,4 @@ def _place(line: Line, sort: str) -> tuple[bool, float]:
         return False, -len(line.row.runs) if sort == "seeds" else 0.0
     number = line.numbers[sort]
     accuracy = any(column.key == sort and column.accuracy for column in COLUMNS)
-    return number is None, 0.0 if number is None else -number.mean if accuracy else number.mean
+    return number is None, 0.0 if number is None else -compared(number.mean) if accuracy else number.mean

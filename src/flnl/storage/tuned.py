@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from flnl.core.errors import UserError
+from flnl.core.ties import compared
 from flnl.storage.output_file import save_output
 
 FORMAT = 1
@@ -81,7 +82,7 @@ class Study:
         for trial in self.trials:
             if self.dropped(trial) or trial.mean is None:
                 continue
-            if best is None or best.mean is None or trial.mean > best.mean:
+            if best is None or best.mean is None or compared(trial.mean) > compared(best.mean):
                 best = trial
         return best
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Literal
 
+from flnl.core.ties import compared
 from flnl.tables.table import NEVER, Column, Number, Table
 
 
@@ -68,12 +69,14 @@ class Cell:
 
         It is the number of seeds that never reached the target, then the mean of those that did: a method that never
         reaches it ranks behind one that sometimes does. Of lowest values, only a cell that never reached it is behind.
+        Means that differ by rounding alone are the same.
         """
         if not self.runs or len(self.values) < len(self.runs):
             return None
         if not self.reached:
             return len(self.values), 0.0
-        return (len(self.values) - len(self.reached) if self.over == "mean" else 0), self._over(self.reached)
+        behind = len(self.values) - len(self.reached) if self.over == "mean" else 0
+        return behind, compared(self._over(self.reached))
 
 
 @dataclass(frozen=True)

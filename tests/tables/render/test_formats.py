@@ -16,6 +16,7 @@ from flnl.tables.render import csv as render_csv
 from flnl.tables.render import latex, markdown
 from flnl.tables.render.agreement import agreements
 from flnl.tables.render.evidence import Evidence
+from flnl.tables.render.ranking import ranking
 from flnl.tables.render.sheet import Sheet
 from flnl.tables.results import Filled
 from flnl.tables.table import NEVER, Metric, Number
@@ -227,6 +228,21 @@ def test_the_best_is_the_smallest_where_lower_is_better_and_ties_share_it() -> N
     assert found == [[False, True], [True, True], [False, False]]
     unranked = Sheet(table(ours, numbers, ["x", "y"], metric=replace(metric, higher_is_better=None)))
     assert not any(entry.best for row in unranked.entries for entry in row)
+
+
+def test_means_of_equal_sums_are_tied_in_bold_orders_and_ranks() -> None:
+    """Over three seeds two methods are right on 995 of 3 times 360 samples; their means differ in the last bit."""
+    right = {"a": (330, 341, 324), "b": (331, 340, 324), "c": (300, 300, 300)}
+    ours: Given = {name: [[100.0 * (n / 360) for n in numbers]] for name, numbers in right.items()}
+    filled = table(ours, {"a": [3.0], "b": [2.0], "c": [1.0]}, ["x"])
+    assert filled.cells[0][0].number != filled.cells[1][0].number
+    assert [row[0].best for row in Sheet(filled).entries] == [True, True, False]
+    (order,) = agreements(filled)
+    assert order.reversed == ()
+    assert order.coefficient == pytest.approx(1.5 / (2 * 1.5) ** 0.5)  # of ranks 1.5, 1.5, 3 and 1, 2, 3
+    found = ranking("P", [filled])
+    assert found is not None
+    assert found.mean_ranks == {"a": 1.5, "b": 1.5, "c": 3.0}
 
 
 def test_what_stands_alone_is_not_the_best() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from flnl.compare.runs import shown
+from flnl.core.ties import DIGITS
 from flnl.storage.spreadsheet import csv_text
 from flnl.tables.render.evidence import Evidence
 from flnl.tables.render.sheet import differences, footnote
@@ -73,7 +74,7 @@ def table(filled: Filled, evidence: Evidence) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.10g}"
+    return "" if value is None else f"{value:.{DIGITS}g}"
 
 
 def _list(texts: list[str]) -> str:

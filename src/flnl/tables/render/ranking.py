@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
+from flnl.core.ties import compared
 from flnl.tables.render.sheet import counted
 from flnl.tables.results import Filled
 from flnl.tables.table import Row, Table
@@ -180,7 +181,7 @@ def _settings(filled: Filled) -> list[Setting]:
     for j, column in enumerate(filled.columns):
         cells = {name: filled.cells[i][j] for i, name in names.items()}
         whole = {name: cell for name, cell in cells.items() if cell.standing is not None}
-        ours = {name: mean for name, cell in whole.items() if (mean := cell.number) is not None}
+        ours = {name: compared(mean) for name, cell in whole.items() if (mean := cell.number) is not None}
         settings.append(
             Setting(
                 f"Table {filled.table.number}",
