@@ -95,7 +95,7 @@ def test_results_of_other_machines_are_not_lost(command: Tables, tmp_path: Path)
     assert again.keys() == before.keys()
 
 
-@pytest.mark.parametrize("status", ["failed", "interrupted"])
+@pytest.mark.parametrize("status", ["failed", "interrupted", "damaged"])
 def test_a_run_that_did_not_finish_here_replaces_no_result(command: Tables, tmp_path: Path, status: str) -> None:
     """Such as one that another machine has finished, while this one had too little memory for it."""
     copied(tmp_path)
@@ -103,11 +103,14 @@ def test_a_run_that_did_not_finish_here_replaces_no_result(command: Tables, tmp_
     assert command("render", "mine").code == 0
     before = {file: file.read_bytes() for file in (tmp_path / "results").glob("**/*") if file.is_file()}
     result = min((tmp_path / "multirun/tables/small").glob("*/result.json"))
-    result.write_text(json.dumps({**json.loads(result.read_text()), "status": status}))
+    if status == "damaged":
+        (result.parent / "metrics.jsonl").write_text("{")
+    else:
+        result.write_text(json.dumps({**json.loads(result.read_text()), "status": status}))
     said = command("render", "mine")
     assert said.code == 2
     folder = f"multirun/tables/small/{result.parent.name}"
-    assert f"records=results/small/runs after removing {folder} (not finished)" in said.err
+    assert f"records=results/small/runs after removing {folder} (not finished, or damaged)" in said.err
     assert {file: file.read_bytes() for file in before} == before
     shutil.rmtree(result.parent)
     assert command("render", "mine", "records=results/small/runs").code == 0

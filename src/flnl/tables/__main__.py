@@ -184,7 +184,7 @@ def _of(cells: list[Loss], out: Path) -> tuple[str, str, list[Loss]]:
     if more := [one for one in cells if one.of_more_seeds]:
         return "of more seeds", f"seeds={max(one.runs for one in more)}", more
     begun = list(dict.fromkeys(str(folder) for one in cells for folder in one.begun))
-    first = f" after removing {begun[0]}{_more(begun)} (not finished)" if begun else ""
+    first = f" after removing {begun[0]}{_more(begun)} (not finished, or damaged)" if begun else ""
     return "that have not run here", f"records={out / RECORDS}{first}", cells
 
 

@@ -9,9 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from flnl.core.errors import UserError
 from flnl.storage.records import RESULT
 from flnl.storage.spreadsheet import text_of
-from flnl.tables.results import Cell, Filled
+from flnl.tables import run_record
+from flnl.tables.results import Cell, Filled, Run
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Loss:
     cell: str  # "fedcorr_2 FedAvg ρ=0.6 τ=0.5"
     runs: int  # behind the cell in the rendered file
     seeds: int  # that were asked for here; 0 if the cell cannot run
-    begun: tuple[Path, ...] = ()  # folders of its runs that have begun here and not finished
+    begun: tuple[Path, ...] = ()  # folders of its runs that have begun here and not finished, or are damaged
 
     @property
     def of_more_seeds(self) -> bool:
@@ -30,7 +32,7 @@ class Loss:
 
 
 def losses(filled: Filled, out: Path) -> list[Loss]:
-    """The cells of a table for which the file in ``out`` has more runs than have finished here.
+    """The cells of a table for which the file in ``out`` has more runs than have finished here, with whole files.
 
     Rendering would replace their numbers by fewer or none, and remove the records of their runs, which may be of
     another machine and the only ones. A file that cannot be read has nothing to lose.
@@ -50,11 +52,21 @@ def losses(filled: Filled, out: Path) -> list[Loss]:
 
 
 def _finished(cell: Cell) -> int:
-    return sum(run.state == "finished" for run in cell.runs)
+    return sum(map(_whole, cell.runs))
 
 
 def _begun(cell: Cell) -> tuple[Path, ...]:
-    return tuple(run.folder for run in cell.runs if run.state != "finished" and (run.folder / RESULT).exists())
+    return tuple(run.folder for run in cell.runs if not _whole(run) and (run.folder / RESULT).exists())
+
+
+def _whole(run: Run) -> bool:
+    """Whether a run has finished, and its record can be written."""
+    if run.state != "finished" or run.value is not None:
+        return run.state == "finished"
+    with suppress(UserError):
+        run_record.read(run.folder)
+        return True
+    return False
 
 
 def _runs_of(file: Path) -> Mapping[tuple[str, str], int]:
