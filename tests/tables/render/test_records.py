@@ -76,11 +76,12 @@ def test_a_damaged_run_leaves_no_record(tmp_path: Path) -> None:
 
 
 def test_records_of_runs_that_are_no_longer_used_are_removed(tmp_path: Path) -> None:
-    """Those of tables that are not rendered this time stay, and so does what is no record."""
+    """Those of tables that are not rendered this time stay, and so does what is no record, beside any CSV file."""
     kept, gone, foreign = (tmp_path / "runs" / f"{name}.json" for name in ("0" * 16, "a" * 16, "mine"))
     kept.parent.mkdir()
     for file in (kept, gone, foreign):
         file.write_text("{}")
     (tmp_path / "other.csv").write_text('"[""runs/0000000000000000.json""]"')
+    (tmp_path / "costs.csv").write_bytes("Grün;1\n".encode("latin-1"))
     render([table({"A": [[1.0]]}, {"A": [1.0]}, ["x"])], tmp_path)
     assert sorted(kept.parent.iterdir()) == [kept, foreign]

@@ -63,8 +63,8 @@ def render(
 
 
 def _remove_unused_records(out: Path) -> None:
-    """Remove records that no table in the folder refers to any more."""
-    tables = "".join(file.read_text(encoding="utf-8") for file in out.glob("*.csv"))
+    """Remove records that no table in the folder refers to any more. Files of others may have any encoding."""
+    tables = "".join(file.read_text(encoding="utf-8", errors="replace") for file in out.glob("*.csv"))
     for file in (out / RECORDS).glob("*.json"):
         if RECORD.fullmatch(file.name) and f"{RECORDS}/{file.name}" not in tables:
             file.unlink()
