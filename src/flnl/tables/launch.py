@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun, ListedSweep
 from flnl.tables.failed_jobs import remember
+from flnl.tables.load import check_keys
 from flnl.tables.plan import Plan, Wanted
 
 
@@ -31,6 +32,7 @@ def check(plan: Plan, arguments: Sequence[str]) -> None:
     Raises:
         UserError: for an invalid override, or one that would change the keys of the runs.
     """
+    check_keys(arguments)
     run = next(iter(plan.runs.values()), None)
     first = None if run is None else run.overrides
     listed.check(first, arguments, "write it into a table of your own, conf/table/")

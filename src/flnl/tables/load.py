@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field, fields
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,6 +17,7 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from flnl.config.folders import CONF
+from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.core.ranges import PositiveCount, Seed
 from flnl.core.suggestions import instead
@@ -39,6 +41,14 @@ FAULTS = {
     "bool_type": ": {value}: must be true, false or null",
 }
 """Messages that replace pydantic's, by its types of errors."""
+
+NOT_OF_A_CELL = {
+    "seed": "a cell has a run for each seed of the scale; seeds=N takes another number of them",
+    "output": "a run's folder is named after its key",
+    "resume": "what was stopped goes on in any case",
+    "max_rounds": "a run that is stopped early is none of a table; set rounds",
+}
+"""Keys that no override of a table or a scale sets, with the reason: each run is given them, or would never finish."""
 
 
 def _cell(written: Any) -> Number | None:
@@ -175,6 +185,9 @@ def table(name: str) -> Table:
     """
     path = TABLES / f"{known(name, names(), 'table')}.yaml"
     written = _read(path, _Table)
+    several = (written.overrides, *(c.overrides for c in written.columns), *(r.overrides for r in written.rows))
+    several = (*several, *(overrides for row in written.rows for overrides in row.where.values()))
+    check_keys(chain.from_iterable(several), f"{_shown(path)}: ")
     for what, labels in (("rows", [r.label for r in written.rows]), ("columns", [c.label for c in written.columns])):
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise UserError(f"{_shown(path)}: two {what} are called {twice[0]}; give each a label of its own")
@@ -239,6 +252,7 @@ def scaling(name: str) -> Scaling:
     """
     path = SCALES / f"{known(name, scales(), 'scale')}.yaml"
     written = _read(path, _Scale)
+    check_keys(chain(written.overrides, *written.instead.values()), f"{_shown(path)}: ")
     scale = Scaling(
         name,
         written.title,
@@ -253,6 +267,21 @@ def scaling(name: str) -> Scaling:
     if not wrong and (idle := scale.unmatched(tables)):
         raise UserError(f"{_shown(path)}: no table says {' or '.join(idle)}; correct the override, or remove its line")
     return scale
+
+
+def check_keys(overrides: Iterable[str], where: str = "") -> None:
+    """Refuse overrides of keys that no cell sets.
+
+    Args:
+        overrides: of a table, a scale, or a command that runs tables.
+        where: the beginning of the message.
+
+    Raises:
+        UserError: naming the first such override.
+    """
+    for override in overrides:
+        if (reason := NOT_OF_A_CELL.get(key_of(override))) is not None:
+            raise UserError(f"{where}{override}: {reason}")
 
 
 def _read(path: Path, kind: type[Written]) -> Written:

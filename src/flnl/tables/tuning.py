@@ -96,6 +96,7 @@ class Tuning:
             UserError: if the grid or a run's configuration is wrong, or the launcher broke down.
         """
         spaces = self.spaces
+        load.check_keys(launching)
         listed.check(spaces[0][1].fixed, launching, "write it into a table of your own, conf/table/")
         runs = Runs(self.seeds, self.measure, launching, sweep=TuningSweep)
         trials = runs.grids([space for _, space in spaces], self.margin)
