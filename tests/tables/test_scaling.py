@@ -1,11 +1,13 @@
 """What a scale makes of a cell's words."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Study, Trial, Tuned
+from flnl.tables import scaling as scaling_module
 from flnl.tables.choices import Choices
 from flnl.tables.scaling import Scaling, merged
 from flnl.tables.table import Column, Metric, Row, Table
@@ -198,3 +200,23 @@ def test_labels_of_columns_that_became_one() -> None:
     assert merged(["η=0.2"]) == "η=0.2"
     assert merged(["A · x · 1", "B · x · 2"]) == "A/B · x · 1/2"
     assert merged(["A", "B · x"]) == "A/B · x"
+
+
+def test_a_cell_that_chooses_no_data_set_has_the_default_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """So has one whose experiment begins from another: that one's data set."""
+    monkeypatch.setattr(scaling_module, "CONF", tmp_path)
+    (tmp_path / "config.yaml").write_text("defaults: [{dataset: digits}, _self_, {experiment: null}]")
+    (tmp_path / "experiment" / "own").mkdir(parents=True)
+    (tmp_path / "experiment/own/first.yaml").write_text("defaults: [{override /dataset: mnist}, _self_]")
+    (tmp_path / "experiment/own/second.yaml").write_text("defaults: [first, {override /model: cnn}, _self_]")
+    (tmp_path / "experiment/own/plain.yaml").write_text("seed: 3")
+    for overrides, expected in (
+        ((), "digits"),
+        (("experiment=own/second",), "mnist"),
+        (("experiment=own/plain",), "digits"),
+        (("experiment=own/second", "dataset=cifar10"), "cifar10"),
+    ):
+        assert scaling_module.data_set(overrides) == expected
+    scale = Scaling("s", "", (), (1,), ("dataset=digits",), {}, {})
+    assert scale.keeps_data(Row("r", "r", ("method=fedavg",), None), Column("c", ("noise.rho=0.6",)))
+    assert not scale.keeps_data(Row("r", "r", ("method=fedavg",), None), Column("c", ("experiment=own/first",)))

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 
 import yaml
 
 from flnl.config.folders import CONF
-from flnl.config.override_text import key_of, value_of
+from flnl.config.override_text import key_of, value_of, without_package
 from flnl.tables.choices import Choices
 from flnl.tables.results import Scale
 from flnl.tables.table import Column, Row, Table
@@ -137,24 +138,31 @@ class Scaling:
 
 
 def data_set(overrides: Sequence[str]) -> str | None:
-    """The data set that the overrides of a cell choose, by name or by their experiment; None if they choose none.
+    """The data set that the overrides of a cell choose, by name or by their experiment, or else the default one.
 
-    >>> data_set(["experiment=fedcorr/cifar10_iid", "noise.rho=0.6"])
-    'cifar10'
+    >>> data_set(["experiment=fedcorr/cifar10_iid", "noise.rho=0.6"]), data_set(["noise.rho=0.6"])
+    ('cifar10', 'digits')
     """
     for key in ("dataset", "experiment"):
         chosen = [value_of(override) for override in overrides if key_of(override) == key]
-        if chosen:
-            return chosen[-1] if key == "dataset" else _of_experiment(chosen[-1])
-    return None
+        found = [one if key == "dataset" else _of_file(CONF / "experiment" / f"{one}.yaml") for one in chosen[-1:]]
+        if any(found):
+            return found[0]
+    return _of_file(CONF / "config.yaml")
 
 
 @cache
-def _of_experiment(name: str) -> str | None:
-    """The data set in the defaults of an experiment's file in ``conf/``; None if there is none."""
-    file = CONF / "experiment" / f"{name}.yaml"
-    defaults = yaml.safe_load(file.read_text(encoding="utf-8"))["defaults"] if file.is_file() else ()
-    return next((entry["override /dataset"] for entry in defaults if "override /dataset" in entry), None)
+def _of_file(file: Path) -> str | None:
+    """The data set that the defaults of a file in ``conf/`` choose, or of a file that it begins from; else None."""
+    written = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+    for entry in reversed((written or {}).get("defaults") or ()):
+        if isinstance(entry, str):
+            found = _of_file(file.parent / f"{without_package(entry)}.yaml")
+        else:
+            found = entry.get("override /dataset", entry.get("dataset"))
+        if found is not None:
+            return str(found)
+    return None
 
 
 def cell_overrides(row: Row, column: Column) -> list[str]:

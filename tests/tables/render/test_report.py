@@ -213,6 +213,16 @@ def test_numbers_of_another_data_set_are_not_subtracted(filled: list[Filled], ou
     assert "|  | difference |" in (out / "p_2.md").read_text()
 
 
+def test_where_a_paper_has_no_number_nothing_is_said_of_other_data(filled: list[Filled], out: Path) -> None:
+    first, *others = filled
+    cells = tuple(
+        tuple(replace(cell, same_data=(False,) * len(cell.papers), papers=(None,) * len(cell.papers)) for cell in row)
+        for row in first.cells
+    )
+    render([replace(first, cells=cells), *others], out)
+    assert "another data set" not in (out / "p_1.md").read_text()
+
+
 def test_the_noise_of_the_runs_is_the_foot_of_a_table(filled: list[Filled], out: Path) -> None:
     first, *others = filled
     render([replace(first, noise=("44.9", "45.1", "", "", "")), *others], out)

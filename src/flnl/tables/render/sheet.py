@@ -186,7 +186,12 @@ class Sheet:
 
     @property
     def _other_data(self) -> bool:
-        return any(not all(cell.same_data) for row in self.filled.cells for cell in row if cell.runs)
+        return any(
+            paper is not None and not same
+            for row in self.filled.cells
+            for cell in row
+            for paper, same in zip(cell.papers, cell.same_data, strict=False)  # none if all are the same
+        )
 
     def _somewhere(self, word: str) -> bool:
         return any(word in entry.ours or word in entry.paper for row in self.entries for entry in row)
