@@ -187,6 +187,20 @@ def test_a_folder_of_something_else_is_not_written_over(command: Tables, tmp_pat
     assert not (tmp_path / "mine.md").exists()
 
 
+def test_a_path_may_begin_with_the_home_folder(
+    command: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = copied(tmp_path)
+    file.write_text(re.sub(r"overrides: \[method=\w+\]", "missing: Nobody", file.read_text()))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "runs").mkdir(parents=True)
+    (tmp_path / "home" / "runs" / f"{'0' * 16}.json").write_text("{}")
+    assert command("render", "mine", "out=~/tables", "records=~/runs").code == 0
+    assert (tmp_path / "home" / "tables" / "mine.md").exists()
+    assert not (tmp_path / "~").exists()
+    assert f"there is no {tmp_path}/home/tuned.json" in command("plan", "mine", "tuned=~/tuned.json").err
+
+
 def test_two_commands_at_once_on_one_scale(command: Tables, tmp_path: Path) -> None:
     copied(tmp_path)
     folder = tmp_path / "multirun" / "tables" / "small"

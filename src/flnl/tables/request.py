@@ -129,16 +129,21 @@ def parse(arguments: Sequence[str]) -> Request:
         every,
         scale,
         None if seeds is None else int(seeds),
-        choices.read(Path(last["tuned"]), scale) if "tuned" in last else (),
+        choices.read(_path(last["tuned"]), scale) if "tuned" in last else (),
         load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
-        Path(last["records"]) if "records" in last else None,
-        Path(last["out"]) if "out" in last else RESULTS / (f"{scale}_tuned" if "tuned" in last else scale),
+        _path(last["records"]) if "records" in last else None,
+        _path(last["out"]) if "out" in last else RESULTS / (f"{scale}_tuned" if "tuned" in last else scale),
         overrides,
         options,
         names[0] if names else None,
     )
     request.warn([f"{line}; left out" for line in wrong])
     return request
+
+
+def _path(written: str) -> Path:
+    """The path of an option: shells such as zsh leave ``~`` after an equals sign as it is."""
+    return Path(written).expanduser()
 
 
 def _option(key: str, argument: str, verb: str) -> str:
