@@ -89,7 +89,7 @@ def test_what_was_tuned_for_a_method_reaches_its_rows_and_comes_last() -> None:
     )
     table = Table("t", "", "", "", Metric("", "", None, ""), None, (row("method=a"),), (Column("c", ()),), (), ())
     scaling = SCALING.tuned([Choices.of(tuned)]).for_table(table)
-    assert scaling.changes == ("train.lr: chosen for method=a, method=b by `flnl tune --each method`.",)
+    assert scaling.changes == ("But train.lr was chosen for method=a, method=b by `flnl tune --each method`.",)
     column = Column("c", ("noise=x", "train.lr=5"))
     assert scaling.resolve(row("method=a", "method.mu=0"), column)[-3:] == ("train.lr=0.1", "method=a", "method.mu=0")
     assert "train.lr=0.2" in scaling.resolve(row("method=b"), column)
@@ -118,7 +118,7 @@ def test_what_was_tuned_for_a_paper_is_for_its_tables_alone() -> None:
     for each, rate, whose in ((one, "0.1", "FedCorr"), (other, "0.2", "FLR"), (mine, "0.3", "mine")):
         own = scaling.for_table(each)
         assert [o for o in own.resolve(each.rows[0], column) if "train.lr" in o] == [f"train.lr={rate}"]
-        assert own.changes == (f"train.lr in the tables of {whose}: chosen for method=a by `{rate}`.",)
+        assert own.changes == (f"But train.lr in the tables of {whose} was chosen for method=a by `{rate}`.",)
         assert own.of(each).changes == own.changes
     assert scaling.unused([one, other]) == [], "what is for a table that is not asked for is not missed"
 

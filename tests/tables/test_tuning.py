@@ -147,7 +147,7 @@ def test_what_was_chosen_makes_the_tables_of_the_paper(command: Tables, tmp_path
         command("render", name, f"tuned={file.parent}")
         page = (tmp_path / "results" / "small_tuned" / f"{name}.md").read_text()
         assert (f"in {name}, nothing was tuned for FedAvg" in planned.err) != told
-        found = "train.lr in the tables of FedCorr: chosen for method=fedavg" in page
+        found = "But train.lr in the tables of FedCorr was chosen for method=fedavg" in page
         assert found == told, "a table of one's own is of no paper"
     records = [json.loads(f.read_text()) for f in (tmp_path / "multirun" / "tables").glob("*/*/result.json")]
     assert sorted(f"train.lr={rate}" in record["overrides"] for record in records) == [False, True]

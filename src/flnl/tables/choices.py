@@ -58,13 +58,15 @@ class Choices:
             raise UserError("it has no choice: every combination has a run that failed")
         if len({one.when for one in chosen}) < len(chosen):
             raise UserError("it has two choices for one method")
-        keys = ", ".join(dict.fromkeys(key_of(override) for one in chosen for override in one.overrides))
+        keys = list(dict.fromkeys(key_of(override) for one in chosen for override in one.overrides))
         methods = ", ".join(" ".join(sorted(one.when)) for one in chosen)
         commands = ", ".join(f"`{shlex.join(command)}`" for command in (*tuned.earlier, tuned.command))
         only = tuned.subject.get("paper") or tuned.subject.get("table")
         where = f" in the tables of {only}" if only else ""
         seeds = frozenset(tuned.seeds if tuned.measure in ON_TEST_SET else ())
-        return cls(tuple(chosen), f"{keys}{where}: chosen for {methods} by {commands}.", only, seeds)
+        were = "was" if len(keys) == 1 else "were"
+        sentence = f"But {', '.join(keys)}{where} {were} chosen for {methods} by {commands}."
+        return cls(tuple(chosen), sentence, only, seeds)
 
     def concern(self, table: Table) -> bool:
         """Whether these choices are for the table."""

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from flnl.core.suggestions import closest
 from flnl.tables.run_record import Row, Written
 from flnl.tables.table import NEVER, Column, Metric
 
@@ -25,17 +26,24 @@ def value(run: Written, metric: Metric, column: Column) -> float | None:
     key = column.key or metric.key
     if match := TO_REACH.fullmatch(key):
         return reaching(run.evaluations, int(match[1]) / 100)
-    places = (run.metrics, run.last("evaluation"), run.last("round"))
-    number = next((place[key] for place in places if place.get(key) is not None), None)
+    number = next((place[key] for place in _places(run) if place.get(key) is not None), None)
     if not isinstance(number, int | float) or not math.isfinite(number):
         return None
     return float(number) * (100.0 if metric.unit == "%" else 1.0)
 
 
-def without(metric: Metric, column: Column) -> str:
+def without(run: Written, metric: Metric, column: Column) -> str:
     """A note that explains why a finished run has no value for the cell."""
     key = column.key or metric.key
+    close = closest(key, {name for place in _places(run) for name, number in place.items() if number is not None})
+    if close is not None and close != key:
+        return f"the run recorded no {key}, but {close}: name that in the table if it is meant"
     return f"the run recorded no {key}; if it was made for another table, remove its folder and run this one"
+
+
+def _places(run: Written) -> tuple[Row, ...]:
+    """Where a number may be, the first place first."""
+    return run.metrics, run.last("evaluation"), run.last("round")
 
 
 def reaching(lines: Sequence[Row], target: float) -> float | None:

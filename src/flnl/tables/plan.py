@@ -260,7 +260,9 @@ class Plan:
         """The reasons why finished runs have no value, each once, in order."""
         lacking = [w for w, run in zip(place.runs, runs, strict=True) if run.state == "finished" and run.value is None]
         files = [self.written(run) for run in lacking]
-        return {one if isinstance(one, str) else metric_values.without(table.metric, column): None for one in files}
+        return {
+            one if isinstance(one, str) else metric_values.without(one, table.metric, column): None for one in files
+        }
 
     def _run(self, table: Table, wanted: Wanted, column: Column) -> Run:
         folder, state = self.at(wanted), self.state(wanted)

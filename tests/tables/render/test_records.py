@@ -31,6 +31,14 @@ def test_the_record_has_what_cells_are_made_of(tmp_path: Path) -> None:
         assert value == found[where][key]
 
 
+def test_a_slip_in_the_name_of_a_metric_is_told_of(tmp_path: Path) -> None:
+    one = run(1, 50.0, str(tmp_path / "r"))
+    recorded(one.folder, [0.1, 0.25])
+    whole = run_record.read(one.folder)
+    for key, told in (("bset", "the run recorded no bset, but best: name that"), ("lid", "no lid; if it was made for")):
+        assert told in metric_values.without(whole, Metric("m", "", None, key), Column("c", ()))
+
+
 def test_a_resumed_run_tells_of_every_process(tmp_path: Path) -> None:
     """A run that two commits computed is no run of the last one alone; made again of its record, it tells the same."""
     one = run(1, 50.0, str(tmp_path / "r"))

@@ -32,8 +32,8 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
         f"{TITLE} “{escaped(sheet.filled.scale.name)}”, ours beside the papers'",
         scale(sheet.scale, changes(papers)),
         "Each table is here as `.md`, `.tex` and `.csv`. [runs](runs) has a record of each run: its command, its "
-        f"closing numbers, and what it was made with. `flnl tables render scale={sheet.filled.scale.name}` also writes "
-        "`report.html`: all tables on one page, with curves, figures, and the runs and commands behind every number.",
+        "closing numbers, and what it was made with. `flnl tables render` also writes `report.html`: all tables on one "
+        "page, with curves, figures, and the runs and commands behind every number.",
         grid(rows),
         bullets("Where the numbers come from", [f"{name}: {text}" for name, text in provenance.items()]),
     ]
