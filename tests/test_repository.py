@@ -161,6 +161,12 @@ def test_the_experiments_have_fedcorrs_orders_on_real_images_and_on_digits() -> 
     assert f"Spearman is {here} here, and {there} for the same methods at `small`".replace("-", "−") in text
 
 
+def test_the_experiments_have_the_wrong_labels_that_people_gave() -> None:
+    text = " ".join((ROOT / "docs" / "experiments.md").read_text().split())
+    (row,) = (row for row in cells((ROOT / "results/lenet/fedpeer_2.md").read_text()) if "wrong given labels" in row[0])
+    assert f"of the worst, random and aggregate ones {row[2]}, {row[3]} and {row[4]} % are wrong" in text
+
+
 def test_the_experiments_have_fedcorrs_wrong_labels_where_clients_have_few_classes() -> None:
     text = " ".join((ROOT / "docs" / "experiments.md").read_text().split())
     found = {row["column"]: row for row in rows_of("results/lenet/feddiv_2.csv") if row["row"] == "FedCorr"}
