@@ -127,6 +127,7 @@ MISTAKES = {
     # keys
     "rounds=5 method=fedcorr": "method.T1=8 passes of preprocess, method.T2=20 rounds of finetune, method.T3=20",
     "++rounds=5 method=fedcorr": "method.T3=20",
+    "experiment=fedcorr/cifar10_noniid partition=dirichlet": "(if an experiment sets it, ~partition.p leaves it out)",
     "noise.mu=0.5": "noise.mu belongs to noise=fedes",
     "noise.eta=0.5": "noise.eta belongs to",
     "partition.p=0.3": "partition.p belongs to partition=fedcorr",

@@ -34,6 +34,8 @@ from flnl.core.suggestions import did_you_mean
 
 Fault = tuple[str, str]
 """A key, and what is wrong with it."""
+NO_KEY = " is not a key"
+"""How that begins where there is no such key."""
 
 
 def check_config(cfg: DictConfig) -> None:
@@ -48,12 +50,12 @@ def check_config(cfg: DictConfig) -> None:
     _refuse_unread(cfg)
     if takers(cfg):  # of the noise's rate, which can be worked out from right values only
         noise = OmegaConf.to_container(cfg.noise, resolve=True)
-        _refuse(cfg, list(_part("noise", noise, _slots().groups["noise"])))
+        _refuse(cfg, list(_group("noise", noise)))
     plain = resolved(cfg)
     faults = list(_faults("", {k: v for k, v in plain.items() if k not in (*GROUPS, LOGGER)}, Root))
     faults += _loggers(plain[LOGGER])
-    for group, slot in _slots().groups.items():
-        faults += _part(group, plain[group], slot)
+    for group in _slots().groups:
+        faults += _group(group, plain[group])
     faults += _method(plain["method"])
     _refuse(cfg, faults)
     _refuse(cfg, list(_contradictions(plain)))
@@ -238,6 +240,14 @@ OF_HYDRA = ("_target_", "_partial_")
 """Keys of a part that Hydra reads. It knows more, but none that a part here could do with."""
 
 
+def _group(group: str, node: Any) -> Iterator[Fault]:
+    """What is wrong with what a group chose. An experiment may have set a key that only another choice has."""
+    for key, reason in _part(group, node, _slots().groups[group]):
+        if reason.startswith(NO_KEY) and key.count(".") == 1:
+            reason = f"{NO_KEY} (if an experiment sets it, ~{key} leaves it out){reason.removeprefix(NO_KEY)}"
+        yield key, reason
+
+
 def _part(key: str, node: Any, slot: Slot) -> Iterator[Fault]:
     """What is wrong with what stands in a slot."""
     if slot.may_be_empty and (node is None or node == {}):
@@ -289,7 +299,7 @@ def _unbound(key: str, values: Mapping[str, Any], kind: type, *, missing: bool) 
         return
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if not any(p.kind == p.VAR_KEYWORD for p in parameters):
-        yield from ((f"{key}.{k}", f" is not a key{_nearest(k, named)}") for k in values if k not in named)
+        yield from ((f"{key}.{k}", f"{NO_KEY}{_nearest(k, named)}") for k in values if k not in named)
     needed = [p.name for p in parameters if missing and p.name in named and p.default is p.empty]
     yield from ((f"{key}.{name}", " is missing") for name in needed if name not in values)
 
@@ -434,7 +444,7 @@ def _values(prefix: str, node: Mapping[str, Any], schema: type) -> Iterator[Faul
     for key, value in node.items():
         name = f"{prefix}{key}"
         if key not in hints:
-            yield name, f" is not a key{_nearest(str(key), list(hints))}"
+            yield name, f"{NO_KEY}{_nearest(str(key), list(hints))}"
         elif schema is Root and is_dataclass(hints[key]):
             if isinstance(value, Mapping):
                 yield from _faults(f"{name}.", value, hints[key])
