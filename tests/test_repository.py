@@ -201,6 +201,24 @@ def test_the_experiments_have_the_ranks_at_tuned_rates() -> None:
         assert medians == f"{once[1]}, {tuned[1]} ({tuned[0]})"
 
 
+def test_the_experiments_have_the_column_at_tuned_rates_on_real_images() -> None:
+    text = " ".join((ROOT / "docs" / "experiments.md").read_text().split("\n## Learning rates\n")[1].split())
+    run = {row["row"]: row for row in rows_of("results/lenet_tuned/fedcorr_2.csv") if row["state"] == "run"}
+    assert {row["column"] for row in run.values()} == {"ρ=0.6 τ=0.5"}
+    *first, last = (f"{row} {float(one['ours']):.2f}" for row, one in run.items())
+    assert f"has {', '.join(first)} and {last}." in text
+    once = {row["row"]: row for row in rows_of("results/lenet/fedcorr_2.csv") if row["column"] == "ρ=0.6 τ=0.5"}
+    papers = [float(row["paper"]) for row in run.values()]
+    before, after = (spearman([float(of[row]["ours"]) for row in run], papers) for of in (once, run))
+    assert f"Spearman falls from {before:.2f} to {after:.2f}." in text
+    chosen = {}
+    for study in Tuned.load(ROOT / "conf/scale/tuned/lenet/fedcorr.json").studies:
+        assert study.chosen is not None
+        chosen[study.each["method"]] = study.chosen.values["train.lr"]
+    assert [method for method, rate in chosen.items() if float(rate) != 0.01] == ["fedprox", "joint_opt"]
+    assert {float(rate) for rate in chosen.values()} == {0.01, 0.03}
+
+
 def rows_of(name: str) -> list[dict[str, str]]:
     with (ROOT / name).open(newline="") as opened:
         return list(csv.DictReader(opened))
