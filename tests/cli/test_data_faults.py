@@ -118,7 +118,7 @@ FAULTS: dict[str, tuple[Write, tuple[str, ...], str]] = {
     "a column twice": (
         beside("labels.csv", b"id,label,label\n" + b"".join(b"%d,0,1\n" % i for i in range(20))),
         LABELLED,
-        "labels.csv has the column 'label' twice",
+        "labels.csv cannot be read (it has the column 'label' twice)",
     ),
     "no image at all": (
         images,
