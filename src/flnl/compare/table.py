@@ -15,7 +15,7 @@ from flnl.compare.latex import escaped
 from flnl.compare.names import names
 from flnl.compare.runs import Row, Run, note
 from flnl.core.terminal import visible
-from flnl.core.ties import compared
+from flnl.core.ties import DIGITS, compared
 from flnl.storage.spreadsheet import csv_text
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class Table:
                 if column.spread:
                     values.append(None if number is None else number.deviation)
             first = [line.name, len(line.row.runs), *([line.status] if self.with_status else [])]
-            rows.append([*first, *("" if value is None else f"{value:.10g}" for value in values)])
+            rows.append([*first, *("" if value is None else f"{value:.{DIGITS}g}" for value in values)])
         return csv_text(rows)
 
 
