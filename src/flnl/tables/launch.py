@@ -32,9 +32,13 @@ def check(plan: Plan, arguments: Sequence[str]) -> None:
     Raises:
         UserError: for an invalid override, or one that would change the keys of the runs.
     """
-    check_keys(arguments)
     run = next(iter(plan.runs.values()), None)
-    first = None if run is None else run.overrides
+    check_for(None if run is None else run.overrides, arguments)
+
+
+def check_for(first: Sequence[str] | None, arguments: Sequence[str]) -> None:
+    """As ``check``, on the configuration of a run with the overrides ``first``; None if there is no run."""
+    check_keys(arguments)
     listed.check(first, arguments, "write it into a table of your own, conf/table/")
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from flnl.config.override_text import key_of, value_of, without
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Compared, Study, Tuned, Values, overrides_of
-from flnl.sweep import listed
 from flnl.sweep.listed import ListedSweep
 from flnl.tables import load
 from flnl.tables.choices import deciding
+from flnl.tables.launch import check_for
 from flnl.tables.scaling import Scaling
 from flnl.tables.table import Column, Row, Table
 from flnl.tune.runs import Runs
@@ -96,8 +96,7 @@ class Tuning:
             UserError: if the grid or a run's configuration is wrong, or the launcher broke down.
         """
         spaces = self.spaces
-        load.check_keys(launching)
-        listed.check(spaces[0][1].fixed, launching, "write it into a table of your own, conf/table/")
+        check_for(spaces[0][1].fixed, launching)
         runs = Runs(self.seeds, self.measure, launching, sweep=TuningSweep)
         trials = runs.grids([space for _, space in spaces], self.margin)
         studies = [Study(each, space.fixed, tried) for (each, space), tried in zip(spaces, trials, strict=True)]
