@@ -185,9 +185,8 @@ def table(name: str) -> Table:
     """
     path = TABLES / f"{known(name, names(), 'table')}.yaml"
     written = _read(path, _Table)
-    several = (written.overrides, *(c.overrides for c in written.columns), *(r.overrides for r in written.rows))
-    several = (*several, *(overrides for row in written.rows for overrides in row.where.values()))
-    check_keys(chain.from_iterable(several), f"{_shown(path)}: ")
+    rows = ((*row.overrides, *chain(*row.where.values())) for row in written.rows)
+    check_keys(chain(written.overrides, *(c.overrides for c in written.columns), *rows), f"{_shown(path)}: ")
     for what, labels in (("rows", [r.label for r in written.rows]), ("columns", [c.label for c in written.columns])):
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise UserError(f"{_shown(path)}: two {what} are called {twice[0]}; give each a label of its own")

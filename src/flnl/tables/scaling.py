@@ -143,12 +143,11 @@ def data_set(overrides: Sequence[str]) -> str | None:
     >>> data_set(["experiment=fedcorr/cifar10_iid", "noise.rho=0.6"]), data_set(["noise.rho=0.6"])
     ('cifar10', 'digits')
     """
-    for key in ("dataset", "experiment"):
-        chosen = [value_of(override) for override in overrides if key_of(override) == key]
-        found = [one if key == "dataset" else _of_file(CONF / "experiment" / f"{one}.yaml") for one in chosen[-1:]]
-        if any(found):
-            return found[0]
-    return _of_file(CONF / "config.yaml")
+    last = {key_of(override): value_of(override) for override in overrides}
+    if chosen := last.get("dataset"):
+        return chosen
+    begun = _of_file(CONF / "experiment" / f"{last['experiment']}.yaml") if "experiment" in last else None
+    return begun or _of_file(CONF / "config.yaml")
 
 
 @cache

@@ -61,8 +61,10 @@ def _begun(cell: Cell) -> tuple[Path, ...]:
 
 def _whole(run: Run) -> bool:
     """Whether a run has finished, and its record can be written."""
-    if run.state != "finished" or run.value is not None:
-        return run.state == "finished"
+    if run.state != "finished":
+        return False
+    if run.value is not None:
+        return True
     with suppress(UserError):
         run_record.read(run.folder)
         return True
