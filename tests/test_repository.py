@@ -66,6 +66,11 @@ def test_the_comparison_shows_what_its_files_hold(name: str) -> None:
         assert of[heading] in shown, heading
 
 
+def prose(page: str) -> str:
+    """The text of a page, its lines run together."""
+    return " ".join((ROOT / page).read_text().split())
+
+
 def cells(text: str) -> list[list[str]]:
     """The cells of all lines of tables."""
     lines = (line for line in text.splitlines() if line.startswith("|"))
@@ -119,7 +124,7 @@ def test_the_evidence_has_the_cells_of_the_papers_scale() -> None:
 
 
 def test_the_evidence_has_the_baselines_at_the_papers_scale() -> None:
-    text = " ".join((ROOT / "docs" / "evidence.md").read_text().split())
+    text = prose("docs/evidence.md")
     found = [row for row in rows_of("results/paper/lenet5_baselines.csv") if row["state"] == "run"]
     assert found
     for row in found:
@@ -149,7 +154,7 @@ def test_the_experiments_have_every_cell_on_real_images() -> None:
 
 
 def test_the_experiments_have_fedcorrs_orders_on_real_images_and_on_digits() -> None:
-    text = " ".join((ROOT / "docs" / "experiments.md").read_text().split())
+    text = prose("docs/experiments.md")
     lenet, small = (rows_of(f"results/{scale}/fedcorr_2.csv") for scale in ("lenet", "small"))
     run = {(row["column"], row["row"]): float(row["paper"]) for row in lenet if row["state"] == "run"}
     orders = []
@@ -162,13 +167,13 @@ def test_the_experiments_have_fedcorrs_orders_on_real_images_and_on_digits() -> 
 
 
 def test_the_experiments_have_the_wrong_labels_that_people_gave() -> None:
-    text = " ".join((ROOT / "docs" / "experiments.md").read_text().split())
+    text = prose("docs/experiments.md")
     (row,) = (row for row in cells((ROOT / "results/lenet/fedpeer_2.md").read_text()) if "wrong given labels" in row[0])
     assert f"of the worst, random and aggregate ones {row[2]}, {row[3]} and {row[4]} % are wrong" in text
 
 
 def test_the_experiments_have_fedcorrs_wrong_labels_where_clients_have_few_classes() -> None:
-    text = " ".join((ROOT / "docs" / "experiments.md").read_text().split())
+    text = prose("docs/experiments.md")
     found = {row["column"]: row for row in rows_of("results/lenet/feddiv_2.csv") if row["row"] == "FedCorr"}
     shares = []
     for column in ("p=0.7 α=10", "p=0.7 α=1", "p=0.3 α=10"):
