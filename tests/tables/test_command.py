@@ -307,6 +307,25 @@ def test_a_chosen_row_alone_runs_and_the_rendered_table_is_whole(command: Tables
     assert f"{100 * records[0]['metrics']['best']:.2f}" in rendered
 
 
+def test_a_table_that_is_written_for_a_scale_is_made_there_alone(command: Tables, tmp_path: Path) -> None:
+    file = copied(tmp_path)
+    shutil.copy(tmp_path / "scale" / "small.yaml", tmp_path / "scale" / "other.yaml")
+    for not_ours in {*(tmp_path / "table").glob("*.yaml")} - {file}:
+        not_ours.unlink()
+    shutil.copy(file, file.with_name("of_all.yaml"))
+    file.write_text(file.read_text() + "scales: [other]\n")
+    refused = command("plan", "mine", "scale=small")
+    assert (refused.code, refused.err) == (2, "error: mine is made at scale=other alone, not at small\n")
+    assert "2 of 2 cells can run" in command("plan", "mine", "scale=other").out
+    for words, names in (
+        (["list"], ["mine", "of_all"]),
+        (["plan", "scale=small"], ["of_all"]),
+        (["plan", "scale=other"], ["mine", "of_all"]),
+    ):
+        lines = command(*words).out.splitlines()
+        assert [line.split()[0] for line in lines if line.startswith(("mine", "of_all"))] == names, words
+
+
 def test_a_table_may_be_named_by_its_file(command: Tables) -> None:
     assert command("list", "conf/table/fedcorr_2.yaml").out == command("list", "fedcorr_2").out
 

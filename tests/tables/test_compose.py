@@ -21,18 +21,18 @@ Words = tuple[str, ...]
 
 def cells(scaling: Scaling, *, each: bool = False) -> Iterator[tuple[str, Words]]:
     """Cells that can run, with their words; unless ``each`` is wanted, every row and every column of a table once."""
-    for name in load.names():
-        table = load.table(name)
+    for table in filter(lambda one: one.made_at(scaling.name), map(load.table, load.names())):
+        here = scaling.for_table(table)
         pairs = [
             (row, column)
             for row, column in itertools.product(table.rows, table.columns)
-            if row.missing is None and column.missing is None and scaling.not_available(row, column) is None
+            if row.missing is None and column.missing is None and here.not_available(row, column) is None
         ]
         seen: set[Any] = set()
         for row, column in pairs:
             if each or not {id(row), id(column)} <= seen:
                 seen |= {id(row), id(column)}
-                yield f"{name} {row.label} {column.label}", scaling.resolve(row, column)
+                yield f"{table.name} {row.label} {column.label}", here.resolve(row, column)
 
 
 @pytest.fixture(scope="module")

@@ -70,6 +70,8 @@ def test_a_table_is_read_as_it_stands(own: Path) -> None:
         ("overrides: [dataset=digits]", "overrides: dataset=digits", "overrides must be a list"),
         ("[method=fedavg]", "[method=fedavg, 3]", "rows.0.overrides.1: 3: must be a text"),
         ('{name: best test accuracy, unit: "%", key: best}', "best", "metric must have its keys"),
+        ("title: mine\n", "title: mine\nscales: [smal]\n", "own_table.yaml: scales: smal is not a scale; .*mean small"),
+        ("title: mine\n", "title: mine\nscales: small\n", "scales must be a list"),
         ("title: mine\n", "title: mine\ntrials: x\n", "trials: x: must be a whole number"),
         ('unit: "%"', "higher_is_better: maybe", "metric.higher_is_better: maybe: must be true, false or null"),
         ("[method=fedprox]", "[method=fedprox], where: 3", "rows.2.where must have its keys"),

@@ -170,6 +170,16 @@ def test_a_study_that_failed_has_no_part_in_tables() -> None:
         Choices.of(Tuned([], "last", [1], [failed]))
 
 
+def test_a_table_that_is_written_for_a_scale_has_its_data_and_every_override_as_it_stands() -> None:
+    table = Table("t", "", "", "", Metric("m", "", None, "m"), None, (), (), (), ())
+    column, one = Column("c", ("experiment=a/b", "train.lr=0.003")), row("model=vgg11")
+    anywhere, here = (SCALING.for_table(replace(table, scales=scales)) for scales in ((), ("s",)))
+    assert anywhere.not_available(one, column) == "too large"
+    assert "train.lr=0.003" not in anywhere.resolve(one, column)
+    assert here.not_available(one, column) is None
+    assert {"train.lr=0.003", "model=vgg11", "dataset=digits"} <= {*here.resolve(one, column)}
+
+
 def test_what_cannot_be_had_says_why() -> None:
     column = Column("c", ("experiment=a/b",))
     assert SCALING.not_available(row("method=m"), column) is None

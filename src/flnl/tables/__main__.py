@@ -86,9 +86,10 @@ def print_tables(tables: Sequence[Table]) -> None:
         paper = f"{table.paper} {table.number}".strip()
         missing = list(dict.fromkeys(row.missing for row in table.rows if row.missing is not None))
         lacks = f"; there is no {', '.join(missing)} yet" if missing else ""
+        alone = f"; scale={' or '.join(table.scales)} alone" if table.scales else ""
         size = f"{len(table.rows)} x {len(table.columns)}"
         name = f"{table.name:<{width}}"
-        print_line(f"{name}  {f'{paper}: ' if paper else ''}{table.title} ({table.metric.name}, {size}{lacks})")
+        print_line(f"{name}  {f'{paper}: ' if paper else ''}{table.title} ({table.metric.name}, {size}{alone}{lacks})")
 
 
 def print_plan(plan: Plan) -> None:

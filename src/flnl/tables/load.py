@@ -124,6 +124,7 @@ class _Table:
     overrides: Overrides = ()
     notes: tuple[str, ...] = ()
     unstated: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -185,6 +186,8 @@ def table(name: str) -> Table:
     """
     path = TABLES / f"{known(name, names(), 'table')}.yaml"
     written = _read(path, _Table)
+    if unknown := next((name for name in written.scales if name not in scales()), None):
+        raise UserError(f"{_shown(path)}: scales: {_unknown(unknown, scales(), 'scale')}")
     rows = ((*row.overrides, *chain(*row.where.values())) for row in written.rows)
     check_keys(chain(written.overrides, *(c.overrides for c in written.columns), *rows), f"{_shown(path)}: ")
     for what, labels in (("rows", [r.label for r in written.rows]), ("columns", [c.label for c in written.columns])):
@@ -228,6 +231,7 @@ def table(name: str) -> Table:
         cells=tuple(row.cells or (None,) * len(written.columns) for row in written.rows),
         notes=written.notes,
         unstated=written.unstated,
+        scales=written.scales,
     )
 
 
@@ -263,7 +267,7 @@ def scaling(name: str) -> Scaling:
         written.papers,
     )
     tables, wrong = readable()
-    if not wrong and (idle := scale.unmatched(tables)):
+    if not wrong and (idle := scale.unmatched(one for one in tables if not one.scales)):
         raise UserError(f"{_shown(path)}: no table says {' or '.join(idle)}; correct the override, or remove its line")
     return scale
 

@@ -138,22 +138,19 @@ class Plan:
     def _record_for(self, others: Sequence[Table], identities: Identities) -> None:
         """Make the runs also record what cells of ``others`` need."""
         for table in others:
+            scaling = self.scaling.for_table(table)
             for row, column in product(table.rows, table.columns):
                 recorded = [override for override in cell_overrides(row, column) if override in RECORDED]
-                if not recorded or row.missing or column.missing or self.scaling.not_available(row, column):
+                if not recorded or row.missing or column.missing or scaling.not_available(row, column):
                     continue
                 try:
-                    self._record(table, row, column, recorded, identities)
+                    for seed in scaling.of(table, self.seeds).seeds:
+                        key = identities.of((*scaling.resolve(row, column), f"seed={seed}")).key
+                        if key in self.runs:
+                            self.runs[key].record(recorded)
                 except UserError as error:
                     self.wrong.append(f"{_label(table, row, column)}: {error}")
                     break
-
-    def _record(self, table: Table, row: Row, column: Column, recorded: Sequence[str], identities: Identities) -> None:
-        scaling = self.scaling.for_table(table)
-        for seed in scaling.of(table, self.seeds).seeds:
-            key = identities.of((*scaling.resolve(row, column), f"seed={seed}")).key
-            if key in self.runs:
-                self.runs[key].record(recorded)
 
     # --------------------------------------------------------------------------------------------------------- state
 

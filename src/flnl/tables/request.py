@@ -118,8 +118,12 @@ def parse(arguments: Sequence[str]) -> Request:
     if seeds is not None and not (seeds.isdecimal() and len(seeds) < 10 and 0 < int(seeds) <= MOST_SEEDS):
         raise UserError(f"seeds={seeds}: give a number of seeds, 1 to {MOST_SEEDS}")
     named = dict.fromkeys(names if names or verb == AGREE else load.names())  # agree goes on if one cannot be read
-    tables = selection.of([load.table(name) for name in named]) if named else ()
-    every, wrong = load.readable()
+    asked = [load.table(name) for name in named]
+    if verb != "list":
+        asked = _made_at(scale, asked, names)
+    tables = selection.of(asked) if asked else ()
+    readable, wrong = load.readable()
+    every = tuple(table for table in readable if table.made_at(scale))
     overrides = tuple(arguments[len(before) + 1 :])
     if overrides and verb not in LAUNCHING:
         raise UserError(f"{verb} takes no overrides after --: it launches no runs")
@@ -139,6 +143,18 @@ def parse(arguments: Sequence[str]) -> Request:
     )
     request.warn([f"{line}; left out" for line in wrong])
     return request
+
+
+def _made_at(scale: str, tables: Sequence[Table], named: Sequence[str]) -> list[Table]:
+    """Those of ``tables`` that have results at ``scale``.
+
+    Raises:
+        UserError: if one was ``named`` that has none there.
+    """
+    for table in tables:
+        if table.name in named and not table.made_at(scale):
+            raise UserError(f"{table.name} is made at scale={' and scale='.join(table.scales)} alone, not at {scale}")
+    return [table for table in tables if table.made_at(scale)]
 
 
 def _path(written: str) -> Path:

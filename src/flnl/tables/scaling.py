@@ -44,10 +44,14 @@ class Scaling:
         return replace(self, choices=(*self.choices, *choices))
 
     def for_table(self, table: Table) -> Scaling:
-        """The scale with those choices that concern the table, which readers are told of."""
+        """The scale as it changes this table, with those choices that concern it, which readers are told of.
+
+        In a table that is written for some scales, no override is replaced or unavailable.
+        """
         own = tuple(one for one in self.choices if one.concern(table))
         title = f"{self.title}, tuned" if own else self.title
-        return replace(self, title=title, changes=(*self.changes, *(one.sentence for one in own)), choices=own)
+        scaling = replace(self, title=title, changes=(*self.changes, *(one.sentence for one in own)), choices=own)
+        return replace(scaling, instead={}, unavailable={}) if table.scales else scaling
 
     def untuned(self, tables: Iterable[Table]) -> list[str]:
         """Lines that name the methods' rows for which nothing was chosen; empty if nothing was tuned at all."""

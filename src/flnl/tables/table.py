@@ -70,3 +70,8 @@ class Table:
     cells: tuple[tuple[Number | None, ...], ...]  # [row][column]; None: nothing printed
     notes: tuple[str, ...]
     unstated: tuple[str, ...] = ()  # dotted keys of settings that the paper does not state
+    scales: tuple[str, ...] = ()  # those that it is written for, with their data and budgets; () for all
+
+    def made_at(self, scale: str) -> bool:
+        """Whether the table has results at ``scale``."""
+        return not self.scales or scale in self.scales
