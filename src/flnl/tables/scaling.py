@@ -24,6 +24,9 @@ from flnl.tables.table import Column, Row, Table
 FIRST = ("experiment",)
 """Groups whose choice comes before a scale's overrides."""
 
+AS_LABELLED = "What the label of a row or a column names is as it says there."
+"""What a table that is written for some scales says of their changes."""
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -51,7 +54,9 @@ class Scaling:
         own = tuple(one for one in self.choices if one.concern(table))
         title = f"{self.title}, tuned" if own else self.title
         scaling = replace(self, title=title, changes=(*self.changes, *(one.sentence for one in own)), choices=own)
-        return replace(scaling, instead={}, unavailable={}) if table.scales else scaling
+        if not table.scales:
+            return scaling
+        return replace(scaling, changes=(*scaling.changes, AS_LABELLED), instead={}, unavailable={})
 
     def untuned(self, tables: Iterable[Table]) -> list[str]:
         """Lines that name the methods' rows for which nothing was chosen; empty if nothing was tuned at all."""
