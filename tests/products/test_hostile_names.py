@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -237,7 +238,7 @@ def test_the_card_of_a_federation_with_nasty_classes(monkeypatch: pytest.MonkeyP
     client = {"client": 0, "samples": 4, "noise": 0.5, "nominal": None, "given": [2, 2, 0], "true": [2, 1, 1]}
     found: dict[str, Any] = {
         "dataset": NASTY,
-        "classes": [NASTY, "b", "c"],
+        "classes": [NASTY, "b|c", "d"],
         "samples": 4,
         "training": 4,
         "validation": 0,
@@ -254,6 +255,8 @@ def test_the_card_of_a_federation_with_nasty_classes(monkeypatch: pytest.MonkeyP
     }
     assert harmless(cards.markdown(found))
     assert WRITTEN in cards.markdown(found)
+    for section in cards.markdown(found).split("\n## ")[1:]:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in section.splitlines() if line.startswith("|")}) == 1
     console = Console(file=io.StringIO(), width=300)
     for table in cards.tables(found, 300):
         console.print(table)

@@ -362,6 +362,7 @@ def test_tables_have_a_row_for_each_value_of_the_first_key_and_columns_for_the_s
         "| y | **70.0** / failed |  |\n"
     )
     assert markdown(Tuned([], "last", [7, 8], studies[:1])).startswith("last, %:\n\n| method | a |\n")
+    assert "| x\\|y |" in markdown(Tuned([], "last", [7, 8], [study("x|y", "in/a", 0.5, 0)]))  # a bar ends no cell
     unreported = [studies[0], replace(studies[2], reported=None)]
     assert "| y |  |\n" in markdown(Tuned([], "last", [7, 8], unreported))  # not asked for
     of_one = [Study({"method": "x"}, [], studies[0].trials, studies[0].reported)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from flnl.compare.latex import escaped
 from flnl.compare.names import names
 from flnl.compare.runs import Row, Run, note
+from flnl.core.markdown import grid
 from flnl.core.terminal import visible
 from flnl.core.ties import DIGITS, compared
 from flnl.storage.spreadsheet import csv_text
@@ -217,9 +218,9 @@ class Table:
         rules = ["---" if heading in ("run", "status") else "---:" for heading in self.headings]
         rows = [self.headings, rules]
         for line, cells in zip(self.lines, self.cells(), strict=True):
-            texts = [f"`{cells[0]}`".replace("|", r"\|"), *(cell.strip() for cell in cells[1:])]
+            texts = [f"`{cells[0]}`", *(cell.strip() for cell in cells[1:])]
             rows.append(self._marked(line, texts, "**{}**"))
-        return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        return grid(rows) + "\n"
 
     def latex(self) -> str:
         """The table as a LaTeX ``tabular`` with booktabs' rules, the best accuracies bold."""

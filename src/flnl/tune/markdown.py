@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 
+from flnl.core.markdown import grid
 from flnl.storage.tuned import Study, Tuned, Values
 
 FAILED = "failed"
@@ -101,7 +102,7 @@ def _table(studies: Sequence[Study], cells: Mapping[tuple[str, str], Callable[[S
         body.append(line)
     key = next(iter(studies[0].each), "")
     heading = [key, *(name for _, name in cells)]
-    return "\n".join(map(_line, [heading, ["---", *["---:"] * len(cells)], *body]))
+    return grid([heading, ["---", *["---:"] * len(cells)], *body])
 
 
 def _first(each: Values) -> str:
@@ -110,7 +111,3 @@ def _first(each: Values) -> str:
 
 def _others(each: Values) -> str:
     return ", ".join(list(each.values())[1:])
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

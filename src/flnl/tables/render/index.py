@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flnl.tables.render.markdown import bullets, escaped, grid, ranks, scale
+from flnl.core.markdown import grid
+from flnl.tables.render.markdown import bullets, escaped, ranks, scale
 from flnl.tables.render.phrases import left_out, rests_on, verdict
 from flnl.tables.render.report import STATES, UNPUBLISHED, Paper, changes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from flnl.core.markdown import grid
 from flnl.tables.render.agreement import Agreement
 from flnl.tables.render.phrases import coefficient, of_column, reversals
 from flnl.tables.render.ranking import Ranking
@@ -53,11 +54,6 @@ def ranks(ranking: Ranking, figure: str) -> str:
     rows += [[escaped(m), f"{r:.2f}", *([f"{papers[m]:.2f}"] if papers else [])] for m, r in ranking.mean_ranks.items()]
     image = [] if ranking.too_few else [f"![critical-difference diagram of {escaped(ranking.paper)}]({figure})"]
     return "\n\n".join([grid(rows), *image])
-
-
-def grid(rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells that are already Markdown."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def bullets(head: str, lines: Sequence[str]) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from flnl.core.markdown import grid
 from flnl.tables.render.agreement import Agreement, agreements
-from flnl.tables.render.markdown import escaped, grid
+from flnl.tables.render.markdown import escaped
 from flnl.tables.render.phrases import coefficient, decimals
 from flnl.tables.render.ranking import Ranking, is_ranked, ranking
 from flnl.tables.results import Filled
