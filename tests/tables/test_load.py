@@ -102,6 +102,13 @@ def test_what_is_wrong_is_named(own: Path, before: str, after: str, said: str) -
         load.table("own_table")
 
 
+@pytest.mark.parametrize("name", ["README", "readme", "my table", "a(b)"])
+def test_a_table_that_would_have_no_page_of_its_own_is_refused(own: Path, name: str) -> None:
+    own.rename(own.with_stem(name))
+    with pytest.raises(UserError, match=r"\.yaml: rename it, with letters, digits, _ and - alone"):
+        load.table(name)
+
+
 def test_a_name_that_is_not_there_gets_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean fedcorr_2"):
         load.table("fedcor_2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field, fields
@@ -27,6 +28,9 @@ from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
 TABLES, SCALES = CONF / "table", CONF / "scale"
 PAPERS = ("FedCorr", "FedDiv", "FLR", "FedPeer", "FedES")
 """The order of papers; user-defined tables follow."""
+
+NAME = re.compile(r"(?!readme$)[\w-]+", re.IGNORECASE)
+"""What tables are called: links to rendered ones need no quotes, and README is their index."""
 
 FAULTS = {
     "missing": " is missing",
@@ -182,9 +186,11 @@ def table(name: str) -> Table:
     """Load the table in ``conf/table/NAME.yaml``.
 
     Raises:
-        UserError: if there is no such file, or its content is invalid.
+        UserError: if there is no such file, or its name or content is invalid.
     """
     path = TABLES / f"{known(name, names(), 'table')}.yaml"
+    if not NAME.fullmatch(name):
+        raise UserError(f"{_shown(path)}: rename it, with letters, digits, _ and - alone, and not to README")
     written = _read(path, _Table)
     if unknown := next((name for name in written.scales if name not in scales()), None):
         raise UserError(f"{_shown(path)}: scales: {_unknown(unknown, scales(), 'scale')}")
