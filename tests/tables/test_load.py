@@ -6,6 +6,7 @@ import pytest
 
 from flnl.core.errors import UserError
 from flnl.tables import load
+from flnl.tables.scaling import Scaling
 from flnl.tables.table import Number
 
 OWN = """\
@@ -72,6 +73,12 @@ def test_a_table_is_read_as_it_stands(own: Path) -> None:
         ('{name: best test accuracy, unit: "%", key: best}', "best", "metric must have its keys"),
         ("title: mine\n", "title: mine\nscales: [smal]\n", "own_table.yaml: scales: smal is not a scale; .*mean small"),
         ("title: mine\n", "title: mine\nscales: small\n", "scales must be a list"),
+        (
+            "title: mine\n",
+            "title: mine\nseeds: [1, 1]\n",
+            r"seeds: \[1, 1\]: must be distinct numbers, as in \[1, 2\]$",
+        ),
+        ("title: mine\n", "title: mine\nseeds: trials\n", "own_table.yaml: seeds: trials: must be distinct numbers"),
         ("title: mine\n", "title: mine\ntrials: x\n", "trials: x: must be a whole number"),
         ('unit: "%"', "higher_is_better: maybe", "metric.higher_is_better: maybe: must be true, false or null"),
         ("[method=fedprox]", "[method=fedprox], where: 3", "rows.2.where must have its keys"),
@@ -127,6 +134,15 @@ def test_a_scale_says_what_it_changes() -> None:
         scaling = load.scaling(name)
         assert bool(scaling.changes) != scaling.papers, name  # who is not the paper says what differs
         assert all(change.endswith(".") for change in scaling.changes), name
+
+
+def test_a_table_may_have_seeds_of_its_own(own: Path) -> None:
+    scale = Scaling("s", "", (), (1,), (), {}, {})
+    assert scale.of(load.table("own_table")).seeds == (1,)
+    own.write_text("seeds: [7, 5]\n" + OWN)
+    load.table.cache_clear()
+    table = load.table("own_table")
+    assert [scale.of(table, seeds).seeds for seeds in (None, 1, 3)] == [(7, 5), (7,), (7, 5, 8)]
 
 
 def test_seeds_are_the_scales_or_the_papers_trials_or_as_many_as_asked() -> None:

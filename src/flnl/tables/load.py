@@ -71,16 +71,22 @@ def _finite(number: object) -> bool:
     return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
 
 
-def _seeds(written: object) -> tuple[int, ...] | None:
-    """Parse a list of seeds; ``trials`` gives None: as many seeds as the paper has trials."""
-    if written == "trials":
-        return None
+def _seeds(written: object) -> tuple[int, ...]:
+    """Parse a list of seeds."""
     seeds: list[int] = []
     with suppress(ValidationError):
         seeds = TypeAdapter(Annotated[list[Seed], MinLen(1)]).validate_python(written, strict=True)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError("must be distinct numbers, as in [1, 2], or trials")
+        raise ValueError("must be distinct numbers, as in [1, 2]")
     return tuple(seeds)
+
+
+def _seeds_or_trials(written: object) -> tuple[int, ...] | None:
+    """Parse the seeds of a scale; ``trials`` gives None: as many as the paper has trials."""
+    try:
+        return None if written == "trials" else _seeds(written)
+    except ValueError as error:
+        raise ValueError(f"{error}, or trials") from None
 
 
 Printed = Annotated[Number | None, PlainValidator(_cell)]
@@ -129,13 +135,14 @@ class _Table:
     notes: tuple[str, ...] = ()
     unstated: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
+    seeds: Annotated[tuple[int, ...] | None, PlainValidator(_seeds)] = None
 
 
 @dataclass(frozen=True, config=STRICT)
 class _Scale:
     title: str
     changes: tuple[str, ...]
-    seeds: Annotated[tuple[int, ...] | None, PlainValidator(_seeds)]
+    seeds: Annotated[tuple[int, ...] | None, PlainValidator(_seeds_or_trials)]
     overrides: Overrides = ()
     instead: Mapping[str, Overrides] = field(default_factory=dict)
     unavailable: Mapping[str, str] = field(default_factory=dict)
@@ -238,6 +245,7 @@ def table(name: str) -> Table:
         notes=written.notes,
         unstated=written.unstated,
         scales=written.scales,
+        seeds=written.seeds,
     )
 
 

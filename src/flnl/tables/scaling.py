@@ -89,9 +89,10 @@ class Scaling:
     def of(self, table: Table, seeds: int | None = None) -> Scale:
         """The description of this scale for ``table``.
 
-        If ``seeds`` is given, take that many seeds: the first ones, and beyond them the numbers after the largest.
+        Its seeds are the table's own, or else the scale's. If ``seeds`` is given, take that many of them: the first
+        ones, and beyond them the numbers after the largest.
         """
-        chosen = tuple(range(1, (table.trials or 1) + 1)) if self.seeds is None else self.seeds
+        chosen = table.seeds or self.seeds or tuple(range(1, (table.trials or 1) + 1))
         if seeds is not None:
             after = max(chosen) + 1
             chosen = (*chosen, *range(after, after + seeds - len(chosen)))[:seeds]
