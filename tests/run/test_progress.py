@@ -35,21 +35,28 @@ def after(rounds: int, stage: str) -> Any:
 
 
 def test_the_time_left_counts_trainings(seconds: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    """Twenty rounds of one client, then six of ten: after half of the first, 70 of 80 trainings are left."""
+    """Twenty rounds of one client, then six of ten: after half of the first, 70 of 80 trainings are left.
+
+    Of the first ten rounds nine are counted: the first one took a minute, most of it to start.
+    """
     bar = progress.Bar([5.0] * 20 + [50.0] * 6, 0)
-    seconds[0] = 3.0
+    seconds[0] = 60.0
+    bar.round(after(1, "preprocess"))
+    assert capsys.readouterr().err == "preprocess round 1/26  not evaluated yet\n"
+    seconds[0] = 60.0 + 2.7 + 30.0
     bar.round(after(10, "preprocess"))
     assert "round 10/26" in (printed := capsys.readouterr().err)
-    assert printed.endswith("about 21 s left\n")
+    assert printed.endswith(f"about {32.7 / 9 * 70 / 60:.0f} min left\n")
 
 
 def test_the_time_left_of_a_resumed_run_is_that_of_its_own_rounds(
     seconds: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     bar = progress.Bar([1.0] * 100, 90)
-    seconds[0] = 4.0
-    bar.round(after(92, "training"))
-    assert capsys.readouterr().err.endswith("round 92/100  not evaluated yet  about 16 s left\n")
+    bar.round(after(91, "training"))
+    seconds[0] = 32.0
+    bar.round(after(93, "training"))
+    assert capsys.readouterr().err.endswith("round 93/100  not evaluated yet  about 2 min left\n")
 
 
 def test_a_terminal_that_was_closed_costs_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ _CONTROL = re.compile(
 
 
 MINUTE, HOUR = 60.0, 3600.0
+MANY_HOURS = 100
+"""From so many hours on, a time is shown in days."""
 
 
 def visible(text: object) -> str:
@@ -107,12 +109,14 @@ def cell(text: object, style: str = "") -> Text:
 def duration(seconds: float) -> str:
     """A time in the unit that suits it.
 
-    >>> duration(42.0), duration(600.0), duration(9000.0)
-    ('42 s', '10 min', '2.5 h')
+    >>> duration(42.0), duration(600.0), duration(9000.0), duration(864000.0)
+    ('42 s', '10 min', '2.5 h', '10 days')
     """
     if seconds < MINUTE:
         return f"{seconds:.0f} s"
-    return f"{seconds / HOUR:.1f} h" if seconds >= HOUR else f"{seconds / MINUTE:.0f} min"
+    if seconds < HOUR:
+        return f"{seconds / MINUTE:.0f} min"
+    return f"{seconds / HOUR:.1f} h" if seconds < MANY_HOURS * HOUR else f"{seconds / (24 * HOUR):,.0f} days"
 
 
 class Lines(logging.Formatter):

@@ -28,7 +28,11 @@ QUIET_SECONDS = 30.0
 
 
 class Bar:
-    """Progress over the rounds of a run. The time left counts local epochs: rounds of other stages may cost more."""
+    """Progress over the rounds of a run.
+
+    The time left counts local epochs: rounds of other stages may cost more. It is known from the second round on, since
+    in the first one libraries and workers start.
+    """
 
     def __init__(self, epochs: Sequence[float], done: int) -> None:
         """Begin after ``done`` rounds.
@@ -44,7 +48,7 @@ class Bar:
         self._begun = self._work[done]
         self._accuracy: float | None = None
         self._stage, self._printed = "", time.monotonic()
-        self._started = time.monotonic()
+        self._started: float | None = None  # when the first round of this process was over
         columns = (
             TextColumn("[bold]{task.fields[stage]:<10}"),
             BarColumn(bar_width=None),
@@ -87,14 +91,21 @@ class Bar:
         now = time.monotonic()
         border = result.stage != self._stage or number == self._total
         if not self._animated and (border or now - self._printed > QUIET_SECONDS):
-            left = (now - self._started) / (work - self._begun) * (self._work[-1] - work)
             print_line(
-                f"{result.stage:<10} round {self._counted(number)}  {shown or 'not evaluated yet'}  "
-                f"about {duration(left)} left",
+                f"{result.stage:<10} round {self._counted(number)}  {shown or 'not evaluated yet'}"
+                f"{self._left(now, work)}",
                 to=sys.stderr,
             )
             self._printed = now
+        if self._started is None:
+            self._started, self._begun = now, work
         self._stage = result.stage
+
+    def _left(self, now: float, work: float) -> str:
+        """The time left after ``work`` local epochs, as the end of a line; empty after the first round."""
+        if self._started is None:
+            return ""
+        return f"  about {duration((now - self._started) / (work - self._begun) * (self._work[-1] - work))} left"
 
     def _counted(self, rounds: int) -> str:
         return f"{rounds}/{self._total}"
