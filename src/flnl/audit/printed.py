@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from flnl.audit.precision import wilson
 from flnl.audit.result import Audit
 from flnl.audit.writing import Written
+from flnl.core.shell import joined
 from flnl.core.terminal import cell, print_line, visible
 
 WORST = 5
@@ -23,9 +23,9 @@ def show(audit: Audit, written: Written) -> None:
     for file in written.files:
         print_line(file)
     if written.overrides is not None:
-        print_line(f"to train on the corrected labels: {shlex.join(written.overrides)}")
+        print_line(f"to train on the corrected labels: {joined(written.overrides)}")
         if written.superseded:
-            print_line(f"and leave out of the run's command: {shlex.join(written.superseded)}")
+            print_line(f"and leave out of the run's command: {joined(written.superseded)}")
     elif audit.options.corrections is not None:
         print_line(f"{audit.dataset} reads no labels from a file: corrected.csv is for other programs")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import shutil
 import sys
 import traceback
@@ -19,6 +18,7 @@ from flnl.cli.overrides import replaced
 from flnl.config.check import check_config, check_machine, check_read
 from flnl.config.quoting import quoted
 from flnl.config.short_keys import connect
+from flnl.core.shell import joined
 from flnl.core.terminal import print_line
 from flnl.run import opening, progress
 from flnl.run.interrupt import Interruption
@@ -102,7 +102,7 @@ def train(
             raise
         finally:
             if job is None and run.unsynchronised:
-                print_line(f"wandb sync {run.unsynchronised}", to=sys.stderr)
+                print_line(f"to upload the metrics: wandb sync {run.unsynchronised}", to=sys.stderr)
     progress.closing(status, run.folder.path, record)
     if status != "finished" and job is None:
         again = _again(overrides if typed is None else typed, run.folder.path)
@@ -120,8 +120,8 @@ def command(arguments: Sequence[str]) -> str:
     started = Path(sys.argv[0])
     if started.name == "flnl":
         on_path = shutil.which("flnl")
-        return shlex.join(
+        return joined(
             ["flnl" if on_path and Path(on_path).resolve() == started.resolve() else str(started), *arguments]
         )
     python = "python" if shutil.which("python") == sys.executable else sys.executable
-    return shlex.join([python, "-m", "src.main" if started.parts[-2:] == ("src", "main.py") else "flnl", *arguments])
+    return joined([python, "-m", "src.main" if started.parts[-2:] == ("src", "main.py") else "flnl", *arguments])

@@ -5,7 +5,6 @@ Each run's folder is named by its key, so a run that was killed continues there 
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from flnl.config.folders import CONF
 from flnl.config.identity import outside
 from flnl.config.override_text import dotted, key_of, without
 from flnl.core.errors import UserError
+from flnl.core.shell import joined
 from flnl.core.terminal import print_line
 from flnl.sweep import job, launchers
 from flnl.sweep.ledger import DONE, Job, Ledger
@@ -70,7 +70,7 @@ class ListedSweep(Sweep):
             if one.status in ("failed", "refused"):
                 print_line(f"{one.status}: {self._labels[one.number]}: {one.error}; {one.folder}", to=sys.stderr)
         if any(one.status not in (*DONE, "failed", "refused") for one in jobs):
-            print_line(f"to go on: {shlex.join([*self.command, *sys.argv[1:]])}", to=sys.stderr)
+            print_line(f"to go on: {joined([*self.command, *sys.argv[1:]])}", to=sys.stderr)
 
 
 def check(first: Sequence[str] | None, arguments: Sequence[str], instead: str) -> None:

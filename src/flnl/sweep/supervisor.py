@@ -169,7 +169,7 @@ class Sweep:
             again = replaced(sys.argv[1:], ("hydra.sweep.dir", "max_rounds"), place)
             print_line(f"to go on: {command(again)}", to=sys.stderr)
         if places := _patterns([job.unsynchronised for job in jobs if job.unsynchronised], self.folder):
-            print_line(f"wandb sync {' '.join(places)}", to=sys.stderr)
+            print_line(f"to upload the metrics: wandb sync {' '.join(places)}", to=sys.stderr)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

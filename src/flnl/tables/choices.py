@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
+from flnl.core.shell import joined
 from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tables.table import Table
 from flnl.tune.scores import ON_TEST_SET
@@ -60,7 +60,7 @@ class Choices:
             raise UserError("it has two choices for one method")
         keys = list(dict.fromkeys(key_of(override) for one in chosen for override in one.overrides))
         methods = ", ".join(" ".join(sorted(one.when)) for one in chosen)
-        commands = ", ".join(f"`{shlex.join(command)}`" for command in (*tuned.earlier, tuned.command))
+        commands = ", ".join(f"`{joined(command)}`" for command in (*tuned.earlier, tuned.command))
         only = tuned.subject.get("paper") or tuned.subject.get("table")
         where = f" in the tables of {only}" if only else ""
         seeds = frozenset(tuned.seeds if tuned.measure in ON_TEST_SET else ())

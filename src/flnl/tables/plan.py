@@ -5,7 +5,6 @@ A run's folder is named after its key, so tables share runs, and only missing ru
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flnl.core.errors import UserError
+from flnl.core.shell import joined
 from flnl.storage.records import RESULT, SWEEPS
 from flnl.tables import metric_values, run_record
 from flnl.tables.failed_jobs import failed_jobs
@@ -46,7 +46,7 @@ class Wanted:
     @property
     def command(self) -> str:
         """The command line that reproduces the run."""
-        return shlex.join(["flnl", *self.overrides])
+        return joined(["flnl", *self.overrides])
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-
 from rich.console import Console
 from rich.table import Table as Grid
 
+from flnl.core.shell import joined
 from flnl.core.terminal import print_line
 from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tune.markdown import spread
@@ -31,7 +30,7 @@ def show(tuned: Tuned) -> None:
             grid.add_row(*trial.values.values(), *scores, _percent(trial.mean), mark)
         console.print(grid)
         if study.chosen is not None:
-            print_line(f"flnl {shlex.join(without_share(study.overrides))}")
+            print_line(f"flnl {joined(without_share(study.overrides))}")
         if study.reported is not None:
             results = (f"{name} {spread(by_seed, ' %')}" for name, by_seed in study.reported.scores.items())
             print_line(f"over seeds {', '.join(map(str, study.reported.runs))}: {', '.join(results)}")
