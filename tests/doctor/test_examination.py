@@ -30,7 +30,10 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    (tmp_path / "data" / "MNIST").mkdir(parents=True)
+    for name in ("MNIST/raw/images", "SVHN/.lock"):
+        file = tmp_path / "data" / name
+        file.parent.mkdir(parents=True)
+        file.touch()
     rows = {row.name: row for row in surroundings.surroundings(compose.load([])) if row.name != "data"}
     assert rows["cache"].value.startswith(f"{tmp_path / 'cache'}: ")
     assert rows["W&B"].value == "disabled"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -101,6 +102,7 @@ def _time(console: Console, place: torch.device, wanted: Sequence[Setting], cach
     table = Table(title=f"local training on {name}{threads}")
     for title in ("network and data", "batch", "images a second", "a pass over the data", "clients"):
         table.add_column(title, justify="left" if title in ("network and data", "clients") else "right")
+    print_line(f"timing {len(wanted)} networks; --quick leaves this out", to=sys.stderr)
     timed: list[Timed] = []
     lost = ""  # why the times were not kept
     with _busy(console) as progress:

@@ -105,13 +105,18 @@ def _folders(cfg: DictConfig) -> Iterator[Row]:
 def _readable(root: Path, datasets: Sequence[str]) -> Row:
     whose = f"{root}, for {', '.join(datasets)}"
     try:
-        content = sorted(p.name for p in root.iterdir() if not p.name.startswith("."))
+        content = sorted(p.name for p in root.iterdir() if not p.name.startswith(".") and _has_files(p))
     except FileNotFoundError:
         content = []
     except OSError as error:
         return Row("data", f"{whose}: cannot be read ({error.strerror})", problem=True)
     held = ", ".join(content[:6]) + (" ..." if len(content) > 6 else "") if content else "nothing there yet"
     return Row("data", f"{whose}: {held}")
+
+
+def _has_files(path: Path) -> bool:
+    """Whether the path is a file or has one below it; hidden ones, such as locks of downloads, do not count."""
+    return path.is_file() or any(not one.name.startswith(".") and one.is_file() for one in path.rglob("*"))
 
 
 def _writable(title: str, folder: Path) -> Row:
