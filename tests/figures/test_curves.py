@@ -63,6 +63,13 @@ def test_one_run_is_a_line_without_a_band() -> None:
     assert "standard deviation" not in drawn(rows[:1]).get_suptitle()
 
 
+def test_seeds_of_one_evaluation_have_their_deviation() -> None:
+    """A band of no width would not be seen."""
+    (bar,) = drawn([Row("a", [curve([3], [0.25]), curve([3], [0.75])])]).axes[0].collections
+    ((low, high),) = bar.get_segments()  # type: ignore[attr-defined]
+    np.testing.assert_allclose([low, high], [[3, 0.5 - 0.125**0.5], [3, 0.5 + 0.125**0.5]])
+
+
 @pytest.mark.parametrize(
     ("count", "name"),
     [(1, "m"), (20, "m"), (32, "m"), (2, "cost=$x^$ a_b"), (6, LONG), (20, LONG), (20, "x" * 200)],

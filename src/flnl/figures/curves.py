@@ -154,7 +154,10 @@ def _draw(axes: Any, row: Row, key: str, i: int, count: int, label: str) -> None
     )
     if over_seeds.deviation is not None:
         low, high = over_seeds.mean - over_seeds.deviation, over_seeds.mean + over_seeds.deviation
-        axes.fill_between(over_seeds.x, low, high, color=style["color"], alpha=0.18 if count <= FEW else 0.08, lw=0)
+        if len(over_seeds.x) == 1:
+            axes.vlines(over_seeds.x, low, high, color=style["color"], lw=1.5)
+        else:
+            axes.fill_between(over_seeds.x, low, high, color=style["color"], alpha=0.18 if count <= FEW else 0.08, lw=0)
 
 
 def _marked(points: int, i: int) -> list[int]:
