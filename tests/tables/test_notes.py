@@ -73,6 +73,16 @@ def test_what_papers_leave_open_are_settings_that_their_runs_have(name: str, tmp
     assert set(table.unstated) <= known
 
 
+def test_a_table_of_one_s_own_tells_what_its_labels_do_not(tmp_path: Path) -> None:
+    """A table of three rounds would otherwise seem to have the scale's budget."""
+    scaling = Scaling("tiny", "", (), (1,), ("dataset=digits", "protocol=digits", "model=mlp"), {}, {})
+    columns = tuple(Column(f"ρ={rho}", ("rounds=3", f"noise.rho={rho}")) for rho in (0.2, 0.4))
+    rows = (Row("FedAvg", "", ("method=fedavg",), None), Row("FedProx", "", ("method=fedprox",), None))
+    table = Table("t", "", "", "", Metric("m", "", None, "last"), None, rows, columns, ((None,) * 2,) * 2, ())
+    (plan,) = notes.noted(Plan([table], scaling, None, tmp_path))
+    assert plan.notes[0] == "All runs have rounds=3. Where these or a label differ from the scale, they hold."
+
+
 def test_a_table_of_a_paper_is_told_from_the_runs_and_the_papers_setting(tmp_path: Path) -> None:
     scaling = Scaling("tiny", "", (), (1,), ("dataset=digits", "protocol=digits", "model=mlp"), {}, {})
     column = Column("c", ("experiment=fedcorr/cifar10_iid",))

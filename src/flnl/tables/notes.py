@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.tables.identity import Identities, Identity
 from flnl.tables.plan import Place, Plan
@@ -42,6 +43,8 @@ def noted(plan: Plan) -> list[Filled]:
 
 
 def _notes(plan: Plan, table: Table, layout: Sequence[Sequence[Place]], identities: Identities) -> Iterator[str]:
+    if not table.paper:
+        yield from own_overrides(plan.scaling.overrides, layout)
     papers = bool(table.paper) and not plan.scaling.papers
     rows = {
         row.label: list(_pairs(table, row, places, identities, papers))
@@ -51,6 +54,14 @@ def _notes(plan: Plan, table: Table, layout: Sequence[Sequence[Place]], identiti
     yield from unstated(table.unstated, rows)
     yield from constants(rows)
     yield from passes(rows)
+
+
+def own_overrides(scale: Sequence[str], layout: Sequence[Sequence[Place]]) -> list[str]:
+    """The overrides that all runs of a table have, other than those of the scale; its labels tell what differs."""
+    runs = [run for row in layout for place in row for run in place.runs]
+    every = [one for one in runs[0].overrides if all(one in run.overrides for run in runs)] if len(runs) > 1 else []
+    own = ", ".join(one for one in every if one not in scale and key_of(one) != "seed")
+    return [f"All runs have {own}. Where these or a label differ from the scale, they hold."] if own else []
 
 
 def _pairs(

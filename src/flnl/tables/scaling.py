@@ -24,9 +24,6 @@ from flnl.tables.table import Column, Row, Table
 FIRST = ("experiment",)
 """Groups whose choice comes before a scale's overrides."""
 
-AS_LABELLED = "What the label of a row or a column names is as it says there."
-"""What a table that is written for some scales says of their changes."""
-
 
 @dataclass(frozen=True)
 class Scaling:
@@ -54,9 +51,7 @@ class Scaling:
         own = tuple(one for one in self.choices if one.concern(table))
         title = f"{self.title}, tuned" if own else self.title
         scaling = replace(self, title=title, changes=(*self.changes, *(one.sentence for one in own)), choices=own)
-        if not table.scales:
-            return scaling
-        return replace(scaling, changes=(*scaling.changes, AS_LABELLED), instead={}, unavailable={})
+        return replace(scaling, instead={}, unavailable={}) if table.scales else scaling
 
     def untuned(self, tables: Iterable[Table]) -> list[str]:
         """Lines that name the methods' rows for which nothing was chosen; empty if nothing was tuned at all."""

@@ -169,7 +169,8 @@ def test_what_names_hold_is_shown_and_not_obeyed(page: Page) -> None:
 
 def test_every_table_says_under_which_scale_it_was_made(page: Page) -> None:
     said = "Made at scale “small” (digits): these are not the paper's conditions."
-    assert page.words["strong"].count(said) == 1 + 3 + 1, "the page, each table, the ranks"
+    assert page.words["strong"].count(said) == 1 + 2 + 1, "the page, each table of a paper, the ranks"
+    assert page.words["strong"].count("Made at scale “small” (digits).") == 1, "the table of one's own has no paper's"
     assert page.words["li"].count("Images are digits.") == 1, "the caveats once"
     assert page.all("href").count("#conditions") == 3 + 1
 

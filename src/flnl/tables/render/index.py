@@ -31,7 +31,7 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
             rows.append([link, escaped(table.filled.table.metric.name), str(table.total), *counts])
     parts = [
         f"{TITLE} “{escaped(sheet.filled.scale.name)}”, ours beside the papers'",
-        scale(sheet.scale, changes(papers)),
+        scale(sheet, changes(papers)),
         "Each table is here as `.md`, `.tex` and `.csv`. [runs](runs) has a record of each run: its command, its "
         "closing numbers, and what it was made with. `flnl tables render` also writes `report.html`: all tables on one "
         "page, with curves, figures, and the runs and commands behind every number.",

@@ -49,7 +49,7 @@ def _below(sheet: Sheet, agreements: Sequence[Agreement]) -> list[str]:
     return [
         escaped(f"{sheet.seeds} {sheet.reading}"),
         *(rf"\textsuperscript{{{i}}}~{escaped(note)}" for i, note in enumerate(sheet.footnotes, 1)),
-        rf"\textbf{{{escaped(sheet.scale)}}}" + (f" What differs from the paper: {changes}" if changes else ""),
+        rf"\textbf{{{escaped(sheet.scale)}}}" + (f" {sheet.changes_title}: {changes}" if changes else ""),
         *map(escaped, sheet.notes),
         *(
             [escaped(f"Spearman's coefficient of our order of the methods and the paper's: {orders}.")]

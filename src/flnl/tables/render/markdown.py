@@ -29,7 +29,7 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str
         f"{escaped(sheet.measured)} {escaped(sheet.seeds)} {escaped(sheet.reading)}",
         grid(rows),
         "\n".join(f"{i}. {escaped(note)}" for i, note in enumerate(sheet.footnotes, 1)),
-        scale(sheet.scale, sheet.filled.scale.changes),
+        scale(sheet, sheet.filled.scale.changes),
         bullets("Notes", sheet.notes),
         _agreement(agreements),
         f"{escaped(provenance)} The runs and the commands behind every number are in "
@@ -38,11 +38,11 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def scale(sentence: str, changes: Sequence[str]) -> str:
-    """A block quote that states the scale and what it changes."""
-    lines = [f"**{escaped(sentence)}**"]
+def scale(sheet: Sheet, changes: Sequence[str]) -> str:
+    """A block quote that states a sheet's scale and what it changes."""
+    lines = [f"**{escaped(sheet.scale)}**"]
     if changes:
-        lines += ["", "What differs from the paper:", "", *(f"- {escaped(change)}" for change in changes)]
+        lines += ["", f"{sheet.changes_title}:", "", *(f"- {escaped(change)}" for change in changes)]
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 

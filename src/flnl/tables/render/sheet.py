@@ -200,8 +200,13 @@ class Sheet:
     def scale(self) -> str:
         """A sentence that states the scale, to be printed prominently."""
         scale = self.filled.scale
-        small = ": these are not the paper's conditions" if not scale.papers else ""
-        return f"Made at scale “{scale.name}” ({scale.title}){small}."
+        other = ": these are not the paper's conditions" if self.filled.table.paper and not scale.papers else ""
+        return f"Made at scale “{scale.name}” ({scale.title}){other}."
+
+    @property
+    def changes_title(self) -> str:
+        """What a list of the scale's changes is called: a table of one's own has no paper that they differ from."""
+        return "What differs from the paper" if self.filled.table.paper else "The scale"
 
     @property
     def merged(self) -> list[str]:
