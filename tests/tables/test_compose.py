@@ -129,11 +129,14 @@ def test_many_are_composed_in_several_processes(
 ) -> None:
     """They are those that one process finds; one that cannot be composed fails only when it is asked for."""
     monkeypatch.setattr(identity, "MANY", 3)
+    monkeypatch.setattr("flnl.core.counted.QUIET_SECONDS", 0.0)
     wanted = [(f"method={name}", f"seed={seed}") for name in ("fedavg", "fedprox") for seed in (1, 2)]
     wrong = ("method=fedavg", "noise.roh=0.4")
     several, alone = Identities(tmp_path / "several"), Identities(tmp_path / "alone")
     several.prepare([*wanted, wanted[0], wrong])
-    assert capsys.readouterr().err.startswith("reading the settings of 5 runs")
+    begin, *later = capsys.readouterr().err.splitlines()
+    assert begin.startswith("reading the settings of 5 runs")
+    assert later[-1] == "read the settings of 5 of 5 runs"
     expected = {" ".join(overrides): alone.of(overrides) for overrides in wanted}
     assert several._known == expected
     assert len(Identities(tmp_path / "several")._known) == 3, "saved on the way"

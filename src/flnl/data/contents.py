@@ -10,7 +10,6 @@ import logging
 import os
 import sqlite3
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +19,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from flnl.core.counted import counted
 from flnl.core.errors import UserError
-from flnl.core.terminal import print_line
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +35,6 @@ SETTLED = 2 * 10**9
 """Nanoseconds after a file's last change beyond which another change surely gets a different modification time."""
 MANY, LARGE = 2_000, 500 * 10**6
 """Progress is shown from this many files or bytes to read."""
-QUIET_SECONDS = 30.0
 
 Digests = NDArray[np.uint8]
 
@@ -200,29 +196,11 @@ def _progress(files: int, size: int, root: Path) -> Iterator[Callable[[], None]]
     if files < MANY and size < LARGE:
         yield lambda: None
         return
-    console = Console(stderr=True)
-    if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("reading files once", total=files)
-            yield lambda: bar.advance(task)
-        return
     what = f"{files:,} files below {root} ({decimal(size)})"
-    print_line(f"reading {what} once, to identify their content; dataset.fingerprint=names skips this", to=sys.stderr)
-    done, printed = 0, time.monotonic()
-
-    def advance() -> None:
-        nonlocal done, printed
-        done += 1
-        if time.monotonic() - printed > QUIET_SECONDS:
-            printed = time.monotonic()
-            print_line(f"read {done:,} of {what}", to=sys.stderr)
-
-    yield advance
+    with counted(
+        files,
+        bar="reading files once",
+        begins=f"reading {what} once, to identify their content; dataset.fingerprint=names skips this",
+        after=lambda done: f"read {done:,} of {what}",
+    ) as advance:
+        yield lambda: advance(1)

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -31,6 +30,7 @@ from flnl.config import identity as identities
 from flnl.config.folders import CONF
 from flnl.config.override_text import choices_of
 from flnl.config.registry import stored_name
+from flnl.core.counted import counted
 from flnl.core.errors import UserError
 from flnl.numerics.cohort import cohort_size
 from flnl.storage.atomic import write_atomically
@@ -109,11 +109,17 @@ class Identities:
         together: dict[tuple[str, ...], list[Sequence[str]]] = {}
         for overrides in new.values():
             together.setdefault(choices_of(overrides), []).append(overrides)
-        print(f"reading the settings of {len(new)} runs; once, until conf/ changes", file=sys.stderr, flush=True)
         parallel = Parallel(n_jobs=min(cpu_count(), PROCESSES), return_as="generator_unordered")
-        for found in parallel(delayed(_identities)(group) for group in together.values()):
-            for name, identity in found.items():
-                self._add(name, identity)
+        with counted(
+            len(new),
+            bar="reading settings once",
+            begins=f"reading the settings of {len(new)} runs; once, until conf/ changes",
+            after=lambda done: f"read the settings of {done} of {len(new)} runs",
+        ) as advance:
+            for size, found in parallel(delayed(_identities)(group) for group in together.values()):
+                for name, identity in found.items():
+                    self._add(name, identity)
+                advance(size)
 
     def of(self, overrides: Sequence[str]) -> Identity:
         """The identity of the run with these overrides.
@@ -191,13 +197,13 @@ class Composer:
         return config
 
 
-def _identities(group: Iterable[Sequence[str]]) -> dict[str, Identity]:
-    """The identities of runs by name, composed in a process of its own; without those that cannot be composed."""
+def _identities(group: Sequence[Sequence[str]]) -> tuple[int, dict[str, Identity]]:
+    """The size of a group of runs, and their identities by name, without those that cannot be composed."""
     composer, found = Composer(), {}
     for overrides in group:
         with suppress(UserError):
             found[_name(overrides)] = composer.identity(overrides)
-    return found
+    return len(group), found
 
 
 def _name(overrides: Sequence[str]) -> str:
