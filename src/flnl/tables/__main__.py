@@ -119,9 +119,9 @@ def _with_basis(cost: Estimate, text: str) -> str:
     if not cost.runs:
         what = " with their data set and network" if cost.measured else ""
         return f"no estimate: nothing measured{what}; flnl doctor times the papers' networks"
-    sources = [f"the times of {cost.measured}"] * bool(cost.measured)
-    sources += [f"flnl doctor's of plain SGD for {cost.timed}"] * bool(cost.timed)
-    covered = f"{text} for {cost.runs} of {cost.runs + cost.unknown} runs, from {' and '.join(sources)}"
+    sources = [f"from the times of {cost.measured}"] * bool(cost.measured)
+    sources += [f"for {cost.timed} from flnl doctor's times of plain SGD"] * bool(cost.timed)
+    covered = f"{text} for {cost.runs} of {cost.runs + cost.unknown} runs, {' and '.join(sources)}"
     guessed = f"; for {cost.guessed} of them, from other methods or batch sizes" if cost.guessed else ""
     unknown = f"; no estimate for {cost.unknown}: nothing measured with their data set and network"
     return covered + guessed + (unknown if cost.unknown else "")
