@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_the_experiments_have_every_cell_on_real_images() -> None:
             told[name] = {}
         elif not row[0].startswith("---"):
             told[name] |= {(row[0], method): cell for method, cell in zip(methods, row[1:], strict=True) if cell}
-    assert {*told} == {path.stem for path in (ROOT / "results" / "lenet").glob("*.csv")}
+    assert {*told} == {path.stem for path in (ROOT / "results/lenet").glob("*.csv") if load.table(path.stem).paper}
     for name, found in told.items():
         run = [row for row in rows_of(f"results/lenet/{name}.csv") if row["state"] == "run"]
         assert found == {
@@ -151,6 +152,24 @@ def test_the_experiments_have_every_cell_on_real_images() -> None:
             for row in run
             if not row["paper_column"].startswith("CIFAR-100 ")
         }
+
+
+def test_the_reasons_have_the_numbers_of_their_tables() -> None:
+    """On images with two digits, as the paper's; on handwritten digits, of 360 test images, with one."""
+    section = (ROOT / "docs/experiments.md").read_text().split("\n## Reasons\n")[1].split("\n## ")[0]
+    printed = chain(*load.table("fedcorr_2").cells, *load.table("fedcorr_3").cells)
+    papers = {f"{number.mean:.2f}" for number in printed if number}
+    linked = set()
+    for _, experiment, finding in cells(section):
+        for scale, name in re.findall(r"\(\.\./results/(\w+)/(reasons_\w+)\.md\)", experiment):
+            linked.add(f"{scale}/{name}")
+            shown = {"lenet": 2, "small": 1}[scale]
+            found = {f"{float(row['ours']):.{shown}f}" for row in rows_of(f"results/{scale}/{name}.csv") if row["ours"]}
+            told = re.findall(rf"(?<![\d.])\d\d\.\d{{{shown}}}(?!\d)", finding)
+            assert found & {*told}, name
+            assert {*told} <= found | papers, name
+    tables = ROOT.glob("results/*/reasons_*.csv")
+    assert linked == {f"{path.parent.name}/{path.stem}" for path in tables if not path.parent.name.endswith("_tuned")}
 
 
 def test_the_experiments_have_fedcorrs_orders_on_real_images_and_on_digits() -> None:
