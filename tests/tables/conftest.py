@@ -1,4 +1,4 @@
-"""``flnl tables`` in a folder of its own, with one tiny scale."""
+"""``flnl tables`` in a folder of its own, with tiny scales."""
 
 import io
 import re
@@ -27,10 +27,11 @@ overrides: [{", ".join(f'"{word}"' for word in ("dataset=digits", "protocol=digi
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tables:
-    """The command in a folder with one scale and the tables of the project to copy from."""
+    """The command in a folder with tiny scales and the tables of the project to copy from."""
     shutil.copytree(load.TABLES, tmp_path / "table")
     (tmp_path / "scale").mkdir()
-    (tmp_path / "scale" / "small.yaml").write_text(SCALE)
+    for scale in ("small", "lenet"):  # that the project's tables name
+        (tmp_path / "scale" / f"{scale}.yaml").write_text(SCALE)
     monkeypatch.setattr(load, "TABLES", tmp_path / "table")
     monkeypatch.setattr(load, "SCALES", tmp_path / "scale")
     monkeypatch.setattr(load, "CONF", tmp_path / "conf")

@@ -172,12 +172,17 @@ def test_a_study_that_failed_has_no_part_in_tables() -> None:
 
 def test_a_table_that_is_written_for_a_scale_has_its_data_and_every_override_as_it_stands() -> None:
     table = Table("t", "", "", "", Metric("m", "", None, "m"), None, (), (), (), ())
-    column, one = Column("c", ("experiment=a/b", "train.lr=0.003")), row("model=vgg11")
+    column, one = Column("c", ("experiment=a/b", "train.lr=0.003")), row("method=m", "model=vgg11")
     anywhere, here = (SCALING.for_table(replace(table, scales=scales)) for scales in ((), ("s",)))
     assert anywhere.not_available(one, column) == "too large"
     assert "train.lr=0.003" not in anywhere.resolve(one, column)
     assert here.not_available(one, column) is None
     assert {"train.lr=0.003", "model=vgg11", "dataset=digits"} <= {*here.resolve(one, column)}
+    tuned = Choices.of(
+        Tuned([], "last", [1], [Study({"method": "m"}, ["method=m"], [Trial({"train.lr": "9"}, {1: 0.5})])])
+    )
+    of_both = [SCALING.tuned([tuned]).for_table(replace(table, scales=scales)) for scales in ((), ("s",))]
+    assert ["train.lr=9" in of_one.resolve(one, column) for of_one in of_both] == [True, False]
 
 
 def test_what_cannot_be_had_says_why() -> None:

@@ -117,7 +117,7 @@ def test_a_later_choice_replaces_an_earlier_one_of_the_same_row() -> None:
 
 
 def test_seeds_of_a_choice_are_none_of_the_tables() -> None:
-    with pytest.raises(UserError, match="seed 101 is one of the scale's"):
+    with pytest.raises(UserError, match="seed 101 is one of t's"):
         Tuning.of(table(row("A", "method=a")), replace(SCALING, seeds=(1, 101)), {"grid": GRID})
     assert [*tuning(row("A", "method=a")).seeds] == [101, 102]
     assert [*tuning(row("A", "method=a"), seeds="3").seeds] == [101, 102, 103]

@@ -10,7 +10,6 @@ Modules that take seconds to import are imported only when something is run.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from flnl.cli import guard
 from flnl.config import compose
 from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError
+from flnl.core.shell import word
 from flnl.core.terminal import HOUR, duration, print_line
 from flnl.storage.output_file import check_output, write_output
 from flnl.storage.paces import Paces
@@ -57,7 +57,7 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
           tuned/SCALE/PAPER.json), or to the file out
 
   scale   {scales}; conf/scale/ says what each changes
-  seeds   number of seeds, instead of the scale's; for tune, of the seeds of the choice, 101 and those after it
+  seeds   number of seeds, instead of the table's or the scale's; for tune, of those of the choice, 101 and so on
   rows    plan and run only rows with this label; * and ? stand for any characters, as in rows='*LeNet-5', and
           rows=A rows=B selects both
   columns the same for columns: columns='ρ=0.6*'
@@ -222,7 +222,7 @@ def tune(request: Request, arguments: Sequence[str]) -> None:
     if any(study.chosen is None for study in tuned.studies):
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
     files = "" if request.verify else "verify=false "
-    print_line(f"next: flnl tables run {table.name} scale={request.scale} {files}tuned={shlex.quote(str(file))}")
+    print_line(f"next: flnl tables run {table.name} scale={request.scale} {files}tuned={word(str(file))}")
 
 
 def agree(request: Request) -> None:

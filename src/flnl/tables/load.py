@@ -47,7 +47,7 @@ FAULTS = {
 """Messages that replace pydantic's, by its types of errors."""
 
 NOT_OF_A_CELL = {
-    "seed": "a cell has a run for each seed of the scale; seeds=N takes another number of them",
+    "seed": "a cell has a run for each seed of its scale or its table; seeds=N takes another number of them",
     "output": "a run's folder is named after its key",
     "resume": "what was stopped goes on in any case",
     "max_rounds": "a run that is stopped early is none of a table; set rounds",
@@ -199,7 +199,7 @@ def table(name: str) -> Table:
     if not NAME.fullmatch(name):
         raise UserError(f"{_shown(path)}: rename it, with letters, digits, _ and - alone, and not to README")
     written = _read(path, _Table)
-    if unknown := next((name for name in written.scales if name not in scales()), None):
+    if unknown := next((one for one in written.scales if one not in scales()), None):
         raise UserError(f"{_shown(path)}: scales: {_unknown(unknown, scales(), 'scale')}")
     rows = ((*row.overrides, *chain(*row.where.values())) for row in written.rows)
     check_keys(chain(written.overrides, *(c.overrides for c in written.columns), *rows), f"{_shown(path)}: ")

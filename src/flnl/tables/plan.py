@@ -75,7 +75,7 @@ class Plan:
         Args:
             tables: the tables to plan.
             scaling: the scale.
-            seeds: number of seeds; None for the scale's.
+            seeds: number of seeds; None for the tables' own, or else the scale's.
             root: parent of the folders of runs, one folder a scale.
             every: all tables. A run that one of them shares with ``tables`` also records what that table needs, so it
                 need not be repeated for it.

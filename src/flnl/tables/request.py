@@ -38,7 +38,7 @@ class Request:
 
     verb: str
     tables: tuple[Table, ...]  # the selected tables, with the selected rows and columns
-    every: tuple[Table, ...]  # all readable tables
+    every: tuple[Table, ...]  # all readable tables that are made at the scale
     scale: str
     seeds: int | None
     choices: tuple[Choices, ...]  # what was tuned
@@ -120,7 +120,7 @@ def parse(arguments: Sequence[str]) -> Request:
     named = dict.fromkeys(names if names or verb == AGREE else load.names())  # agree goes on if one cannot be read
     asked = [load.table(name) for name in named]
     if verb != "list":
-        asked = _made_at(scale, asked, names)
+        asked = _made_at(scale, asked, names, tuned="tuned" in last)
     tables = selection.of(asked) if asked else ()
     readable, wrong = load.readable()
     every = tuple(table for table in readable if table.made_at(scale))
@@ -145,8 +145,8 @@ def parse(arguments: Sequence[str]) -> Request:
     return request
 
 
-def _made_at(scale: str, tables: Sequence[Table], named: Sequence[str]) -> list[Table]:
-    """Those of ``tables`` that have results at ``scale``.
+def _made_at(scale: str, tables: Sequence[Table], named: Sequence[str], *, tuned: bool) -> list[Table]:
+    """Those of ``tables`` that have results at ``scale``; with ``tuned``, and not ``named``, that can be tuned.
 
     Raises:
         UserError: if one was ``named`` that has none there.
@@ -154,7 +154,7 @@ def _made_at(scale: str, tables: Sequence[Table], named: Sequence[str]) -> list[
     for table in tables:
         if table.name in named and not table.made_at(scale):
             raise UserError(f"{table.name} is made at scale={' and scale='.join(table.scales)} alone, not at {scale}")
-    return [table for table in tables if table.made_at(scale)]
+    return [one for one in tables if one.made_at(scale) and (one.name in named or not (tuned and one.scales))]
 
 
 def _path(written: str) -> Path:

@@ -46,12 +46,14 @@ class Scaling:
     def for_table(self, table: Table) -> Scaling:
         """The scale as it changes this table, with those choices that concern it, which readers are told of.
 
-        In a table that is written for some scales, no override is replaced or unavailable.
+        In a table that is written for some scales, every override is as it is written: nothing is replaced, unavailable
+        or tuned.
         """
+        if table.scales:
+            return replace(self, instead={}, unavailable={}, choices=())
         own = tuple(one for one in self.choices if one.concern(table))
         title = f"{self.title}, tuned" if own else self.title
-        scaling = replace(self, title=title, changes=(*self.changes, *(one.sentence for one in own)), choices=own)
-        return replace(scaling, instead={}, unavailable={}) if table.scales else scaling
+        return replace(self, title=title, changes=(*self.changes, *(one.sentence for one in own)), choices=own)
 
     def untuned(self, tables: Iterable[Table]) -> list[str]:
         """Lines that name the methods' rows for which nothing was chosen; empty if nothing was tuned at all."""

@@ -62,11 +62,12 @@ class Tuning:
             raise UserError(f"{table.name}: select one column by columns=LABEL, of {columns}")
         if (reason := table.columns[0].missing) is not None:
             raise UserError(f"{table.name}: {table.columns[0].label} cannot be run: {reason}")
+        scaling = scaling.for_table(table)
         last = {name: options.get(name, (default,))[-1] for name, default in DEFAULTS.items()}
         measure = load.known(last["measure"], ON_TEST_SET, "measure")
         seeds = [*range(FIRST_SEED, FIRST_SEED + int(last["seeds"]))]
         if shared := {*seeds} & {*scaling.of(table).seeds}:
-            raise UserError(f"seed {min(shared)} is one of the scale's: a choice under it would favour its own results")
+            raise UserError(f"seed {min(shared)} is one of {table.name}'s: a choice under it would favour its results")
         return cls(table, table.columns[0], scaling, options.get("grid", ()), seeds, measure, _margin(last["margin"]))
 
     @property
