@@ -1,6 +1,7 @@
 """Notes under a table say what its runs' settings and records say."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,10 @@ def test_a_table_of_one_s_own_tells_what_its_labels_do_not(tmp_path: Path) -> No
     columns = tuple(Column(f"ρ={rho}", ("rounds=3", f"noise.rho={rho}")) for rho in (0.2, 0.4))
     rows = (Row("FedAvg", "", ("method=fedavg",), None), Row("FedProx", "", ("method=fedprox",), None))
     table = Table("t", "", "", "", Metric("m", "", None, "last"), None, rows, columns, ((None,) * 2,) * 2, ())
-    (plan,) = notes.noted(Plan([table], scaling, None, tmp_path))
-    assert plan.notes[0] == "All runs have rounds=3. Where these or a label differ from the scale, they hold."
+    said = "All runs have rounds=3. Where these or a label differ from the scale, they hold."
+    assert notes.noted(Plan([table], scaling, None, tmp_path))[0].notes[0] == said
+    other = replace(table, name="u", columns=(Column("c", ("noise.rho=0.2", "rounds=3.0e+0")),), cells=((None,),) * 2)
+    assert notes.noted(Plan([other, table], scaling, None, tmp_path))[1].notes[0] == said, "runs that are shared"
 
 
 def test_a_table_of_a_paper_is_told_from_the_runs_and_the_papers_setting(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.tables.identity import Identities, Identity
 from flnl.tables.plan import Place, Plan
@@ -44,7 +43,7 @@ def noted(plan: Plan) -> list[Filled]:
 
 def _notes(plan: Plan, table: Table, layout: Sequence[Sequence[Place]], identities: Identities) -> Iterator[str]:
     if not table.paper:
-        yield from own_overrides(plan.scaling.overrides, layout)
+        yield from own_overrides(plan.scaling, table, layout)
     papers = bool(table.paper) and not plan.scaling.papers
     rows = {
         row.label: list(_pairs(table, row, places, identities, papers))
@@ -56,11 +55,17 @@ def _notes(plan: Plan, table: Table, layout: Sequence[Sequence[Place]], identiti
     yield from passes(rows)
 
 
-def own_overrides(scale: Sequence[str], layout: Sequence[Sequence[Place]]) -> list[str]:
+def own_overrides(scaling: Scaling, table: Table, layout: Sequence[Sequence[Place]]) -> list[str]:
     """The overrides that all runs of a table have, other than those of the scale; its labels tell what differs."""
-    runs = [run for row in layout for place in row for run in place.runs]
-    every = [one for one in runs[0].overrides if all(one in run.overrides for run in runs)] if len(runs) > 1 else []
-    own = ", ".join(one for one in every if one not in scale and key_of(one) != "seed")
+    here = scaling.for_table(table)
+    cells = [
+        here.resolve(row, column)
+        for row, places in zip(table.rows, layout, strict=True)
+        for column, place in zip(table.columns, places, strict=True)
+        if place.runs
+    ]
+    every = [one for one in cells[0] if all(one in cell for cell in cells)] if len(cells) > 1 else []
+    own = ", ".join(one for one in every if one not in scaling.overrides)
     return [f"All runs have {own}. Where these or a label differ from the scale, they hold."] if own else []
 
 

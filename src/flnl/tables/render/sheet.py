@@ -154,7 +154,8 @@ class Sheet:
         """A sentence: the metric, its unit, its meaning, and which direction is better."""
         metric = self.filled.table.metric
         better = {True: "; higher is better", False: "; lower is better", None: ""}[metric.higher_is_better]
-        meaning = f" ({MEANINGS[metric.key]})" if metric.key in MEANINGS else ""
+        one = all(column.key in (None, metric.key) for column in self.filled.columns)
+        meaning = f" ({MEANINGS[metric.key]})" if one and metric.key in MEANINGS else ""
         sentence = f"{metric.name}{f', {metric.unit}' if metric.unit else ''}{meaning}{better}."
         return sentence[:1].upper() + sentence[1:]
 
