@@ -5,7 +5,6 @@ import io
 import json
 import logging
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -238,7 +237,7 @@ def test_the_card_of_a_federation_with_nasty_classes(monkeypatch: pytest.MonkeyP
     client = {"client": 0, "samples": 4, "noise": 0.5, "nominal": None, "given": [2, 2, 0], "true": [2, 1, 1]}
     found: dict[str, Any] = {
         "dataset": NASTY,
-        "classes": [NASTY, "b|c", "d"],
+        "classes": [NASTY, "b|c", r"d\|e"],
         "samples": 4,
         "training": 4,
         "validation": 0,
@@ -255,8 +254,8 @@ def test_the_card_of_a_federation_with_nasty_classes(monkeypatch: pytest.MonkeyP
     }
     assert harmless(cards.markdown(found))
     assert WRITTEN in cards.markdown(found)
-    for section in cards.markdown(found).split("\n## ")[1:]:
-        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in section.splitlines() if line.startswith("|")}) == 1
+    assert r"b\|c" in cards.markdown(found)
+    assert r"d\\\|e" in cards.markdown(found)
     console = Console(file=io.StringIO(), width=300)
     for table in cards.tables(found, 300):
         console.print(table)

@@ -218,7 +218,7 @@ class Table:
         rules = ["---" if heading in ("run", "status") else "---:" for heading in self.headings]
         rows = [self.headings, rules]
         for line, cells in zip(self.lines, self.cells(), strict=True):
-            texts = [f"`{cells[0]}`", *(cell.strip() for cell in cells[1:])]
+            texts = [f"`{cells[0]}`".replace("|", r"\|"), *(cell.strip() for cell in cells[1:])]
             rows.append(self._marked(line, texts, "**{}**"))
         return grid(rows) + "\n"
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-
-_BAR = re.compile(r"(?<!\\)\|")
-
-
-def row(cells: Iterable[str]) -> str:
-    r"""A row of cells that are Markdown; a bar that would end its cell is escaped.
-
-    >>> row(["a|b", "c"])
-    '| a\\|b | c |'
-    """
-    return "| " + " | ".join(_BAR.sub(r"\|", cell) for cell in cells) + " |"
 
 
 def grid(rows: Iterable[Sequence[str]]) -> str:
-    """A table, whose second row tells how its columns are aligned."""
-    return "\n".join(map(row, rows))
+    """A table of cells that are Markdown; its second row tells how the columns are aligned."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def literal(text: str) -> str:
+    r"""A text of one line as a cell: a bar would end it, and a backslash would be taken for an escape.
+
+    >>> literal("a|b"), literal(r"a\|b")
+    ('a\\|b', 'a\\\\\\|b')
+    """
+    return text.replace("\\", r"\\").replace("|", r"\|")

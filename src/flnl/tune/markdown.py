@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 
-from flnl.core.markdown import grid
+from flnl.core.markdown import grid, literal
 from flnl.storage.tuned import Study, Tuned, Values
 
 FAILED = "failed"
@@ -57,7 +57,7 @@ def _result(measure: str) -> Callable[[Study], str]:
 
 
 def _chosen(study: Study) -> str:
-    return FAILED if study.chosen is None else ", ".join(study.chosen.values.values())
+    return FAILED if study.chosen is None else literal(", ".join(study.chosen.values.values()))
 
 
 def _scores(study: Study) -> str:
@@ -95,13 +95,13 @@ def _table(studies: Sequence[Study], cells: Mapping[tuple[str, str], Callable[[S
     by_place = {(_first(study.each), _others(study.each)): study for study in studies}
     body = []
     for row in dict.fromkeys(_first(study.each) for study in studies):
-        line = [row]
+        line = [literal(row)]
         for (others, _), cell in cells.items():
             study = by_place.get((row, others))
             line.append("" if study is None else cell(study))
         body.append(line)
     key = next(iter(studies[0].each), "")
-    heading = [key, *(name for _, name in cells)]
+    heading = [key, *(literal(name) for _, name in cells)]
     return grid([heading, ["---", *["---:"] * len(cells)], *body])
 
 

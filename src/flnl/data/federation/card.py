@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from flnl.core.markdown import grid
+from flnl.core.markdown import grid, literal
 from flnl.core.terminal import cell, visible
 from flnl.data.federation.build import Federation
 
@@ -101,7 +101,8 @@ def markdown(card: Card) -> str:
     """The whole card as a Markdown page that lists every client."""
     parts = [f"# {visible(card['dataset'])}, {card['clients']} clients\n"]
     for table in _tables(card, None):
-        lines = grid([table.header, ["---:"] * len(table.header), *table.rows])
+        header, *rows = [[*map(literal, cells)] for cells in (table.header, *table.rows)]
+        lines = grid([header, ["---:"] * len(header), *rows])
         parts.append("\n".join([f"## {table.title}\n", lines, *(["", table.note] if table.note else [])]) + "\n")
     return "\n".join(parts)
 
