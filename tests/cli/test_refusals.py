@@ -25,7 +25,7 @@ MISTAKES = {
     "noise.rho=null": "noise.rho",
     "noise.rho=": "noise.rho",
     "noise.rho=${nothing}": "noise.rho",
-    "dataset.root=~/x": "write dataset.root=$HOME/x, or the folder's whole name",
+    "dataset.root=~/x": "write $HOME in place of ~",
     "dataset.root=/a~": "as in \"dataset.root='a, b'\"",
     "method=flr_plus method.like=fedcor": "method.like=fedcor",
     "method=fedavg rounds=-1": "rounds",

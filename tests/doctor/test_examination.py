@@ -30,17 +30,19 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    for name in ("MNIST/raw/images", "SVHN/.lock"):
+    for name in ("MNIST/raw/images", "SVHN/.lock", "cache/.hidden/file"):
         file = tmp_path / "data" / name
         file.parent.mkdir(parents=True)
         file.touch()
+    (tmp_path / "data" / "own").mkdir()
+    (tmp_path / "data" / "own" / "train").symlink_to(tmp_path)
     rows = {row.name: row for row in surroundings.surroundings(compose.load([])) if row.name != "data"}
     assert rows["cache"].value.startswith(f"{tmp_path / 'cache'}: ")
     assert rows["W&B"].value == "disabled"
     assert "torch " in rows["packages"].value
     data = [row.value for row in surroundings.surroundings(compose.load([])) if row.name == "data"]
     assert any(
-        value == f"{tmp_path / 'data'}, for cifar10, cifar100, fashion_mnist, mnist, svhn: MNIST" for value in data
+        value == f"{tmp_path / 'data'}, for cifar10, cifar100, fashion_mnist, mnist, svhn: MNIST, own" for value in data
     )
     assert any(value.endswith("for clothing1m: nothing there yet") for value in data)
 

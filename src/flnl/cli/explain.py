@@ -51,8 +51,8 @@ def _unreadable(override: str) -> str:
     if "=" not in override:
         return f"{override!r} is no override: write key=value, as in noise.rho=0.6"
     key, _, value = override.partition("=")
-    if value.startswith("~/"):
-        return f"{override!r} cannot be read: write {key}=$HOME{value[1:]}, or the folder's whole name"
+    if value == "~" or value.startswith("~/"):
+        return f"{override!r} cannot be read: write $HOME in place of ~"
     return (
         f"{override!r} cannot be read: write key=value, with quotes around a value that has spaces, commas, brackets "
         f"or other signs, inside those for the shell, as in \"{key}='a, b'\""

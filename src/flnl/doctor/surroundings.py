@@ -115,8 +115,15 @@ def _readable(root: Path, datasets: Sequence[str]) -> Row:
 
 
 def _has_files(path: Path) -> bool:
-    """Whether the path is a file or has one below it; hidden ones, such as locks of downloads, do not count."""
-    return path.is_file() or any(not one.name.startswith(".") and one.is_file() for one in path.rglob("*"))
+    """Whether the path is a file, or has one or a link below it; hidden ones, as locks of downloads, do not count."""
+    if not path.is_dir():
+        return True
+    for folder, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        if links or any(not name.startswith(".") for name in files):
+            return True
+    return False
 
 
 def _writable(title: str, folder: Path) -> Row:
