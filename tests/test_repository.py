@@ -105,6 +105,35 @@ def test_the_evidence_has_the_numbers_of_the_results() -> None:
             )
 
 
+def test_the_evidence_has_what_the_methods_of_papers_lead_by_on_real_images() -> None:
+    evidence = prose("docs/evidence.md")
+    fedcorr = leads("fedcorr_2", "FedCorr") | leads("fedcorr_4", "FedCorr")
+    del fedcorr["ρ=0.0 τ=0.0"]
+    few = fedcorr.pop("p=0.3 α=10")
+    assert all(place == 1 for place, _ in fedcorr.values())
+    least, most = (f"{pick(lead for _, lead in fedcorr.values()):.1f}" for pick in (min, max))
+    assert f"first with noise, by {least} to {most} points" in evidence
+    assert (few[0], len(load.table("fedcorr_4").rows)) == (6, 7), "next to last"
+    rows = rows_of("results/lenet/fedcorr_2.csv")
+    clean = {row["row"]: float(row["ours"]) for row in rows if row["column"] == "ρ=0.0 τ=0.0" and row["ours"]}
+    assert f"{clean['FedAvg'] - clean['FedCorr']:.0f} behind FedAvg without noise" in evidence
+    iid, other = leads("fedes_1", "FedES").values()
+    assert iid[0] == 1
+    assert f"first by {iid[1]:.0f} points with IID clients" in evidence
+    assert other[0] == 7
+
+
+def leads(name: str, method: str) -> dict[str, tuple[int, float]]:
+    """The place of a method in every column that has run at ``lenet``, and its distance to the best other one."""
+    run = [row for row in rows_of(f"results/lenet/{name}.csv") if row["state"] == "run"]
+    found = {}
+    for column in dict.fromkeys(row["column"] for row in run):
+        of = {row["row"]: float(row["ours"]) for row in run if row["column"] == column}
+        own = of.pop(method)
+        found[column] = sum(value > own for value in of.values()) + 1, own - max(of.values())
+    return found
+
+
 def setting(column: str) -> str:
     """A column's label, as the evidence writes it: ρ=0.6 τ=0.5 as ρ = 0.6, τ = 0.5."""
     return column.replace("=", " = ").replace(" τ", ", τ")
