@@ -330,7 +330,7 @@ def test_told_to_stop_it_finishes_the_round_and_prints_how_to_go_on(
     assert record["status"] == "interrupted"
     found = Ran(folder, record)
     assert found.state.round == record["rounds"] == found.lines[-1]["round"] >= 3
-    assert "left" in said.err
+    assert "round 1/" in said.err
     assert said.err.count("to go on: ") == 1
 
     end = launch(*resuming_words(said)).wait()
