@@ -245,7 +245,10 @@ def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path:
     said = command("run", "mine", "scale=small", "--", "train.lr=0.1")
     assert said.code == 2
     assert "train.lr=0.1 would make other runs: write it into a table of your own" in said.err
-    assert "seed=2: a cell has a run for each seed of its scale or its table; seeds=N" in command("run", "mine", "--", "seed=2").err
+    assert (
+        "seed=2: a cell has a run for each seed of its scale or its table; seeds=N"
+        in command("run", "mine", "--", "seed=2").err
+    )
     assert not (tmp_path / "multirun" / "tables" / "small").exists()
 
 
