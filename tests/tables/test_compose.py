@@ -129,7 +129,7 @@ def test_many_are_composed_in_several_processes(
 ) -> None:
     """They are those that one process finds; one that cannot be composed fails only when it is asked for."""
     monkeypatch.setattr(identity, "MANY", 3)
-    monkeypatch.setattr("flnl.core.counted.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("flnl.core.counting.QUIET_SECONDS", 0.0)
     wanted = [(f"method={name}", f"seed={seed}") for name in ("fedavg", "fedprox") for seed in (1, 2)]
     wrong = ("method=fedavg", "noise.roh=0.4")
     several, alone = Identities(tmp_path / "several"), Identities(tmp_path / "alone")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from flnl.core.counted import counted
+from flnl.core.counting import counting
 from flnl.core.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ def _progress(files: int, size: int, root: Path) -> Iterator[Callable[[], None]]
         yield lambda: None
         return
     what = f"{files:,} files below {root} ({decimal(size)})"
-    with counted(
+    with counting(
         files,
         bar="reading files once",
         begins=f"reading {what} once, to identify their content; dataset.fingerprint=names skips this",

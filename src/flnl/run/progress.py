@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from flnl.core.counted import QUIET_SECONDS
+from flnl.core.counting import QUIET_SECONDS
 from flnl.core.method import Method
 from flnl.core.state import RoundResult
 from flnl.core.terminal import cell, console, duration, print_line, visible

@@ -11,17 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import TaskID
 
-from flnl.core.terminal import cell, console, print_line, visible
+from flnl.core.counting import bars
+from flnl.core.terminal import cell, print_line, visible
 from flnl.sweep.ledger import Job, Ledger
 from flnl.sweep.table import labels
 
@@ -42,15 +35,7 @@ class Watch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, daemon=True)
         self._reported: set[int] = set()
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        self._bars = Progress(*columns, console=console(stderr=True), transient=True)
+        self._bars = bars()
         self._lively = self._bars.console.is_terminal
         self._all = self._bars.add_task("[bold]jobs", total=None)
         self._of: dict[int, TaskID] = {}

@@ -30,7 +30,7 @@ from flnl.config import identity as identities
 from flnl.config.folders import CONF
 from flnl.config.override_text import choices_of
 from flnl.config.registry import stored_name
-from flnl.core.counted import counted
+from flnl.core.counting import counting
 from flnl.core.errors import UserError
 from flnl.numerics.cohort import cohort_size
 from flnl.storage.atomic import write_atomically
@@ -110,7 +110,7 @@ class Identities:
         for overrides in new.values():
             together.setdefault(choices_of(overrides), []).append(overrides)
         parallel = Parallel(n_jobs=min(cpu_count(), PROCESSES), return_as="generator_unordered")
-        with counted(
+        with counting(
             len(new),
             bar="reading settings once",
             begins=f"reading the settings of {len(new)} runs; once, until conf/ changes",

@@ -6,15 +6,35 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from flnl.core.terminal import print_line
+from flnl.core.terminal import console, print_line
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 QUIET_SECONDS = 30.0
 """Without a terminal, at least this long from one line to the next."""
 
 
+def bars() -> Progress:
+    """Bars that count towards a total, with the time left; they disappear when they are stopped."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    done = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeRemainingColumn())
+    return Progress(*done, *left, console=console(stderr=True), transient=True)
+
+
 @contextmanager
-def counted(total: int, *, bar: str, begins: str, after: Callable[[int], str]) -> Iterator[Callable[[int], None]]:
+def counting(total: int, *, bar: str, begins: str, after: Callable[[int], str]) -> Iterator[Callable[[int], None]]:
     """Show progress while ``total`` things are done.
 
     Args:
@@ -26,21 +46,9 @@ def counted(total: int, *, bar: str, begins: str, after: Callable[[int], str]) -
     Yields:
         A function to call with the number of things that have been done since it was last called.
     """
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        left = (TextColumn("left"), TimeRemainingColumn())
-        with Progress(*columns, *left, console=console, transient=True) as progress:
+    progress = bars()
+    if progress.console.is_terminal:
+        with progress:
             task = progress.add_task(bar, total=total)
             yield lambda more: progress.advance(task, more)
         return
