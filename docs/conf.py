@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import io
+import re
 import sys
+import tokenize
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,12 +40,15 @@ suppress_warnings = ["myst.header"]  # pages of results begin at the level that 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "show-inheritance": True}
+add_module_names = False  # the page names each section's module
 nitpicky = False
 
 html_theme = "furo"
 html_title = "flnl"
 html_baseurl = ""
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 
 CONTENTS = """
 
@@ -116,6 +125,57 @@ def contents(_app: Sphinx, name: str, source: list[str]) -> None:
             source[0] += TABLES
 
 
+def describe_fields(
+    _app: Sphinx, what: str, _name: str, documented: object, _options: object, docstring: list[str]
+) -> None:
+    """Describe the fields of a dataclass by the comments on their lines.
+
+    Napoleon takes what a value's first line says before its first colon for the type, here nothing.
+    """
+    if what in {"attribute", "data", "property"} and docstring:
+        docstring[0] = f":{docstring[0]}"
+    if not (isinstance(documented, type) and dataclasses.is_dataclass(documented)):
+        return
+    comments: dict[str, str] = {}
+    for one in reversed(documented.__mro__):
+        comments |= comments_of_fields(one)
+    names = [field.name for field in dataclasses.fields(documented)]
+    docstring += ["", *(f":param {name}: {comments.get(name, '')}".rstrip() for name in names), ""]
+
+
+def comments_of_fields(cls: type) -> dict[str, str]:
+    """The comments that end the lines of a dataclass's own fields, by the field's name."""
+    if not dataclasses.is_dataclass(cls):
+        return {}
+    comments: dict[str, str] = {}
+    line: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(inspect.getsource(cls)).readline):
+        if token.type == tokenize.COMMENT and len(line) > 1 and line[1] == ":":
+            comments[line[0]] = token.string.lstrip("#: ")
+        if token.type in (tokenize.NEWLINE, tokenize.NL):
+            line = []
+        elif token.type in (tokenize.NAME, tokenize.OP):
+            line.append(token.string)
+    return {name: comment for name, comment in comments.items() if name in cls.__annotations__}
+
+
+def hide_private_arguments(
+    _app: Sphinx, _what: str, _name: str, _obj: object, _options: object, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Leave out the fields that are a class's own business where it is constructed."""
+    return signature and re.sub(r", _\w+", "", signature), returns
+
+
+def hide_private_fields(_app: Sphinx, _domain: str, _kind: str, content: nodes.Element) -> None:
+    """Leave them out where fields are described."""
+    for field in list(content.findall(nodes.field)):
+        if field.children[0].astext().split()[-1].startswith("_"):
+            field.parent.remove(field)
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", contents)
+    app.connect("autodoc-process-docstring", describe_fields, priority=400)  # before Napoleon
+    app.connect("autodoc-process-signature", hide_private_arguments)
+    app.connect("object-description-transform", hide_private_fields, priority=900)  # after the types are added
