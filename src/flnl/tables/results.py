@@ -88,6 +88,7 @@ class Scale:
     changes: tuple[str, ...]  # sentences printed under every table at this scale
     seeds: tuple[int, ...]
     papers: bool = False  # whether the conditions are the paper's
+    tuned: bool = False  # whether methods have values that were chosen for them
 
 
 @dataclass(frozen=True)

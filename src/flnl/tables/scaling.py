@@ -93,7 +93,7 @@ class Scaling:
         if seeds is not None:
             after = max(chosen) + 1
             chosen = (*chosen, *range(after, after + seeds - len(chosen)))[:seeds]
-        return Scale(self.name, self.title, self.changes, chosen, self.papers)
+        return Scale(self.name, self.title, self.changes, chosen, self.papers, tuned=bool(self.choices))
 
     def favoured(self, tables: Iterable[Table], seeds: int | None = None) -> list[str]:
         """Lines that name the seeds of ``tables``, so many of them, under which something was chosen for them."""

@@ -157,6 +157,13 @@ def test_latex_says_the_scale_and_what_it_changes() -> None:
     assert "the paper's conditions" not in tex(replace(small(), scale=PAPER))
 
 
+def test_a_command_that_a_change_names_is_printed_as_it_is_typed() -> None:
+    filled = small()
+    filled = replace(filled, scale=replace(filled.scale, changes=("Chosen by `flnl tune a_b x=*`, a_b.",)))
+    assert r"> - Chosen by `flnl tune a_b x=*`, a\_b." in md(filled)
+    assert r"Chosen by \texttt{flnl tune a\_b x={*}}, a\_b." in tex(filled)
+
+
 SPECIAL = r"50% of A&B_1 #2 $x$ {y} [z] ~^\ <b> |p| *s* `c` ρ²≤τ"
 
 

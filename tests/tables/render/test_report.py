@@ -196,7 +196,7 @@ def test_the_contents_and_the_filter_name_every_table_and_method(filled: list[Fi
     assert page.words["option"] == [
         "all",
         "P",
-        "user-defined tables",
+        "Other tables",
         "all",
         *sorted(("A", "C", "P", EVIL), key=str.lower),
     ]
@@ -335,6 +335,18 @@ def test_the_page_of_the_papers_own_setting_claims_nothing_else(filled: list[Fil
     assert "not the paper&#39;s conditions" not in text
     assert "What differs" not in text
     assert "Made at scale “paper”" in text
+
+
+def test_pages_of_tuned_tables_say_so_in_their_titles(filled: list[Filled], out: Path) -> None:
+    """Beside the others in a site's contents, or in a browser's tabs, they would have the same names."""
+    render(filled, out)
+    assert "tuned" not in (out / "README.md").read_text()
+    chosen = replace(SMALL, changes=("Chosen by `flnl tune <x>`.",), tuned=True)
+    render([filled[0], replace(filled[1], scale=chosen), filled[2]], out)
+    text = (out / "report.html").read_text()
+    assert (out / "README.md").read_text().startswith("# Tables at scale “small”, tuned, ours beside the papers'\n")
+    assert "<title>Tables at scale “small”, tuned, ours beside the papers'</title>" in text
+    assert "<li>Chosen by <code>flnl tune &lt;x&gt;</code>.</li>" in text
 
 
 def test_rendering_does_without_torch() -> None:

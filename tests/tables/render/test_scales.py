@@ -119,7 +119,8 @@ def test_the_page_has_medians_ranks_and_settings_by_hand() -> None:
     assert "| c | 3.0 / 3.0 | 2.0 / 3.0 |" in text
     assert "| Table 1: s | 1.00 (3) | −1.00 (3) |" in text
     assert "| Table 1: t | 1.00 (3) | 1.00 (3) |" in text
-    assert text.startswith(scales.TITLE)
+    assert text.startswith(f"{scales.TITLE}\n")
+    assert scales.page({"small": [same]}, "mean_last_10").startswith(f"{scales.TITLE}, by mean\\_last\\_10\n")
 
 
 def test_a_coefficient_that_is_shown_as_080_counts_as_such() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from flnl.core.markdown import grid
 from flnl.tables.render.markdown import bullets, escaped, ranks, scale
 from flnl.tables.render.phrases import left_out, rests_on, verdict
-from flnl.tables.render.report import STATES, UNPUBLISHED, Paper, changes
+from flnl.tables.render.report import STATES, UNPUBLISHED, Paper, changes, is_tuned
 
 TITLE = "# Tables at scale"
 """The first words of the page; a README that begins otherwise is not overwritten."""
@@ -30,7 +30,7 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
             counts = [str(table.counts[state]) for state in used]
             rows.append([link, escaped(table.filled.table.metric.name), str(table.total), *counts])
     parts = [
-        f"{TITLE} “{escaped(sheet.filled.scale.name)}”, ours beside the papers'",
+        f"{TITLE} “{escaped(sheet.filled.scale.name)}”{', tuned' if is_tuned(papers) else ''}, ours beside the papers'",
         scale(sheet, changes(papers)),
         "Each table is here as `.md`, `.tex` and `.csv`. [runs](runs) has a record of each run: its command, its "
         "closing numbers, and what it was made with. `flnl tables render` also writes `report.html`: all tables on one "

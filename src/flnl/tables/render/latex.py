@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flnl.compare.latex import escaped
 from flnl.tables.render.agreement import Agreement
-from flnl.tables.render.phrases import coefficient, of_column, reversals
+from flnl.tables.render.phrases import coefficient, of_column, pieces, reversals
 from flnl.tables.render.sheet import NOISE, Entry, Sheet
 
 
@@ -43,7 +43,7 @@ def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
 
 def _below(sheet: Sheet, agreements: Sequence[Agreement]) -> list[str]:
     """The paragraphs below the table."""
-    changes = " ".join(map(escaped, sheet.filled.scale.changes))
+    changes = " ".join(map(_sentence, sheet.filled.scale.changes))
     orders = "; ".join(f"{of_column(one)}: {coefficient(one)} ({len(one.methods)} methods)" for one in agreements)
     pairs = "; ".join(f"{of_column(one)}: {reversals(one)}" for one in agreements)
     return [
@@ -58,6 +58,10 @@ def _below(sheet: Sheet, agreements: Sequence[Agreement]) -> list[str]:
         ),
         *([escaped(f"Pairs of opposite order, the paper's better one first: {pairs}.")] if pairs else []),
     ]
+
+
+def _sentence(text: str) -> str:
+    return "".join(rf"\texttt{{{escaped(part)}}}" if code else escaped(part) for part, code in pieces(text))
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flnl.core.markdown import grid
 from flnl.tables.render.agreement import Agreement
-from flnl.tables.render.phrases import coefficient, of_column, reversals
+from flnl.tables.render.phrases import coefficient, of_column, pieces, reversals
 from flnl.tables.render.ranking import Ranking
 from flnl.tables.render.sheet import NOISE, Entry, Sheet
 
@@ -42,7 +42,7 @@ def scale(sheet: Sheet, changes: Sequence[str]) -> str:
     """A block quote that states a sheet's scale and what it changes."""
     lines = [f"**{escaped(sheet.scale)}**"]
     if changes:
-        lines += ["", f"{sheet.changes_title}:", "", *(f"- {escaped(change)}" for change in changes)]
+        lines += ["", f"{sheet.changes_title}:", "", *(f"- {_sentence(change)}" for change in changes)]
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
@@ -64,6 +64,11 @@ def bullets(head: str, lines: Sequence[str]) -> str:
 def escaped(text: str) -> str:
     """Escape ``text`` so that GitHub prints it literally, on one line."""
     return re.sub(r"([\\`*_{}\[\]<>|$~#])", r"\\\1", text.replace("&", "&amp;")).replace("\n", " ")
+
+
+def _sentence(text: str) -> str:
+    """Escape ``text``, but for its code, which Markdown takes as it is."""
+    return "".join(f"`{part}`" if code else escaped(part) for part, code in pieces(text))
 
 
 def _ours(entry: Entry) -> str:

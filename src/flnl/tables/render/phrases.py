@@ -9,6 +9,15 @@ from flnl.tables.render.ranking import LEVEL, Ranking
 from flnl.tables.render.sheet import counted
 
 
+def pieces(sentence: str) -> list[tuple[str, bool]]:
+    """The parts of a sentence in order, and whether each is code, which stands between backticks in the sentence.
+
+    >>> pieces("Chosen by `flnl tune`.")
+    [('Chosen by ', False), ('flnl tune', True), ('.', False)]
+    """
+    return [(part, i % 2 == 1) for i, part in enumerate(sentence.split("`")) if part]
+
+
 def coefficient(one: Agreement) -> str:
     """Spearman's coefficient, or why there is none."""
     if one.coefficient is not None:

@@ -27,7 +27,7 @@ from flnl.tables.results import Cell, Filled, Run
 log = logging.getLogger(__name__)
 
 TEMPLATE = "report.html.j2"
-UNPUBLISHED = "user-defined tables"
+UNPUBLISHED = "Other tables"
 STATES = {
     "run": "run",
     "partly": "run with some of the seeds",
@@ -257,6 +257,11 @@ def changes(papers: Sequence[Paper]) -> list[str]:
     return list(dict.fromkeys(change for table in tables for change in table.filled.scale.changes))
 
 
+def is_tuned(papers: Sequence[Paper]) -> bool:
+    """Whether methods have values that were chosen for them, in any of the tables."""
+    return any(table.filled.scale.tuned for paper in papers for table in paper.tables)
+
+
 def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     """Render the page."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
@@ -268,6 +273,7 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
     counts = {state: sum(table.counts[state] for table in tables) for state in PLACEHOLDERS}
     return environment.get_template(TEMPLATE).render(
         scale=papers[0].tables[0].filled.scale,
+        tuned=is_tuned(papers),
         changes=changes(papers),
         papers=papers,
         provenance=provenance,

@@ -63,7 +63,8 @@ def page(folders: Mapping[str, Sequence[Filled]], metric: str | None = None) -> 
     """
     names = dict.fromkeys(one.table.paper for tables in folders.values() for one in tables if one.table.paper)
     papers = {name: [one for one in _of_paper(name, folders) if one.settings] for name in names}
-    parts = [TITLE, *([OTHER.format(metric=metric)] if metric else []), ABOUT, _summary(papers)]
+    head = [f"{TITLE}, by {escaped(metric)}", OTHER.format(metric=metric)] if metric else [TITLE]
+    parts = [*head, ABOUT, _summary(papers)]
     for name, rendered in papers.items():
         if rendered:
             parts += [f"## {escaped(name)}", *_ranks(rendered), _settings(rendered)]
