@@ -197,6 +197,15 @@ def test_lines_after_the_checkpoint_are_written_again_not_twice(unbroken: Ran, t
     assert_complete(folder, unbroken)
 
 
+@pytest.mark.parametrize("name", sorted(checkpoint.MARKS))
+def test_a_part_or_parameter_may_have_any_name(name: str, tmp_path: Path) -> None:
+    """Also one that tells in a checkpoint what a mapping was."""
+    state = {name: torch.tensor([1.0, 2.0]), "b": {name: (1, "two"), "c": [None]}}
+    torch.save(checkpoint.encode(state), tmp_path / "saved.pt")
+    loaded = checkpoint.decode(torch.load(tmp_path / "saved.pt", weights_only=True))
+    assert difference(loaded, state) is None
+
+
 def test_a_checkpoint_needs_no_trust(tmp_path: Path) -> None:
     """It loads with ``weights_only`` and gives the same state; what names a class from elsewhere is refused."""
     ran = run(BY_NAME["fedcorr"].words, tmp_path / "run", "max_rounds=9")

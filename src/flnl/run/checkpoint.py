@@ -34,7 +34,9 @@ CPU = torch.device("cpu")
 SUFFIXES = (".pt", ".sha256", ".files")
 NEWEST = "newest"
 """Name of the file, in a folder of checkpoints, that names the one saved last."""
-TYPE, FIELDS, PAYLOAD, TUPLE, SHELVED = "type of", "fields", "payload", "tuple", "shelved"
+TYPE, FIELDS, PAYLOAD, TUPLE, SHELVED, ITEMS = "type of", "fields", "payload", "tuple", "shelved", "items of"
+MARKS = frozenset({TYPE, PAYLOAD, TUPLE, SHELVED, ITEMS})
+"""The keys that tell what a stored mapping was. A mapping with such a key of its own is stored as its items."""
 
 
 def encode(value: Any) -> Any:
@@ -54,7 +56,8 @@ def encode(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {TYPE: name_of(type(value)), FIELDS: {f.name: encode(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, Mapping):
-        return {key: encode(v) for key, v in value.items()}
+        encoded = {key: encode(v) for key, v in value.items()}
+        return encoded if MARKS.isdisjoint(encoded) else {ITEMS: list(encoded.items())}
     if isinstance(value, tuple):
         return {TUPLE: [encode(v) for v in value]}
     if isinstance(value, list):
@@ -82,6 +85,8 @@ def decode(value: Any) -> Any:
         return tuple(decode(v) for v in value[TUPLE])
     if TYPE in value:
         return restore(value[TYPE], {key: decode(v) for key, v in value[FIELDS].items()})
+    if ITEMS in value:
+        return {key: decode(v) for key, v in value[ITEMS]}
     return {key: decode(v) for key, v in value.items()}
 
 
