@@ -86,6 +86,18 @@ def test_the_loss_is_the_divergence_also_of_mixed_targets() -> None:
     np.testing.assert_allclose(near_cross_entropy, -np.log(shares[:, 0]), rtol=1e-4)
 
 
+def test_the_loss_of_a_certain_prediction_has_a_finite_gradient() -> None:
+    """In float32, shares below exp(-104) are 0. A wrong prediction has the largest loss, 2 ln 2 / Z; both are flat."""
+    from my_parts.loss import JensenShannon
+
+    logits = torch.tensor([[200.0, 0.0, 0.0], [200.0, 0.0, 0.0]], requires_grad=True)
+    step: Any = SimpleNamespace(logits=logits, targets=torch.tensor([0, 1]))
+    loss, _ = JensenShannon(weight=0.5)(step, None)
+    np.testing.assert_allclose(loss.detach(), [0.0, 2.0], atol=1e-6)
+    loss.sum().backward()
+    torch.testing.assert_close(logits.grad, torch.zeros(2, 3))
+
+
 def test_the_trimmed_mean_is_scipys() -> None:
     from my_parts.aggregator import TrimmedMean
 

@@ -27,12 +27,12 @@ class JensenShannon(LossTerm):
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss [B]."""
-        share = step.logits.softmax(1)
+        log_share = step.logits.log_softmax(1)  # the logarithm of a softmax has no finite gradient once a share is 0
         target = step.targets  # not step.labels: after mixup, a row's target is a mixture of two labels
         if not target.is_floating_point():
-            target = F.one_hot(target, share.shape[1]).to(share.dtype)
-        middle = self.weight * target + (1 - self.weight) * share
-        from_target = (torch.xlogy(target, target) - torch.xlogy(target, middle)).sum(1)
-        from_share = (torch.xlogy(share, share) - torch.xlogy(share, middle)).sum(1)
+            target = F.one_hot(target, log_share.shape[1]).to(log_share.dtype)
+        log_middle = torch.logaddexp((self.weight * target).log(), log_share + math.log(1 - self.weight))
+        from_target = (torch.xlogy(target, target) - target * log_middle).sum(1)
+        from_share = (log_share.exp() * (log_share - log_middle)).sum(1)
         scale = -(1 - self.weight) * math.log(1 - self.weight)
         return (self.weight * from_target + (1 - self.weight) * from_share) / scale, state
