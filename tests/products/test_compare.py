@@ -380,6 +380,26 @@ def test_the_best_is_bold_by_its_number_on_its_data_set(tmp_path: Path) -> None:
     assert r"\textbf{99.90}" not in found.latex()
 
 
+def test_each_noise_and_partition_has_a_best_of_its_own(tmp_path: Path) -> None:
+    """The less noise, the better everything is: the best of all would be bold at the easiest noise alone."""
+    numbers = {("fedavg", "0.2"): 0.95, ("fedprox", "0.2"): 0.94, ("fedavg", "0.6"): 0.7, ("fedprox", "0.6"): 0.9}
+    for i, ((method, rho), accuracy) in enumerate(numbers.items()):
+        made(tmp_path / str(i), f"method={method} noise.rho={rho}", metrics={"last": accuracy})
+    made(tmp_path / "alone", "method=fedavg noise.rho=0.6 partition=shards", metrics={"last": 0.1})
+    found = table(tmp_path)
+    (last,) = (column for column in found.columns if column.key == "last")
+    best = [line.numbers["last"] for line in found.lines if found.best(line, last)]
+    assert [number.mean for number in best if number is not None] == [95.0, 90.0]
+
+
+def test_other_training_is_the_same_setting(tmp_path: Path) -> None:
+    made(tmp_path / "a", "method=fedavg train.lr=0.1", metrics={"last": 0.5})
+    made(tmp_path / "b", "method=fedavg train.lr=0.01 model=mlp", metrics={"last": 0.6})
+    found = table(tmp_path)
+    (last,) = (column for column in found.columns if column.key == "last")
+    assert [found.best(line, last) for line in found.lines] == [True, False]
+
+
 def test_means_of_equal_sums_are_both_bold(tmp_path: Path) -> None:
     for method, right in (("fedavg", (330, 341, 324)), ("fedprox", (331, 340, 324))):  # 995 of 3 times 360
         for seed, number in enumerate(right, 1):

@@ -22,6 +22,9 @@ from flnl.storage.records import RESULT, read_record
 from flnl.storage.sweeps import PLAN, runs_of
 from flnl.storage.tuned import Tuned
 
+OF_TRAINING = ("dataset.augment", "dataset.normalize", "dataset.verify")
+"""Keys of data sets that change how a method trains, or nothing, and not what it is compared on."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -107,6 +110,15 @@ class Row:
     def dataset(self) -> str:
         """The name of the data set."""
         return str(self.config["dataset"]["name"])
+
+    @cached_property
+    def setting(self) -> dict[str, Any]:
+        """What methods are compared on: the data, who holds which, their noise, and the share that is not tested on."""
+        return {
+            key: value
+            for key, value in self.runs[0].identity.items()
+            if key.startswith(("dataset.", "partition.", "noise.", "eval.benchmark")) and key not in OF_TRAINING
+        }
 
 
 def _without_seeds(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,8 +132,8 @@ class Table:
         return [c for c in COLUMNS if c.key not in OPTIONAL or any(line.numbers[c.key] for line in self.lines)]
 
     def best(self, line: Line, column: Column) -> bool:
-        """Whether no other row on the same data set has a larger mean accuracy."""
-        rivals = [other.numbers[column.key] for other in self.lines if other.row.dataset == line.row.dataset]
+        """Whether no other row of the same setting, that is data, partition and noise, has a larger mean accuracy."""
+        rivals = [other.numbers[column.key] for other in self.lines if other.row.setting == line.row.setting]
         means = [compared(rival.mean) for rival in rivals if rival is not None]
         number = line.numbers[column.key]
         return column.accuracy and number is not None and len(means) > 1 and compared(number.mean) == max(means)
