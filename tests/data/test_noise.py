@@ -19,7 +19,8 @@ from flnl.data.noise.client import FLR, FedCorr, FedES, Localized
 from flnl.data.noise.instance import Instance, confusion
 from flnl.data.noise.maps import class_map, local_map, superclass_map
 from flnl.data.noise.transition import Asymmetric, Clean, Matrix, Random, Symmetric, transmit
-from flnl.numerics.label_flips import choose, nearest, whole
+from flnl.numerics.label_flips import choose
+from flnl.numerics.rounding import nearest, whole
 from tests.data.noise_sets import balanced, labelled, share, transition
 
 VECTORS = Path(__file__).parent.parent / "vectors"

@@ -10,6 +10,7 @@ from annotated_types import Interval
 from flnl.core.messages import ClientResult, Combined
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params, Payload
+from flnl.numerics.rounding import whole
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class TrimmedMean(Aggregator[list[Params]]):
         models = [model for block in values for model in block]
         if not models:
             return Combined(params)
-        cut = int(self.share * len(models))
+        cut = whole(self.share * len(models))
         combined: Params = {}
         for name, received in params.items():
             sent = torch.stack([model[name] for model in models])

@@ -19,6 +19,7 @@ from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.core.ranges import PathText, Positive, PositiveCount, Share
 from flnl.data.owner_file import read_owners
+from flnl.numerics.rounding import TOLERANCE
 
 LEFT_OUT = -1
 """The owner of a sample that no client holds."""
@@ -388,7 +389,7 @@ def cut(total: int, p: NDArray[np.float64]) -> Indices:
     >>> cut(10, np.array([0.25, 0.25, 0.5])).tolist()
     [2, 3, 5]
     """
-    edges = np.floor(np.cumsum(p) * total + 1e-9).astype(np.int64)
+    edges = np.floor(np.cumsum(p) * total + TOLERANCE).astype(np.int64)
     edges[-1] = total
     return np.diff(edges, prepend=0)
 
@@ -402,7 +403,7 @@ def apportion(total: int, p: NDArray[np.float64], rng: np.random.Generator | Non
     [3, 3, 4]
     """
     quota = p * total
-    counts = np.floor(quota + 1e-9).astype(np.int64)
+    counts = np.floor(quota + TOLERANCE).astype(np.int64)
     if rng is not None:
         lot = rng.random(len(p))
         order = np.lexsort((lot, np.round(counts - quota, 9)))

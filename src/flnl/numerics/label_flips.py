@@ -3,33 +3,15 @@
 Both read the true labels and return new arrays; flipping in place could flip a changed label back.
 """
 
-from math import floor
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flnl.core.images import Indices, Labels
+from flnl.numerics.rounding import whole
 
 Mask = NDArray[np.bool_]
-
-
-def whole(x: float) -> int:
-    """``x`` rounded down, tolerating floating-point error.
-
-    >>> int(100 * 0.29), whole(100 * 0.29)
-    (28, 29)
-    """
-    return floor(x + 1e-9)
-
-
-def nearest(x: float) -> int:
-    """``x`` rounded to the nearest integer, halves up.
-
-    >>> nearest(2.5), nearest(3.5), nearest(500 * 0.37)
-    (3, 4, 185)
-    """
-    return floor(x + 0.5 + 1e-9)
 
 
 def bernoulli(n: int, rate: float, rng: np.random.Generator) -> Mask:

@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from flnl.numerics.rounding import TOLERANCE
+
 Schedule = Literal["paper", "released"]
 
 
@@ -32,6 +34,6 @@ def smallest(losses: Tensor, candidates: Tensor, forget: float | Tensor) -> Tens
     tensor([False,  True,  True, False])
     """
     # in float64 and with a margin, since (1 - 0.9) * 10 is below 1
-    count = ((1 - forget) * candidates.sum().double() + 1e-9).floor().clamp_min(1)
+    count = ((1 - forget) * candidates.sum().double() + TOLERANCE).floor().clamp_min(1)
     ranks = torch.where(candidates, losses.detach(), torch.inf).argsort(stable=True).argsort(stable=True)
     return (ranks < count) & candidates

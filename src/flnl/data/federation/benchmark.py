@@ -5,7 +5,7 @@ import numpy as np
 from flnl.core.images import Indices, Labels
 from flnl.core.ranges import Share
 from flnl.core.streams import stream
-from flnl.numerics.label_flips import whole
+from flnl.numerics.rounding import whole
 
 
 def held_by_server(labels: Labels, share: Share) -> Indices:

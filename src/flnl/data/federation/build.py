@@ -31,7 +31,7 @@ from flnl.data.noise import ClientNoise, Noise, corrupt
 from flnl.data.noise.transition import Clean
 from flnl.data.partition import LEFT_OUT, Partition, Pool, Split
 from flnl.numerics import label_flips
-from flnl.numerics.label_flips import whole
+from flnl.numerics.rounding import whole
 from flnl.storage import csv_lines, spreadsheet
 
 if TYPE_CHECKING:

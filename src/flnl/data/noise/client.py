@@ -16,7 +16,8 @@ from flnl.core.streams import stream
 from flnl.data.dataset import Dataset
 from flnl.data.noise import Rates
 from flnl.data.noise.maps import MapName, class_map, local_map
-from flnl.numerics.label_flips import Mask, bernoulli, exactly, nearest, redraw, remap, whole
+from flnl.numerics.label_flips import Mask, bernoulli, exactly, redraw, remap
+from flnl.numerics.rounding import nearest, whole
 
 Kind = Literal["symmetric", "asymmetric"]
 Counting = Literal["bernoulli", "exact"]

@@ -17,6 +17,7 @@ from flnl.core.stored import stored
 from flnl.methods.fedcorr.exchange import NoiseDirective, NoiseLevel, NoiseLevels, SampleLosses
 from flnl.numerics.losses import sample_losses
 from flnl.numerics.mixture import TOLERANCE, two_gaussians
+from flnl.numerics.rounding import whole
 
 
 @stored("Suspects")
@@ -82,7 +83,7 @@ class FedCorr(LabelCorrector):
             suspects = torch.from_numpy(two_gaussians(losses.numpy(), self.gmm_tol).upper)
             if self.rank_loss == "global":
                 losses = sample_losses(logits, labels, of_softmax=self.loss == "ce_of_softmax")
-            change = sure & _largest(losses, suspects, int(self.pi * int(suspects.sum()) + 1e-9))
+            change = sure & _largest(losses, suspects, whole(self.pi * int(suspects.sum())))
             reports = Payload(NoiseLevel(float(suspects.double().mean())))
         corrected = torch.where(change, prediction, labels) if self.relabel else labels
         return Correction(task.client, corrected, task.state.weight, Payload(Suspects(suspects, confidence)), reports)

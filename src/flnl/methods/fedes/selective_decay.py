@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flnl.core.ranges import Share
 from flnl.methods.fedes.criticality import Scope, in_scope
+from flnl.numerics.rounding import TOLERANCE, whole
 
 MaskTarget = Literal["update", "grad"]
 
@@ -22,7 +23,7 @@ def critical_count(size: int, rho: Share) -> int:
     >>> critical_count(100, 0.29)
     29
     """
-    return int(rho * size + 1e-9)
+    return whole(rho * size)
 
 
 def _count(size: int, rho: float | Tensor, least: int = 0) -> int | Tensor:
@@ -30,7 +31,7 @@ def _count(size: int, rho: float | Tensor, least: int = 0) -> int | Tensor:
     if not isinstance(rho, Tensor):
         return max(critical_count(size, rho), least)
     rounding = size * torch.finfo(rho.dtype).eps / 2  # of ρ m, if ρ was rounded to this precision
-    return (rho.double() * size + max(rounding, 1e-9)).floor().clamp_min(least)
+    return (rho.double() * size + max(rounding, TOLERANCE)).floor().clamp_min(least)
 
 
 def static_masks(criticality: Mapping[str, Tensor], rho: float | Tensor) -> dict[str, Tensor]:
