@@ -11,6 +11,7 @@ from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.identity import NOT_OF_THE_KEY, run_key
 from flnl.core.errors import UserError
+from flnl.core.method import assemble
 from flnl.tables import identity, load
 from flnl.tables.identity import Identities, trainings
 from flnl.tables.plan import RECORDED
@@ -105,6 +106,24 @@ def test_trainings_are_counted_from_the_stages(method: str) -> None:
     """560 a run on digits, by the comment of protocol=digits; 20 clients, cohorts of 10."""
     plain = compose.resolved(compose.load([f"method={method}"]))
     assert trainings(plain) == 560
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "method=fedavg rounds=10 method.sampler.fraction=0.1",
+        "method=fedcorr method/sampler=power_of_choice method.sampler.fraction=0.25",
+        "method=fedcorr ~method.stages.preprocess.passes +method.stages.preprocess.rounds=30",
+        "method=fedcorr method.gamma1=0.2 fraction=0.3",
+        "method=fedes centralized=true",
+    ],
+)
+def test_trainings_are_those_of_the_method_that_runs(words: str) -> None:
+    config = compose.load(words.split())
+    method = assemble(compose.build(config.method))
+    clients = 1 if config.centralized else config.partition.num_clients
+    of_stages = [stage.length(clients) * stage.sampler.size(clients) for stage in method.stages]
+    assert trainings(compose.resolved(config)) == sum(of_stages)
 
 
 def test_what_was_found_is_kept_until_the_configuration_changes(

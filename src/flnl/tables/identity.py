@@ -241,7 +241,7 @@ def trainings(plain: Mapping[str, Any]) -> int:
     """The budget of local trainings of a resolved configuration, over all stages.
 
     A stage of passes trains every client once per pass. A stage of rounds trains one cohort per round, of the
-    fraction that its sampler sets, or else of the run's ``fraction``.
+    fraction that its sampler sets, or else the method's sampler, or else the run.
     """
     return sum(_stage_trainings(plain, stage) for stage in plain["method"]["stages"].values())
 
@@ -250,12 +250,16 @@ def _stage_trainings(plain: Mapping[str, Any], stage: Mapping[str, Any]) -> int:
     clients = _clients(plain)
     if "passes" in stage:
         return int(stage["passes"]) * clients
-    fraction = float(stage.get("sampler", {}).get("fraction", plain["fraction"]))
-    return int(stage["rounds"]) * cohort_size(fraction, clients)
+    sampler = stage.get("sampler") or plain["method"]["sampler"]
+    fraction = sampler.get("fraction", plain["fraction"])
+    return int(stage["rounds"]) * (1 if fraction is None else cohort_size(float(fraction), clients))
 
 
 def _epochs(plain: Mapping[str, Any]) -> float:
-    """Epochs of a local training, on average over the budget: stages may set a number of their own."""
+    """Epochs of a local training, on average over the budget: stages may set a number of their own.
+
+    ``train.steps`` is not counted: how many epochs they are is not known before the data are read.
+    """
     usual, total = plain["train"]["epochs"], trainings(plain)
     epochs = sum(
         _stage_trainings(plain, stage) * stage.get("train", {}).get("epochs", usual)
