@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Combined, Gathered, Oracle
-from flnl.core.parts import Sampling
+from flnl.core.parts import Sampling, Setting
 from flnl.core.payload import Params, Payload
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.local.sgd import LocalTraining
@@ -346,6 +346,15 @@ def test_a_floor_holds_and_confidence_needs_no_model() -> None:
     assert float(state.rho[0]) == 1.0
     assert float(state.rho[2]) == 0.0
     assert unsure.receive(state, {0: Payload()}, 1) is state
+
+
+def test_a_stage_without_rounds_to_compare_clients_in_is_a_caution() -> None:
+    """Then the run is one of plain averaging."""
+    setting = Setting({0: 10}, (2, 6), "method.exchange.quality")
+    assert EXCHANGE.caution(setting) is None
+    caution = EXCHANGE.caution(replace(setting, lengths=(0, 8)))
+    assert caution is not None
+    assert caution.startswith("method.exchange.quality compares clients in the last round of stage 1, which has none")
 
 
 def test_nothing_is_sent_before_it_is_known() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from flnl.core.findings import EstimatedQuality, Finding, Scalar
 from flnl.core.messages import Benchmark, Broadcast, ClientState, ClientTask, Fit, Gathered, Oracle
 from flnl.core.model import Model
-from flnl.core.parts import Exchange
+from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import PositiveCount, Share
 from flnl.core.stored import stored
@@ -120,6 +120,15 @@ class Quality(Exchange):
     def available_from(self) -> int:
         """The stage after ``stage``, in whose last round the clients are compared."""
         return self.stage + 1
+
+    def caution(self, setting: Setting) -> str | None:
+        """Warns that clients are never compared, as the stage has no rounds."""
+        if setting.lengths[self.stage - 1] > 0:
+            return None
+        return (
+            f"{setting.key} compares clients in the last round of stage {self.stage}, which has none: all keep quality "
+            "1 and count by their samples; give that stage rounds"
+        )
 
     def init(self, clients: int) -> QualityState:
         """All clients have quality 1 until they are compared."""
