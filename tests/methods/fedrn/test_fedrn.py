@@ -13,7 +13,6 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
 from flnl.config.schema import Training
-from flnl.core.errors import UserError
 from flnl.core.findings import SuspectedSamples
 from flnl.core.messages import ClientState, Samples
 from flnl.core.payload import Params, Payload, size_in_bytes
@@ -311,9 +310,10 @@ def test_a_client_reports_its_accuracy_and_its_answer_to_noise() -> None:
 
 
 def test_a_network_without_a_head_is_refused() -> None:
-    net = network(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
-    with pytest.raises(UserError, match=r"must be called head; this network has 1: rename its last layer"):
-        NEAR.report(net, task(net.module, drawn()), fitted(net.params()))
+    reason = NEAR.refuses(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), [])
+    assert reason is not None
+    assert reason.endswith("must be called head; this network has 1: rename its last layer")
+    assert NEAR.refuses(Small(1), []) is None
 
 
 # ---------------------------------------------------------------------------------------------------------- a run

@@ -1,18 +1,17 @@
 """FedRN's exchange: clients receive models of reliable neighbours, and choose clean samples with them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flnl.config.schema import Training
-from flnl.core.errors import UserError
 from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Fit, kept_by_client
 from flnl.core.model import Model
-from flnl.core.parts import Exchange
+from flnl.core.parts import Exchange, Part
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Count, Positive, PositiveCount, Share
 from flnl.core.stored import stored
@@ -92,6 +91,16 @@ class ReliableNeighbours(Exchange):
         """The stage in which clients begin to choose samples."""
         return self.stage
 
+    def refuses(self, network: nn.Module, stage: Sequence[Part]) -> str | None:
+        """Why the neighbours' last layers cannot be trained: none is called ``head``."""
+        names = [name for name, _ in network.named_parameters()]
+        if any(map(in_head, names)):
+            return None
+        return (
+            "FedRN trains the last layer of neighbours' models, which must be called head; this network has "
+            f"{', '.join(sorted({name.rpartition('.')[0] for name in names}))}: rename its last layer"
+        )
+
     def init(self, clients: int) -> ReliabilityState:
         """Nobody has trained."""
         return ReliabilityState()
@@ -129,16 +138,7 @@ class ReliableNeighbours(Exchange):
         return mixture.clean_probability(network.logits(task.samples), task.labels)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """Report the trained model's accuracy on the client's labels and its answer to noise; keep the model.
-
-        Raises:
-            UserError: if the network has no layer called ``head``.
-        """
-        if not any(map(in_head, fit.params)):
-            raise UserError(
-                "FedRN trains the last layer of neighbours' models, which must be called head; this network has "
-                f"{', '.join(sorted({name.rpartition('.')[0] for name in fit.params}))}: rename its last layer"
-            )
+        """Report the trained model's accuracy on the client's labels and its answer to noise; keep the model."""
         right = network.logits(task.samples).argmax(1) == task.labels
         noise = stream(task.seed, "image of noise").standard_normal((1, *task.samples.images.shape))
         output = network.scored(torch.from_numpy(noise).to(network.device, network.dtype))[0]
