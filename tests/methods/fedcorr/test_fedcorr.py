@@ -233,6 +233,22 @@ def test_levels_are_reported_replaced_and_zero_for_the_clean():
     assert later.level.tolist() == [0.0, 0.75, 0.0, 0.25]
 
 
+def test_a_model_whose_logits_overflow_makes_no_client_look_clean() -> None:
+    """Its parameters are finite, so the client is not left out; the score of NaN predictions would be 0, the lowest."""
+    module = mlp(4, 3).double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(1e200)
+    net = network(module)
+    up, kept = LID.report(net, task(net.module, random_federation([12]).samples(0)), fitted(net.params()))
+    assert (len(up), len(kept)) == (0, 0)
+    state = LID.receive(LID.init(2), {0: up}, 1)
+    assert LID.split(state) is state, "nobody has reported"
+    later = LID.split(LID.receive(state, {1: Payload(LidScore(3.0))}, 1))
+    assert later.noisy.tolist() == [False, False]
+    assert state.visits.tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("loss", ["ce", "ce_of_softmax"])
 def test_what_a_client_reports(loss: Literal["ce", "ce_of_softmax"]):
     """One number goes up, the LID of its softmax vectors; the losses, of the labels it holds, stay."""

@@ -110,8 +110,10 @@ class Lid(Exchange):
         )
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """Report the LID score; keep the losses."""
+        """Report the LID score; keep the losses. Of a model whose logits overflow, neither: its score would be 0."""
         logits = network.logits(task.samples, task.stream("lid augmentation") if self.inference_augment else None)
+        if not torch.isfinite(logits).all():
+            return Payload(), Payload()
         losses = sample_losses(logits, task.labels, of_softmax=self.loss == "ce_of_softmax")
         score = lid_score(torch.softmax(logits.double(), dim=1), self.k, guard=self.guard)
         return Payload(LidScore(score)), Payload(SampleLosses(losses))
@@ -137,6 +139,8 @@ class Lid(Exchange):
     def split(self, state: LidState) -> LidState:
         """Split the clients; clean ones get level 0 (Algorithm 1), noisy ones report theirs next."""
         seen = state.visits > 0
+        if not seen.any():
+            return state
         missed = state.visits.max() / state.visits[seen]  # exactly 1 for all clients, unless some were left out
         mixture = two_gaussians((state.cumulative[seen] * missed).numpy(), self.gmm_tol)
         noisy = torch.zeros_like(state.noisy)
