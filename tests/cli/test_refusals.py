@@ -105,6 +105,7 @@ MISTAKES = {
     "method=fedavg method/corrector=fedcorr": "method.",
     "method=fedavg method/stages=fedcorr": "method.",
     "method=fedcorr method/exchange=[]": "method/exchange=[lid]",
+    "method=fedcorr method/corrector=none method.stages.finetune.sampler.kappa=0.1": "add method/corrector=fedcorr or",
     "method=fedcorr method/stages=fedcorr_flr": "add method/local=[flr]",
     "method=fedavg method/gradient=selective_decay": "add method/exchange=[quality]",
     "method=fedavg method/batch=reselection": "add method/exchange=[noise_filter]",

@@ -344,13 +344,16 @@ def _check_stage_values(name: str, given: Mapping[str, Any]) -> None:
         )
 
 
-def _correcting(stage: str, given: Mapping[str, Any] | None, corrector: LabelCorrector | None) -> Correcting | None:
+def _correcting(
+    stage: str, given: Mapping[str, Any] | None, corrector: LabelCorrector | None, option_of: OptionOf
+) -> Correcting | None:
     if given is None:
         return None
     if not corrector:
+        option = option_of("method/corrector", lambda kind: given["rule"] in getattr(kind, "rules", ()))
+        hint = f"add method/corrector={option} or " if option else ""
         raise UserError(
-            f"method/stages: stage {stage} corrects labels, but there is no corrector; "
-            "add method/corrector=fedcorr or use method/stages=single"
+            f"method/stages: stage {stage} corrects labels, but there is no corrector; {hint}use method/stages=single"
         )
     return Correcting(corrector, given["rule"], given["when"])
 
@@ -388,7 +391,7 @@ def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Meth
                 aggregator=values["aggregator"],
                 server=values["server"],
                 exchange={k: e for k, e in exchanges.items() if k not in silent},
-                correct=_correcting(name, values.get("correct"), config["corrector"]),
+                correct=_correcting(name, values.get("correct"), config["corrector"], option_of),
                 restart=values.get("restart", False),
                 replaces=frozenset(given),
                 train=values.get("train", {}),
