@@ -1,6 +1,8 @@
 """FedES's criticality, distances, qualities and masks: loops in numpy, two oracles for transport, the theorem."""
 
 import math
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ from scipy.stats import spearmanr, wasserstein_distance
 from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
+from flnl.core.payload import Payload
 from flnl.evaluation.metrics import rank_correlation, squared_error, squared_error_floor, true_quality
+from flnl.methods.fedes.aggregator import QualityMean
 from flnl.methods.fedes.criticality import criticalities, emd, emd_weighted, flattened, profile, shared_subset
+from flnl.methods.fedes.exchange import ClientQualities
 from flnl.methods.fedes.quality import (
-    aggregation_weights,
     of_quality,
     quality_of_confidence,
     quality_of_relevance,
@@ -29,7 +33,7 @@ from flnl.methods.fedes.selective_decay import (
     decayed_gradients,
     decayed_update,
     ranked_masks,
-    static_masks,
+    ranks,
     step_masks,
 )
 from flnl.numerics.scaling import quality
@@ -46,6 +50,10 @@ def tensor(values: Any) -> Tensor:
 def row(values: Any) -> Tensor:
     """As the weight of a layer: of two dimensions."""
     return tensor(values)[None]
+
+
+def masks_of(criticality: Mapping[str, Tensor], rho: float) -> dict[str, Tensor]:
+    return ranked_masks(ranks(criticality), rho)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -254,9 +262,18 @@ def test_other_indicators():
 
 def test_aggregation_weights():
     v = vector("fedes.naagg")
-    found = aggregation_weights(v.inputs["n"], v.inputs["rho"])
-    assert found.tolist() == v.approx("weights")
-    assert aggregation_weights([5, 5], [0.0, 0.0]).tolist() == [0, 0]
+    known = Payload(ClientQualities(tensor(v.inputs["rho"])))
+    alone = torch.eye(len(v.inputs["n"]), dtype=torch.float64)  # so that the mean is the weights
+    results: list[Any] = [
+        SimpleNamespace(client=k, num_samples=n, params={"w": alone[k]}) for k, n in enumerate(v.inputs["n"])
+    ]
+    mean = QualityMean("quality")
+    received = {"w": torch.zeros(len(results), dtype=torch.float64)}
+    found = mean.combine(received, [mean.block(received, results, known)], known)
+    assert found.params["w"].tolist() == v.approx("weights")
+
+
+def test_clients_of_half_the_quality_take_part():
     assert of_quality([0.4, 0.5, 0.9]).tolist() == [False, True, True]
 
 
@@ -298,7 +315,7 @@ def test_masks_and_a_step_of_the_baselines():
     b = baseline("fedes_segd")
     g, w, gradient, rho = row(b.inputs.cop), row(b.inputs.w), row(b.inputs.grad), b.inputs.rho
     assert critical_count(g.numel(), rho) == b.expected["m_c"]
-    masks = static_masks({"w": g}, rho)
+    masks = masks_of({"w": g}, rho)
     check(masks["w"][0].double(), b.expected["mask"], b)
     assert g[masks["w"]].min().item() == b.expected["threshold"]
     found = decayed_update({"w": w}, {"w": w - b.inputs.lr * gradient}, masks, rho)
@@ -308,10 +325,10 @@ def test_masks_and_a_step_of_the_baselines():
 
 
 def test_no_quality_masks_everything_whatever_ties():
-    masks = static_masks({"w": torch.zeros(2, 3), "v": torch.ones(1, 2)}, 0.0)
+    masks = masks_of({"w": torch.zeros(2, 3), "v": torch.ones(1, 2)}, 0.0)
     assert not masks["w"].any()
     assert not masks["v"].any()
-    full = static_masks({"w": torch.zeros(2, 3), "v": torch.ones(1, 2)}, 1.0)
+    full = masks_of({"w": torch.zeros(2, 3), "v": torch.ones(1, 2)}, 1.0)
     assert full["w"].all()
     assert full["v"].all()
 
@@ -332,7 +349,7 @@ def test_number_of_critical_entries(size: int, rho: float, count: int):
 def test_masks_hold_the_largest_and_exactly_so_many(entries: list[int], cut: int, rho: float):
     cut = min(cut, len(entries) - 1)
     g = {"a": tensor(entries[:cut]), "b": tensor(entries[cut:])}
-    masks = static_masks(g, rho)
+    masks = masks_of(g, rho)
     chosen = torch.cat([masks["a"], masks["b"]]).tolist()
     count = int(rho * len(entries) + 1e-9)
     by_rank = sorted(range(len(entries)), key=lambda i: (-entries[i], i))[:count]  # ties: the earlier
@@ -343,7 +360,7 @@ def test_masks_hold_the_largest_and_exactly_so_many(entries: list[int], cut: int
 
 def test_one_threshold_for_all_tensors():
     g = {"small": torch.full((2, 2), 0.1), "large": torch.full((3, 2), 5.0)}
-    masks = static_masks(g, 0.6)
+    masks = masks_of(g, 0.6)
     assert masks["large"].all()
     assert not masks["small"].any()
 
@@ -414,11 +431,11 @@ def test_what_is_not_ranked():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_full_quality_is_the_plain_update_to_the_bit(dtype: torch.dtype):
     before, after = {"w": normal(30, 30).to(dtype)}, {"w": normal(30, 30, seed=1).to(dtype)}
-    masks = static_masks({"w": normal(30, 30, seed=2).abs()}, 1.0)
+    masks = masks_of({"w": normal(30, 30, seed=2).abs()}, 1.0)
     assert torch.equal(decayed_update(before, after, masks, 1.0)["w"], after["w"])
     assert torch.equal(decayed_update(before, after, {}, 1.0)["w"], after["w"])
     assert torch.equal(decayed_gradients(after, masks, 1.0)["w"], after["w"])
-    frozen = static_masks({"w": normal(30, 30, seed=2).abs()}, 0.0)
+    frozen = masks_of({"w": normal(30, 30, seed=2).abs()}, 0.0)
     assert torch.equal(decayed_update(before, after, frozen, 0.0)["w"], before["w"])
     assert torch.equal(decayed_update(before, after, {}, 0.0)["w"], before["w"])
 
@@ -450,8 +467,8 @@ def test_theorem_1():
         g**2 * ((1 - rho) if m else 1) for g, m in zip(v.inputs["grad"], v.inputs["mask"], strict=True)
     )
     assert by_formula == v.approx("formula")
-    assert lost(static_masks({"w": c.abs()}, 1.0), 1.0) == v.approx("rho1")
-    assert lost(static_masks({"w": c.abs()}, 0.0), 0.0) == v.approx("rho0")
-    falling = [lost(static_masks({"w": c.abs()}, r), r) for r in np.linspace(0, 1, 11)]
+    assert lost(masks_of({"w": c.abs()}, 1.0), 1.0) == v.approx("rho1")
+    assert lost(masks_of({"w": c.abs()}, 0.0), 0.0) == v.approx("rho0")
+    falling = [lost(masks_of({"w": c.abs()}, r), r) for r in np.linspace(0, 1, 11)]
     assert (np.diff(falling) <= 1e-12).all()
     assert (np.diff(falling)[1:] < 0).all()  # a tenth of five entries is none

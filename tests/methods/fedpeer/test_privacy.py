@@ -20,7 +20,7 @@ from flnl.core.errors import UserError
 from flnl.data.noise.transition import transmit
 from flnl.evaluation.metrics import l1_error
 from flnl.methods.fedpeer.loss import cores_loss, peer_labels, peer_loss, ramped
-from flnl.methods.fedpeer.privacy import PrivacySpent, peer_distribution
+from flnl.methods.fedpeer.privacy import PrivacySpent
 from flnl.numerics.randomised_response import RandomisedResponse, nearest_distribution
 from flnl.numerics.scaling import label_shares
 from flnl.run.checkpoint import decode, encode
@@ -279,12 +279,6 @@ def test_shares_of_no_labels_are_refused():
 def test_l1_error_by_hand():
     assert l1_error(np.array([1.0, 0.0]), np.array([0.0, 1.0])) == 2
     assert l1_error(np.array([0.5, 0.5]), np.array([0.4, 0.6])) == pytest.approx(0.2)
-
-
-def test_whose_distribution_peers_come_from():
-    parts = {"recovered": np.array([0.5, 0.5]), "given": np.array([0.6, 0.4]), "local": np.array([1.0, 0.0])}
-    found = {k: peer_distribution(k, **parts).tolist() for k in ("global_dp", "global_true", "local", "uniform")}
-    assert found == {"global_dp": [0.5, 0.5], "global_true": [0.6, 0.4], "local": [1, 0], "uniform": [0.5, 0.5]}
 
 
 def test_releases_add_up():

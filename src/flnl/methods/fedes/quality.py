@@ -74,13 +74,6 @@ def quality_of_relevance(phi: Sequence[float] | Array, *, temperature: Positive 
 # -------------------------------------------------------------------------------------------------------------- use
 
 
-def aggregation_weights(counts: Sequence[float], rho: Sequence[float] | Array) -> Array:
-    """``n_k ρ_k / Σ n_j ρ_j`` [N], noise-aware aggregation (FedES, Eq. 18); all 0 if every quality is 0."""
-    weight = np.asarray(counts, np.float64) * np.asarray(rho, np.float64)
-    total = float(weight.sum())
-    return np.asarray(weight / total) if total > 0 else weight
-
-
 def of_quality(rho: Sequence[float] | Array, threshold: Share = 0.5) -> NDArray[np.bool_]:
     """Mask [N] of the clients whose quality is at least ``threshold`` (FedES, Table 5)."""
     return np.asarray(rho) >= threshold

@@ -34,15 +34,6 @@ def _count(size: int, rho: float | Tensor, least: int = 0) -> int | Tensor:
     return (rho.double() * size + max(rounding, TOLERANCE)).floor().clamp_min(least)
 
 
-def static_masks(criticality: Mapping[str, Tensor], rho: float | Tensor) -> dict[str, Tensor]:
-    """Masks by name: True at the ⌊ρ m⌋ most critical of all m entries (FedES, Eqs. 12 to 15).
-
-    Of entries that tie at the threshold, the earlier ones by tensor and position are taken, so the number is exact.
-    ρ = 0 gives False everywhere.
-    """
-    return _largest(criticality, rho, least=0)
-
-
 def ranks(criticality: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The rank of each entry among all, from 0 for the most critical: int32, by name and in the tensors' shapes.
 
@@ -58,7 +49,10 @@ def ranks(criticality: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def ranked_masks(place: Mapping[str, Tensor], rho: float | Tensor) -> dict[str, Tensor]:
-    """The masks of ``static_masks``, from the result of ``ranks``."""
+    """Masks by name, from the result of ``ranks``: True at the ⌊ρ m⌋ most critical of all m entries (Eqs. 12 to 15).
+
+    ρ = 0 gives False everywhere.
+    """
     count = _count(sum(p.numel() for p in place.values()), rho)
     return {name: p < count for name, p in place.items()}
 
@@ -70,15 +64,11 @@ def step_masks(
 
     The released program recomputes masks at every step; the paper ranks once, by the criticality of the first stage.
     """
-    criticality = {name: (g * params[name]).abs() for name, g in gradients.items() if in_scope(params[name], scope)}
-    return _largest(criticality, rho, least=1)
-
-
-def _largest(values: Mapping[str, Tensor], rho: float | Tensor, least: int) -> dict[str, Tensor]:
+    values = {name: (g * params[name]).abs() for name, g in gradients.items() if in_scope(params[name], scope)}
     if not values:
         return {}
     flat = torch.cat([v.flatten() for v in values.values()])
-    size, count = len(flat), _count(len(flat), rho, least)
+    size, count = len(flat), _count(len(flat), rho, least=1)
     order = flat.sort(descending=True, stable=True).indices
     first = torch.arange(size, device=flat.device) < count
     chosen = torch.zeros_like(flat, dtype=torch.bool).scatter(0, order, first)

@@ -6,7 +6,7 @@ A client randomises its labels only once, before the first stage that needs them
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,9 +20,11 @@ from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
 from flnl.core.ranges import PositiveCount
 from flnl.core.stored import stored
-from flnl.methods.fedpeer.privacy import PeerDistribution, PrivacySpent, peer_distribution
+from flnl.methods.fedpeer.privacy import PrivacySpent
 from flnl.numerics.randomised_response import Epsilon, Projection, RandomisedResponse
 from flnl.numerics.scaling import label_shares
+
+PeerDistribution = Literal["global_dp", "global_true", "local", "uniform"]
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,8 @@ class ShareLabels:
         if self.kind in ("global_dp", "global_true"):
             counts = torch.from_numpy(np.bincount(labels, minlength=classes))
             return Opened(task.client, Payload(LabelCounts(counts)))
-        shares = label_shares(labels, classes)
-        distribution = peer_distribution(self.kind, recovered=shares, given=shares, local=shares)
-        return Opened(task.client, Payload(), Payload(OwnDistribution(torch.from_numpy(distribution))))
+        shares = label_shares(labels, classes) if self.kind == "local" else np.full(classes, 1 / classes)
+        return Opened(task.client, Payload(), Payload(OwnDistribution(torch.from_numpy(shares))))
 
 
 @dataclass(frozen=True)

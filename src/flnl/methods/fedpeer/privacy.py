@@ -1,33 +1,12 @@
-"""FedPeer's label privacy: whose labels peers are drawn from, and the ε that each client has spent.
+"""FedPeer's label privacy: the ε that each client has spent.
 
 Each client randomises its labels once, the server recovers their distribution (``flnl.numerics.randomised_response``).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from flnl.core.stored import stored
-
-Array = NDArray[np.float64]
-PeerDistribution = Literal["global_dp", "global_true", "local", "uniform"]
-
-
-def peer_distribution(kind: PeerDistribution, *, recovered: Array, given: Array, local: Array) -> Array:
-    """The distribution q [K] that a client draws peer labels from.
-
-    ``global_dp``: recovered by the server. ``global_true``: the shares of all given labels, without privacy.
-    ``local``: the shares of the client's given labels. ``uniform``: equal shares.
-    """
-    return {
-        "global_dp": recovered,
-        "global_true": given,
-        "local": local,
-        "uniform": np.full(len(given), 1 / len(given)),
-    }[kind]
 
 
 @stored("PrivacySpent")
