@@ -262,6 +262,16 @@ REGISTRY: tuple[Entry, ...] = (
         _of("truncated_gce"),
     ),
     Entry(
+        "truncated_gce_by_visit",
+        (
+            "method=fedavg",
+            "method/local=[truncated_gce_by_visit]",
+            "method.local.truncated_gce_by_visit.start=1",
+            *ONE_STAGE,
+        ),
+        _of("truncated_gce_by_visit"),
+    ),
+    Entry(
         "symmetric_cross_entropy",
         ("method=fedavg", "method/local=[symmetric_cross_entropy]", *ONE_STAGE),
         _of("symmetric_cross_entropy"),

@@ -21,11 +21,12 @@ from flnl.parts.batches import Mixup
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.entropy_minimization import EntropyMinimization
 from flnl.parts.losses.generalized_cross_entropy import GeneralizedCrossEntropy
+from flnl.parts.losses.generalized_cross_entropy_by_visit import TruncatedByVisit
 from flnl.parts.losses.label_smoothing import LabelSmoothing
 from flnl.parts.losses.symmetric_cross_entropy import SymmetricCrossEntropy
 from flnl.parts.losses.targets import of_labels
 from flnl.parts.losses.temperature_scaling import TemperatureScaling
-from tests.toys import step
+from tests.toys import mlp, network, random_federation, step, task
 from tests.vectors.vectors import LABEL_NOISE, entries, label_noise
 
 A = math.log(1e-4)
@@ -127,6 +128,41 @@ def test_vector_of_the_truncated_form(name: str):
     )
     for found, wanted in zip(gradient.tolist(), v.expected["grad_after_prune"], strict=True):
         assert found == v.near(wanted)
+
+
+BY_VISIT = TruncatedByVisit(q=0.7, kappa=0.3, start=3, least=2)
+
+
+def test_by_visit_the_received_model_chooses_in_eval_mode():
+    """With dropout, training mode would choose others; the guard keeps all where a batch would not be filled."""
+    module = mlp(4, 3, dropout=0.5)
+    samples = random_federation([40]).samples(0)
+    net, work = network(module), task(module, samples, round=3)
+    believed = torch.softmax(module.eval()(samples.read().double()), 1)[torch.arange(40), samples.given]
+    kept = BY_VISIT.begin(net, work, None)
+    assert torch.equal(kept, believed > 0.3)
+    assert 2 <= int(kept.sum()) < 40
+    assert replace(BY_VISIT, least=int(kept.sum())).begin(net, work, None).tolist() == kept.tolist()
+    assert replace(BY_VISIT, least=int(kept.sum()) + 1).begin(net, work, None).all()
+    assert BY_VISIT.begin(net, task(module, samples, round=2), None).all(), "before start"
+
+
+def test_by_visit_a_sample_counts_or_not_whatever_the_network_says_now():
+    logits, labels, _ = batch()
+    kept = torch.arange(12) % 3 > 0
+    losses, _ = BY_VISIT(replace(step(logits=logits, targets=labels), labels=labels), kept)
+    p = torch.softmax(logits, 1)[torch.arange(12), labels]
+    expected = torch.where(kept, (1 - p**0.7) / 0.7, (1 - 0.3**0.7) / 0.7)
+    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=0)
+    partner = torch.arange(12).flip(0)
+    soft = 0.3 * F.one_hot(labels, 5).double() + 0.7 * F.one_hot(labels[partner], 5).double()
+    mixed = replace(step(logits=logits, targets=soft), labels=labels, mixing=Mixing(0.3, partner))
+    other = torch.where(
+        kept[partner],
+        (1 - torch.softmax(logits, 1)[torch.arange(12), labels[partner]] ** 0.7) / 0.7,
+        (1 - 0.3**0.7) / 0.7,
+    )
+    torch.testing.assert_close(BY_VISIT(mixed, kept)[0], 0.3 * expected + 0.7 * other, rtol=1e-12, atol=0)
 
 
 def test_truncation_from_the_start_would_be_dead():
@@ -391,6 +427,8 @@ def values(*words: str) -> dict[str, Any]:
         ("truncated_gce", "cifar10", {"q": 0.7, "kappa": 0.1, "start": 50}),
         ("truncated_gce", "clothing1m", {"q": 0.7, "kappa": 0.1, "start": 50}),
         ("truncated_gce", "cifar100", {"q": 0.1, "kappa": 0.3, "start": 50}),
+        ("truncated_gce_by_visit", "cifar10", {"q": 0.7, "kappa": 0.1, "start": 50, "least": 10}),
+        ("truncated_gce_by_visit", "cifar100", {"q": 0.1, "kappa": 0.3, "start": 50, "least": 10}),
         ("symmetric_cross_entropy", "cifar10", {"alpha": 0.1, "beta": 1.0, "log_zero": A}),
         ("symmetric_cross_entropy", "cifar100", {"alpha": 6.0, "beta": 0.1, "log_zero": A}),
     ],
