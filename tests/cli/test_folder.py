@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flnl.config.identity import FORMAT
-from flnl.run.folder import open_folder
+from flnl.run.folder import WRITTEN, open_folder
 from flnl.storage import order
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
@@ -40,6 +40,22 @@ def test_a_folder_with_a_run_is_refused_unless_it_is_to_go_on(command: Command, 
     assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
     assert command(*FEDAVG, "output=run", "resume=true").code == 0
     assert status(tmp_path / "run") == "finished"
+
+
+def test_files_of_ones_own_are_not_replaced(command: Command, tmp_path: Path) -> None:
+    """Such as the labels of the images that the run is to learn from, in the folder that holds them."""
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "labels.csv").write_text("a.png,cat")
+    said = command(*FEDAVG, "output=photos")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "output=photos has labels.csv, which the run would replace" in said.err
+    assert (tmp_path / "photos" / "labels.csv").read_text() == "a.png,cat"
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "slurm.out").write_text("begins")
+    assert command(*FEDAVG, "output=logs").code == 0, "what a run does not write is in nobody's way"
+    named = {path.name for path in (tmp_path / "logs").glob("[!.]*")} - {"slurm.out"}
+    assert named <= set(WRITTEN)
+    assert {"labels.csv", "model.pt", "checkpoints"} <= named
 
 
 def test_a_finished_run_is_not_run_again(command: Command, tmp_path: Path) -> None:

@@ -19,6 +19,22 @@ from flnl.core.errors import UserError
 from flnl.storage import order
 from flnl.storage.records import RESULT, SWEEPS, read_record
 
+WRITTEN = (
+    "config.yaml",
+    RESULT,
+    "metrics.jsonl",
+    "metrics.csv",
+    "corrections.jsonl",
+    "checkpoints",
+    "clients",
+    "model.pt",
+    "labels.csv",
+    "probabilities.npz",
+    "figures",
+    "error.log",
+)
+"""What a run writes into its folder, and would replace there."""
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -77,10 +93,14 @@ def _path(text: str) -> Path:
 def _named(path: Path, resume: bool, key: str, plain: Mapping[str, Any]) -> tuple[RunFolder, str]:
     folder = _lock(path)
     if folder.earlier is None:
-        leftovers = [name for name in (RESULT, "checkpoints") if (path / name).exists()]
-        if leftovers:
+        held = [name for name in WRITTEN if os.path.lexists(path / name)]
+        if held:
             folder.lock.release()
-            raise UserError(f"output={path} has {leftovers[-1]} but no readable {RESULT}; choose another folder")
+            names = ", ".join([*held[:3], *(["…"] if len(held) > 3 else [])])
+            raise UserError(
+                f"output={path} has {names}, which the run would replace, but no readable {RESULT} of a run: choose "
+                "another folder"
+            )
         return folder, f"output={path} holds no run yet; starting afresh" if resume else ""
     if not resume:
         folder.lock.release()
