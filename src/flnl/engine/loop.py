@@ -23,8 +23,8 @@ from flnl.core.messages import (
     Opened,
 )
 from flnl.core.method import Method, Stage
-from flnl.core.parts import Exchange, Sampling, ServerUpdate
-from flnl.core.payload import Params, Payload, size_in_bytes
+from flnl.core.parts import Exchange, Part, Sampling, ServerUpdate
+from flnl.core.payload import Params, Payload, all_finite, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.data.federation.build import Federation
 from flnl.engine.jobs import Correct, Reduce
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class NonFiniteError(Exception):
-    """Local training diverged under ``on_nonfinite=stop``."""
+    """Parameters are NaN or infinite: a client's under ``on_nonfinite=stop``, or those of the global model."""
 
 
 class Evaluate(Protocol):
@@ -329,16 +329,30 @@ class _Server:
     def _update(
         self, state: FederatedState, stage: Stage, combined: Combined | None, finite: Sequence[ClientResult]
     ) -> FederatedState:
-        """Apply the server update to the combined model; without a combined model, return ``state`` as it is."""
+        """Apply the server update to the combined model; without a combined model, return ``state`` as it is.
+
+        Raises:
+            NonFiniteError: if the combined or the updated model is not finite: no client could train on it.
+        """
         if combined is None:
             return state
+        self._demand_finite(combined.params, state, stage, "aggregator", stage.aggregator)
         received, updates = state.server.params, state.server.updates
         name = _name_of(stage.server)
         kept = updates[name] if name in updates else stage.server.init(received)
         cohort = [r.client for r in finite]
         params, kept = stage.server(received, combined.params, cohort, len(self.clients), kept)
+        if params is not combined.params:
+            self._demand_finite(params, state, stage, "server", stage.server)
         updates = updates if kept is None else {**updates, name: kept}
         return replace(state, server=replace(state.server, params=params, updates=updates))
+
+    def _demand_finite(self, params: Params, state: FederatedState, stage: Stage, place: str, part: Part) -> None:
+        if not all_finite(params):
+            raise NonFiniteError(
+                f"round {state.round + 1}: {stage.key(place)} ({type(part).__name__}) made non-finite parameters of "
+                "the clients' finite ones; if theirs are huge, a smaller train.lr may help"
+            )
 
     def _count(
         self, state: FederatedState, tasks: Sequence[ClientTask], results: Sequence[ClientResult]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flnl.config.schema import Training
 from flnl.core.execution import BLOCK, Block
-from flnl.core.messages import ClientResult, ClientState, ClientTask
+from flnl.core.messages import ClientResult, ClientState, ClientTask, Combined
 from flnl.core.model import Model
 from flnl.core.parts import ServerUpdate
 from flnl.core.payload import Params, Payload
@@ -21,7 +21,7 @@ from flnl.engine.executors.sequential import Sequential
 from flnl.engine.loop import NonFiniteError
 from flnl.parts.aggregators.mean import Mean
 from flnl.parts.samplers.uniform import Uniform
-from flnl.parts.servers import Scaled
+from flnl.parts.servers import Replace, Scaled
 from tests.toys import (
     ONE_STEP,
     Point,
@@ -313,6 +313,25 @@ def test_divergence_can_stop_the_run():
     toy = method(stage(local=TOWARD))
     with pytest.raises(NonFiniteError, match=r"client 1\b"):
         rounds(toy, targets([1.0, math.nan], [1, 1]), Point(2.0), ONE_STEP, on_nonfinite="stop")
+
+
+class BrokenMean(Mean):
+    def combine(self, params: Params, values: Any, known: Payload) -> Combined:
+        return Combined({"w": torch.tensor(math.nan)})
+
+
+class BrokenUpdate(Replace):
+    def __call__(self, received: Params, combined: Params, *rest: Any) -> tuple[Params, Any]:
+        return {"w": torch.tensor(math.inf)}, None
+
+
+@pytest.mark.parametrize("broken", [{"aggregator": BrokenMean("samples")}, {"server": BrokenUpdate()}], ids=str)
+def test_a_part_of_the_server_that_gives_no_numbers_is_named(broken: dict[str, Any]):
+    """Else every client would be left out in every later round, and the run would end as finished."""
+    toy = method(stage(local=TOWARD, rounds=3, **broken))
+    ((place, part),) = broken.items()
+    with pytest.raises(NonFiniteError, match=rf"round 1: method.{place} \({type(part).__name__}\) made non-finite"):
+        rounds(toy, targets([1.0, 2.0], [1, 1]), Point(2.0), ONE_STEP)
 
 
 def test_clients_without_data_are_never_asked():
