@@ -225,12 +225,44 @@ def test_a_folder_that_cannot_be_written_is_refused(command: Command, tmp_path: 
     assert "output=closed" in said.err
 
 
-def test_a_run_that_fails_ends_with_one_line_and_code_1(command: Command) -> None:
+def test_a_run_that_fails_ends_with_one_line_and_code_1(command: Command, tmp_path: Path) -> None:
     said = command(*TINY, "method=fedavg", "rounds=2", "on_nonfinite=stop", "train.lr=1e30")
     assert said.code == 1
     assert said.err.splitlines()[-1].startswith("error: ")
-    assert "HYDRA_FULL_ERROR=1" in said.err.splitlines()[-1]
+    (log,) = tmp_path.glob("outputs/*/error.log")
+    assert said.err.splitlines()[-1].endswith(f"; in round 1; {log.relative_to(tmp_path)} has the traceback")
     assert "Traceback" not in said.err
+
+
+BUGGY = """
+from dataclasses import dataclass
+
+from flnl.core.parts import LossTerm
+
+
+@dataclass(frozen=True)
+class Bug(LossTerm):
+    fits_labels = True
+
+    def __call__(self, step, state):
+        if step.broadcast.round == 1:
+            raise ValueError("no such class")
+        return step.logits.exp().sum(1).log() - step.logits[:, 0], state
+"""
+
+
+def test_a_mistake_in_ones_own_part_is_told_with_its_round_file_and_line(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_bug.py").write_text(BUGGY)
+    (tmp_path / "own" / "method" / "local").mkdir(parents=True)
+    (tmp_path / "own" / "method" / "local" / "bug.yaml").write_text("bug: {_target_: own_bug.Bug}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = command("--config-dir", "own", *TINY, "method=fedavg", "method/local=[bug]", "rounds=3", "output=run")
+    assert (said.code, said.err.splitlines()[-1]) == (
+        1,
+        "error: the run failed: ValueError: no such class; in round 2, own_bug.py:13; run/error.log has the traceback",
+    )
 
 
 def test_help_and_the_composed_configuration_are_no_mistakes(command: Command) -> None:

@@ -62,7 +62,8 @@ def guarded(entry: Callable[[], object], *, name: str = "the run", overrides: bo
             reason = error.strerror if isinstance(error, OSError) else error
             print_line(f"error: {one_line(f'{argument}: {reason}')}", to=sys.stderr)
             sys.exit(2)
-        print_line(f"error: {name} failed: {one_line(in_one_line(error))}; {TRACEBACKS}=1 shows where", to=sys.stderr)
+        where = (getattr(error, "__notes__", None) or [f"{TRACEBACKS}=1 shows where"])[-1]
+        print_line(f"error: {name} failed: {one_line(in_one_line(error))}; {one_line(where)}", to=sys.stderr)
         sys.exit(1)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import signal
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class DiskFullError(OSError):
@@ -49,6 +52,21 @@ def one_line(text: str) -> str:
 def in_one_line(error: BaseException) -> str:
     """An unexpected error on one line: its class and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+def in_users_code(error: BaseException) -> str | None:
+    """The last place in the user's own code that ``error`` has passed, as in ``my_parts/loss.py:20``; None if none.
+
+    Own code is what belongs neither to this package nor to Python, nor is installed beside it.
+    """
+    package, python = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        installed = {"site-packages", "dist-packages"} & set(file.parts)
+        if file.is_file() and not (installed or file.is_relative_to(package) or file.is_relative_to(python)):
+            here = Path.cwd()
+            return f"{file.relative_to(here) if file.is_relative_to(here) else file}:{frame.lineno}"
+    return None
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from flnl.cli.overrides import replaced
 from flnl.config.check import check_config, check_machine, check_read
 from flnl.config.quoting import quoted
 from flnl.config.short_keys import connect
+from flnl.core.errors import in_users_code
 from flnl.core.shell import joined
 from flnl.core.terminal import print_line
 from flnl.run import opening, progress
@@ -99,6 +100,7 @@ def train(
             record = run.close(status)
         except Exception as error:
             run.fail(error, traceback.format_exc())
+            error.add_note(_where(error, run))
             raise
         finally:
             if job is None and run.unsynchronised:
@@ -108,6 +110,13 @@ def train(
         again = _again(overrides if typed is None else typed, run.folder.path)
         print_line(f"to go on: {command(again)}", to=sys.stderr)
     return Outcome(status, run.folder.path, record, stop.number if status == "interrupted" else None)
+
+
+def _where(error: Exception, run: Session) -> str:
+    """In which round, by which line of the user's own code, and where the whole traceback is."""
+    when = "after the last round" if run.over else f"in round {run.state.round + 1}"
+    line = in_users_code(error)
+    return f"{when}{f', {line}' if line else ''}; {run.folder.path / 'error.log'} has the traceback"
 
 
 def _again(arguments: Sequence[str], folder: Path) -> list[str]:
