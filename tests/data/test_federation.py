@@ -2,7 +2,7 @@
 
 import json
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, cast
@@ -137,6 +137,58 @@ def test_parts_that_do_not_fit(partition, noise, more, message):
         build(replace(balanced(10), **more), partition, noise, 1)
 
 
+@dataclass(frozen=True)
+class Returning:
+    """A partition or noise of one's own that returns ``value``."""
+
+    value: Any
+    each: Any = None  # of clients' noise: the labels of a client
+
+    def __call__(self, *given: Any) -> Any:
+        return self.value if self.each is None else self.each(given[0])
+
+
+class ReturningOfClients(Returning):
+    def rates(self, num_clients: int, seed: int) -> Any:
+        return self.value
+
+
+RATES = np.zeros(5)
+
+
+@pytest.mark.parametrize(
+    ("partition", "noise", "message"),
+    [
+        (IID, Returning([0] * 100), r"noise \(Returning\) returned a list; should be labels from 0 to 9"),
+        (IID, Returning(np.zeros(99, np.int64)), r"returned int64 \[99\]; should be .* \[100\]"),
+        (IID, Returning(np.zeros(100)), r"returned float64 \[100\]"),
+        (IID, Returning(np.full(100, 13)), "returned label 13 for sample 0"),
+        (
+            IID,
+            ReturningOfClients(0.3),
+            r"\(ReturningOfClients\)\.rates returned a float; should be numbers \[5\]",
+        ),
+        (IID, ReturningOfClients(RATES, lambda labels: labels - 1), r"client 0, returned label -1 for sample"),
+        (IID, ReturningOfClients(RATES, lambda labels: labels[1:]), r"client 0, returned int64 \[19\]"),
+        (Returning([0] * 100), Clean(), r"partition \(Returning\) returned a list; should be a Split"),
+        (
+            Returning(P.Split(np.full(100, 5), 5)),
+            Clean(),
+            "client 5 for sample 0; should be clients from -1 to 4",
+        ),
+        (Returning(P.Split(np.zeros(99, np.int64), 5)), Clean(), r"returned int64 \[99\]"),
+    ],
+)
+def test_what_parts_of_ones_own_return_is_checked(partition: Any, noise: Any, message: str):
+    with pytest.raises(UserError, match=message):
+        build(balanced(10), partition, noise, 1)
+
+
+def test_integers_of_another_width_are_labels(tmp_path):
+    noise: Any = Returning(np.full(100, 3, np.int8))
+    assert build(balanced(10), IID, noise, 1).given.tolist() == [3] * 100
+
+
 def test_labels_that_came_with_the_data():
     given = np.arange(100) % 10
     data = replace(balanced(10), given=given, truth=None)
@@ -261,6 +313,7 @@ def test_cache_is_named_by_the_code_that_reads_what_a_draw_depends_on(tmp_path, 
     monkeypatch.setattr(Path, "read_bytes", recorded)
     build(balanced(10), P.File(None, str(tmp_path / "owners.csv")), Clean(), 1, 0.0, tmp_path / "cache")
     assert {"owner_file.py", "csv_lines.py", "spreadsheet.py", "array_pickle.py", "transforms.py"} <= read
+    assert {"label_flips.py", "rounding.py"} <= read
 
 
 class Rolled:

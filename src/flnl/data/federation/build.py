@@ -25,12 +25,13 @@ from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.core.messages import Samples
 from flnl.core.streams import stream
+from flnl.data import checked
 from flnl.data.dataset import Dataset
 from flnl.data.federation.benchmark import held_by_server
 from flnl.data.noise import ClientNoise, Noise, corrupt
 from flnl.data.noise.transition import Clean
 from flnl.data.partition import LEFT_OUT, Partition, Pool, Split
-from flnl.numerics import label_flips
+from flnl.numerics import label_flips, rounding
 from flnl.numerics.rounding import whole
 from flnl.storage import csv_lines, spreadsheet
 
@@ -220,7 +221,7 @@ def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, valida
                 "partition.by=given follows labels that do not exist yet: this noise is drawn inside each client, "
                 "after the partition. Set partition.by=truth, or noise of the whole set (noise=symmetric, random ...)"
             )
-        split = partition(_pool(dataset, dataset.truth), stream(seed, "partition"))
+        split = _split(partition, dataset, dataset.truth, seed)
         given, rates = corrupt(noise, dataset, dataset.truth, split.clients, seed)
         nominal: NDArray[np.float64] | None = rates
     else:
@@ -228,9 +229,9 @@ def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, valida
             raise UserError(
                 f"partition.by=truth needs true labels, and {dataset.name} has none: set partition.by=given"
             )
-        given = noise(dataset, seed)
+        given = checked.labels(noise, noise(dataset, seed), len(dataset.labels), dataset.num_classes)
         follows = dataset.truth if by == "truth" and dataset.truth is not None else given
-        split = partition(_pool(dataset, follows), stream(seed, "partition"))
+        split = _split(partition, dataset, follows, seed)
         rate = getattr(noise, "nominal", None)
         nominal = None if rate is None else np.full(split.num_clients, float(rate))
         if isinstance(noise, Clean) and dataset.given is None:
@@ -252,8 +253,18 @@ def from_config(cfg: DictConfig, cache: Path | None = None) -> Federation:
     return build(made, *parts, cfg.data_seed, cfg.eval.validation, cache, cfg.eval.benchmark, cfg.centralized)
 
 
-def _pool(dataset: Dataset, labels: Labels) -> Pool:
-    return Pool(labels, dataset.num_classes, dataset.clients, dataset.ids)
+def _split(partition: Partition, dataset: Dataset, labels: Labels, seed: int) -> Split:
+    """What the partition draws.
+
+    Raises:
+        UserError: if it is no split of the data set's samples.
+    """
+    pool = Pool(labels, dataset.num_classes, dataset.clients, dataset.ids)
+    split, name = partition(pool, stream(seed, "partition")), f"partition ({type(partition).__name__})"
+    if not isinstance(split, Split):
+        raise UserError(f"{name} returned a {type(split).__name__}; should be a Split of flnl.data.partition")
+    owner = checked.integers(name, split.owner, len(labels), least=LEFT_OUT, most=split.num_clients - 1, what="client")
+    return Split(owner, split.num_clients)
 
 
 def _cache_file(
@@ -278,6 +289,7 @@ def _cache_file(
     here = Path(__file__).parents[1]
     code = [
         *(Path(__file__), here / "partition.py", Path(streams.__file__), Path(label_flips.__file__)),
+        Path(rounding.__file__),
         *(here / "owner_file.py", Path(csv_lines.__file__), Path(spreadsheet.__file__)),  # read partition.path
         *(here / "array_pickle.py", here / "transforms.py"),  # noise=human and noise=instance use them
         *sorted((here / "noise").glob("*.py")),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flnl.core.images import Indices, Labels
 from flnl.core.streams import stream
+from flnl.data import checked
 from flnl.data.dataset import Dataset
 
 Rates = NDArray[np.float64]
@@ -50,9 +51,14 @@ Noise = SetNoise | ClientNoise
 def corrupt(
     noise: ClientNoise, dataset: Dataset, truth: Labels, clients: Sequence[Indices], seed: int
 ) -> tuple[Labels, Rates]:
-    """Draw given labels [N] and each client's rate [K]; samples without a client keep their true label."""
+    """Draw given labels [N] and each client's rate [K]; samples without a client keep their true label.
+
+    Raises:
+        UserError: if the noise gives anything but rates and labels.
+    """
     given = truth.copy()
-    rates = noise.rates(len(clients), seed)
+    rates = checked.rates(noise, noise.rates(len(clients), seed), len(clients))
     for k, index in enumerate(clients):
-        given[index] = noise(truth[index], float(rates[k]), dataset, stream(seed, "noise", k))
+        drawn = noise(truth[index], float(rates[k]), dataset, stream(seed, "noise", k))
+        given[index] = checked.labels(noise, drawn, len(index), dataset.num_classes, k)
     return given, rates
