@@ -24,10 +24,10 @@ class RunResults:
 
     folder: Path
     status: str  # finished, stopped (at max_rounds), interrupted or failed
-    config: Mapping[str, Any]  # resolved, by group and key
-    numbers: Mapping[str, Any]  # those of the closing table: ``best`` and ``last`` accuracy in [0, 1], and others
+    config: Mapping[str, Any] = field(repr=False)  # resolved, by group and key
+    numbers: Mapping[str, Any] = field(repr=False)  # of the closing table: ``best``, ``last`` (in [0, 1]), and others
     warnings: tuple[str, ...]  # what the method may have harmed, as the run's end printed it; mostly none
-    record: Mapping[str, Any]  # all of ``result.json``
+    record: Mapping[str, Any] = field(repr=False)  # all of ``result.json``
     _read: records.RunRecord = field(repr=False)
 
     @cached_property
