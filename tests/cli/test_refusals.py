@@ -1,6 +1,7 @@
 """Mistakes on the command line: exit code 2, one line that starts with ``error: ``, and the key in it."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -243,6 +244,7 @@ from flnl.core.parts import LossTerm
 @dataclass(frozen=True)
 class Bug(LossTerm):
     fits_labels = True
+    weight: float
 
     def __call__(self, step, state):
         if step.broadcast.round == 1:
@@ -251,17 +253,40 @@ class Bug(LossTerm):
 """
 
 
-def test_a_mistake_in_ones_own_part_is_told_with_its_round_file_and_line(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a loss of one's own."""
     (tmp_path / "own_bug.py").write_text(BUGGY)
     (tmp_path / "own" / "method" / "local").mkdir(parents=True)
-    (tmp_path / "own" / "method" / "local" / "bug.yaml").write_text("bug: {_target_: own_bug.Bug}")
+    (tmp_path / "own" / "method" / "local" / "bug.yaml").write_text("bug: {_target_: own_bug.Bug, weight: 0.5}")
+    (tmp_path / "own" / "method" / "mine.yaml").write_text(
+        "defaults: [parts/default@_here_, override local: [bug], _self_]\nname: mine\nlam: 0.1"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_bug", raising=False)
+    return tmp_path / "own"
+
+
+@pytest.mark.parametrize("search", [("--config-dir", "own"), ("hydra.searchpath=[own]",)], ids=str)
+def test_keys_of_ones_own_parts_are_suggested(search: tuple[str, ...], own: Path, command: Command) -> None:
+    said = command(*search, *TINY, "method=mine", "method.lamm=0.3")
+    assert said.err.strip() == "error: method.lamm is not a key of the configuration; did you mean method.lam?"
+    said = command(*search, *TINY, "method=fedavg", "method/local=[bug]", "method.local.bug.wieght=1")
+    assert said.err.strip().endswith("did you mean method.local.bug.weight?")
+
+
+def test_without_a_search_path_it_is_named(own: Path, command: Command) -> None:
+    said = command(*TINY, "method=mine")
+    assert said.err.strip().endswith("; --config-dir FOLDER adds files of your own")
+    assert "--config-dir" not in command(*TINY, "method=fedcor").err
+    assert "adds files" not in command("--config-dir", "own", *TINY, "method=others").err
+
+
+def test_a_mistake_in_ones_own_part_is_told_with_its_round_file_and_line(own: Path, command: Command) -> None:
     said = command("--config-dir", "own", *TINY, "method=fedavg", "method/local=[bug]", "rounds=3", "output=run")
     assert (said.code, said.err.splitlines()[-1]) == (
         1,
-        "error: the run failed: ValueError: no such class; in round 2, own_bug.py:13; run/error.log has the traceback",
+        "error: the run failed: ValueError: no such class; in round 2, own_bug.py:14; run/error.log has the traceback",
     )
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+from hydra._internal.utils import get_args_parser
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli.nearest import nearest, of_a_launcher
 from flnl.config.compose import load, options
-from flnl.config.folders import CONF
+from flnl.config.folders import CONF, SEARCH_PATH
 from flnl.config.free_keys import may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.override_text import choices_of
+from flnl.config.quoting import quoted
 from flnl.config.stage_training import may_be_added
 from flnl.core.errors import UserError
 from flnl.core.suggestions import closest
@@ -32,7 +35,7 @@ def explain(error: BaseException, overrides: Sequence[str]) -> str:
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override)
     if isinstance(error, MissingConfigException):
-        return _no_such_option(text)
+        return _no_such_option(text, overrides)
     if match := re.match(r"Could not override '([^']+)'", text):
         return no_such_key(match.group(1), overrides)
     if match := re.match(r"Could not delete from config. '([^']+)' does not exist", text):
@@ -59,12 +62,14 @@ def _unreadable(override: str) -> str:
     )
 
 
-def _no_such_option(text: str) -> str:
+def _no_such_option(text: str, overrides: Sequence[str]) -> str:
     match = re.search(r"Could not (?:find|load) '([^']+)'", text)
     if not match:
         return text.splitlines()[0]
     group, _, option = match.group(1).rpartition("/")
-    return not_an_option(group, option, options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE))
+    known = options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE)
+    own = "" if closest(option, known) or _searched(overrides) else "; --config-dir FOLDER adds files of your own"
+    return f"{not_an_option(group, option, known)}{own}"
 
 
 def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
@@ -120,9 +125,17 @@ def _chosen(overrides: Sequence[str]) -> DictConfig:
     """The configuration with the options that ``overrides`` choose; the default one if they cannot be composed."""
     choices = choices_of(w for w in overrides if "=" in w)
     try:
-        return load(choices)
+        return load([*_searched(overrides), *choices])
     except (HydraException, UserError):
         return load()
+
+
+def _searched(overrides: Sequence[str]) -> list[str]:
+    """The override that gives the search path of a command line, as by ``--config-dir``; none where it has none."""
+    if given := [word for word in overrides if word.startswith(f"{SEARCH_PATH}=")]:
+        return given[-1:]
+    asked = get_args_parser().parse_known_args(list(overrides))[0].config_dir
+    return [] if asked is None else [f"{SEARCH_PATH}=[{quoted(f'file://{Path(asked).absolute()}')}]"]
 
 
 def _values(node: object, group: str) -> object:
