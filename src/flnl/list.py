@@ -3,19 +3,20 @@
 flnl list [GROUP...]          all groups, or these: method, method/local, noise ...
 flnl list method=METHOD       a method's short keys: the parts' keys they stand for, and their default values
 flnl list --markdown GROUP    the options of one group as a Markdown table
+flnl list --config-dir DIR    with the options in a folder of your own
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from flnl.cli import guard
-from flnl.cli.parser import Parser
+from flnl.cli.parser import Parser, add_config_dir
 from flnl.config import compose
-from flnl.config.folders import CONF
+from flnl.config.folders import CONF, search_path
 from flnl.config.groups import described, groups, not_an_option
 from flnl.config.short_keys import declared
 from flnl.core.errors import UserError
@@ -23,15 +24,15 @@ from flnl.core.suggestions import did_you_mean
 from flnl.core.terminal import cell, print_line
 
 
-def chosen(names: Sequence[str]) -> dict[str, list[Path]]:
-    """The files of the groups ``names`` and of the groups below them; of all groups if ``names`` is empty.
+def chosen(names: Sequence[str], places: Sequence[Path] = (CONF,)) -> dict[str, dict[str, Path]]:
+    """The options, with their files, of the groups ``names`` and of the groups below them; of all if it is empty.
 
     The prefix ``method/`` of a slot may be omitted.
 
     Raises:
         UserError: for an unknown group, naming the closest match.
     """
-    known = groups()
+    known = groups(places)
     if not names:
         return known
     wanted = set()
@@ -46,29 +47,30 @@ def chosen(names: Sequence[str]) -> dict[str, list[Path]]:
     return {group: files for group, files in known.items() if group in wanted}
 
 
-def rows(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def rows(names: Sequence[str], places: Sequence[Path] = (CONF,)) -> Iterator[tuple[str, str, str]]:
     """Group, option and description of each file."""
-    for group, files in chosen(names).items():
-        for file in files:
-            yield group, file.relative_to(CONF / group).with_suffix("").as_posix(), described(file)
+    for group, files in chosen(names, places).items():
+        for option, file in files.items():
+            yield group, option, described(file)
 
 
-def short_keys(method: str) -> Iterator[tuple[str, str, str]]:
+def short_keys(method: str, places: Sequence[Path] = (CONF,)) -> Iterator[tuple[str, str, str]]:
     """Short key, value and the part's key, for each short key of a method.
 
     Raises:
         UserError: if there is no such method, naming the nearest.
     """
-    if method not in compose.options("method"):
-        raise UserError(not_an_option("method", method, compose.options("method")))
-    cfg = compose.load([f"method={method}"])
+    known = groups(places)["method"]
+    if method not in known:
+        raise UserError(not_an_option("method", method, sorted(known)))
+    cfg = compose.load([*search_path([place for place in places if place != CONF]), f"method={method}"])
     values = compose.resolved(cfg)["method"]
     for name, target in declared(cfg).items():
         value = values[name]
         yield f"method.{name}", value if isinstance(value, str) else json.dumps(value), target
 
 
-def show_short_keys(methods: Sequence[str]) -> None:
+def show_short_keys(methods: Sequence[str], places: Sequence[Path] = (CONF,)) -> None:
     """A table on a terminal; elsewhere a line ``key=value  the part's key`` each, of several methods below their names.
 
     Raises:
@@ -79,7 +81,7 @@ def show_short_keys(methods: Sequence[str]) -> None:
 
     console = Console(markup=False, highlight=False)
     for method in methods:
-        keys = list(short_keys(method))
+        keys = list(short_keys(method, places))
         if not keys:
             print_line(f"method={method} has no short keys; flnl method={method} --cfg job shows those of its parts")
         elif console.is_terminal:
@@ -94,7 +96,7 @@ def show_short_keys(methods: Sequence[str]) -> None:
                 print_line(f"{key}={value}  {target}")
 
 
-def markdown(group: str) -> str:
+def markdown(group: str, places: Sequence[Path] = (CONF,)) -> str:
     """The options of one group as a Markdown table, without those of the groups below it.
 
     A folder of groups without options of its own (``train``) has a table for each group in it.
@@ -102,18 +104,18 @@ def markdown(group: str) -> str:
     Raises:
         UserError: if there is no such group.
     """
-    found = chosen([group])
+    found = chosen([group], places)
     first = next(iter(found))
     shown = {first: found[first]} if all(name.startswith(f"{first}/") for name in found if name != first) else found
     return "\n\n".join(_table(name, files) for name, files in shown.items())
 
 
-def _table(group: str, files: Sequence[Path]) -> str:
-    lines = [f"| `{file.relative_to(CONF / group).with_suffix('').as_posix()}` | {described(file)} |" for file in files]
+def _table(group: str, files: Mapping[str, Path]) -> str:
+    lines = [f"| `{option}` | {described(file)} |" for option, file in files.items()]
     return "\n".join([f"| `{group}` | what |", "|---|---|", *lines])
 
 
-def show(names: Sequence[str]) -> None:
+def show(names: Sequence[str], places: Sequence[Path] = (CONF,)) -> None:
     """Print the options: tables on a terminal, elsewhere lines of ``group=option  description``.
 
     Raises:
@@ -123,7 +125,7 @@ def show(names: Sequence[str]) -> None:
     from rich.table import Table
 
     console = Console(markup=False, highlight=False)
-    options = list(rows(names))
+    options = list(rows(names, places))
     if not console.is_terminal:
         for group, option, description in options:
             print_line(f"{group}={option}  {description}".rstrip())
@@ -155,6 +157,7 @@ def parser() -> Parser:
         help="only these groups, as in method, method/local or noise; by default all. method=NAME lists short keys",
     )
     arguments.add_argument("--markdown", action="store_true", help="one Markdown table per group, by default of method")
+    add_config_dir(arguments)
     return arguments
 
 
@@ -168,12 +171,13 @@ def run(arguments: Sequence[str]) -> None:
     methods = [word.removeprefix("method=") for word in request.groups if word.startswith("method=")]
     if methods and (request.markdown or len(methods) < len(request.groups)):
         raise UserError("method=NAME lists a method's short keys: give it alone, or name groups")
+    places = [CONF, *request.config_dir]
     if methods:
-        show_short_keys(methods)
+        show_short_keys(methods, places)
     elif request.markdown:
-        print("\n\n".join(map(markdown, request.groups or ["method"])))
+        print("\n\n".join(markdown(group, places) for group in request.groups or ["method"]))
     else:
-        show(request.groups)
+        show(request.groups, places)
 
 
 def main() -> None:

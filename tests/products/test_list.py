@@ -85,3 +85,16 @@ def test_what_takes_seconds_to_import_is_left_alone() -> None:
     )
     said = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert said.stdout.splitlines()[-1] == "set()"
+
+
+def test_options_of_ones_own_are_listed_beside_the_others(said: Commands, tmp_path: Path) -> None:
+    (tmp_path / "method" / "local").mkdir(parents=True)
+    (tmp_path / "method" / "local" / "mine.yaml").write_text("# A loss of mine.\nmine: {_target_: a.B}\n")
+    (tmp_path / "method" / "ours.yaml").write_text(
+        "# A method of mine.\ndefaults: [parts/default@_here_, override local: [cross_entropy], _self_]\nname: ours\n"
+    )
+    with_own = said(listing, "local", "--config-dir", str(tmp_path)).out.splitlines()
+    assert set(with_own) - set(said(listing, "local").out.splitlines()) == {"method/local=mine  A loss of mine."}
+    assert "| `mine` | A loss of mine. |" in said(listing, "local", "--markdown", "--config-dir", str(tmp_path)).out
+    assert said(listing, "method=ours", "--config-dir", str(tmp_path)).out.startswith("method=ours has no short keys")
+    assert "method=ours does not exist" in said(listing, "method=ours").err

@@ -13,12 +13,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli.nearest import nearest, of_a_launcher
 from flnl.config.compose import load, options
-from flnl.config.folders import CONF, SEARCH_PATH
+from flnl.config.folders import CONF, SEARCH_PATH, search_path
 from flnl.config.free_keys import may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
 from flnl.config.override_text import choices_of
-from flnl.config.quoting import quoted
 from flnl.config.stage_training import may_be_added
 from flnl.core.errors import UserError
 from flnl.core.suggestions import closest
@@ -135,7 +134,7 @@ def _searched(overrides: Sequence[str]) -> list[str]:
     if given := [word for word in overrides if word.startswith(f"{SEARCH_PATH}=")]:
         return given[-1:]
     asked = get_args_parser().parse_known_args(list(overrides))[0].config_dir
-    return [] if asked is None else [f"{SEARCH_PATH}=[{quoted(f'file://{Path(asked).absolute()}')}]"]
+    return search_path([] if asked is None else [Path(asked)])
 
 
 def _values(node: object, group: str) -> object:

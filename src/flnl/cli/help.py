@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from omegaconf import OmegaConf
 
 from flnl.config.compose import load
-from flnl.config.folders import CONF
 from flnl.config.groups import groups
 from flnl.config.short_keys import without_declarations
 
@@ -23,10 +22,7 @@ def text(arguments: Sequence[str]) -> str:
     """
     composed = load([w for w in arguments if not w.startswith("-")], with_hydra=True)
     chosen = composed.hydra.help
-    options = {
-        group: ", ".join(file.relative_to(CONF / group).with_suffix("").as_posix() for file in files)
-        for group, files in groups().items()
-    }
+    options = {group: ", ".join(files) for group, files in groups().items()}
     plain = without_declarations(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]))
     parts = (
         chosen.header.strip(),

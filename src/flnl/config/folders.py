@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+
+from flnl.config.quoting import quoted
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parents[1] / "conf"
@@ -22,6 +24,12 @@ def folders() -> list[Path]:
         for source in HydraConfig.get().runtime.config_sources:
             places += paths(source.schema, source.path)
     return list(dict.fromkeys(path.resolve() for path in places if path.is_dir()))
+
+
+def search_path(folders: Sequence[Path]) -> list[str]:
+    """The override that adds ``folders`` to Hydra's search path; none for no folders."""
+    places = ",".join(quoted(f"file://{folder.absolute()}") for folder in folders)
+    return [f"{SEARCH_PATH}=[{places}]"] if folders else []
 
 
 def paths(schema: str, path: str) -> Iterator[Path]:

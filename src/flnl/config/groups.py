@@ -22,13 +22,19 @@ NESTED = ("method", "train", "executor", "hydra")
 """Groups with groups in their folders; elsewhere a folder is part of the option's name."""
 
 
-def groups() -> dict[str, list[Path]]:
-    """The files of every group, by the group's name; parts of methods and of executors are groups of their own."""
-    files: dict[str, list[Path]] = {}
-    for file in sorted(CONF.rglob("*.yaml")):
-        parts = file.relative_to(CONF).parts[:-1]
-        if parts and parts[0] not in NO_GROUPS:
-            files.setdefault("/".join(parts if parts[0] in NESTED else parts[:1]), []).append(file)
+def groups(places: Sequence[Path] = (CONF,)) -> dict[str, dict[str, Path]]:
+    """The options of every group with their files; parts of methods and of executors are groups of their own.
+
+    Args:
+        places: folders with the layout of ``conf/``; of an option that several have, the first counts.
+    """
+    files: dict[str, dict[str, Path]] = {}
+    for place in places:
+        for file in sorted(place.rglob("*.yaml")):
+            parts = file.relative_to(place).with_suffix("").parts
+            if len(parts) > 1 and parts[0] not in NO_GROUPS:
+                depth = len(parts) - 1 if parts[0] in NESTED else 1
+                files.setdefault("/".join(parts[:depth]), {}).setdefault("/".join(parts[depth:]), file)
     tops = [*FIRST, *sorted({name.split("/")[0] for name in files} - set(FIRST))]
     return {name: files[name] for name in sorted(files, key=lambda name: (tops.index(name.split("/")[0]), name))}
 
