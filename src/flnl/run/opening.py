@@ -188,9 +188,9 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     by_names = f"note: files of {data.name} are identified by path and size only, not by their contents"
     progress.opening([by_names] if federation.by_names else [])
     progress.opening([UPPER_BOUND] if method.upper_bound else [])
-    for key, value in noise_rates.items():
+    for name, value in noise_rates.items():
         progress.opening(
-            [f"note: the method is given the noise rate: {shortest(cfg, key)}={value:g}, {about['given_origin']}"]
+            [f"note: the method is given the noise rate: {shortest(cfg, name)}={value:g}, {about['given_origin']}"]
         )
     if method.given_clean_samples:
         number = f"{about['clean_samples']:,} clean samples of the test set, on which models are not tested"
@@ -339,7 +339,8 @@ def _refuse_rounds(cfg: DictConfig, overrides: Sequence[str], method: Method) ->
         key = shortest(cfg, f"method.stages.{stage.name}.{unit}")
         lengths.append(f"{key}={stage.passes if stage.rounds is None else stage.rounds} {unit} of {stage.name}")
     raise UserError(
-        f"rounds is for methods of one stage; method={method.name} has {', '.join(lengths)}: set those instead"
+        f"rounds is for methods of one stage; method={method.name} has {', '.join(lengths)}: set those instead; in a "
+        f"sweep over methods protocol.rounds and, for this one, protocol.{method.name}"
     )
 
 
