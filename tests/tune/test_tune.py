@@ -143,6 +143,17 @@ def test_a_file_is_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert Path("tuned.json").read_bytes() == before
 
 
+def test_what_is_replaced_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY[1:], "train.lr=0.1,0.2", "--seeds", "7"]
+    for method, told in (("fedavg", False), ("fedavg", False), ("fedprox", True)):
+        tune.tune([f"method={method}", *words, "--", "hydra/launcher=basic"])
+        line = capsys.readouterr().err
+        assert ("tuned.json had what `flnl tune method=fedavg " in line) == told
+
+
 def test_the_highest_mean_is_chosen_the_first_of_equals_and_no_failed_run() -> None:
     trials = [
         Trial({"lr": "1"}, {1: 0.2, 2: 0.4}),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from flnl.cli import guard
 from flnl.cli.parser import Parser
 from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
+from flnl.core.shell import joined
 from flnl.core.terminal import print_line
 from flnl.storage.output_file import check_output, save_output
 from flnl.storage.tuned import Compared, Question, Study, Trial, Tuned, Values
@@ -159,17 +161,30 @@ def tune(arguments: Sequence[str]) -> None:
         studies = runs.reported(studies, options.report)
     tuned = Tuned(["flnl", "tune", *arguments], options.measure, options.seeds, studies)
     kept = _kept(options.out, question) if options.add else None  # other commands may have written meanwhile
-    joined = tuned if kept is None else kept.with_added(tuned)
+    added = tuned if kept is None else kept.with_added(tuned)
     show(tuned)
-    joined.save(options.out)
+    if not options.add:
+        _tell_of_replaced(options.out, tuned.command)
+    added.save(options.out)
     print_line(str(options.out))
     if options.markdown is not None:
-        save_output(f"--markdown {options.markdown}", options.markdown, markdown(joined).encode())
+        save_output(f"--markdown {options.markdown}", options.markdown, markdown(added).encode())
         print_line(str(options.markdown))
     if any(score is None for study in studies if study.reported for score in study.reported.scores[RESULT].values()):
         raise UserError("a run of --report failed; see the file")
     if any(study.chosen is None for study in studies):
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
+
+
+def _tell_of_replaced(file: Path, command: Sequence[str]) -> None:
+    """Name the command whose results are replaced in ``file``, if it is another one than ``command``."""
+    with suppress(UserError, OSError):
+        before = Tuned.load(file).command
+        if list(before) != list(command):
+            text = (
+                f"{file} had what `{joined(before)}` found; that command makes it again of its runs, --add keeps both"
+            )
+            print_line(text, to=sys.stderr)
 
 
 def _question(options: Namespace, part: tuple[Values, Space]) -> Question:
