@@ -299,3 +299,30 @@ def test_the_file_of_an_experiment_names_its_tables() -> None:
         lines = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
         where = "docs/comparison.md" if experiment.startswith("comparison/") else "Table"
         assert where in lines[1], experiment
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("partition=iid_uniform", 0.0),
+        ("partition=iid_class", 0.0),
+        ("partition=quantity_skew", 0.0),
+        ("partition=dirichlet", 1.0),
+        ("partition=fedcorr", 1.0),
+        ("partition=dirichlet centralized=true", 0.0),  # one client has everything
+        ("partition._target_=tests.conf.test_experiments.Own", 0.0),
+        ("partition._target_=tests.conf.test_experiments.Shuffled", 1.0),
+    ],
+)
+def test_a_default_follows_whether_clients_have_the_same_classes(words: str, expected: float) -> None:
+    """FedDiv's prior (its implementation details); a partition of one's own says what it is."""
+    config = compose.resolved(compose.load(["method=feddiv", *words.split()]))
+    assert config["method"]["eta"] == expected
+
+
+class Own:
+    alike = True
+
+
+class Shuffled:
+    """Says nothing of its classes."""

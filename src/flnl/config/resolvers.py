@@ -57,13 +57,12 @@ def _section(node: DictConfig, name: Any) -> DictConfig:
     return section
 
 
-ALIKE = ("IIDUniform", "IIDClass", "QuantitySkew")
-"""Partitions under which clients have the same classes."""
-
-
 def _noniid(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
-    """The first value where clients' classes differ, the second where they do not."""
-    return otherwise if str(_root_.partition.get("_target_")).rpartition(".")[-1] in ALIKE else value
+    """The first value where clients' classes differ, the second where they do not, or there is one client."""
+    from flnl.config.check import located  # which imports this module
+
+    alike = getattr(located(_root_.partition.get("_target_")), "alike", False)
+    return otherwise if alike or _root_.get("centralized") is True else value
 
 
 def _noise_rate(*, _root_: DictConfig, _node_: Any) -> float:

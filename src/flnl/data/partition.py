@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 from annotated_types import Interval
@@ -70,7 +70,11 @@ class Split:
 
 
 class Partition(Protocol):
-    """A way to divide samples among clients. Schemes that follow labels also have a field ``by``."""
+    """A way to divide samples among clients. Schemes that follow labels also have a field ``by``.
+
+    One under which all clients have the same distribution of classes, but for chance, says so by ``alike = True``:
+    defaults of methods may depend on it (``${noniid:...}``).
+    """
 
     def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
         """Draw the owners."""
@@ -83,6 +87,7 @@ class IIDUniform:
     The IID setting of FedCorr and FedES, but without dropping the remainder.
     """
 
+    alike: ClassVar[bool] = True
     num_clients: PositiveCount
 
     def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
@@ -102,6 +107,7 @@ class IIDClass:
     classes, so that clients' totals also differ by at most one.
     """
 
+    alike: ClassVar[bool] = True
     num_clients: PositiveCount
     by: By
 
@@ -234,6 +240,7 @@ class Shards:
 class QuantitySkew:
     """Clients of unequal size but equal distribution: sizes are N Dir(alpha, ..., alpha), and no sample is lost."""
 
+    alike: ClassVar[bool] = True
     num_clients: PositiveCount
     alpha: Positive
     minimum: PositiveCount
