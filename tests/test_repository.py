@@ -254,22 +254,36 @@ def test_the_experiments_have_the_ranks_at_tuned_rates() -> None:
         assert medians == f"{once[1]}, {tuned[1]} ({tuned[0]})"
 
 
-def test_the_experiments_have_the_column_at_tuned_rates_on_real_images() -> None:
-    text = " ".join((ROOT / "docs" / "experiments.md").read_text().split("\n## Learning rates\n")[1].split())
-    run = {row["row"]: row for row in rows_of("results/lenet_tuned/fedcorr_2.csv") if row["state"] == "run"}
-    assert {row["column"] for row in run.values()} == {"ρ=0.6 τ=0.5"}
-    *first, last = (f"{row} {float(one['ours']):.2f}" for row, one in run.items())
-    assert f"has {', '.join(first)} and {last}." in text
-    once = {row["row"]: row for row in rows_of("results/lenet/fedcorr_2.csv") if row["column"] == "ρ=0.6 τ=0.5"}
-    papers = [float(row["paper"]) for row in run.values()]
-    before, after = (spearman([float(of[row]["ours"]) for row in run], papers) for of in (once, run))
-    assert f"Spearman falls from {before:.2f} to {after:.2f}." in text
-    chosen = {}
-    for study in Tuned.load(ROOT / "conf/scale/tuned/lenet/fedcorr.json").studies:
-        assert study.chosen is not None
-        chosen[study.each["method"]] = study.chosen.values["train.lr"]
-    assert [method for method, rate in chosen.items() if float(rate) != 0.01] == ["fedprox", "joint_opt"]
-    assert {float(rate) for rate in chosen.values()} == {0.01, 0.03}
+TUNED_ON_IMAGES = (
+    ("fedcorr", "fedcorr_2", "ρ=0.6 τ=0.5"),
+    ("feddiv", "feddiv_2", "p=0.7 α=10"),
+    ("fedpeer", "fedpeer_1", "CIFAR-10 · random η=0.4"),
+)
+
+
+def test_the_experiments_have_the_columns_at_tuned_rates_on_real_images() -> None:
+    text = (ROOT / "docs" / "experiments.md").read_text().split("\n## Learning rates\n")[1]
+    for paper, table, column in TUNED_ON_IMAGES:
+        (line,) = (row for row in cells(text) if f"(../results/lenet_tuned/{table}.md)" in row[0])
+        of = load.table(table)
+        at_one, chosen = (
+            {row["row"]: row for row in rows_of(f"results/{folder}/{table}.csv") if row["paper_column"] == column}
+            for folder in ("lenet", "lenet_tuned")
+        )
+        run = [row.label for row in of.rows if row.method and chosen[row.label]["state"] == "run"]
+        assert line[2] == ", ".join(f"{row} {float(chosen[row]['ours']):.2f}" for row in run)
+        papers = [float(chosen[row]["paper"]) for row in run]
+        agreement = [spearman([float(ours[row]["ours"]) for row in run], papers) for ours in (at_one, chosen)]
+        assert line[3] == ", ".join(f"{one:.2f}".replace("-", "−") for one in agreement)
+        other = []
+        for study in Tuned.load(ROOT / "conf/scale/tuned/lenet" / f"{paper}.json").studies:
+            assert study.chosen is not None
+            scores = {float(trial.values["train.lr"]): trial.mean or 0.0 for trial in study.trials}
+            if (rate := float(study.chosen.values["train.lr"])) != 0.01:
+                other.append(f"{study.each['method']} {rate}")
+            assert study.each["method"] == "joint_opt" or scores[rate] - scores[0.01] < 0.01
+            assert rate < 0.1
+        assert line[1].replace("`", "") == ", ".join(other)
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
