@@ -1,6 +1,7 @@
 """What a stage sets of local training: checked, short keys, the run's key, the printed plan, and what is counted."""
 
 import re
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -104,10 +105,10 @@ def test_budgets_count_it(tmp_path: Path) -> None:
 
 
 def test_the_executor_is_chosen_for_the_largest_batch(tmp_path: Path) -> None:
-    words = BY_NAME["forward_correction"].words
+    words, folders = BY_NAME["forward_correction"].words, count()
 
     def products(*more: str) -> int:
-        with assembled(words, tmp_path / str(len(more)), *more) as parts:
+        with assembled(words, tmp_path / str(next(folders)), *more) as parts:
             cfg = compose.load([*words, *more])
             return Work.of(cfg, parts.method, parts.evaluator.network, [21] * 8).multiply_adds
 

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -569,9 +570,11 @@ def test_a_figure_that_fails_costs_one_line_and_no_other_figure(
 def test_figures_that_cannot_be_read_or_written_leave_the_run_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "run").mkdir()
+    run(BY_NAME["fedavg"].words, tmp_path / "run", "figures=true", "max_rounds=1")
+    shutil.rmtree(tmp_path / "run" / "figures")
     (tmp_path / "run" / "figures").write_text("a file in the way")
-    assert run(BY_NAME["fedavg"].words, tmp_path / "run", "figures=true").record["status"] == "finished"
+    caplog.clear()
+    assert run(BY_NAME["fedavg"].words, tmp_path / "run", "figures=true", "resume=true").record["status"] == "finished"
     monkeypatch.setattr(drawing, "read", lambda folder: 1 / 0)
     assert run(BY_NAME["fedavg"].words, tmp_path / "other", "figures=true").record["status"] == "finished"
     assert len([r for r in caplog.records if "could not be drawn" in r.getMessage()]) == 2

@@ -253,9 +253,12 @@ def test_a_file_without_a_digest_is_loaded_with_a_warning(
 
 
 def test_a_product_that_cannot_be_written_hides_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    words = [*TINY, "method=fedavg", *ONE_STAGE]
+    run([*words, "max_rounds=1"], tmp_path / "run")
+    (tmp_path / "run" / "model.pt").unlink()
     (tmp_path / "run" / "model.pt" / "in the way").mkdir(parents=True)
     with caplog.at_level(logging.WARNING):
-        ran = run([*TINY, "method=fedavg", *ONE_STAGE], tmp_path / "run")
+        ran = run([*words, "resume=true"], tmp_path / "run")
     assert ran.record["status"] == "finished"
     assert [str(tmp_path / "run" / "model.pt") in message for message in caplog.messages] == [True]
     assert (tmp_path / "run" / "labels.csv").is_file()
