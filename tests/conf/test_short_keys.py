@@ -14,9 +14,10 @@ from hydra import initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose
-from flnl.config.check import STAGE_VALUES, _wrong, check_config, field_types, located
+from flnl.config.check import STAGE_VALUES, _wrong, check_config, field_types
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten, run_key
+from flnl.config.located import located
 from flnl.config.schema import Training
 from flnl.config.short_keys import connect, declared
 from flnl.config.written import node_at, text_at, texts

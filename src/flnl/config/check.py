@@ -6,7 +6,6 @@ A value is checked against the annotation of the field it will become, so a rang
 from __future__ import annotations
 
 import collections.abc
-import importlib
 import inspect
 import os
 import re
@@ -22,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from flnl.config.compose import build, options, resolved
 from flnl.config.folders import CONF
 from flnl.config.given import takers
+from flnl.config.located import imported, located
 from flnl.config.override_text import key_of
 from flnl.config.schema import GROUPS, METHOD, Root, Training
 from flnl.config.short_keys import DECLARATIONS, declared
@@ -255,7 +255,7 @@ def _part(key: str, node: Any, slot: Slot) -> Iterator[Fault]:
     if not isinstance(node, Mapping) or "_target_" not in node:
         yield key, f"={_value(node)}: {slot.wanted}"
         return
-    kind = _imported(node["_target_"])
+    kind = imported(node["_target_"])
     if isinstance(kind, str):
         yield f"{key}._target_", f"={_value(node['_target_'])}: {kind}"
         return
@@ -302,28 +302,6 @@ def _unbound(key: str, values: Mapping[str, Any], kind: type, *, missing: bool) 
         yield from ((f"{key}.{k}", f"{NO_KEY}{_nearest(k, named)}") for k in values if k not in named)
     needed = [p.name for p in parameters if missing and p.name in named and p.default is p.empty]
     yield from ((f"{key}.{name}", " is missing") for name in needed if name not in values)
-
-
-def located(name: Any) -> type | None:
-    """The class of that name; None where there is none that can be imported."""
-    found = _imported(name)
-    return None if isinstance(found, str) else found
-
-
-def _imported(name: Any) -> type | str:
-    """The class of that name, or why there is none: its module may exist and fail while it is imported."""
-    module, _, leaf = str(name).rpartition(".")
-    try:
-        target = getattr(importlib.import_module(module), leaf, None)
-    except Exception as error:  # what a module does while it is imported can fail in any way
-        missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        if not missing and all(part.isidentifier() for part in module.split(".")):
-            return f"{module} cannot be imported ({type(error).__name__}: {' '.join(str(error).split())})"
-        return NO_CLASS
-    return target if isinstance(target, type) else NO_CLASS
-
-
-NO_CLASS = "there is no such class"
 
 
 # ---------------------------------------------------------------------------------------------------------- method

@@ -8,7 +8,8 @@ from typing import get_origin
 
 from omegaconf import DictConfig
 
-from flnl.config.check import field_types, located
+from flnl.config.check import field_types
+from flnl.config.located import located
 from flnl.config.written import text_at
 
 

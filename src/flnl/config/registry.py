@@ -15,8 +15,9 @@ from typing import Any, TypeVar, get_args
 
 from omegaconf import OmegaConf
 
-from flnl.config.check import faults_of, field_types, located
+from flnl.config.check import faults_of, field_types
 from flnl.config.folders import folders
+from flnl.config.located import located
 from flnl.core.errors import UserError
 from flnl.core.ranges import FromFiles, NamesCode
 

@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, Node, OmegaConf
 
 from flnl.config import given
+from flnl.config.located import located
 from flnl.config.short_keys import shortest
 from flnl.config.written import CENTRALIZED
 from flnl.core.errors import UserError
@@ -59,8 +60,6 @@ def _section(node: DictConfig, name: Any) -> DictConfig:
 
 def _noniid(value: Any, otherwise: Any, *, _root_: DictConfig) -> Any:
     """The first value where clients' classes differ, the second where they do not, or there is one client."""
-    from flnl.config.check import located  # which imports this module
-
     alike = getattr(located(_root_.partition.get("_target_")), "alike", False)
     return otherwise if alike or _root_.get("centralized") is True else value
 

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from flnl.config import compose, registry, schema
-from flnl.config.check import located
+from flnl.config.located import located
 from flnl.core.cores import usable_cores
 from flnl.core.execution import BLOCK, Executor, ExecutorChoice, described
 from flnl.core.method import Method, Stage
