@@ -23,7 +23,7 @@ from flnl.core.messages import (
     Opened,
 )
 from flnl.core.method import Method, Stage
-from flnl.core.parts import Exchange, Part, Sampling, ServerUpdate
+from flnl.core.parts import Exchange, Sampling, ServerUpdate
 from flnl.core.payload import Params, Payload, all_finite, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.data.federation.build import Federation
@@ -332,27 +332,23 @@ class _Server:
         """Apply the server update to the combined model; without a combined model, return ``state`` as it is.
 
         Raises:
-            NonFiniteError: if the combined or the updated model is not finite: no client could train on it.
+            NonFiniteError: if the updated model is not finite: no client could train on it.
         """
         if combined is None:
             return state
-        self._demand_finite(combined.params, state, stage, "aggregator", stage.aggregator)
         received, updates = state.server.params, state.server.updates
         name = _name_of(stage.server)
         kept = updates[name] if name in updates else stage.server.init(received)
         cohort = [r.client for r in finite]
         params, kept = stage.server(received, combined.params, cohort, len(self.clients), kept)
-        if params is not combined.params:
-            self._demand_finite(params, state, stage, "server", stage.server)
-        updates = updates if kept is None else {**updates, name: kept}
-        return replace(state, server=replace(state.server, params=params, updates=updates))
-
-    def _demand_finite(self, params: Params, state: FederatedState, stage: Stage, place: str, part: Part) -> None:
         if not all_finite(params):
+            place, part = ("server", stage.server) if all_finite(combined.params) else ("aggregator", stage.aggregator)
             raise NonFiniteError(
                 f"round {state.round + 1}: {stage.key(place)} ({type(part).__name__}) made non-finite parameters of "
                 "the clients' finite ones; if theirs are huge, a smaller train.lr may help"
             )
+        updates = updates if kept is None else {**updates, name: kept}
+        return replace(state, server=replace(state.server, params=params, updates=updates))
 
     def _count(
         self, state: FederatedState, tasks: Sequence[ClientTask], results: Sequence[ClientResult]
