@@ -33,6 +33,7 @@ from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.proximal import Proximal
 from flnl.run.checkpoint import client_shelf
+from tests.cuda.watch import HEARD, waited, watch, watching
 from tests.properties.runs import assembled, difference, run
 from tests.properties.test_client_memory import ON_DISK
 from tests.registry import BY_NAME, Entry, others_slow
@@ -161,17 +162,15 @@ def test_memory_is_not_filled_before_it_is_written(gpu: str) -> None:
 
 
 def test_all_tensors_of_a_model_are_examined_in_one_wait(gpu: str) -> None:
-    library, model = torch.get_device_module(gpu), {str(k): torch.ones(3, device=gpu) for k in range(5)}
-    library.set_sync_debug_mode("warn")
-    try:
+    model = {str(k): torch.ones(3, device=gpu) for k in range(5)}
+    for broken in (False, True):
+        if broken:
+            model["3"] = model["3"].log().reciprocal()  # on a GPU, to assign a number would wait, too
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            assert all_finite(model)
-            model["3"][1] = torch.inf
-            assert not all_finite(model)
-    finally:
-        library.set_sync_debug_mode("default")
-    assert sum("synchroniz" in str(warning.message) for warning in heard) == 2
+            with watching(torch.get_device_module(gpu), "warn"):
+                assert all_finite(model) != broken
+        assert len(waited(heard)) == 1
 
 
 def test_evaluation_is_computed_on_the_device(gpu: str) -> None:
@@ -191,17 +190,17 @@ def test_an_epoch_waits_for_nothing(stack: int, gpu: str) -> None:
     original = net.autocast
     modes: list[int] = []
 
-    def watching() -> Any:  # the forward pass of every step begins here
+    def watched() -> Any:  # the forward pass of every step begins here
         modes.append(library.get_sync_debug_mode())
-        library.set_sync_debug_mode("error")
+        watch(library, "error")
         return original()
 
-    net.autocast = watching
+    net.autocast = watched
     try:
-        with pytest.raises(RuntimeError, match="synchroniz"):  # what comes after the last step waits for it
+        with pytest.raises(RuntimeError, match=HEARD):  # what comes after the last step waits for it
             results(executor, job(training=replace(TRAINING, epochs=2)), tasks(net)[:1] if not stack else tasks(net))
     finally:
-        library.set_sync_debug_mode("default")
+        watch(library, "default")
     steps = len(modes)
     assert steps >= (16 if not stack else 12)  # of two epochs
 
@@ -390,6 +389,7 @@ def test_a_run_repeats_its_bits(name: str, tmp_path: Path, gpu: str) -> None:
     one, other = (run(words, tmp_path / folder, f"device={gpu}") for folder in ("one", "other"))
     assert difference(one.state, other.state) is None
     assert one.lines == other.lines
+    assert torch.get_device_module(gpu).get_device_name(0) in one.record["machine"]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedcorr", "flr"])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from flnl.engine.stacked.graph import Recorder
+from tests.cuda.watch import HEARD, watching
 
 MIXED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a sum": lambda here, there: here + there,
@@ -49,15 +50,12 @@ def test_devices_do_not_mix(name: str, gpu: str) -> None:
 @pytest.mark.parametrize("name", [*WAITING, *QUICK])
 def test_waits_are_heard(name: str, gpu: str) -> None:
     library, here = torch.get_device_module(gpu), torch.ones(3, 3, device=gpu)
-    library.set_sync_debug_mode("error")
-    try:
+    with watching(library, "error"):
         if name in QUICK:
             QUICK[name](here)
         else:
-            with pytest.raises(RuntimeError, match="synchroniz"):
+            with pytest.raises(RuntimeError, match=HEARD):
                 WAITING[name](here)
-    finally:
-        library.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("name", WAITING)

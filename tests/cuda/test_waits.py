@@ -18,6 +18,7 @@ from flnl.engine.local.objective import backward, mean_over_steps
 from flnl.engine.local.steps import Steps
 from flnl.engine.stacked import training
 from flnl.engine.stacked.plan import Planner
+from tests.cuda.watch import waited, watch, watching
 from tests.properties.runs import assembled
 from tests.registry import BY_NAME, Entry, others_slow
 
@@ -36,20 +37,20 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     def next_order(self: Draws, chosen: Any) -> Any:
         result = order(self, chosen)
         if any(self is one for one in drawn):
-            library.set_sync_debug_mode("warn")
+            watch(library, "warn")
         drawn.append(self)
         return result
 
     def of_phase(self: Steps, *place: Any) -> Iterator[Step]:
         yield from steps(self, *place)
-        library.set_sync_debug_mode("default")  # the rule may look at outputs before the next phase
+        watch(library, "default")  # the rule may look at outputs before the next phase
 
     def of_phases(self: Planner, *place: Any) -> list[Phase]:
-        library.set_sync_debug_mode("default")  # as above; the next order of batches is drawn after it
+        watch(library, "default")  # as above; the next order of batches is drawn after it
         return phases(self, *place)
 
     def ended() -> None:
-        library.set_sync_debug_mode("default")
+        watch(library, "default")
         drawn.clear()
 
     def train_one(*args: Any) -> Any:
@@ -77,7 +78,7 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield heard
-    heard += [str(w.message) for w in caught if "synchroniz" in str(w.message)]
+    heard += waited(caught)
 
 
 @pytest.mark.parametrize("stack", [0, 5], ids=["sequential", "stacked"])
@@ -131,11 +132,8 @@ def test_recording_probabilities_waits_for_nothing(
             monkeypatch.setattr(network, "outputs", looks)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            library.set_sync_debug_mode("warn")
-            try:
+            with watching(library, "warn"):
                 recorder.add(state, tested)
-            finally:
-                library.set_sync_debug_mode("default")
         assert recorder.sums.all.device.type == gpu
         assert len(recorder.sums.rounds) == 2
-    assert any("synchroniz" in str(w.message) for w in caught) == waits
+    assert bool(waited(caught)) == waits

@@ -9,10 +9,12 @@ the bit; what CUDA refuses is refused:
 - ``torch.sim.CUDAGraph`` records operations with their addresses and replays them. During a recording values mean
   nothing, and reading a value, a mask, a shape that depends on values, or a copy to or from the host raise. A memory
   pool ends with the last graph that was recorded into it. A recording that fails leaves its stream the current one, and
-  its pool in use.
+  its pool in use; one that torch stops before CUDA hears of it, at a copy, ends without an error, and torch warns if it
+  is empty.
 - With deterministic algorithms, ``scatter_add`` of several dimensions copies from the host, and float ``cumsum`` warns.
 - Autocast has CUDA's lists of operations. Random operations draw from the device's own generator.
-- ``torch.sim.set_sync_debug_mode("error")`` raises where the host waits for the device; ``waits.counted`` counts.
+- ``torch.sim.set_sync_debug_mode("error")`` raises where the host waits for the device; ``waits.counted`` counts. The
+  first time in a process it warns that it is a prototype.
 
 It cannot show: races between streams (everything is synchronous), speed, the order of CUDA's sums, sparse tensors,
 complex views, pinned memory, other generators than the default one, more than one device, and forked processes.

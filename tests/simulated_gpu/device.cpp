@@ -482,10 +482,8 @@ const c10::OperatorHandle& copying() {
 Tensor copy_from(const Tensor& self, const Tensor& dst, bool non_blocking) {
   const bool from = on_sim(self), to = on_sim(dst);
   if (from != to) {
-    if (recording.load() != nullptr) {
-      recording.load()->broken = true;
-      TORCH_CHECK(false, "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned.");
-    }
+    TORCH_CHECK(recording.load() == nullptr,  // torch's own check: CUDA hears nothing of it, so the capture goes on
+                "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned.");
     tell(from ? (non_blocking ? "d2h_async" : "d2h") : (non_blocking ? "h2d_async" : "h2d"), "copy");
   }
   Views views;

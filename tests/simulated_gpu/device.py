@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import types
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ MEMORY = 8 * 2**30
 SITE = Path(__file__).with_name("site")
 """With this folder on its path and FLNL_SIMULATED_GPU=1 in its environment, a new process has the device."""
 
+MODES: tuple[Mode, ...] = ("default", "warn", "error")
+"""Ways to watch for waits, by their numbers."""
+
 waits = Waits()
 """What made the host wait; for all tests of the process."""
 
 _process = os.getpid()
 _installed = False
+_warned = False  # of the watch for waits, once in a process
 _current: list[Any] = []  # the streams that blocks have chosen, the innermost last
 _pools: dict[Any, WeakSet[Any]] = {}  # the graphs that live in each memory pool
 _failed: set[Any] = set()  # pools in which a recording has failed
@@ -122,6 +127,12 @@ def graph(cuda_graph: CUDAGraph, pool: Any = None, stream: Any = None, capture_e
             _failed.add(pool)
             raise
         _current.pop()
+        if not len(cuda_graph.recording):
+            warnings.warn(
+                "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
+                "device or stream.",
+                stacklevel=3,
+            )
         cuda_graph.complete = True
 
 
@@ -148,7 +159,6 @@ def _module() -> types.ModuleType:
     properties = types.SimpleNamespace(
         name="simulated GPU", total_memory=MEMORY, major=9, minor=0, multi_processor_count=1
     )
-    modes: dict[Any, Mode] = {0: "default", 1: "warn", 2: "error"}
     names: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -189,12 +199,24 @@ def _module() -> types.ModuleType:
         "current_stream": lambda device=None: _current[-1] if _current else default,
         "default_stream": lambda device=None: default,
         "is_current_stream_capturing": lambda: library.capturing(),
-        "set_sync_debug_mode": lambda mode: setattr(waits, "mode", modes.get(mode, mode)),
-        "get_sync_debug_mode": lambda: next(number for number, mode in modes.items() if mode == waits.mode),
+        "set_sync_debug_mode": _set_mode,
+        "get_sync_debug_mode": lambda: MODES.index(waits.mode),
     }
     module = types.ModuleType(f"torch.{NAME}")
     vars(module).update(names)
     return module
+
+
+def _set_mode(mode: Mode | int) -> None:
+    """Set it, then warn the first time in a process, as torch does."""
+    global _warned
+    waits.mode = MODES[mode] if isinstance(mode, int) else mode
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
+            stacklevel=3,
+        )
 
 
 def install() -> None:

@@ -165,7 +165,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         "executor": described(executor),
         "started": time.time(),
         "order": next_in_order(cfg.output_root) if folder.earlier is None else folder.earlier.get("order"),
-        **environment(),
+        **environment(network.device),
     }
     if method.upper_bound:
         about["upper_bound"] = UPPER_BOUND

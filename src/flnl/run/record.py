@@ -29,6 +29,7 @@ from flnl.storage.records import RESULT
 log = logging.getLogger(__name__)
 
 TABLE = "metrics.csv"
+CPU = torch.device("cpu")
 
 
 class Record:
@@ -107,10 +108,14 @@ class Record:
         return record
 
 
-def environment() -> dict[str, Any]:
-    """Commit, versions and machine, as far as they are known; a CPU's instructions decide about last bits."""
-    machine = f"{platform.platform()}, {torch.backends.cpu.get_cpu_capability()}"
-    return {"commit": _commit(), "versions": dict(_versions()), "machine": machine}
+def environment(device: torch.device = CPU) -> dict[str, Any]:
+    """Commit, versions and machine, as far as they are known; a CPU's instructions and a GPU decide about last bits."""
+    machine = [platform.platform(), torch.backends.cpu.get_cpu_capability()]
+    if device.type != "cpu":
+        machine.append(str(torch.get_device_module(device).get_device_name(device)))
+    if device.type == "cuda":
+        machine.append(f"CUDA {torch.version.cuda}")
+    return {"commit": _commit(), "versions": dict(_versions()), "machine": ", ".join(machine)}
 
 
 @cache

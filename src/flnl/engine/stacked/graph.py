@@ -9,6 +9,7 @@ reads the numbers of the round and of the batch.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -106,7 +107,9 @@ class CudaGraph:
     def capture(self, step: Callable[[], Tensor]) -> Tensor:
         """Record the kernels without running them. Other threads may use the device meanwhile."""
         back = self._torch.stream(self._torch.current_stream())  # if a recording fails, torch stays on the side stream
-        with back, self._recorder.recording(self) as pool:
+        with back, self._recorder.recording(self) as pool, warnings.catch_warnings():
+            # torch adds this to a failure before the first operation, whose error says what happened
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             way = {"pool": pool, "stream": self._stream, "capture_error_mode": "thread_local"}
             with self._torch.graph(self._graph, **way):
                 return step()
