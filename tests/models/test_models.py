@@ -131,6 +131,19 @@ def test_a_resnet_for_small_images_keeps_their_size_until_the_second_stage() -> 
     assert sizes == {"layer1": (64, 32, 32), "layer2": (128, 16, 16), "layer3": (256, 8, 8), "layer4": (512, 4, 4)}
 
 
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (7, 7)])
+def test_the_pool_of_vgg_averages_and_copies_a_single_pixel_as_a_view(size: tuple[int, int]) -> None:
+    """The gradient of torch's pool is summed in any order on a GPU; that of a view is not."""
+    pool = on_meta("vgg11", CIFAR, 10).body.get_submodule("avgpool")
+    inputs = torch.rand(2, 3, *size, dtype=torch.float64, requires_grad=True)
+    given, outputs = torch.rand(2, 3, 7, 7, dtype=torch.float64), []
+    for layer in (pool, torch.nn.AdaptiveAvgPool2d((7, 7))):
+        outputs.append(layer(inputs))
+        outputs.append(*torch.autograd.grad(outputs[-1], inputs, given))
+    torch.testing.assert_close(outputs[:2], outputs[2:])
+    assert ("Expand" in outputs[0].grad_fn.name()) == (size == (1, 1))
+
+
 # Inputs
 
 

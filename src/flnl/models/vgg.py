@@ -7,7 +7,7 @@ convolutions are initialised as in He et al. 2015.
 from dataclasses import dataclass
 from math import sqrt
 
-from torch import nn
+from torch import Tensor, nn
 from torchvision import models
 
 from flnl.models.layers import Classifier, DropRate, Shape, check_inputs
@@ -34,6 +34,7 @@ class VGG11:
         """
         check_inputs("vgg11", shape, smallest=32, channels=3)
         network = models.vgg11(num_classes=num_classes, dropout=self.dropout)
+        network.avgpool = _Pool()
         # The head is the last layer of ``classifier``; setting ``fc`` on a VGG would add a layer that is never called.
         head = network.classifier[-1]
         network.classifier[-1] = nn.Identity()
@@ -75,6 +76,19 @@ class VGG11Cifar:
             nn.ReLU(),
         )
         return Classifier(body, nn.Linear(512, num_classes))
+
+
+class _Pool(nn.Module):
+    """The 7x7 average pool. A single pixel is copied as a view, whose gradient a GPU sums in a fixed order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = nn.AdaptiveAvgPool2d(7)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """``input`` [B, C, H, W] to [B, C, 7, 7]."""
+        one = input.shape[-2:] == (1, 1)
+        return input.expand(-1, -1, 7, 7) if one else self.average(input)
 
 
 def _convolution(channels: int, wider: int) -> nn.Conv2d:
