@@ -24,6 +24,7 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
 from flnl.engine.stacked.eligibility import why_not
+from flnl.engine.stacked.graph import LEAST
 from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.storage.paces import Pace
@@ -100,8 +101,8 @@ def _seconds_of_an_image(setting: Setting, plain: dict[str, Any], device: str) -
     stacked = on_gpu and why_not(job, network) is None
     executor: Any = Stacked(network, COHORT, None) if stacked else Sequential(network)
     clients = COHORT if stacked else 1
-    _round(executor, job, network, clients, job.training.batch_size * 2)  # libraries initialise
-    steps = 2
+    steps = LEAST if stacked else 2  # fewer equal steps would not be recorded
+    _round(executor, job, network, clients, steps * job.training.batch_size)  # libraries initialise
     while True:
         images = clients * steps * job.training.batch_size
         seconds = _round(executor, job, network, clients, steps * job.training.batch_size)
