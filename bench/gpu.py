@@ -9,6 +9,7 @@ without evaluation, aggregation and logging.
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import statistics
 import sys
@@ -158,27 +159,44 @@ def ours(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: t
     return round
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of one way."""
+
+    first: float  # seconds of the first round, in which libraries initialise and steps are recorded
+    seconds: tuple[float, ...] = ()  # of every repeat
+    loss: float = math.nan  # the mean loss of the last round
+
+    @property
+    def median(self) -> float:
+        """Of the repeats; NaN before the first."""
+        return statistics.median(self.seconds) if self.seconds else math.nan
+
+
 def measure(
     chosen: dict[str, Way], workload: Workload, device: torch.device, repeats: int, tell: Callable[[str], object]
-) -> dict[str, tuple[list[float], float]]:
-    """The seconds of every repeat and the last mean loss, by way: all warm up for a round, then take turns."""
+) -> Iterator[dict[str, Measured]]:
+    """What is known so far, by way: after the first rounds, and after each turn of all ways."""
     draw = torch.Generator().manual_seed(0)
     shape = (workload.clients * workload.samples, *workload.shape)
     images = torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8)
     labels = torch.randint(0, 10, shape[:1], generator=draw)
     rounds: dict[str, Round] = {}
-    results: dict[str, tuple[list[float], float]] = {}
+    results: dict[str, Measured] = {}
     for name, way in chosen.items():
         with allowed(way, device):
             rounds[name] = (by_hand if way.kind == "hand" else ours)(way, workload, images, labels, device)
-            tell(f"{name}: {time_of(_timed(rounds[name], 0, device)[0])} to warm up")
+            seconds, loss = _timed(rounds[name], 0, device)
+        results[name] = Measured(seconds, loss=loss)
+        tell(f"{name}: {time_of(seconds)} for the first round")
+    yield dict(results)
     for number in range(1, repeats + 1):
         for name, way in chosen.items():
             with allowed(way, device):
                 seconds, loss = _timed(rounds[name], number, device)
-            results[name] = [*results.get(name, ([], loss))[0], seconds], loss
+            results[name] = replace(results[name], seconds=(*results[name].seconds, seconds), loss=loss)
         tell(f"{number} of {repeats}")
-    return results
+        yield dict(results)
 
 
 def _timed(round: Round, number: int, device: torch.device) -> tuple[float, float]:
@@ -198,22 +216,29 @@ first line; tf32 is fp32 with torch's defaults (TF32 in convolutions, kernels th
 run of ours has. *FedCorr* is its 10,000 trainings on CIFAR-10: 500 one at a time, 9,500 ten at a time. Several graphs
 at once on several streams are not measured: one thread drives one stack here.
 """
-HEAD = ("way", "a round, median", "rounds/s", "times as fast as hand", "FedCorr, hours", "last mean loss")
+HEAD = (
+    "way",
+    "first round",
+    "a round, median",
+    "rounds/s",
+    "times as fast as hand",
+    "FedCorr, hours",
+    "last mean loss",
+)
 
 
-def markdown(
-    results: dict[str, tuple[list[float], float]], chosen: dict[str, Way], workload: Workload, about: str
-) -> str:
-    """The report."""
-    floor = next(iter(results.values()))[0]
-    medians = {name: statistics.median(seconds) for name, (seconds, _) in results.items()}
+def markdown(results: dict[str, Measured], chosen: dict[str, Way], workload: Workload, about: str) -> str:
+    """The report; a dash for what was not measured."""
+    floor = next(iter(results.values())).seconds
     rows = []
-    for name, (seconds, loss) in results.items():
-        ratio = statistics.median(slow / fast for slow, fast in zip(floor, seconds, strict=True))
-        alone = medians.get(chosen[name].alone, medians[name])
-        hours = (ALONE * alone + TOGETHER * medians[name]) / workload.cohort / 3600
-        shown = "-" if loss != loss else f"{loss:.4f}"
-        rows.append((name, time_of(medians[name]), f"{1 / medians[name]:.3g}", f"{ratio:.2f}", f"{hours:.2f}", shown))
+    for name, one in results.items():
+        ratios = [slow / fast for slow, fast in zip(floor, one.seconds, strict=True)]
+        alone = results[chosen[name].alone].median if chosen[name].alone in results else math.nan
+        hours = (ALONE * alone + TOGETHER * one.median) / workload.cohort / 3600
+        cells = time_of(one.first), time_of(one.median), f"{1 / one.median:.3g}"
+        ratio = statistics.median(ratios) if ratios else math.nan
+        shown = (name, *cells, f"{ratio:.2f}", f"{hours:.2f}", f"{one.loss:.4f}")
+        rows.append(tuple("-" if cell.startswith("nan") else cell for cell in shown))
     sizes = {name: getattr(workload, name) for name in ("cohort", "samples", "batch", "epochs", "steps")}
     return "\n\n".join([f"# {workload.title}", about, READING.format(**sizes).strip(), table(HEAD, rows)]) + "\n"
 
@@ -249,15 +274,15 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
     if device.type == "cpu":
         chosen = {name: way for name, way in chosen.items() if not way.graphs}
         tell("graphs are left out: they are a GPU's")
-    results = measure(chosen, workload, device, options.repeats, tell)
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else "none: the CPU stands in"
-    about = conditions(
-        here, shlex.join(["python", "-m", "bench.gpu", *arguments]), time.monotonic() - began, ("GPU", gpu)
-    )
-    text = markdown(results, chosen, workload, about)
+    command = shlex.join(["python", "-m", "bench.gpu", *arguments])
     whole = options.ways is None and not options.tiny and device.type == "cuda"
     name = options.name or ("gpu" if whole else "part")
-    (ROOT / "bench/results" / f"{name}.md").write_text(text)
+    text = ""
+    for results in measure(chosen, workload, device, options.repeats, tell):
+        about = conditions(here, command, time.monotonic() - began, ("GPU", gpu))
+        text = markdown(results, chosen, workload, about)
+        (ROOT / "bench/results" / f"{name}.md").write_text(text)  # each time, so that a stop loses one turn
     print(text)
 
 

@@ -41,9 +41,25 @@ def test_hours_count_single_trainings_at_their_own_rate() -> None:
     ways = gpu.ways(10)
     names = ["hand, fp32, contiguous", "graphs of 1, fp32, contiguous", "graphs of 10, fp32, contiguous"]
     chosen = {name: ways[name] for name in names}
-    nan = float("nan")
-    found = dict(zip(names, [([20.0, 30.0, 22.0], nan), ([6.0, 6.0, 6.0], 1.5), ([2.0, 2.0, 2.0], 1.5)], strict=True))
-    rows = gpu.markdown(found, chosen, gpu.FEDCORR, "").splitlines()[-3:]
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    assert [row[3] for row in cells] == ["1.00", "3.67", "11.00"]
-    assert [row[4] for row in cells] == ["6.11", "1.67", f"{(50 * 6 + 950 * 2) / 3600:.2f}"]
+    times = [(20.0, 30.0, 22.0), (6.0, 6.0, 6.0), (2.0, 2.0, 2.0)]
+    found = {name: gpu.Measured(40.0, seconds, 1.5) for name, seconds in zip(names, times, strict=True)}
+    rows = _cells(gpu.markdown(found, chosen, gpu.FEDCORR, ""))
+    assert [row[4] for row in rows] == ["1.00", "3.67", "11.00"]
+    assert [row[5] for row in rows] == ["6.11", "1.67", f"{(50 * 6 + 950 * 2) / 3600:.2f}"]
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    """After the first rounds alone; and the hours of stacks where no single client was timed."""
+    ways, names = gpu.ways(10), ["hand, fp32, contiguous", "graphs of 10, fp32, contiguous"]
+    chosen = {name: ways[name] for name in names}
+    assert _cells(gpu.markdown({name: gpu.Measured(40.0) for name in names}, chosen, gpu.FEDCORR, "")) == [
+        [name, "40 s", "-", "-", "-", "-", "-"] for name in names
+    ]
+    found = {name: gpu.Measured(40.0, (2.0,), 1.5) for name in names}
+    assert _cells(gpu.markdown(found, chosen, gpu.FEDCORR, ""))[1][5] == "-"
+
+
+def _cells(text: str) -> list[list[str]]:
+    lines = text.rstrip().splitlines()
+    last = max(number for number, line in enumerate(lines) if line.startswith("| ---"))
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in lines[last + 1 :]]
