@@ -66,7 +66,7 @@ def _no_such_option(text: str, overrides: Sequence[str]) -> str:
     if not match:
         return text.splitlines()[0]
     group, _, option = match.group(1).rpartition("/")
-    known = options(group) or re.findall(r"^\t(\S+)$", text, re.MULTILINE)
+    known = sorted({*options(group), *re.findall(r"^\t(\S+)$", text, re.MULTILINE)})  # with those of the search path
     own = "" if closest(option, known) or _searched(overrides) else "; --config-dir FOLDER adds files of your own"
     return f"{not_an_option(group, option, known)}{own}"
 

@@ -1,7 +1,7 @@
 """The papers' tables, our numbers beside theirs: list the tables, plan and run missing runs, render results.
 
     flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL]
-        [tuned=PATH] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
+        [add=ROW [--config-dir DIR]] [tuned=PATH] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
     flnl tables agree [metric=NAME] [out=FOLDER]
     flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [scale=small] [rows=LABEL] ... [-- OVERRIDE ...]
 
@@ -19,7 +19,7 @@ from flnl.cli import guard
 from flnl.config import compose
 from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError
-from flnl.core.shell import word
+from flnl.core.shell import joined
 from flnl.core.terminal import HOUR, duration, print_line
 from flnl.storage.output_file import check_output, write_output
 from flnl.storage.paces import Paces
@@ -39,7 +39,7 @@ TUNED = "tuned"
 
 USAGE = """\
 flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=PATH]
-            [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
+            [add=[LABEL: ]OVERRIDE... [--config-dir DIR]] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
 flnl tables agree [metric=mean_last_10] [out=FOLDER]
 flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [measure=mean_last_10] [margin=0.05] [seeds=2]
             [scale=small] [rows=LABEL] [verify=false] [out=FILE] [-- OVERRIDE ...]
@@ -61,6 +61,9 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
   rows    plan and run only rows with this label; * and ? stand for any characters, as in rows='*LeNet-5', and
           rows=A rows=B selects both
   columns the same for columns: columns='ρ=0.6*'
+  add     a row of your own in all tables, in the settings of their columns: add='method=mine', or with a label
+          add='Mine, λ=2: method=mine method.lam=2'; may be repeated. Results go to results/SCALE_own, choices of
+          tune to tuned/SCALE/own.json. With --config-dir DIR, overrides may name files in a folder of your own
   tuned   what was tuned: rows of the methods that it names get the values that were chosen for them, and the folder of
           results is results/SCALE_tuned. A file of flnl tune, for all tables, or of flnl tables tune, for its paper's;
           or a folder of such files, as conf/scale/tuned/small
@@ -221,8 +224,8 @@ def tune(request: Request, arguments: Sequence[str]) -> None:
     print_line(file)
     if any(study.chosen is None for study in tuned.studies):
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
-    files = "" if request.verify else "verify=false "
-    print_line(f"next: flnl tables run {table.name} scale={request.scale} {files}tuned={word(str(file))}")
+    words = [table.name, f"scale={request.scale}", *request.own, *([] if request.verify else ["verify=false"])]
+    print_line(f"next: {joined(['flnl', 'tables', 'run', *words, f'tuned={file}'])}")
 
 
 def agree(request: Request) -> None:
@@ -252,6 +255,8 @@ def agree(request: Request) -> None:
 def _file_of_choices(request: Request) -> Path:
     if "out" in request.options:
         return request.out
+    if request.added:
+        return Path(TUNED) / request.scale / "own.json"
     (table,) = request.tables
     name = table.paper.lower() if table.paper in load.PAPERS else table.name
     in_checkout = load.SCALES.is_relative_to(Path.cwd())  # else nothing is written beside the scales

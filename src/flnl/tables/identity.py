@@ -27,8 +27,8 @@ from omegaconf.errors import OmegaConfBaseException
 from flnl.cli import explain
 from flnl.config import compose, schema, short_keys
 from flnl.config import identity as identities
-from flnl.config.folders import CONF
-from flnl.config.override_text import choices_of
+from flnl.config.folders import CONF, SEARCH_PATH
+from flnl.config.override_text import choices_of, key_of
 from flnl.config.registry import stored_name
 from flnl.core.counting import counting
 from flnl.core.errors import UserError
@@ -136,7 +136,8 @@ class Identities:
         """Write the new identities to the cache; if it cannot be written, they are composed again next time."""
         if not self._fresh:
             return
-        text = {"digest": self._digest, "known": {name: asdict(identity) for name, identity in self._known.items()}}
+        kept = {name: asdict(one) for name, one in self._known.items() if SEARCH_PATH not in name}  # not of own files
+        text = {"digest": self._digest, "known": kept}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._file, json.dumps(text).encode())
@@ -187,7 +188,7 @@ class Composer:
 
     def _set(self, overrides: Sequence[str]) -> DictConfig:
         """The composed configuration, the same as ``compose.load(overrides)`` gives."""
-        choices = choices_of(overrides)
+        choices = (*(one for one in overrides if key_of(one) == SEARCH_PATH), *choices_of(overrides))
         if choices not in self._composed:
             self._composed[choices] = compose.composed(choices)
         config = copy.deepcopy(self._composed[choices])

@@ -10,11 +10,12 @@ from pathlib import Path
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.tables import choices, load
+from flnl.tables.added import row, with_rows
 from flnl.tables.choices import Choices
 from flnl.tables.plan import Plan
 from flnl.tables.scaling import Scaling
 from flnl.tables.selection import Selection
-from flnl.tables.table import Table
+from flnl.tables.table import Row, Table
 
 TUNE, AGREE = "tune", "agree"
 VERBS = ("list", "plan", "run", "render", TUNE, AGREE)
@@ -22,10 +23,12 @@ LAUNCHING = ("plan", "run", TUNE)
 """The verbs that take a selection of cells, and overrides after ``--``: how runs are launched."""
 WRITING = ("render", TUNE, AGREE)
 """The verbs that write a file or a folder of the user's choice."""
-OPTIONS = ("scale", "seeds", "rows", "columns", "tuned", "verify", "records", "out")
+OPTIONS = ("scale", "seeds", "rows", "columns", "add", "tuned", "verify", "records", "out")
+CONFIG_DIR = "--config-dir"
+"""The one option that is written as in flnl's other commands, followed by a folder."""
 OF_ONE_VERB = {"grid": TUNE, "measure": TUNE, "margin": TUNE, "metric": AGREE}
 """The options of one verb alone."""
-REPEATABLE = ("rows", "columns", "grid")
+REPEATABLE = ("rows", "columns", "add", "grid", CONFIG_DIR)
 """The options that may be given several times."""
 RESULTS = Path("results")
 MOST_SEEDS = 1000
@@ -41,6 +44,7 @@ class Request:
     every: tuple[Table, ...]  # all readable tables that are made at the scale
     scale: str
     seeds: int | None
+    added: tuple[Row, ...]  # the user's own rows, which all tables have
     choices: tuple[Choices, ...]  # what was tuned
     verify: bool  # whether data files must be the published ones
     records: Path | None  # records of runs that count as finished
@@ -49,6 +53,12 @@ class Request:
     options: Mapping[str, Sequence[str]]  # all, as they were written
     named: str | None  # the first table that was named
     warned: set[str] = field(default_factory=set)  # warnings already printed
+
+    @property
+    def own(self) -> list[str]:
+        """The words of the command line that give the user's own rows."""
+        folders = [word for folder in self.options.get(CONFIG_DIR, ()) for word in (CONFIG_DIR, folder)]
+        return [*(f"add={row}" for row in self.options.get("add", ())), *folders]
 
     @property
     def plan(self) -> Plan:
@@ -96,9 +106,12 @@ def parse(arguments: Sequence[str]) -> Request:
         raise UserError(f"which command? one of {', '.join(VERBS)}; see --help")
     options: dict[str, list[str]] = {}
     names = []
-    for argument in before[1:]:
+    words = iter(before[1:])
+    for argument in words:
         key, equals, value = argument.partition("=")
-        if equals:
+        if key == CONFIG_DIR:
+            options.setdefault(key, []).append(value if equals else next(words, ""))
+        elif equals:
             options.setdefault(_option(key, argument, verb), []).append(value)
         else:
             name = Path(argument).stem if argument.endswith(".yaml") else argument
@@ -113,17 +126,18 @@ def parse(arguments: Sequence[str]) -> Request:
         raise UserError(f"{verb} takes no rows or columns: it shows whole tables")
     if "out" in last and verb not in WRITING:
         raise UserError(f"{verb} writes no results: out={last['out']} is for flnl tables render")
+    added = _added(options)
     scale = load.known(last.get("scale", "small"), load.scales(), "scale")
     seeds = last.get("seeds")
     if seeds is not None and not (seeds.isdecimal() and len(seeds) < 10 and 0 < int(seeds) <= MOST_SEEDS):
         raise UserError(f"seeds={seeds}: give a number of seeds, 1 to {MOST_SEEDS}")
     named = dict.fromkeys(names if names or verb == AGREE else load.names())  # agree goes on if one cannot be read
-    asked = [load.table(name) for name in named]
+    asked = [with_rows(load.table(name), added) for name in named]
     if verb != "list":
         asked = _made_at(scale, asked, names, tuned="tuned" in last)
     tables = selection.of(asked) if asked else ()
     readable, wrong = load.readable()
-    every = tuple(table for table in readable if table.made_at(scale))
+    every = tuple(with_rows(table, added) for table in readable if table.made_at(scale))
     overrides = tuple(arguments[len(before) + 1 :])
     if overrides and verb not in LAUNCHING:
         raise UserError(f"{verb} takes no overrides after --: it launches no runs")
@@ -133,16 +147,37 @@ def parse(arguments: Sequence[str]) -> Request:
         every,
         scale,
         None if seeds is None else int(seeds),
+        added,
         choices.read(_path(last["tuned"]), scale) if "tuned" in last else (),
         load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
         _path(last["records"]) if "records" in last else None,
-        _path(last["out"]) if "out" in last else RESULTS / (f"{scale}_tuned" if "tuned" in last else scale),
+        _path(last["out"]) if "out" in last else RESULTS / "_".join([scale, *_kinds(last)]),
         overrides,
         options,
         names[0] if names else None,
     )
     request.warn([f"{line}; left out" for line in wrong])
     return request
+
+
+def _added(options: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:
+    """The rows of the options ``add``.
+
+    Raises:
+        UserError: for one that is invalid, and for a folder that is none or that no row needs.
+    """
+    written = options.get(CONFIG_DIR, ())
+    for text in written:
+        if not text or not _path(text).is_dir():
+            raise UserError(f"{CONFIG_DIR} {text}: give a folder with the layout of conf/")
+    if written and "add" not in options:
+        raise UserError(f"{CONFIG_DIR} is for rows of your own: add='method=mine'")
+    return tuple(row(text, [_path(one) for one in written]) for text in options.get("add", ()))
+
+
+def _kinds(options: Mapping[str, str]) -> list[str]:
+    """What sets results apart from those of the tables as they are, in the name of their folder."""
+    return [name for name, option in (("tuned", "tuned"), ("own", "add")) if option in options]
 
 
 def _made_at(scale: str, tables: Sequence[Table], named: Sequence[str], *, tuned: bool) -> list[Table]:

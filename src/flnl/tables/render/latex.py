@@ -17,7 +17,7 @@ def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
     for i, (row, entries) in enumerate(zip(filled.table.rows, sheet.entries, strict=True)):
         rows += [r"\addlinespace"] if i else []
         rows.append(_row([escaped(row.label), "ours", *map(_ours, entries)]))
-        if sheet.compared:
+        if sheet.printed_in(i):
             rows.append(_row(["", "paper", *(escaped(entry.paper) for entry in entries)]))
         if any(entry.difference for entry in entries):
             rows.append(_row(["", "difference", *(escaped(entry.difference) for entry in entries)]))

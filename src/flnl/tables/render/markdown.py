@@ -15,9 +15,9 @@ from flnl.tables.render.sheet import NOISE, Entry, Sheet
 def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str:
     """The whole file."""
     rows = [["", "", *map(escaped, sheet.headings)], ["---", "---", *("---:" for _ in sheet.headings)]]
-    for row, entries in zip(sheet.filled.table.rows, sheet.entries, strict=True):
+    for i, (row, entries) in enumerate(zip(sheet.filled.table.rows, sheet.entries, strict=True)):
         rows.append([escaped(row.label), "ours", *map(_ours, entries)])
-        if sheet.compared:
+        if sheet.printed_in(i):
             rows.append(["", "paper", *(escaped(entry.paper) for entry in entries)])
         if any(entry.difference for entry in entries):
             rows.append(["", "difference", *(escaped(entry.difference) for entry in entries)])

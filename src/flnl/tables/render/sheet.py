@@ -64,6 +64,10 @@ class Sheet:
         """Whether the table has numbers of a paper, to stand below ours."""
         return any(number is not None for row in self.filled.table.cells for number in row)
 
+    def printed_in(self, row: int) -> bool:
+        """Whether the paper has numbers in a row; it has none of the user's own."""
+        return any(number is not None for number in self.filled.table.cells[row])
+
     @property
     def noise(self) -> list[str]:
         """The share of wrong given labels in each rendered column, a dash where it is unknown; empty if all are."""
