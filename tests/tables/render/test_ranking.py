@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from flnl.tables.render import drawings, phrases
+from flnl.tables.render import drawings, markdown, phrases
 from flnl.tables.render.ranking import Ranking, critical_difference, ranking
 from flnl.tables.results import Filled
 from tests.tables.render.made import ACCURACY, SMALL, Given, table
@@ -38,6 +38,19 @@ def test_ranks_begin_with_the_best_and_ties_share_theirs() -> None:
     np.testing.assert_array_equal(found.ranks, expected)
     assert found.mean_ranks == pytest.approx({"a": 7 / 6, "b": 12.5 / 6, "c": 17 / 6, "d": 23.5 / 6})
     assert found.papers_mean_ranks == pytest.approx(found.mean_ranks)
+
+
+def test_the_papers_ranks_leave_out_methods_that_it_does_not_have() -> None:
+    """Here d. Of a method that it has, no number may be missing."""
+    ours: Given = {m: [[x] for x in NUMBERS[:, i]] for i, m in enumerate(METHODS)}
+    papers: dict[str, list[float | None]] = {m: NUMBERS[:, i].tolist() for i, m in enumerate("abc")}
+    papers["d"] = [None] * len(NUMBERS)
+    settings = [f"s{i}" for i in range(len(NUMBERS))]
+    found = ranked(table(ours, papers, settings))
+    assert found.papers_mean_ranks == pytest.approx({"a": 7 / 6, "b": 12.5 / 6, "c": 16.5 / 6})
+    assert "| d | 3.92 | – |" in markdown.ranks(found, "")
+    papers["a"] = [None, *papers["a"][1:]]
+    assert ranked(table(ours, papers, settings)).papers_mean_ranks is None
 
 
 def test_friedman_from_its_definition() -> None:

@@ -9,7 +9,7 @@ from flnl.core.markdown import grid
 from flnl.tables.render.agreement import Agreement
 from flnl.tables.render.phrases import coefficient, of_column, pieces, reversals
 from flnl.tables.render.ranking import Ranking
-from flnl.tables.render.sheet import NOISE, Entry, Sheet
+from flnl.tables.render.sheet import DASH, NOISE, Entry, Sheet
 
 
 def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str:
@@ -51,7 +51,9 @@ def ranks(ranking: Ranking, figure: str) -> str:
     papers = ranking.papers_mean_ranks
     rows = [["method", "mean rank, ours", *(["mean rank, the paper's"] if papers else [])]]
     rows.append(["---", *("---:" for _ in rows[0][1:])])
-    rows += [[escaped(m), f"{r:.2f}", *([f"{papers[m]:.2f}"] if papers else [])] for m, r in ranking.mean_ranks.items()]
+    for method, rank in ranking.mean_ranks.items():
+        theirs = [f"{papers[method]:.2f}" if method in papers else DASH] if papers else []
+        rows.append([escaped(method), f"{rank:.2f}", *theirs])
     image = [] if ranking.too_few else [f"![critical-difference diagram of {escaped(ranking.paper)}]({figure})"]
     return "\n\n".join([grid(rows), *image])
 

@@ -79,16 +79,20 @@ class Ranking:
 
     @property
     def papers_mean_ranks(self) -> dict[str, float] | None:
-        """Mean ranks of the paper's numbers, over all its columns that the settings merge; None if one is missing."""
+        """Mean ranks of the paper's numbers, over all its columns that the settings merge; None if one is missing.
+
+        Methods of which the paper has no number, such as the user's own, are left out.
+        """
+        methods = [m for m in self.methods if any(np.isfinite(setting.papers[m]).any() for setting in self.settings)]
         columns = [
-            [setting.papers[m][k] for m in self.methods]
+            [setting.papers[m][k] for m in methods]
             for setting in self.settings
             for k in range(len(setting.papers[self.methods[0]]))
         ]
-        if not columns or not np.isfinite(columns).all():
+        if not methods or not columns or not np.isfinite(columns).all():
             return None
         ranks = rankdata(-np.array(columns), axis=1).mean(0)
-        return dict(zip(self.methods, ranks.tolist(), strict=True))
+        return dict(zip(methods, ranks.tolist(), strict=True))
 
     @cached_property
     def friedman(self) -> tuple[float, float]:

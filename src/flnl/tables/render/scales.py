@@ -119,7 +119,7 @@ def _both(found: Ranking, method: str) -> str:
     if method not in found.mean_ranks:
         return ""
     theirs = found.papers_mean_ranks
-    return f"{found.mean_ranks[method]:.1f} / {'' if theirs is None else f'{theirs[method]:.1f}'}"
+    return f"{found.mean_ranks[method]:.1f} / {f'{theirs[method]:.1f}' if theirs and method in theirs else ''}"
 
 
 def _settings(several: Sequence[Rendered]) -> str:
