@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flnl.run.train import LESS_MEMORY
 from tests.cli.conftest import Command
 from tests.registry import TINY
 
@@ -287,6 +288,16 @@ def test_a_mistake_in_ones_own_part_is_told_with_its_round_file_and_line(own: Pa
     assert (said.code, said.err.splitlines()[-1]) == (
         1,
         "error: the run failed: ValueError: no such class; in round 2, own_bug.py:14; run/error.log has the traceback",
+    )
+
+
+def test_a_gpu_without_memory_left_is_told_with_what_takes_less(own: Path, command: Command) -> None:
+    file = own.parent / "own_bug.py"
+    file.write_text("import torch\n" + file.read_text().replace("ValueError(", "torch.OutOfMemoryError("))
+    said = command("--config-dir", "own", *TINY, "method=fedavg", "method/local=[bug]", "rounds=3", "output=run")
+    assert said.err.splitlines()[-1] == (
+        "error: the run failed: OutOfMemoryError: no such class; in round 2, own_bug.py:15; run/error.log has the "
+        f"traceback; {LESS_MEMORY}"
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from omegaconf import DictConfig
 
 from flnl.cli.overrides import replaced
@@ -28,6 +29,11 @@ from flnl.storage import lines
 from flnl.storage.records import RESULT
 
 log = logging.getLogger(__name__)
+
+LESS_MEMORY = (
+    "smaller stacks take less of the GPU's memory: go on with resume=true executor=stacked executor.stack=5, or "
+    "executor=sequential"
+)
 
 Status = Literal["finished", "stopped", "interrupted"]
 """How a run ended; "stopped" means at ``max_rounds``."""
@@ -113,10 +119,10 @@ def train(
 
 
 def _where(error: Exception, run: Session) -> str:
-    """In which round, by which line of the user's own code, and where the whole traceback is."""
+    """In which round, by which line of the user's own code, where the traceback is, and what takes less memory."""
     when = "after the last round" if run.over else f"in round {run.state.round + 1}"
-    line = in_users_code(error)
-    return f"{when}{f', {line}' if line else ''}; {run.folder.path / 'error.log'} has the traceback"
+    line, advice = in_users_code(error), f"; {LESS_MEMORY}" if isinstance(error, torch.OutOfMemoryError) else ""
+    return f"{when}{f', {line}' if line else ''}; {run.folder.path / 'error.log'} has the traceback{advice}"
 
 
 def _again(arguments: Sequence[str], folder: Path) -> list[str]:
