@@ -2,12 +2,16 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flnl.core.errors import UserError
 from flnl.tables import added, load
+from flnl.tables.choices import Choices, Chosen
+from flnl.tables.scaling import Scaling
+from flnl.tables.table import Column
 from tests.tables.conftest import Tables
 
 FILE = """\
@@ -37,13 +41,15 @@ def folder(tmp_path: Path) -> Path:
         ("method=fedavg model=cnn train.lr=0.1", "fedavg", ("method=fedavg", "model=cnn", "train.lr=0.1")),
         ("train.lr=0.1", "train.lr=0.1", ("train.lr=0.1",)),
         ("Mine, λ=2: method=mine method.lam=2", "Mine, λ=2", ("method=mine", "method.lam=2")),
-        ("method=mine 'noise.name=a b'", "mine", ("method=mine", "noise.name=a b")),
-        ("noise={name: a}", "noise={name: a}", None),
+        ("A: B {x}: method=mine", "A: B {x}", ("method=mine",)),
+        ("method=mine 'wandb.name=a: b=c'", "mine", ("method=mine", "wandb.name=a: b=c")),
+        ("Mine: method=mine +method.map={a: 1}", "Mine", None),  # the blank is the shell's
+        ("Mine: method=mine '+method.map={a: 1}'", "Mine", ("method=mine", "+method.map={a: 1}")),
     ],
 )
 def test_a_row_has_a_label_and_overrides(text: str, label: str, overrides: tuple[str, ...] | None) -> None:
-    if overrides is None:  # the blank is the shell's
-        with pytest.raises(UserError, match="a} is no override"):
+    if overrides is None:
+        with pytest.raises(UserError, match="give overrides, as in"):
             added.row(text, [])
     else:
         row = added.row(text, [])
@@ -53,11 +59,15 @@ def test_a_row_has_a_label_and_overrides(text: str, label: str, overrides: tuple
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no override; as in add='method=mine'"),
-        ("Mine: ", "no override"),
-        ("mine", "mine is no override"),
-        ("method='mine", "No closing quotation"),
+        ("", "give overrides, as in add='method=mine'"),
+        ("Mine: ", "give overrides"),
+        (": method=mine", "give overrides"),
+        ("mine", "give overrides"),
+        ("method='mine", "give overrides"),
         ("method=fedavg seed=2", "seed=2: a cell has a run for each seed"),
+        ("method=fedavg noise.rho=0.1", "noise.rho=0.1 is for the columns to say"),
+        ("method=fedavg dataset=mnist", "dataset=mnist is for the columns to say"),
+        ("method=mine hydra.searchpath=[mine]", "name the folder with --config-dir"),
     ],
 )
 def test_what_is_no_row_is_refused(text: str, said: str) -> None:
@@ -69,11 +79,28 @@ def test_what_is_no_row_is_refused(text: str, said: str) -> None:
 
 def test_rows_have_labels_of_their_own() -> None:
     table = load.table("fedcorr_9")
-    with pytest.raises(UserError, match="two rows that are called fedavg; give yours another label"):
-        added.with_rows(table, [added.row("method=fedavg", [])])
-    wider = added.with_rows(table, [added.row(f"{name}: method=fedavg", []) for name in ("A", "B")])
+    rows = [added.row(text, []) for text in ("method=FedAvg", "A: method=fedavg", "B: method=fedavg")]
+    with pytest.raises(UserError, match="fedcorr_9 has a row FedAvg already; give yours another label"):
+        added.with_rows(table, rows, all_of_them=True)
+    wider = added.with_rows(table, rows, all_of_them=False)
     assert [row.label for row in wider.rows] == [*(row.label for row in table.rows), "A", "B"]
     assert wider.cells[-1] == (None,) * len(table.columns)
+
+
+def test_what_a_row_says_holds_whatever_a_scale_and_tuning_say() -> None:
+    chosen = Choices((Chosen(frozenset({"method=a"}), ("train.lr=0.3", "method.mu=1")),), "")
+    scaling = Scaling("s", "", (), (1,), ("model=mlp",), {"train.lr=7": (), "model=big": ("model=small",)}, {})
+    column = Column("c", ("experiment=x",))
+    row = added.row("Mine: method=a train.lr=7 model=big", [])
+    assert scaling.tuned((chosen,)).resolve(row, column) == (
+        "experiment=x",
+        "model=big",
+        "method=a",
+        "train.lr=7",
+        "method.mu=1",
+    )
+    papers = replace(row, own=False)
+    assert scaling.resolve(papers, column) == ("experiment=x", "model=small", "method=a")
 
 
 def test_a_method_of_ones_own_stands_in_a_papers_table(command: Tables, folder: Path, tmp_path: Path) -> None:
@@ -96,11 +123,46 @@ def test_a_method_of_ones_own_stands_in_a_papers_table(command: Tables, folder: 
 
 def test_a_changed_file_of_ones_own_makes_another_run(command: Tables, folder: Path) -> None:
     """What is known of runs is kept beside them until conf/ changes; one's own files are not part of it."""
-    own = ("fedcorr_9", "add=method=mine", "--config-dir", str(folder), "seeds=1", "rows=mine")
-    command("run", *own, "--", "hydra/launcher=basic")
-    assert "1 have run" in command("plan", *own).out
+    own = ("fedcorr_9", "add=method=mine", "--config-dir", str(folder), "seeds=1")
+    command("run", *own, "rows=mine", "rows=FedAvg", "--", "hydra/launcher=basic")
+    assert command("render", *own).code == 0
+    assert "1 have run" in command("plan", *own, "rows=mine").out
     (folder / "method" / "mine.yaml").write_text(FILE.format(mu=0.25))
-    assert "0 have run" in command("plan", *own).out
+    assert "0 have run" in command("plan", *own, "rows=mine").out
+    assert "has results of other settings than these cells have now" in command("render", *own).err
+
+
+def test_rendering_loses_no_row_that_was_added_before(command: Tables, folder: Path, tmp_path: Path) -> None:
+    one, other = ("add=One: method=mine", "--config-dir", str(folder)), ("add=Other: method=fedavg rounds=2",)
+    for row, name in ((one, "one"), (other, "other")):
+        command("run", "fedcorr_9", *row, f"rows={name}", "rows=FedAvg", "--", "hydra/launcher=basic")
+    assert command("render", "fedcorr_9", *one).code == 0
+    out = tmp_path / "results" / "small_own"
+    before = {file: file.read_bytes() for file in out.rglob("*.*")}
+    for words in (other, ("out=results/small_own",)):
+        said = command("render", "fedcorr_9", *words)
+        assert "has results of rows that are not given, and would lose them: fedcorr_9 One" in said.err
+        assert "take them along with their add=" in said.err
+    assert {file: file.read_bytes() for file in out.rglob("*.*")} == before
+    assert command("render", "fedcorr_9", *one, *other).code == 0
+
+
+def test_a_setting_in_which_a_row_cannot_run_is_left_out_if_there_are_others(command: Tables) -> None:
+    """FedPeer's Table 3 sets a key of FedPeer in each column but one."""
+    said = command("plan", "fedpeer_3", "fedcorr_9", "add=Mine: method=fedavg", "rows=mine")
+    assert said.code == 0, said.err
+    assert "note: fedpeer_3 Mine" in said.err
+    assert "method.epsilon" in said.err
+    alone = command("plan", "fedcorr_9", "add=Mine: method=fedavg method.epsilon=1", "rows=mine")
+    assert alone.code == 2
+    assert "method.epsilon" in alone.err
+
+
+def test_a_file_with_the_name_of_one_of_flnls_is_refused(command: Tables, folder: Path) -> None:
+    """It would never be read."""
+    (folder / "method" / "fedprox.yaml").write_text(FILE.format(mu=7))
+    said = command("plan", "fedcorr_9", "add=Mine: method=fedprox", "--config-dir", str(folder))
+    assert "fedprox.yaml has the name of a file of flnl, which would be taken; rename yours" in said.err
 
 
 def test_ones_own_method_is_tuned_and_its_choice_taken(command: Tables, folder: Path, tmp_path: Path) -> None:
@@ -111,12 +173,14 @@ def test_ones_own_method_is_tuned_and_its_choice_taken(command: Tables, folder: 
     assert said.code == 0, said.err
     assert said.out.splitlines()[-1] == (
         "next: flnl tables run fedcorr_9 scale=small 'add=Mine, once: method=mine' --config-dir 'own folder' "
-        "tuned=tuned/small/own.json"
+        "tuned=tuned/small/own_fedcorr.json"
     )
-    ran = command("run", "fedcorr_9", *own, "rows=mine*", "tuned=tuned/small/own.json", "--", "hydra/launcher=basic")
+    ran = command(
+        "run", "fedcorr_9", *own, "rows=mine*", "tuned=tuned/small/own_fedcorr.json", "--", "hydra/launcher=basic"
+    )
     assert ran.code == 0, ran.err
     (file,) = (tmp_path / "multirun" / "tables" / "small").glob("*/result.json")
-    (study,) = json.loads((tmp_path / "tuned" / "small" / "own.json").read_text())["studies"]
+    (study,) = json.loads((tmp_path / "tuned" / "small" / "own_fedcorr.json").read_text())["studies"]
     chosen = float(study["chosen"]["method.local.fedprox.mu"])
     assert json.loads(file.read_text())["config"]["method"]["local"]["fedprox"]["mu"] == chosen != 0.5
 
@@ -126,7 +190,8 @@ def test_ones_own_method_is_tuned_and_its_choice_taken(command: Tables, folder: 
     [
         (("add=method=mime", "--config-dir", "own folder"), "method=mime does not exist; did you mean mine?"),
         (("--config-dir", "elsewhere", "add=method=mine"), "--config-dir elsewhere: give a folder"),
-        (("add=method=mine", "--config-dir"), "--config-dir : give a folder"),
+        (("add=method=mine", "--config-dir"), "--config-dir without a folder: give one"),
+        (("add=A: method=fedavg", "add=a: method=fedprox"), "add: two rows are called A; give each a label"),
         (("--config-dir", "."), "--config-dir is for rows of your own: add='method=mine'"),
         (("add=method=mine",), "--config-dir FOLDER adds files of your own"),
     ],

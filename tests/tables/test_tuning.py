@@ -98,12 +98,12 @@ def test_another_column_or_scale_has_a_file_of_its_own(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"a.json has other {what}"):
             tuning_of_other.kept(file)
     with pytest.raises(UserError, match="was tuned at scale=s, not lenet"):
-        choices.read(file, "lenet")
-    (own,) = choices.read(file, "s")
+        choices.read([file], "lenet")
+    (own,) = choices.read([file], "s")
     assert own.only == "FedCorr", "whatever the file is called"
     (tmp_path / "b.json").write_text(file.read_text())
-    with pytest.raises(UserError, match=r"a.json and .*b.json are both for the tables of FedCorr"):
-        choices.read(tmp_path, "s")
+    with pytest.raises(UserError, match=r"a.json and .*b.json both choose for method=a in the tables of FedCorr"):
+        choices.read([tmp_path], "s")
 
 
 def test_a_later_choice_replaces_an_earlier_one_of_the_same_row() -> None:

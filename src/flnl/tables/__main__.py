@@ -63,10 +63,10 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
   columns the same for columns: columns='ρ=0.6*'
   add     a row of your own in all tables, in the settings of their columns: add='method=mine', or with a label
           add='Mine, λ=2: method=mine method.lam=2'; may be repeated. Results go to results/SCALE_own, choices of
-          tune to tuned/SCALE/own.json. With --config-dir DIR, overrides may name files in a folder of your own
+          tune to tuned/SCALE/own_PAPER.json. With --config-dir DIR, overrides may name files in a folder of your own
   tuned   what was tuned: rows of the methods that it names get the values that were chosen for them, and the folder of
           results is results/SCALE_tuned. A file of flnl tune, for all tables, or of flnl tables tune, for its paper's;
-          or a folder of such files, as conf/scale/tuned/small
+          or a folder of such files, as conf/scale/tuned/small; may be repeated
   verify  verify=false takes data files that differ from the published ones, such as copies that went through JPEG;
           these are runs of their own, and notes under the tables tell of them
   records a folder of records that render wrote, such as results/lenet/runs: the runs that it has count as finished
@@ -187,6 +187,10 @@ def _of(cells: list[Loss], out: Path) -> tuple[str, str, list[Loss]]:
     """What the results of ``cells`` in ``out`` are, the option that keeps them, and the cells of which that is true."""
     if more := [one for one in cells if one.of_more_seeds]:
         return "of more seeds", f"seeds={max(one.runs for one in more)}", more
+    if gone := [one for one in cells if one.gone]:
+        return "of rows that are not given", "their add=", gone
+    if changed := [one for one in cells if one.changed and not one.begun]:
+        return "of other settings than these cells have now", "the settings of then, or run them anew", changed
     begun = list(dict.fromkeys(str(folder) for one in cells for folder in one.begun))
     first = f" after removing {begun[0]}{_more(begun)} (not finished, or damaged)" if begun else ""
     return "that have not run here", f"records={out / RECORDS}{first}", cells
@@ -255,10 +259,10 @@ def agree(request: Request) -> None:
 def _file_of_choices(request: Request) -> Path:
     if "out" in request.options:
         return request.out
-    if request.added:
-        return Path(TUNED) / request.scale / "own.json"
     (table,) = request.tables
     name = table.paper.lower() if table.paper in load.PAPERS else table.name
+    if any(row.own for row in table.rows):
+        return Path(TUNED) / request.scale / f"own_{name}.json"
     in_checkout = load.SCALES.is_relative_to(Path.cwd())  # else nothing is written beside the scales
     return (load.SCALES / TUNED if in_checkout else Path(TUNED)) / request.scale / f"{name}.json"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,20 +73,18 @@ class Choices:
         return self.only in (None, table.paper, table.name)
 
 
-def read(path: Path, scale: str) -> tuple[Choices, ...]:
-    """What was tuned for the rows of tables at ``scale``: of a file, or of all ``.json`` files in a folder.
+def read(paths: Sequence[Path], scale: str) -> tuple[Choices, ...]:
+    """What was tuned for the rows of tables at ``scale``: of files, and of all ``.json`` files in folders.
 
     A file of ``flnl tables tune`` is for the tables of its paper, one of ``flnl tune`` for all tables.
 
     Raises:
         UserError: if a file is no such file, chose nothing, or is of another scale; if a folder has none; if two files
-            are for the same tables.
+            choose for the same rows of the same tables.
     """
-    files = sorted(path.glob("[!.]*.json")) if path.is_dir() else [path]
-    if not files:
-        raise UserError(f"tuned={path}: the folder has no .json file; flnl tables tune writes them")
-    found: dict[str | None, tuple[Path, Choices]] = {}
-    for file in files:
+    found: dict[tuple[str | None, frozenset[str]], Path] = {}
+    every = []
+    for file in (file for path in paths for file in _files(path)):
         tuned = Tuned.load(file)
         if (other := tuned.subject.get("scale", scale)) != scale:
             raise UserError(f"tuned: {file} was tuned at scale={other}, not {scale}")
@@ -96,11 +94,21 @@ def read(path: Path, scale: str) -> tuple[Choices, ...]:
             raise UserError(f"tuned: {file}: {error}") from None
         except (TypeError, AttributeError):
             raise UserError(f"tuned: {file} is damaged; restore it, or tune again") from None
-        if one.only in found:
-            tables = f"the tables of {one.only}" if one.only else "all tables"
-            raise UserError(f"tuned: {found[one.only][0]} and {file} are both for {tables}; keep one of them")
-        found[one.only] = file, one
-    return tuple(one for _, one in found.values())
+        for chosen in one.chosen:
+            place = one.only, frozenset(chosen.when)
+            if (earlier := found.setdefault(place, file)) != file:
+                tables = f"the tables of {one.only}" if one.only else "all tables"
+                cells = " ".join(sorted(chosen.when))
+                raise UserError(f"tuned: {earlier} and {file} both choose for {cells} in {tables}; keep one of them")
+        every.append(one)
+    return tuple(every)
+
+
+def _files(path: Path) -> list[Path]:
+    files = sorted(path.glob("[!.]*.json")) if path.is_dir() else [path]
+    if not files:
+        raise UserError(f"tuned={path}: the folder has no .json file; flnl tables tune writes them")
+    return files
 
 
 def deciding(overrides: Iterable[str]) -> list[str]:

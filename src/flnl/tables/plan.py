@@ -17,6 +17,7 @@ from flnl.core.errors import UserError
 from flnl.core.shell import joined
 from flnl.storage.records import RESULT, SWEEPS
 from flnl.tables import metric_values, run_record
+from flnl.tables.added import check_settings
 from flnl.tables.failed_jobs import failed_jobs
 from flnl.tables.identity import Identities, Identity
 from flnl.tables.results import Cell, Filled, Run
@@ -86,12 +87,14 @@ class Plan:
         self.tables, self.scaling, self.seeds = tables, scaling, seeds
         self.root, self.folder = root, root / scaling.name
         self.runs: dict[str, Wanted] = {}  # by key, in the order of tables
-        self.wrong: list[str] = []  # faults of tables of ``every`` that were left out, a line each
+        self.wrong: list[str] = []  # faults of what was left out: tables of ``every``, cells of own rows; a line each
         self._read: dict[str, Written | str] = {}  # by key
+        self._unfit: dict[str, list[str]] = {}  # why cells of the user's own rows cannot run, by row
         identities = Identities(root)
         try:
             identities.prepare(self._overrides())
             self.layouts = [self._layout(table, identities) for table in tables]
+            self._check_own()
             self._record_for([table for table in every if table not in tables], identities)
         finally:
             identities.save()
@@ -121,13 +124,36 @@ class Plan:
         overrides = scaling.resolve(row, column)
         label = _label(table, row, column)
         try:
+            if row.own:
+                check_settings(row, column)
             runs = [
                 self._wanted(identities.of((*overrides, f"seed={seed}")), seed, overrides, label)
                 for seed in scaling.of(table, self.seeds).seeds
             ]
         except UserError as error:
-            raise UserError(f"{label}: {error}") from None
+            if not row.own:
+                raise UserError(f"{label}: {error}") from None
+            self._unfit.setdefault(row.label, []).append(f"{label}: {error}")
+            return Place((), "na", str(error))
         return Place(tuple(runs), "run", None, scaling.keeps_data(row, column))
+
+    def _check_own(self) -> None:
+        """Note the settings in which rows of the user's own cannot run.
+
+        Raises:
+            UserError: if one can run in none.
+        """
+        for label, faults in self._unfit.items():
+            cells = (
+                place
+                for table, layout in zip(self.tables, self.layouts, strict=True)
+                for row, places in zip(table.rows, layout, strict=True)
+                for place in places
+                if row.own and row.label == label
+            )
+            if not any(place.state == "run" for place in cells):
+                raise UserError(faults[0])
+            self.wrong += faults
 
     def _wanted(self, identity: Identity, seed: int, overrides: Sequence[str], label: str) -> Wanted:
         run = self.runs.setdefault(identity.key, Wanted(identity, seed, [*overrides, f"seed={seed}"]))
@@ -141,7 +167,7 @@ class Plan:
             scaling = self.scaling.for_table(table)
             for row, column in product(table.rows, table.columns):
                 recorded = [override for override in cell_overrides(row, column) if override in RECORDED]
-                if not recorded or row.missing or column.missing or scaling.not_available(row, column):
+                if not recorded or row.own or row.missing or column.missing or scaling.not_available(row, column):
                     continue
                 try:
                     for seed in scaling.of(table, self.seeds).seeds:

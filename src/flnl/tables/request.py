@@ -10,7 +10,7 @@ from pathlib import Path
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.tables import choices, load
-from flnl.tables.added import row, with_rows
+from flnl.tables.added import check_folder, row, with_rows
 from flnl.tables.choices import Choices
 from flnl.tables.plan import Plan
 from flnl.tables.scaling import Scaling
@@ -28,7 +28,7 @@ CONFIG_DIR = "--config-dir"
 """The one option that is written as in flnl's other commands, followed by a folder."""
 OF_ONE_VERB = {"grid": TUNE, "measure": TUNE, "margin": TUNE, "metric": AGREE}
 """The options of one verb alone."""
-REPEATABLE = ("rows", "columns", "add", "grid", CONFIG_DIR)
+REPEATABLE = ("rows", "columns", "add", "tuned", "grid", CONFIG_DIR)
 """The options that may be given several times."""
 RESULTS = Path("results")
 MOST_SEEDS = 1000
@@ -44,7 +44,6 @@ class Request:
     every: tuple[Table, ...]  # all readable tables that are made at the scale
     scale: str
     seeds: int | None
-    added: tuple[Row, ...]  # the user's own rows, which all tables have
     choices: tuple[Choices, ...]  # what was tuned
     verify: bool  # whether data files must be the published ones
     records: Path | None  # records of runs that count as finished
@@ -132,12 +131,12 @@ def parse(arguments: Sequence[str]) -> Request:
     if seeds is not None and not (seeds.isdecimal() and len(seeds) < 10 and 0 < int(seeds) <= MOST_SEEDS):
         raise UserError(f"seeds={seeds}: give a number of seeds, 1 to {MOST_SEEDS}")
     named = dict.fromkeys(names if names or verb == AGREE else load.names())  # agree goes on if one cannot be read
-    asked = [with_rows(load.table(name), added) for name in named]
+    asked = [with_rows(load.table(name), added, all_of_them=bool(names)) for name in named]
     if verb != "list":
         asked = _made_at(scale, asked, names, tuned="tuned" in last)
     tables = selection.of(asked) if asked else ()
     readable, wrong = load.readable()
-    every = tuple(with_rows(table, added) for table in readable if table.made_at(scale))
+    every = tuple(with_rows(table, added, all_of_them=False) for table in readable if table.made_at(scale))
     overrides = tuple(arguments[len(before) + 1 :])
     if overrides and verb not in LAUNCHING:
         raise UserError(f"{verb} takes no overrides after --: it launches no runs")
@@ -147,8 +146,7 @@ def parse(arguments: Sequence[str]) -> Request:
         every,
         scale,
         None if seeds is None else int(seeds),
-        added,
-        choices.read(_path(last["tuned"]), scale) if "tuned" in last else (),
+        choices.read([*map(_path, options.get("tuned", ()))], scale),
         load.known(last.get("verify", "true"), ("true", "false"), "value of verify") == "true",
         _path(last["records"]) if "records" in last else None,
         _path(last["out"]) if "out" in last else RESULTS / "_".join([scale, *_kinds(last)]),
@@ -164,15 +162,21 @@ def _added(options: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:
     """The rows of the options ``add``.
 
     Raises:
-        UserError: for one that is invalid, and for a folder that is none or that no row needs.
+        UserError: for one that is invalid, for two of one label, and for a folder that is none or that no row needs.
     """
     written = options.get(CONFIG_DIR, ())
-    for text in written:
-        if not text or not _path(text).is_dir():
-            raise UserError(f"{CONFIG_DIR} {text}: give a folder with the layout of conf/")
+    if "" in written:
+        raise UserError(f"{CONFIG_DIR} without a folder: give one with the layout of conf/")
     if written and "add" not in options:
         raise UserError(f"{CONFIG_DIR} is for rows of your own: add='method=mine'")
-    return tuple(row(text, [_path(one) for one in written]) for text in options.get("add", ()))
+    folders = [_path(text) for text in written]
+    for folder in folders:
+        check_folder(folder)
+    rows = tuple(row(text, folders) for text in options.get("add", ()))
+    labels = [one.label.lower() for one in rows]
+    if twice := next((one.label for one in rows if labels.count(one.label.lower()) > 1), None):
+        raise UserError(f"add: two rows are called {twice}; give each a label of its own, add='LABEL: method=mine'")
+    return rows
 
 
 def _kinds(options: Mapping[str, str]) -> list[str]:

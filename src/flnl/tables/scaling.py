@@ -136,11 +136,12 @@ class Scaling:
         >>> scaling.resolve(Row("r", "r", ("method=fedavg", "model=cnn", "lr=3"), None), column)
         ('experiment=x', 'dataset=digits', 'model=cnn', 'noise.rho=0.6', 'method=fedavg')
         """
-        written = cell_overrides(row, column)
-        replaced = [new for old in written for new in self.instead.get(old, (old,))]
+        written, fixed = cell_overrides(row, column), row.overrides if row.own else ()
+        replaced = [new for old in written for new in ((old,) if old in fixed else self.instead.get(old, (old,)))]
         first = [override for override in replaced if key_of(override) in FIRST]
-        every = (one for choices in self.choices for one in choices.chosen)
-        chosen = [new for one in every if one.fits(written) for new in one.overrides]
+        every = (one for choices in self.choices for one in choices.chosen if one.fits(written))
+        keys = [*map(key_of, fixed)]
+        chosen = [new for one in every for new in one.overrides if key_of(new) not in keys]
         return _last(first + list(self.overrides) + [one for one in replaced if one not in first] + chosen)
 
 

@@ -32,6 +32,7 @@ class Row:
     overrides: tuple[str, ...]  # Hydra overrides
     missing: str | None  # what is not implemented yet ("RoFL"); None if the row can run
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (overrides of a column, the row's additional ones there)
+    own: bool = False  # added by the user: what it says holds at every scale, whatever was tuned
 
 
 @dataclass(frozen=True)

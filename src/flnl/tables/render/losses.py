@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ class Loss:
     runs: int  # behind the cell in the rendered file
     seeds: int  # that were asked for here; 0 if the cell cannot run
     begun: tuple[Path, ...] = ()  # folders of its runs that have begun here and not finished, or are damaged
+    gone: bool = False  # the table has no such row here: it was added where the file was made
+    changed: bool = False  # the cell has other runs here: its settings are others
 
     @property
     def of_more_seeds(self) -> bool:
@@ -32,23 +34,30 @@ class Loss:
 
 
 def losses(filled: Filled, out: Path) -> list[Loss]:
-    """The cells of a table for which the file in ``out`` has more runs than have finished here, with whole files.
+    """The cells for which the file of a table in ``out`` has more runs than have finished here, with whole files.
 
     Rendering would replace their numbers by fewer or none, and remove the records of their runs, which may be of
     another machine and the only ones. A file that cannot be read has nothing to lose.
 
     Returns:
-        Those cells, in the order of the table.
+        Those cells, in the order of the table, then those of rows that it does not have here.
     """
-    rendered, name = _runs_of(out / f"{filled.table.name}.csv"), filled.table.name
-    labels = [column.label for column in filled.table.columns]
-    return [
-        Loss(f"{name} {row.label} {labels[k]}", runs, len(cell.runs), _begun(cell))
-        for row, cells in zip(filled.table.rows, filled.cells, strict=True)
+    rendered, name = _records_of(out / f"{filled.table.name}.csv"), filled.table.name
+    labels, rows = [column.label for column in filled.table.columns], [row.label for row in filled.table.rows]
+    fewer = [
+        Loss(f"{name} {row} {labels[k]}", len(records), len(cell.runs), _begun(cell), changed=_others(records, cell))
+        for row, cells in zip(rows, filled.cells, strict=True)
         for which, cell in zip(filled.of_paper, cells, strict=True)
         for k in which
-        if (runs := rendered.get((row.label, labels[k]), 0)) > _finished(cell)
+        if len(records := rendered.get((row, labels[k]), ())) > _finished(cell)
     ]
+    left = {place: len(records) for place, records in rendered.items() if records and place[0] not in rows}
+    return fewer + [Loss(f"{name} {row} {column}", runs, 0, gone=True) for (row, column), runs in left.items()]
+
+
+def _others(records: Sequence[str], cell: Cell) -> bool:
+    """Whether a cell has runs, and none of them is one of ``records``."""
+    return bool(cell.runs) and not {run.folder.name for run in cell.runs} & set(records)
 
 
 def _finished(cell: Cell) -> int:
@@ -71,12 +80,12 @@ def _whole(run: Run) -> bool:
     return False
 
 
-def _runs_of(file: Path) -> Mapping[tuple[str, str], int]:
-    """How many runs a rendered file has, by row and column of the paper."""
-    runs: dict[tuple[str, str], int] = {}
+def _records_of(file: Path) -> Mapping[tuple[str, str], Sequence[str]]:
+    """The names of the records of a rendered file, by row and column of the paper."""
+    records: dict[tuple[str, str], list[str]] = {}
     unreadable = suppress(OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error)
     with unreadable, file.open(newline="", encoding="utf-8") as opened:
         for line in csv.DictReader(opened):
             place = text_of(line["row"]), text_of(line["paper_column"])
-            runs[place] = len(json.loads(text_of(line["records"])))
-    return runs
+            records[place] = [Path(one).stem for one in json.loads(text_of(line["records"]))]
+    return records
