@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 V = TypeVar("V")
 
+CPU = torch.device("cpu")
+
 Params = dict[str, Tensor]
 """A state_dict: parameters and buffers by name."""
 

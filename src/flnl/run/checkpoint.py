@@ -21,7 +21,7 @@ from torch import Tensor
 
 from flnl.core.errors import UserError
 from flnl.core.messages import ClientState
-from flnl.core.payload import Payload, size_in_bytes
+from flnl.core.payload import CPU, Payload, size_in_bytes
 from flnl.core.state import FederatedState, Shelved
 from flnl.core.stored import name_of, restore, stored
 from flnl.evaluation.recording import Sums
@@ -30,7 +30,6 @@ from flnl.storage.shelf import Shelf
 
 log = logging.getLogger(__name__)
 
-CPU = torch.device("cpu")
 SUFFIXES = (".pt", ".sha256", ".files")
 NEWEST = "newest"
 """Name of the file, in a folder of checkpoints, that names the one saved last."""

@@ -19,6 +19,7 @@ import torch
 
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
+from flnl.core.payload import CPU
 from flnl.core.state import RoundResult
 from flnl.run import metric_names
 from flnl.storage import lines
@@ -29,7 +30,6 @@ from flnl.storage.records import RESULT
 log = logging.getLogger(__name__)
 
 TABLE = "metrics.csv"
-CPU = torch.device("cpu")
 
 
 class Record:

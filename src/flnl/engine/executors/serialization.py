@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from flnl.core.images import Images
-from flnl.core.payload import Params
+from flnl.core.payload import CPU, Params
 
 Name = tuple[str, Any]
 Data = bytes | bytearray | memoryview
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
