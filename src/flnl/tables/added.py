@@ -111,5 +111,7 @@ def with_rows(table: Table, rows: Sequence[Row], *, all_of_them: bool) -> Table:
     if all_of_them and len(fitting) < len(rows):
         name = next(one.label for one in rows if one not in fitting)
         raise UserError(f"add: {table.name} has a row {name} already; give yours another label, add='My {name}: ...'")
+    if not fitting:
+        return table
     empty = (None,) * len(table.columns)
     return replace(table, rows=(*table.rows, *fitting), cells=(*table.cells, *(empty for _ in fitting)))

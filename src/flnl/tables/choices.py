@@ -95,7 +95,7 @@ def read(paths: Sequence[Path], scale: str) -> tuple[Choices, ...]:
         except (TypeError, AttributeError):
             raise UserError(f"tuned: {file} is damaged; restore it, or tune again") from None
         for chosen in one.chosen:
-            place = one.only, frozenset(chosen.when)
+            place = one.only, chosen.when
             if (earlier := found.setdefault(place, file)) != file:
                 tables = f"the tables of {one.only}" if one.only else "all tables"
                 cells = " ".join(sorted(chosen.when))

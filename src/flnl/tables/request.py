@@ -57,7 +57,7 @@ class Request:
     def own(self) -> list[str]:
         """The words of the command line that give the user's own rows."""
         folders = [word for folder in self.options.get(CONFIG_DIR, ()) for word in (CONFIG_DIR, folder)]
-        return [*(f"add={row}" for row in self.options.get("add", ())), *folders]
+        return [*(f"add={text}" for text in self.options.get("add", ())), *folders]
 
     @property
     def plan(self) -> Plan:

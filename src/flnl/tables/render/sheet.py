@@ -62,7 +62,7 @@ class Sheet:
     @cached_property
     def compared(self) -> bool:
         """Whether the table has numbers of a paper, to stand below ours."""
-        return any(number is not None for row in self.filled.table.cells for number in row)
+        return any(self.printed_in(row) for row in range(len(self.filled.table.rows)))
 
     def printed_in(self, row: int) -> bool:
         """Whether the paper has numbers in a row; it has none of the user's own."""
