@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +157,52 @@ def test_a_setting_in_which_a_row_cannot_run_is_left_out_if_there_are_others(com
     alone = command("plan", "fedcorr_9", "add=Mine: method=fedavg method.epsilon=1", "rows=mine")
     assert alone.code == 2
     assert "method.epsilon" in alone.err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("method.local.fedprox.mu=-1", "mu=-1: must be greater than or equal to 0"),
+        ("method.local.fedprox.nu=1", "did you mean method.local.fedprox.mu?"),
+        ("method/aggregator=absent", "method.aggregator._target_=nowhere.Absent: there is no such class"),
+    ],
+)
+def test_what_the_runs_would_refuse_is_refused_before_they_are_planned(
+    wrong: str, said: str, command: Tables, folder: Path
+) -> None:
+    (folder / "method" / "aggregator").mkdir()
+    (folder / "method" / "aggregator" / "absent.yaml").write_text("_target_: nowhere.Absent")
+    own = ("fedcorr_9", f"add=Mine: method=mine {wrong}", "--config-dir", str(folder), "rows=mine")
+    for verb in ("plan", "run"):
+        found = command(verb, *own)
+        assert (found.code, found.out) == (2, "")
+        assert said in found.err
+
+
+CLASS = """\
+from dataclasses import dataclass
+from flnl.parts.servers import Replace
+
+@dataclass(frozen=True)
+class Server(Replace):
+    pass
+"""
+
+
+def test_finished_runs_are_rendered_where_their_classes_are_not(
+    command: Tables, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "method" / "server").mkdir()
+    (folder / "method" / "server" / "ones_own.yaml").write_text("_target_: ones_own_server.Server")
+    own = ("fedcorr_9", "add=Mine: method=mine method/server=ones_own", "--config-dir", str(folder), "seeds=1")
+    (tmp_path / "ones_own_server.py").write_text(CLASS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert command("run", *own, "rows=mine", "rows=FedAvg", "--", "hydra/launcher=basic").code == 0
+    (tmp_path / "ones_own_server.py").unlink()
+    del sys.modules["ones_own_server"]
+    said = command("render", *own)
+    assert said.code == 0, said.err
+    assert "| Mine | ours |" in (tmp_path / "results" / "small_own" / "fedcorr_9.md").read_text()
 
 
 def test_a_file_with_the_name_of_one_of_flnls_is_refused(command: Tables, folder: Path) -> None:

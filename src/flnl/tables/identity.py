@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flnl.cli import explain
 from flnl.config import compose, schema, short_keys
 from flnl.config import identity as identities
+from flnl.config.check import check_config
 from flnl.config.folders import CONF, SEARCH_PATH
 from flnl.config.override_text import choices_of, key_of
 from flnl.config.registry import stored_name
@@ -132,6 +133,14 @@ class Identities:
             self._add(name, self._composer.identity(overrides))
         return self._known[name]
 
+    def check(self, overrides: Sequence[str]) -> None:
+        """Check every key and value of the run with these overrides, as the run will when it starts.
+
+        Raises:
+            UserError: if one is wrong, or a class is not found.
+        """
+        self._composer.check(overrides)
+
     def save(self) -> None:
         """Write the new identities to the cache; if it cannot be written, they are composed again next time."""
         if not self._fresh:
@@ -160,6 +169,15 @@ class Identities:
         return {}
 
 
+@contextmanager
+def _explained(overrides: Sequence[str]) -> Iterator[None]:
+    """Errors of composing a configuration as ``UserError``, for whoever wrote the overrides."""
+    try:
+        yield
+    except (UserError, HydraException, OmegaConfBaseException) as error:
+        raise UserError(explain.explain(error, overrides)) from None
+
+
 @dataclass
 class Composer:
     """Composes configurations, each combination of group choices once."""
@@ -172,10 +190,17 @@ class Composer:
         Raises:
             UserError: if no configuration can be composed from them.
         """
-        try:
+        with _explained(overrides):
             return compose.resolved(self._set(overrides))
-        except (UserError, HydraException, OmegaConfBaseException) as error:
-            raise UserError(explain.explain(error, overrides)) from None
+
+    def check(self, overrides: Sequence[str]) -> None:
+        """Check every key and value of the run with these overrides.
+
+        Raises:
+            UserError: if one is wrong.
+        """
+        with _explained(overrides):
+            check_config(self._set(overrides))
 
     def identity(self, overrides: Sequence[str]) -> Identity:
         """The identity of the run with these overrides.

@@ -126,16 +126,21 @@ class Plan:
         try:
             if row.own:
                 check_settings(row, column)
-            runs = [
-                self._wanted(identities.of((*overrides, f"seed={seed}")), seed, overrides, label)
-                for seed in scaling.of(table, self.seeds).seeds
-            ]
+            seeds = scaling.of(table, self.seeds).seeds
+            found = {seed: identities.of((*overrides, f"seed={seed}")) for seed in seeds}
+            if row.own and not all(self._begun(identity) for identity in found.values()):
+                identities.check(overrides)
+            runs = [self._wanted(identity, seed, overrides, label) for seed, identity in found.items()]
         except UserError as error:
             if not row.own:
                 raise UserError(f"{label}: {error}") from None
             self._unfit.setdefault(row.label, []).append(f"{label}: {error}")
             return Place((), "na", str(error))
         return Place(tuple(runs), "run", None, scaling.keeps_data(row, column))
+
+    def _begun(self, identity: Identity) -> bool:
+        """Whether a run has a record, so that its configuration was right where it ran."""
+        return run_record.record(self.folder / identity.folder) is not None
 
     def _check_own(self) -> None:
         """Note the settings in which rows of the user's own cannot run.
