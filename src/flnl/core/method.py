@@ -103,6 +103,10 @@ class Stage:
         where = f"method.stages.{self.name}" if place.split("/")[0] in self.replaces else "method"
         return f"{where}.{place.replace('/', '.')}"
 
+    def named(self, place: str) -> str:
+        """The key and the class of the part at a ``place`` of ``acting``, such as ``method.aggregator (Mean)``."""
+        return f"{self.key(place)} ({type(dict(self.acting())[place]).__name__})"
+
     def parts(self) -> dict[str, str]:
         """Descriptions of the active parts with their values, by slot; empty slots are omitted."""
         shown = {

@@ -8,6 +8,7 @@ from flnl.core.messages import ClientResult, ClientTask, Correction
 from flnl.core.model import Model
 from flnl.core.parts import Aggregator, LabelCorrector
 from flnl.core.payload import Params, Payload
+from flnl.engine import checked
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,9 @@ class Correct:
     def __call__(self, network: Model, task: ClientTask) -> Correction:
         """Run the corrector on the received model."""
         network.load(task.broadcast.params)
-        return self.corrector.correct(network, task, self.rule)
+        returned = self.corrector.correct(network, task, self.rule)
+        part = f"{type(self.corrector).__name__}.correct"
+        return checked.correction(part, returned, task.samples.given, network.num_classes)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from flnl.core.parts import Exchange, Sampling, ServerUpdate
 from flnl.core.payload import Params, Payload, all_finite, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.data.federation.build import Federation
+from flnl.engine import checked
 from flnl.engine.jobs import Correct, Reduce
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.sgd import LocalTraining
@@ -172,7 +173,7 @@ class _Server:
             corrects,
         )
         state, values = self._judge(state, stage, gathered, values)
-        combined = stage.aggregator.combine(state.server.params, values, self._known(state)) if finite else None
+        combined = self._combined(state, stage, values) if finite else None
         state = self._update(state, stage, combined, finite)
         state = self._count(state, tasks, results).keeping({r.client: r.state for r in finite})
         state = self._receive(state, {r.client: r.reports for r in finite})
@@ -266,7 +267,7 @@ class _Server:
                 ask=ask,
             )
         )
-        return state.counted(**traffic), cohort
+        return state.counted(**traffic), checked.cohort(stage.named("sampler"), cohort, self.clients)
 
     def _visit(
         self, state: FederatedState, stage: Stage, tasks: Sequence[ClientTask]
@@ -326,6 +327,12 @@ class _Server:
         blocks = [results[first : first + BLOCK] for first in range(0, len(results), BLOCK)]
         return state, [stage.aggregator.block(received, block, known) for block in blocks]
 
+    def _combined(self, state: FederatedState, stage: Stage, values: Sequence[Any]) -> Combined:
+        """The cohort's combined model, of the aggregator's values by block."""
+        received = state.server.params
+        combined = stage.aggregator.combine(received, values, self._known(state))
+        return checked.combined(stage.named("aggregator"), combined, received)
+
     def _update(
         self, state: FederatedState, stage: Stage, combined: Combined | None, finite: Sequence[ClientResult]
     ) -> FederatedState:
@@ -340,12 +347,13 @@ class _Server:
         name = _name_of(stage.server)
         kept = updates[name] if name in updates else stage.server.init(received)
         cohort = [r.client for r in finite]
-        params, kept = stage.server(received, combined.params, cohort, len(self.clients), kept)
+        returned = stage.server(received, combined.params, cohort, len(self.clients), kept)
+        params, kept = checked.updated(stage.named("server"), returned, received)
         if not all_finite(params):
-            place, part = ("server", stage.server) if all_finite(combined.params) else ("aggregator", stage.aggregator)
+            part = stage.named("server" if all_finite(combined.params) else "aggregator")
             raise NonFiniteError(
-                f"round {state.round + 1}: {stage.key(place)} ({type(part).__name__}) made non-finite parameters of "
-                "the clients' finite ones; if theirs are huge, a smaller train.lr may help"
+                f"round {state.round + 1}: {part} made non-finite parameters of the clients' finite ones; if theirs "
+                "are huge, a smaller train.lr may help"
             )
         updates = updates if kept is None else {**updates, name: kept}
         return replace(state, server=replace(state.server, params=params, updates=updates))
@@ -414,7 +422,11 @@ class _Server:
 
     def task(self, state: FederatedState, client: int, stage: Stage, exchanges: Mapping[str, Exchange]) -> ClientTask:
         """The task for ``client`` with the current model."""
-        sent = [v for name, exchange in exchanges.items() for v in exchange.send(self._of(state, name), client)]
+        sent = [
+            value
+            for name, exchange in exchanges.items()
+            for value in checked.messages(f"exchange {name}.send", exchange.send(self._of(state, name), client))
+        ]
         broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent), self._lengths)
         samples = self.run.federation.samples(client)
         return ClientTask(client, samples, broadcast, state.client(client), self.run.settings.seed)
@@ -425,7 +437,9 @@ class _Server:
         relayed = [
             value
             for name, exchange in stage.exchange.items()
-            for value in exchange.relay(self._of(state, name), client, stage.number, state.clients)
+            for value in checked.messages(
+                f"exchange {name}.relay", exchange.relay(self._of(state, name), client, stage.number, state.clients)
+            )
         ]
         if not relayed:
             return task

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
+from flnl.engine import checked
 from flnl.numerics.losses import weighted_mean
 
 
@@ -29,7 +30,7 @@ class Objective:
         losses: list[Tensor] = []
         for name, term in self.terms.items():
             with step.called_by(name):
-                loss, self.states[name] = term(step, self.states.get(name))
+                loss, self.states[name] = checked.loss(name, term(step, self.states.get(name)), len(step.labels))
             rows = rows and loss.dim() == 1
             losses.append(loss)
         assert losses, "a method has at least one loss term"

@@ -14,6 +14,7 @@ from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload, all_finite
 from flnl.core.step import Step
 from flnl.core.streams import torch_seeded
+from flnl.engine import checked
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.objective import Objective, backward, mean_over_steps
@@ -78,10 +79,11 @@ class LocalTraining:
             if after is not None:
                 terms[name] = after
         sent, kept = Payload(), task.state.extras
-        for exchange in self.exchanges.values():
-            up, keep = exchange.report(network, task, fit)
+        for name, exchange in self.exchanges.items():
+            up, keep = checked.report(f"exchange {name}.report", exchange.report(network, task, fit))
             sent, kept = sent.including(*up), kept.including(*keep)
         labels = self.batch.relabels(network, task)
+        labels = checked.relabelled(self.batch, labels, task.samples.given, network.num_classes)
         held = task.state.labels if labels is None else labels
         state = ClientState(held, task.state.weight, terms, kept, fit.momentum)
         return ClientResult(
@@ -126,8 +128,9 @@ class LocalTraining:
             if self.gradient is not None:
                 with torch.no_grad():
                     gradients = {name: p.grad for name, p in trainable.items() if p.grad is not None}
-                    for name, new in self.gradient(gradients, step).items():
-                        trainable[name].grad = _as(trainable[name], new)
+                    new = checked.changed(self.gradient, "__call__", self.gradient(gradients, step), trainable)
+                    for name, gradient in new.items():
+                        trainable[name].grad = _as(trainable[name], gradient)
             if clip is not None:
                 nn.utils.clip_grad_norm_(live, clip)
             before = [p.detach().clone() for p in live] if self.updates else []
@@ -149,8 +152,9 @@ class LocalTraining:
         with torch.no_grad():
             previous = dict(zip(trainable, before, strict=True))
             gradients = {name: p.grad for name, p in trainable.items() if p.grad is not None}
-            for name, new in self.gradient.update(previous, trainable, gradients, step).items():
-                trainable[name].copy_(new)
+            new = self.gradient.update(previous, trainable, gradients, step)
+            for name, parameter in checked.changed(self.gradient, "update", new, trainable).items():
+                trainable[name].copy_(parameter)
 
 
 def _by_parameter(buffers: Mapping[str, Params], parameters: Params) -> Buffers:

@@ -13,6 +13,7 @@ from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule, LossTerm
 from flnl.core.payload import Params
 from flnl.core.step import Beside, Phase, Progress, Step
+from flnl.engine import checked
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, passes, restarted
 from flnl.engine.local.inputs import Inputs
 from flnl.engine.network import Network
@@ -44,13 +45,13 @@ class Steps:
         epochs = passes(self._training, self._sizes(len(self._task.samples)))
         if self._training.steps is None:
             for epoch in range(epochs):
-                for phase in self._rule.phases(self._network, self._task, epoch, epochs):
+                for phase in self._phases(epoch, epochs):
                     yield from self._of(phase, epoch, epochs)
             return
         left = self._training.steps
         for epoch in count():
             begun = left
-            for phase in self._rule.phases(self._network, self._task, epoch, epochs):
+            for phase in self._phases(epoch, epochs):
                 for step in self._of(phase, epoch, epochs, left):
                     yield step
                     left -= 1
@@ -58,6 +59,9 @@ class Steps:
                     return
             if left == begun:  # the rule chooses no sample
                 return
+
+    def _phases(self, epoch: int, epochs: int) -> Iterable[Phase]:
+        return checked.phases(self._rule, self._rule.phases(self._network, self._task, epoch, epochs))
 
     def _of(self, phase: Phase, epoch: int, epochs: int, most: int | None = None) -> Iterator[Step]:
         """The steps of one phase, ``most`` at most, in an epoch from 0."""
@@ -81,7 +85,7 @@ class Steps:
             ):
                 size, batch = len(batch_labels), views[0]
                 draw = draws.mixing(size)
-                mixed, targets = rule.mix(batch, batch_labels, network.num_classes, draw)
+                mixed, targets = checked.mixed(rule, rule.mix(batch, batch_labels, network.num_classes, draw), size)
                 yield Step(
                     inputs=mixed,
                     labels=batch_labels,

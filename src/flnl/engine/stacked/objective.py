@@ -13,10 +13,12 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
+from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientTask
 from flnl.core.parts import GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import LOGITS, ForwardPasses, Step
+from flnl.engine import checked
 from flnl.engine.local.batching import inherits
 from flnl.engine.network import Network, outputs_on
 from flnl.engine.stacked.errors import NotStackable, line
@@ -108,8 +110,7 @@ class Objective:
         self, members: tuple[int, ...], tensors: Params, outputs: Outputs, batch: Batch, gradients: Params
     ) -> Params:
         """Apply the gradient transform to ``gradients`` [K, *shape]."""
-        assert self.gradient is not None
-        return self._of_transform(self.gradient, _Stepped(self, members, tensors, outputs, batch), gradients)
+        return self._of_transform("__call__", _Stepped(self, members, tensors, outputs, batch), gradients)
 
     def updated(
         self,
@@ -122,24 +123,25 @@ class Objective:
         gradients: Params,
     ) -> Params:
         """Apply the gradient transform to the optimiser's update; the last three are [K, *shape]."""
-        assert self.gradient is not None
         step = _Stepped(self, members, tensors, outputs, batch)
-        return self._of_transform(self.gradient.update, step, before, after, gradients)
+        return self._of_transform("update", step, before, after, gradients)
 
-    def _of_transform(self, transform: Callable[..., Mapping[str, Tensor]], step: "_Stepped", *given: Params) -> Params:
-        """``transform(*given, step)`` of each client."""
-        names: list[str] = []
+    def _of_transform(self, method: str, step: "_Stepped", *given: Params) -> Params:
+        """What the gradient transform's ``method`` makes of ``given`` and the step, of each client."""
+        assert self.gradient is not None
+        gradient, transform, names = self.gradient, getattr(self.gradient, method), list[str]()
 
         def one(*tensors: Tensor) -> tuple[Tensor, ...]:
             left = iter(tensors)
             of_client = [dict(zip(params, left, strict=False)) for params in given]
-            new = transform(*of_client, step.of(list(left), self.terms)[0])
+            returned = transform(*of_client, step.of(list(left), self.terms)[0])
+            new = checked.changed(gradient, method, returned, of_client[0])
             names[:] = new
             return tuple(new.values())
 
         flat = [tensor for params in given for tensor in params.values()]
         with torch.no_grad():
-            transformed = _vmapped(one, type(self.gradient).__name__)(*flat, *step.given)
+            transformed = _vmapped(one, type(gradient).__name__)(*flat, *step.given)
         return dict(zip(names, transformed, strict=True))
 
     def finished(self) -> list[dict[str, Any]]:
@@ -201,7 +203,8 @@ class Objective:
             total: Tensor | None = None
             for name, term in self.others.items():
                 with client_step.called_by(name):
-                    loss, states[name] = term(client_step, states[name])
+                    returned = term(client_step, states[name])
+                    loss, states[name] = checked.loss(name, returned, len(client_step.labels))
                 if loss.dim() == 1:
                     loss = weighted_mean(loss, client_step.weight)
                 total = loss if total is None else total + loss
@@ -446,6 +449,8 @@ def _vmapped(one: Callable[..., tuple[Tensor, ...]], who: str) -> Callable[..., 
     def all_clients(*given: Tensor) -> tuple[Tensor, ...]:
         try:
             results = over_clients(one)(*given)
+        except UserError:  # a mistake in any way of training
+            raise
         except NotStackable as refusal:
             raise NotStackable(f"{who} cannot be run for many clients at once: {refusal}") from refusal
         except Exception as error:  # user-defined parts may raise anything

@@ -14,6 +14,7 @@ from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
 from flnl.core.step import WHOLE, Phase
+from flnl.engine import checked
 from flnl.engine.local.batching import batch_sizes, inherits, passes
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
@@ -81,7 +82,8 @@ class Planner:
     def _phase(self, k: int, epoch: int, params: Mapping[str, Tensor]) -> Phase:
         rule, task = self.job.batch, self.tasks[k]
         with self.network.holding({name: t[k] for name, t in params.items()}):
-            phases = list(rule.phases(self.network, task, epoch, passes(self.job.training, self.sizes[k])))
+            planned = rule.phases(self.network, task, epoch, passes(self.job.training, self.sizes[k]))
+            phases = list(checked.phases(rule, planned))
         if len(phases) != 1 or phases[0].beside is not None:
             raise NotStackable(f"{type(rule).__name__} plans several phases, or a second pool of samples")
         return phases[0]

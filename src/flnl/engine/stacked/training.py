@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flnl.core.errors import UserError
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
 from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
 from flnl.core.step import Phase
 from flnl.data.transforms import Augmentation
+from flnl.engine import checked
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.sgd import LocalTraining
@@ -307,11 +309,13 @@ class _Stack:
 
         def one(*given: Tensor) -> tuple[Tensor, ...]:
             draw = joined.filled(given[len(data) :])
-            mixed = rule.mix(given[0], given[1], network.num_classes, draw)
+            mixed = checked.mixed(rule, rule.mix(given[0], given[1], network.num_classes, draw), size)
             return mixed if weight is None else (*mixed, rule.weigh(given[2], draw))
 
         try:
             results = over_clients(one)(*data, *joined.tensors)
+        except UserError:  # a mistake in any way of training
+            raise
         except Exception as error:  # user-defined parts may raise anything
             raise NotStackable(
                 f"{type(rule).__name__} cannot be run for many batches at once ({line(error)})"
