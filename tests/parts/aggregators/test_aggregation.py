@@ -317,12 +317,12 @@ def test_divergence_can_stop_the_run():
 
 class BrokenMean(Mean):
     def combine(self, params: Params, values: Any, known: Payload) -> Combined:
-        return Combined({"w": torch.tensor(math.nan)})
+        return Combined({"w": torch.tensor([math.nan])})
 
 
 class BrokenUpdate(Replace):
     def __call__(self, received: Params, combined: Params, *rest: Any) -> tuple[Params, Any]:
-        return {"w": torch.tensor(math.inf)}, None
+        return {"w": torch.tensor([math.inf])}, None
 
 
 @pytest.mark.parametrize("broken", [{"aggregator": BrokenMean("samples")}, {"server": BrokenUpdate()}], ids=str)
