@@ -1,17 +1,18 @@
 """What a part of a user's own returns is checked where it is used, and the message names the part."""
 
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from flnl.core.errors import UserError
-from flnl.core.messages import ClientResult, ClientTask, Combined, Correction, Fit
+from flnl.core.errors import PartError
+from flnl.core.messages import ClientResult, ClientTask, Combined, Correction, Fit, Opened
 from flnl.core.method import Correcting
 from flnl.core.model import Model
 from flnl.core.parts import (
@@ -26,12 +27,21 @@ from flnl.core.parts import (
     ServerUpdate,
 )
 from flnl.core.payload import Params, Payload
+from flnl.core.state import RoundResult
 from flnl.core.step import WHOLE, Mixing, Phase, Step
+from flnl.data.federation.build import Federation
 from flnl.engine import loop
 from flnl.engine.executors.stacked import Stacked
 from tests.toys import ONE_STEP, NoEvaluation, method, mlp, network, random_federation, rounds, stage
 
 Returned = Callable[..., Any]
+STATES = ("judge", "receive", "after_round")
+
+
+class LengthHint(NamedTuple):
+    """A message, which is a tuple as well."""
+
+    length: int
 
 
 @dataclass(frozen=True)
@@ -97,11 +107,66 @@ class Relaying(Exchange):
 
 
 @dataclass(frozen=True)
+class Beginning(Exchange):
+    returned: Returned
+
+    def begin(self, network: Model, task: ClientTask) -> Any:
+        return self.returned()
+
+
+@dataclass(frozen=True)
+class Asks:
+    returned: Returned
+
+    def __call__(self, network: Model, task: ClientTask) -> Any:
+        return self.returned(task)
+
+
+@dataclass(frozen=True)
+class Asking(Exchange):
+    returned: Returned
+
+    def before_stage(self, stage: int) -> Any:
+        return Asks(self.returned)
+
+
+@dataclass(frozen=True)
+class Counting(Exchange):
+    """One of its methods has a state returned; the others keep it."""
+
+    method: str
+    returned: Returned
+
+    def init(self, clients: int) -> int:
+        return 1
+
+    def judge(self, state: Any, gathered: Any) -> Any:
+        return self.returned(state) if self.method == "judge" else state
+
+    def receive(self, state: Any, reports: Any, seed: int) -> Any:
+        return self.returned(state) if self.method == "receive" else state
+
+    def after_round(self, state: Any, gathered: Any) -> Any:
+        return self.returned(state) if self.method == "after_round" else state
+
+
+@dataclass(frozen=True)
 class Corrector(LabelCorrector):
     returned: Returned
 
     def correct(self, network: Model, task: ClientTask, rule: str) -> Any:
-        return self.returned(task.labels)
+        return self.returned(task)
+
+
+@dataclass(frozen=True)
+class Choosing(LabelCorrector):
+    returned: Returned
+
+    def chosen(self, rule: str, known: Payload, clients: Sequence[int]) -> Any:
+        return self.returned(clients)
+
+    def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
+        return Correction(task.client, task.labels, None, Payload(), Payload())
 
 
 @dataclass(frozen=True)
@@ -113,6 +178,17 @@ class Mixes(BatchRule):
 
     def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Mixing | None) -> Any:
         return self.returned(inputs, labels)
+
+
+@dataclass(frozen=True)
+class Weighs(BatchRule):
+    returned: Returned
+
+    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing:
+        return Mixing(0.5, torch.arange(size))
+
+    def weigh(self, weight: Tensor, draw: Mixing | None) -> Any:
+        return self.returned(weight)
 
 
 @dataclass(frozen=True)
@@ -159,6 +235,8 @@ PLACES = {
     Combining: "aggregator",
     Server: "server",
     Corrector: "correct",
+    Choosing: "correct",
+    Weighs: "batch",
     Mixes: "batch",
     Plans: "batch",
     Relabels: "batch",
@@ -167,13 +245,19 @@ PLACES = {
 }
 
 
-def _run(part: Any) -> list[Any]:
-    """A round of clients of 6 samples, 2, none and 4; client 2 holds nothing."""
+def _run(part: Any, clients: Federation | None = None) -> list[RoundResult]:
+    """A round of clients of 6 samples, 2, none and 4; client 2 holds nothing. Then one with weights of the samples."""
     place = PLACES.get(type(part), "exchange")
     exchange = {"mine": part} if place == "exchange" else {}
     wrapped = {"local": {"mine": part}, "correct": Correcting(part, "rule", "end")}.get(place, part)
-    parts = {place: exchange or wrapped}
-    return rounds(method(stage(**parts), exchange=exchange), random_federation([6, 2, 0, 4]), mlp(4, 3).double())
+    parts = {"correct": Correcting(Corrector(_correction(weight=torch.ones_like)), "rule", "end")}
+    toy = method(
+        stage(**{**parts, place: exchange or wrapped}), stage(**{place: exchange or wrapped}), exchange=exchange
+    )
+    return rounds(toy, clients or random_federation([6, 2, 0, 4]), mlp(4, 3).double())
+
+
+NOTHING = Payload()
 
 
 def _model(change: Callable[[Params], Any]) -> Returned:
@@ -181,138 +265,188 @@ def _model(change: Callable[[Params], Any]) -> Returned:
     return lambda params: Combined(change(dict(params)))
 
 
-def _correction(labels: Callable[[Tensor], Tensor]) -> Returned:
-    return lambda held: Correction(0, labels(held), None, Payload(), Payload())
+def _correction(
+    labels: Callable[[Tensor], Any] = lambda held: held,
+    weight: Callable[[Tensor], Any] = lambda held: None,
+    shift: int = 0,
+    keeps: Any = NOTHING,
+) -> Returned:
+    """A client's correction of the labels that it holds."""
+    return lambda task: Correction(
+        task.client + shift, labels(task.labels), weight(task.labels.double()), keeps, Payload()
+    )
 
 
-WRONG = {
-    "a loss without a state": (Term(lambda loss, state: loss.sum(1)), "loss term mine returned a value of type Tensor"),
-    "a forgotten return": (Term(lambda loss, state: None), "loss term mine returned nothing"),
-    "a number as loss": (Term(lambda loss, state: (1.0, state)), "loss term mine returned a tuple"),
-    "a loss of each class": (Term(lambda loss, state: (loss, state)), r"loss \[\d, 3\]; should be \[\d\]"),
-    "a loss of fewer rows": (Term(lambda loss, state: (loss.sum(1)[1:], state)), r"loss \[\d\]; should be \[\d\]"),
-    "no cohort": (Sampler(lambda clients: None), r"method.sampler \(Sampler\) returned nothing"),
-    "one client": (Sampler(lambda clients: 1), r"\(Sampler\) returned a value of type int"),
-    "fractions": (Sampler(lambda clients: [0.5]), r"\(Sampler\) returned a value of type list"),
-    "a client without data": (Sampler(lambda clients: [0, 2]), "returned client 2, who holds no data"),
-    "an unknown client": (Sampler(lambda clients: [-1]), "returned client -1"),
-    "a client twice": (Sampler(lambda clients: [1, 1]), "returned a client twice"),
-    "no combined model": (Combining(lambda params: None), r"method.aggregator \(Combining\).combine returned nothing"),
-    "a bare model": (Combining(lambda params: params), r"combine returned a value of type dict; should be Combined"),
-    "no entries": (Combining(_model(list)), "combine returned a value of type list; should be a model"),
-    "an entry less": (Combining(_model(lambda p: {"1.weight": p["1.weight"]})), "a model without 1.bias"),
-    "an entry more": (Combining(_model(lambda p: p | {"extra": torch.ones(1)})), "a model with extra"),
-    "other shapes": (
-        Combining(_model(lambda p: {n: t[None] for n, t in p.items()})),
-        r"1.weight \[1, 5, 4\]; .*\[5, 4\]",
-    ),
-    "a model without a state": (
-        Server(lambda combined: combined),
-        r"method.server \(Server\) returned a value of type dict",
-    ),
-    "no next model": (Server(lambda combined: (None, None)), r"method.server \(Server\) returned nothing"),
-    "a part of a model": (Server(lambda combined: ({}, None)), r"method.server \(Server\) returned a model without"),
-    "one payload": (
-        Reporting(lambda: Payload()),
-        "exchange mine.report returned a value of type Payload; should be two",
-    ),
-    "two values": (Reporting(lambda: (1, 2)), "exchange mine.report returned a tuple"),
-    "a bare message": (Sending(lambda: 3.0), "exchange mine.send returned a value of type float"),
-    "a bare message of others": (Relaying(lambda: "text"), "exchange mine.relay returned a value of type str"),
-    "inputs alone": (
-        Mixes(lambda inputs, labels: inputs),
-        "Mixes.mix returned a value of type Tensor; should be inputs",
-    ),
-    "fewer rows": (
+WRONG: list[tuple[Any, str]] = [
+    (Term(lambda loss, state: loss.sum(1)), r"loss term mine returned a tensor \[\d\] of torch.float64; should be the"),
+    (Term(lambda loss, state: None), "loss term mine returned nothing; should return the loss"),
+    (Term(lambda loss, state: (1.0, None)), r"loss term mine returned a tuple \(float, nothing\)"),
+    (Term(lambda loss, state: (loss, state)), r"loss \[\d, 3\]; should be \[\d\]"),
+    (Term(lambda loss, state: (loss.sum(1)[1:], state)), r"loss \[\d\]; should be \[\d\]"),
+    (Sampler(lambda clients: None), r"method.sampler \(Sampler\) returned nothing"),
+    (Sampler(lambda clients: 1), r"\(Sampler\) returned a value of type int"),
+    (Sampler(lambda clients: [0, 0.5]), r"\(Sampler\) returned a value of type float; should be numbers of clients"),
+    (Sampler(lambda clients: [0, 2]), "returned client 2, who holds no data"),
+    (Sampler(lambda clients: [-1]), "returned client -1"),
+    (Sampler(lambda clients: [1, 1]), "returned a client twice"),
+    (Combining(lambda params: None), r"method.aggregator \(Combining\).combine returned nothing"),
+    (Combining(lambda params: params), r"combine returned a value of type dict; should be Combined"),
+    (Combining(_model(list)), r"combine returned a list \(str, str, str, ...\); should be a model"),
+    (Combining(_model(lambda p: {"1.weight": p["1.weight"]})), "a model without 1.bias"),
+    (Combining(_model(lambda p: p | {"extra": torch.ones(1)})), "a model with extra"),
+    (Combining(_model(lambda p: {n: t[None] for n, t in p.items()})), r"1.weight.* \[1, 5, 4\] .*; .*\[5, 4\]"),
+    (Server(lambda combined: combined), r"method.server \(Server\) returned a value of type dict"),
+    (Server(lambda combined: (None, 1)), r"method.server \(Server\) returned nothing; should return a model"),
+    (Server(lambda combined: ({}, None)), r"method.server \(Server\) returned a model without"),
+    (Reporting(lambda: Payload()), "exchange mine.report returned a value of type Payload; should be two"),
+    (Reporting(lambda: (1, 2)), r"exchange mine.report returned a tuple \(int, int\)"),
+    (Sending(lambda: 3.0), "exchange mine.send returned a value of type float; should be a tuple"),
+    (Sending(lambda: LengthHint(1)), "exchange mine.send returned a value of type LengthHint; should be a tuple"),
+    (Relaying(lambda: "text"), "exchange mine.relay returned a value of type str"),
+    (Beginning(lambda: None), "exchange mine.begin returned nothing; should return a Payload"),
+    (Asking(lambda task: Payload()), "Asks returned a value of type Payload; should be Opened"),
+    (Asking(lambda task: Opened(0, Payload())), "Asks returned an answer of client 0 for client 1"),
+    (Asking(lambda task: Opened(task.client, typing.cast(Any, 1))), "Asks, for reports, returned a value of type int"),
+    *((Counting(name, lambda state: None), f"mine.{name} returned nothing") for name in STATES),
+    (Mixes(lambda inputs, labels: inputs), r"Mixes.mix returned a tensor .*; should be two tensors"),
+    (
         Mixes(lambda inputs, labels: (inputs, labels[1:])),
-        r"Mixes.mix returned a tuple; .* of \d rows each",
+        r"inputs \[6, 1, 2, 2\] and targets \[5\]; should have 6 rows",
     ),
-    "no phases": (Plans(lambda: None), "Plans.phases returned nothing; should return phases"),
-    "positions": (Plans(lambda: (torch.arange(2),)), "Plans.phases returned a value of type Tensor; should be phases"),
-    "labels that are none": (Relabels(lambda held: held + 3), "Relabels.relabels returned labels that are not from 0"),
-    "labels of a few": (Relabels(lambda held: held[:-1]), r"Relabels.relabels returned labels, torch.int64 \[5\]"),
-    "a list of labels": (Relabels(lambda held: held.tolist()), "Relabels.relabels returned labels, a list"),
-    "no gradients": (Transform(lambda gradients: None), "Transform.__call__ returned nothing; should return tensors"),
-    "of another network": (
-        Transform(lambda gradients: {"w": torch.ones(1)}),
-        "Transform.__call__ returned w; the network",
+    (Weighs(lambda weight: None), r"Weighs.weigh returned nothing; should return a weight for each row, \[6\]"),
+    (Weighs(lambda weight: weight[1:]), r"Weighs.weigh returned a tensor \[5\]"),
+    (Plans(lambda: None), "Plans.phases returned nothing; should return phases"),
+    (Plans(lambda: (torch.arange(2),)), r"Plans.phases returned a tensor \[2\] of torch.int64; should be phases"),
+    (Relabels(lambda held: held + 3), "Relabels.relabels returned labels that are not from 0"),
+    (Relabels(lambda held: held[:-1]), r"Relabels.relabels, for labels, returned a tensor \[5\] of torch.int64"),
+    (Relabels(lambda held: held.tolist()), r"Relabels.relabels, for labels, returned a list \(int, int, int, ...\)"),
+    (Transform(lambda gradients: None), "Transform.__call__ returned nothing; should return tensors"),
+    (Transform(lambda gradients: {"w": torch.ones(1)}), "Transform.__call__ returned w; the network"),
+    (Transform(lambda g: {n: t.sum() for n, t in g.items()}), r"for 1.weight, returned a tensor \[\] .*; should be a"),
+    (Transform(lambda g: dict.fromkeys(g, 1.0)), "for 1.weight, returned a value of type float"),
+    (Updating(lambda after: None), "Updating.update returned nothing"),
+    (Choosing(lambda clients: [5]), "Choosing.chosen returned client 5, who holds no data"),
+    (Corrector(lambda task: task.labels), r"Corrector.correct returned a tensor .*; should be a Correction"),
+    (Corrector(_correction(shift=1)), "Corrector.correct returned an answer of client 1 for client 0"),
+    (Corrector(_correction(lambda held: held[:1])), r"for labels, returned a tensor \[1\] .*; .*\[6\] of torch.int64"),
+    (Corrector(_correction(lambda held: held.double())), r"for labels, returned a tensor \[6\] of torch.float64"),
+    (Corrector(_correction(lambda held: held * 0 + 3)), "labels that are not from 0 to 2"),
+    (Corrector(_correction(lambda held: held - 5)), "labels that are not from 0 to 2"),
+    (Corrector(_correction(weight=lambda held: held[:1])), r"for weight, returned a tensor \[1\] .*; .* \[6\]"),
+    (
+        Corrector(_correction(keeps=3)),
+        "Corrector.correct, for keeps, returned a value of type int; should be a Payload",
     ),
-    "a sum of gradients": (
-        Transform(lambda g: {n: t.sum() for n, t in g.items()}),
-        r"returned 1.weight \[\]; should be",
-    ),
-    "sizes of gradients": (Transform(lambda g: dict.fromkeys(g, 1.0)), "for 1.weight, returned a value of type float"),
-    "no update": (Updating(lambda after: None), "Updating.update returned nothing"),
-    "bare labels": (
-        Corrector(lambda held: held),
-        "Corrector.correct returned a value of type Tensor; should be a Correction",
-    ),
-    "labels of others": (Corrector(_correction(lambda held: held[:1])), r"labels, torch.int64 \[1\]; .*int64 \[6\]"),
-    "labels as shares": (Corrector(_correction(lambda held: held.double())), r"labels, torch.float64 \[6\]"),
-    "a class too many": (Corrector(_correction(lambda held: held * 0 + 3)), "labels that are not from 0 to 2"),
-    "a negative class": (Corrector(_correction(lambda held: held - 5)), "labels that are not from 0 to 2"),
-}
+]
 
 
-@pytest.mark.parametrize(("part", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("part", "message"), WRONG, ids=[f"{type(p).__name__}-{n}" for n, (p, _) in enumerate(WRONG)])
 def test_a_wrong_return_ends_the_run_with_the_name_of_the_part(part: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(PartError, match=message):
         _run(part)
 
 
-RIGHT = {
-    "a loss a sample": Term(lambda loss, state: (loss.sum(1), state)),
-    "a scalar": Term(lambda loss, state: (loss.sum(), state)),
-    "numpy's numbers": Sampler(lambda clients: np.array(clients)),
-    "nobody": Sampler(lambda clients: []),
-    "a model": Combining(_model(lambda params: params)),
-    "a model and a state": Server(lambda combined: (combined, 1)),
-    "payloads": Reporting(lambda: (Payload(1), Payload(2))),
-    "messages": Sending(lambda: (1.0, 2)),
-    "a list of messages": Relaying(lambda: [1.0]),
-    "nothing to say": Sending(lambda: ()),
-    "shares as targets": Mixes(lambda inputs, labels: (inputs, F.one_hot(labels, 3).double())),
-    "phases one after the other": Plans(lambda: iter([Phase(positions=torch.arange(2)), WHOLE])),
-    "nothing to train on": Plans(lambda: ()),
-    "other labels": Relabels(lambda held: (held + 1) % 3),
-    "labels as they are": Relabels(lambda held: None),
-    "some gradients": Transform(lambda gradients: {"1.bias": -gradients["1.bias"]}),
-    "some parameters": Updating(lambda after: {"1.bias": after["1.bias"] * 0}),
-}
+RIGHT = [
+    Term(lambda loss, state: (loss.sum(1), state)),
+    Term(lambda loss, state: (loss.sum(), state)),
+    Sampler(np.array),
+    Sampler(lambda clients: (client for client in clients)),
+    Sampler(lambda clients: []),
+    Combining(_model(lambda params: params)),
+    Server(lambda combined: (combined, 1)),
+    Reporting(lambda: (Payload(1), Payload(2))),
+    Sending(lambda: (1.0, 2)),
+    Sending(lambda: ()),
+    Relaying(lambda: [1.0]),
+    Beginning(lambda: Payload(1)),
+    Asking(lambda task: Opened(task.client, Payload(1))),
+    *(Counting(name, lambda state: state + 1) for name in STATES),
+    Mixes(lambda inputs, labels: (inputs, F.one_hot(labels, 3).double())),
+    Mixes(lambda inputs, labels: [inputs, labels]),
+    Weighs(lambda weight: weight / 2),
+    Plans(lambda: iter([Phase(positions=torch.arange(2)), WHOLE])),
+    Plans(lambda: ()),
+    Relabels(lambda held: (held + 1) % 3),
+    Relabels(lambda held: None),
+    Transform(lambda gradients: {"1.bias": -gradients["1.bias"]}),
+    Updating(lambda after: {"1.bias": after["1.bias"] * 0}),
+    Choosing(lambda clients: np.array([1])),
+]
 
 
-@pytest.mark.parametrize("part", RIGHT.values(), ids=RIGHT)
+@pytest.mark.parametrize("part", RIGHT, ids=[f"{type(p).__name__}-{n}" for n, p in enumerate(RIGHT)])
 def test_what_the_protocols_allow_runs(part: Any) -> None:
-    (result,) = _run(part)
-    assert all(type(client) is int for client in result.cohort)
+    for result in _run(part):
+        assert all(type(client) is int for client in result.cohort)
 
 
-def test_a_correction_of_every_client_is_taken() -> None:
-    corrector = Corrector(_correction(lambda held: (held + 1) % 3))
-    (result,) = _run(corrector)
-    assert result.correction == {"asked": [0, 1, 3]}
+def test_every_client_holds_its_own_corrected_labels() -> None:
+    clients = random_federation([6, 2, 0, 4])
+    first, _ = _run(Corrector(_correction(lambda held: (held + 1) % 3)), clients)
+    assert first.correction == {"asked": [0, 1, 3]}
+    for client in (0, 1, 3):
+        held = first.state.client(client).labels
+        assert held is not None
+        assert held.tolist() == ((clients.samples(client).given + 1) % 3).tolist()
 
 
-STACKED: dict[str, tuple[dict[str, Any], str]] = {
-    "loss": (
-        {"local": {"mine": Term(lambda loss, state: loss.sum(1))}},
-        "loss term mine returned a value of type Tensor",
-    ),
-    "mixing": ({"batch": Mixes(lambda inputs, labels: inputs)}, "Mixes.mix returned a value of type Tensor"),
-    "phases": ({"batch": Plans(lambda: None)}, "Plans.phases returned nothing"),
-    "gradients": ({"gradient": Transform(lambda gradients: None)}, "Transform.__call__ returned nothing"),
-    "update": ({"gradient": Updating(lambda after: {"w": 1})}, "Updating.update returned w"),
-}
+@dataclass(frozen=True)
+class Rowwise(Term):
+    """A term that may be called once with the rows of all clients."""
+
+    rowwise: ClassVar[bool] = True
 
 
-@pytest.mark.parametrize(("parts", "message"), STACKED.values(), ids=STACKED)
-def test_clients_that_train_as_one_network_are_told_the_same_without_a_word_of_stacks(
-    parts: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    net = network(mlp(4, 3))
+def _stacked(module: nn.Module, **parts: Any) -> list[RoundResult]:
+    net = network(module)
     settings = loop.Settings(1, ONE_STEP, None, "drop")
     executor = Stacked(net, 2, 1.0)
     run = loop.Federated(method(stage(**parts)), random_federation([4, 4]), executor, NoEvaluation(), settings)
-    with pytest.raises(UserError, match=message):
-        list(loop.rounds(run, loop.initial_state(net.params())))
+    return list(loop.rounds(run, loop.initial_state(net.params())))
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"local": {"mine": Term(lambda loss, state: loss.sum(1))}}, "loss term mine returned a tensor"),
+        ({"local": {"mine": Rowwise(lambda loss, state: loss.sum(1))}}, "loss term mine returned a tensor"),
+        ({"batch": Mixes(lambda inputs, labels: inputs)}, "Mixes.mix returned a tensor"),
+        ({"batch": Plans(lambda: None)}, "Plans.phases returned nothing"),
+        ({"gradient": Transform(lambda gradients: None)}, "Transform.__call__ returned nothing"),
+        ({"gradient": Updating(lambda after: {"w": 1})}, "Updating.update returned w"),
+    ],
+)
+def test_clients_that_train_as_one_network_are_told_the_same_without_a_word_of_stacks(
+    parts: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(PartError, match=message):
+        _stacked(mlp(4, 3), **parts)
     assert not caplog.records
+
+
+class Spare(nn.Sequential):
+    """A network with a parameter that the loss does not depend on, so that it has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__(*mlp(4, 3).children())
+        self.spare = nn.Linear(2, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for name, layer in self.named_children():
+            inputs = inputs if name == "spare" else layer(inputs)
+        return inputs
+
+
+@dataclass(frozen=True)
+class Decay(GradientTransform):
+    """Gives every parameter a gradient."""
+
+    def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
+        return {name: gradients.get(name, torch.zeros_like(p)) + 0.5 * p for name, p in step.params.items()}
+
+
+def test_a_gradient_of_a_parameter_that_has_none_may_be_returned(caplog: pytest.LogCaptureFixture) -> None:
+    (alone,) = rounds(method(stage(gradient=Decay())), random_federation([4, 4]), Spare().double())
+    (together,) = _stacked(Spare(), gradient=Decay())
+    assert not caplog.records
+    assert alone.state.server.params.keys() == together.state.server.params.keys()

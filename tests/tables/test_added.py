@@ -200,9 +200,25 @@ def test_finished_runs_are_rendered_where_their_classes_are_not(
     assert command("run", *own, "rows=mine", "rows=FedAvg", "--", "hydra/launcher=basic").code == 0
     (tmp_path / "ones_own_server.py").unlink()
     del sys.modules["ones_own_server"]
-    said = command("render", *own)
-    assert said.code == 0, said.err
+    rest = (*own[:-1], "seeds=2")  # of which the second has not run
+    for words in (own, rest):
+        said = command("render", *words)
+        assert said.code == 0, said.err
+    refused = command("plan", *rest, "rows=mine")
+    assert refused.code == 2
+    assert "ones_own_server.Server: there is no such class" in refused.err
     assert "| Mine | ours |" in (tmp_path / "results" / "small_own" / "fedcorr_9.md").read_text()
+
+
+def test_a_damaged_record_of_ones_own_row_is_an_error(command: Tables, tmp_path: Path) -> None:
+    """And no reason to leave the row out."""
+    own = ("fedcorr_9", "add=Mine: method=fedavg rounds=2", "rows=mine", "seeds=1")
+    assert command("run", *own, "--", "hydra/launcher=basic").code == 0
+    (file,) = (tmp_path / "multirun" / "tables" / "small").glob("*/result.json")
+    file.write_text('{"broken')
+    said = command("plan", *own)
+    assert said.code == 2
+    assert "result.json" in said.err
 
 
 def test_a_file_with_the_name_of_one_of_flnls_is_refused(command: Tables, folder: Path) -> None:

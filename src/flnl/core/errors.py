@@ -30,6 +30,10 @@ class UserError(Exception):
     """
 
 
+class PartError(Exception):
+    """A part of a method returned something that its protocol does not allow. The message names the part."""
+
+
 def shortened(text: str) -> str:
     """The text, with its middle elided if it is longer than ``LONGEST``.
 

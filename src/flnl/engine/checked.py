@@ -1,207 +1,236 @@
 """Checks of what a method's parts return, which may be parts of a user's own.
 
-A part that breaks its protocol would otherwise fail where nothing names it, or train a wrong model in silence.
+A part that breaks its protocol would otherwise fail where nothing names it, or train a wrong model in silence. All
+checks raise ``PartError``.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-from flnl.core.errors import UserError
-from flnl.core.messages import Combined, Correction
+from flnl.core.errors import PartError
+from flnl.core.messages import ClientTask, Combined, Correction, Opened
 from flnl.core.parts import BatchRule, GradientTransform
 from flnl.core.payload import Params, Payload
 from flnl.core.step import Phase
 
+T = TypeVar("T")
+
+# ------------------------------------------------------------------------------------------------------------ training
+
 
 def loss(name: str, returned: Any, rows: int) -> tuple[Tensor, Any]:
-    """What the loss term ``name`` returned for a batch of ``rows`` samples: the loss, [B] or a scalar, and a state.
+    """What the loss term ``name`` returned for a batch of ``rows`` samples: the loss, [B] or a scalar, and a state."""
+    values, state = loss_and_state(name, returned)
+    if not values.shape or values.shape == (rows,):
+        return values, state
+    raise PartError(
+        f"loss term {name} returned a loss {[*values.shape]}; should be [{rows}], one a sample, or a scalar"
+    )
 
-    Raises:
-        UserError: if it is anything else.
-    """
+
+def loss_and_state(name: str, returned: Any) -> tuple[Tensor, Any]:
+    """A tensor and a state, which the loss term ``name`` returned."""
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
-        shape = returned[0].shape
-        if not shape or shape == (rows,):
-            return returned
-        raise UserError(f"loss term {name} returned a loss {[*shape]}; should be [{rows}], one a sample, or a scalar")
+        return returned
     raise _wrong(f"loss term {name}", returned, "the loss, a tensor, and the next state, as in `return loss, state`")
 
 
 def mixed(rule: BatchRule, returned: Any, rows: int) -> tuple[Tensor, Tensor]:
-    """The inputs and targets that a batch rule's ``mix`` made of a batch of ``rows`` samples.
+    """The inputs and targets that a batch rule's ``mix`` made of a batch of ``rows`` samples."""
+    if not isinstance(returned, tuple | list) or [isinstance(one, Tensor) for one in returned] != [True, True]:
+        raise _wrong(f"{_class(rule)}.mix", returned, "two tensors, the inputs and the targets")
+    inputs, targets = returned
+    if inputs.shape[:1] == targets.shape[:1] == (rows,):
+        return inputs, targets
+    shapes = f"inputs {[*inputs.shape]} and targets {[*targets.shape]}"
+    raise PartError(f"{_class(rule)}.mix returned {shapes}; should have {rows} rows each")
 
-    Raises:
-        UserError: if these are not two tensors with a row for each sample.
-    """
-    if (
-        isinstance(returned, tuple)
-        and len(returned) == 2
-        and all(isinstance(one, Tensor) and one.shape[:1] == (rows,) for one in returned)
-    ):
+
+def weighed(rule: BatchRule, returned: Any, rows: int) -> Tensor:
+    """The weights [B] that a batch rule's ``weigh`` gave a batch of ``rows`` samples."""
+    if isinstance(returned, Tensor) and returned.shape == (rows,):
         return returned
-    raise _wrong(f"{_class(rule)}.mix", returned, f"inputs and targets, tensors of {rows} rows each")
+    raise _wrong(f"{_class(rule)}.weigh", returned, f"a weight for each row, [{rows}]")
 
 
 def phases(rule: BatchRule, returned: Any) -> Iterable[Phase]:
-    """The phases of an epoch, as a batch rule planned them.
-
-    Raises:
-        UserError: if these are none; later, if one of them is none.
-    """
+    """The phases of an epoch, as a batch rule plans them; each is asked for, and checked, when it is its turn."""
     wanted = "phases, as in `yield Phase(...)`"
-    if not isinstance(returned, Iterable):
-        raise _wrong(f"{_class(rule)}.phases", returned, wanted)
-    for phase in returned:
+    for phase in _several(f"{_class(rule)}.phases", returned, wanted):
         if not isinstance(phase, Phase):
             raise _wrong(f"{_class(rule)}.phases", phase, wanted)
         yield phase
 
 
-def relabelled(rule: BatchRule, returned: Any, given: Tensor, classes: int) -> Tensor | None:
-    """The labels with which a batch rule has replaced a client's ``given`` ones; None if it keeps them.
-
-    Raises:
-        UserError: if these are no labels.
-    """
-    return None if returned is None else _labels(f"{_class(rule)}.relabels", returned, given, classes)
+def relabelled(rule: BatchRule, returned: Any, task: ClientTask, classes: int) -> Tensor | None:
+    """The labels with which a batch rule has replaced a client's; None if it keeps them."""
+    return None if returned is None else _labels(f"{_class(rule)}.relabels", returned, task, classes)
 
 
-def changed(transform: GradientTransform, method: str, returned: Any, like: Params) -> Mapping[str, Tensor]:
-    """What a gradient transform's ``method`` made of gradients or parameters, some of those named in ``like``.
-
-    Raises:
-        UserError: if these are no tensors of those names and shapes.
-    """
+def changed(transform: GradientTransform, method: str, returned: Any, like: Mapping[str, Tensor]) -> Params:
+    """What a gradient transform's ``method`` made of gradients or parameters; ``like`` are the network's parameters."""
+    part = f"{_class(transform)}.{method}"
     if not isinstance(returned, Mapping):
-        raise _wrong(f"{_class(transform)}.{method}", returned, "tensors by parameter name")
+        raise _wrong(part, returned, "tensors by parameter name")
     for name, tensor in returned.items():
         if name not in like:
-            raise UserError(f"{_class(transform)}.{method} returned {name}; the network has no such parameter")
-        _same_shape(f"{_class(transform)}.{method}", name, tensor, like[name])
-    return returned
+            raise PartError(f"{part} returned {name}; the network has no such parameter")
+        _check_shape(part, name, tensor, like[name])
+    return dict(returned)
 
 
-def cohort(sampler: str, returned: Any, clients: Collection[int]) -> list[int]:
-    """The clients that a sampler chose, of those with data.
+# ---------------------------------------------------------------------------------------------------------- the server
 
-    Raises:
-        UserError: if these are not numbers of such clients, each at most once.
-    """
-    wanted = "a list of numbers of clients that hold data, each at most once"
-    try:
-        chosen = [operator.index(client) for client in returned]
-    except TypeError:
-        raise _wrong(sampler, returned, wanted) from None
+
+def cohort(part: str, returned: Any, clients: Collection[int]) -> list[int]:
+    """Clients that a part chose, of those with data."""
+    wanted = "numbers of clients that hold data, each at most once"
+    chosen = []
+    for client in _several(part, returned, wanted):
+        try:
+            chosen.append(operator.index(client))
+        except TypeError:
+            raise _wrong(part, client, wanted) from None
     known = frozenset(clients)
     if (unknown := next((client for client in chosen if client not in known), None)) is not None:
-        raise UserError(f"{sampler} returned client {unknown}, who holds no data; should be {wanted}")
+        raise PartError(f"{part} returned client {unknown}, who holds no data; should be {wanted}")
     if len(set(chosen)) < len(chosen):
-        raise UserError(f"{sampler} returned a client twice; should be {wanted}")
+        raise PartError(f"{part} returned a client twice; should be {wanted}")
     return chosen
 
 
 def combined(aggregator: str, returned: Any, received: Params) -> Combined:
-    """What an aggregator made of the clients' models.
-
-    Raises:
-        UserError: if it is no model like the one ``received`` by the clients.
-    """
+    """What an aggregator made of clients' models, each like the one that they ``received``."""
     if not isinstance(returned, Combined):
         raise _wrong(f"{aggregator}.combine", returned, "Combined(params)")
-    model(f"{aggregator}.combine", returned.params, received)
+    _check_model(f"{aggregator}.combine", returned.params, received)
     return returned
 
 
 def updated(server: str, returned: Any, before: Params) -> tuple[Params, Any]:
-    """The next global model and the state that a server update returned.
-
-    Raises:
-        UserError: if it is anything else.
-    """
+    """The next global model, like the one ``before``, and the next state, which a server update returned."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise _wrong(server, returned, "the next model and the next state")
-    params, state = returned
-    return model(server, params, before), state
-
-
-def model(part: str, returned: Any, like: Params) -> Params:
-    """A model with the names and shapes of ``like``.
-
-    Raises:
-        UserError: if ``returned`` is anything else.
-    """
-    if not isinstance(returned, Mapping):
-        raise _wrong(part, returned, "a model, tensors by name")
-    if (missing := next((name for name in like if name not in returned), None)) is not None:
-        raise UserError(f"{part} returned a model without {missing}; should have all entries of the one it received")
-    if (added := next((name for name in returned if name not in like), None)) is not None:
-        raise UserError(f"{part} returned a model with {added}, which the one it received does not have")
-    for name, tensor in like.items():
-        _same_shape(part, name, returned[name], tensor)
-    return dict(returned)
-
-
-def report(part: str, returned: Any) -> tuple[Payload, Payload]:
-    """What a client sends to the server and keeps, as an exchange's ``report`` returned it.
-
-    Raises:
-        UserError: if it is anything else.
-    """
-    if isinstance(returned, tuple) and len(returned) == 2 and all(isinstance(one, Payload) for one in returned):
-        return returned
-    raise _wrong(part, returned, "two payloads: what is sent, and what the client keeps")
-
-
-def messages(part: str, returned: Any) -> Iterable[Any]:
-    """The messages that an exchange's ``send`` or ``relay`` returned.
-
-    Raises:
-        UserError: if it is not a tuple or a list.
-    """
-    if isinstance(returned, tuple | list):
-        return returned
-    raise _wrong(part, returned, "a tuple of messages, as in `return (message,)`")
-
-
-def correction(part: str, returned: Any, given: Tensor, classes: int) -> Correction:
-    """A client's correction; ``given`` are its given labels, int64 [n].
-
-    Raises:
-        UserError: if it is no correction, or does not have one label of ``classes`` classes for each sample.
-    """
-    if not isinstance(returned, Correction):
-        raise _wrong(part, returned, "a Correction")
-    _labels(part, returned.labels, given, classes)
+    _check_model(server, returned[0], before)
     return returned
 
 
-def _labels(part: str, labels: Any, given: Tensor, classes: int) -> Tensor:
-    if not isinstance(labels, Tensor) or labels.dtype != given.dtype or labels.shape != given.shape:
-        shown = f"{labels.dtype} {[*labels.shape]}" if isinstance(labels, Tensor) else f"a {type(labels).__name__}"
-        raise UserError(f"{part} returned labels, {shown}; should be int64 {[*given.shape]}")
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise UserError(f"{part} returned labels that are not from 0 to {classes - 1}")
-    return labels
+def state(exchange: str, method: str, returned: T, before: Any) -> T:
+    """The state that an exchange's ``method`` returned; None only if it had none ``before``."""
+    if returned is None and before is not None:
+        raise _wrong(f"exchange {exchange}.{method}", returned, "the next state")
+    return returned
 
 
-def _same_shape(part: str, name: str, tensor: Any, like: Tensor) -> None:
-    if not isinstance(tensor, Tensor):
-        raise _wrong(f"{part}, for {name},", tensor, "a tensor")
-    if tensor.shape != like.shape:
-        raise UserError(f"{part} returned {name} {[*tensor.shape]}; should be {[*like.shape]}")
+def messages(exchange: str, method: str, returned: Any) -> Sequence[Any]:
+    """The messages that an exchange's ``method`` returned."""
+    if isinstance(returned, tuple | list) and not hasattr(returned, "_fields"):  # a named tuple is one message
+        return returned
+    raise _wrong(f"exchange {exchange}.{method}", returned, "a tuple of messages, as in `return (message,)`")
+
+
+# ------------------------------------------------------------------------------------------------------------- clients
+
+
+def begun(exchange: str, returned: Any) -> Payload:
+    """What an exchange's ``begin`` leaves on a client."""
+    return _payload(f"exchange {exchange}.begin", returned)
+
+
+def report(exchange: str, returned: Any) -> tuple[Payload, Payload]:
+    """What a client sends to the server and keeps, as an exchange's ``report`` returned it."""
+    if isinstance(returned, tuple) and len(returned) == 2 and all(isinstance(one, Payload) for one in returned):
+        return returned
+    raise _wrong(f"exchange {exchange}.report", returned, "two payloads: what is sent, and what the client keeps")
+
+
+def opened(job: object, returned: Any, task: ClientTask) -> Opened:
+    """A client's answer to the ``job`` of an exchange's ``before_stage``."""
+    if not isinstance(returned, Opened):
+        raise _wrong(_class(job), returned, "Opened(task.client, ...)")
+    _check_client(_class(job), returned, task)
+    return returned
+
+
+def correction(corrector: object, returned: Any, task: ClientTask, classes: int) -> Correction:
+    """A client's correction, with one label of ``classes`` classes for each sample."""
+    part = f"{_class(corrector)}.correct"
+    if not isinstance(returned, Correction):
+        raise _wrong(part, returned, "a Correction")
+    _check_client(part, returned, task)
+    _labels(part, returned.labels, task, classes)
+    weight, samples = returned.weight, len(task.samples)
+    if weight is not None and not (isinstance(weight, Tensor) and weight.shape == (samples,)):
+        raise _wrong(f"{part}, for weight,", weight, f"a weight for each sample, [{samples}]")
+    return returned
+
+
+def _check_client(part: str, answer: Opened | Correction, task: ClientTask) -> None:
+    if answer.client != task.client:
+        raise PartError(f"{part} returned an answer of client {answer.client} for client {task.client}")
+    _payload(f"{part}, for keeps,", answer.keeps)
+    _payload(f"{part}, for reports,", answer.reports)
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+def _check_model(part: str, returned: Any, like: Params) -> None:
+    if not isinstance(returned, Mapping):
+        raise _wrong(part, returned, "a model, tensors by name")
+    if (missing := next((name for name in like if name not in returned), None)) is not None:
+        raise PartError(f"{part} returned a model without {missing}; should have all entries of the one it received")
+    if (added := next((name for name in returned if name not in like), None)) is not None:
+        raise PartError(f"{part} returned a model with {added}, which the one it received does not have")
+    for name, tensor in like.items():
+        _check_shape(part, name, returned[name], tensor)
+
+
+def _check_shape(part: str, name: str, tensor: Any, like: Tensor) -> None:
+    if not isinstance(tensor, Tensor) or tensor.shape != like.shape:
+        raise _wrong(f"{part}, for {name},", tensor, f"a tensor {[*like.shape]}")
+
+
+def _labels(part: str, returned: Any, task: ClientTask, classes: int) -> Tensor:
+    given = task.samples.given
+    if not isinstance(returned, Tensor) or returned.dtype != given.dtype or returned.shape != given.shape:
+        raise _wrong(f"{part}, for labels,", returned, f"a tensor {[*given.shape]} of {given.dtype}")
+    if len(returned) and not 0 <= int(returned.min()) <= int(returned.max()) < classes:
+        raise PartError(f"{part} returned labels that are not from 0 to {classes - 1}")
+    return returned
+
+
+def _payload(part: str, returned: Any) -> Payload:
+    if isinstance(returned, Payload):
+        return returned
+    raise _wrong(part, returned, "a Payload")
+
+
+def _several(part: str, returned: Any, wanted: str) -> Iterable[Any]:
+    if isinstance(returned, Iterable):
+        return returned
+    raise _wrong(part, returned, wanted)
 
 
 def _class(part: object) -> str:
     return type(part).__name__
 
 
-def _wrong(part: str, returned: Any, wanted: str) -> UserError:
+def _wrong(part: str, returned: Any, wanted: str) -> PartError:
     if returned is None:
-        return UserError(f"{part} returned nothing; should return {wanted}")
-    described = "a tuple" if type(returned) is tuple else f"a value of type {type(returned).__name__}"
-    return UserError(f"{part} returned {described}; should be {wanted}")
+        return PartError(f"{part} returned nothing; should return {wanted}")
+    return PartError(f"{part} returned {_described(returned)}; should be {wanted}")
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {[*value.shape]} of {value.dtype}"
+    if type(value) in (tuple, list):
+        kinds = ", ".join("nothing" if one is None else _class(one) for one in value[:3])
+        return f"a {_class(value)} ({kinds}{', ...' if len(value) > 3 else ''})"
+    return f"a value of type {_class(value)}"

@@ -22,8 +22,7 @@ class Correct:
         """Run the corrector on the received model."""
         network.load(task.broadcast.params)
         returned = self.corrector.correct(network, task, self.rule)
-        part = f"{type(self.corrector).__name__}.correct"
-        return checked.correction(part, returned, task.samples.given, network.num_classes)
+        return checked.correction(self.corrector, returned, task, network.num_classes)
 
 
 @dataclass(frozen=True)

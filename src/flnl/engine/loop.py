@@ -193,7 +193,7 @@ class _Server:
             if job is None:
                 continue
             tasks = [self.task(state, client, stage, stage.exchange) for client in self.clients]
-            answers: list[Opened] = self._ask(job, tasks)
+            answers = [checked.opened(job, a, task) for a, task in zip(self._ask(job, tasks), tasks, strict=True)]
             kept = {a.client: state.client(a.client).keeping(*a.keeps) for a in answers}
             state = self._take_in(state, tasks, answers, kept)
         if stage.restart:
@@ -320,9 +320,7 @@ class _Server:
         if not _judges(stage):
             return state, values
         if gathered.results:
-            state = self._exchanged(
-                state, {n: e.judge(self._of(state, n), gathered) for n, e in stage.exchange.items()}
-            )
+            state = self._exchanged(state, stage.exchange, "judge", gathered)
         received, known, results = state.server.params, self._known(state), gathered.results
         blocks = [results[first : first + BLOCK] for first in range(0, len(results), BLOCK)]
         return state, [stage.aggregator.block(received, block, known) for block in blocks]
@@ -396,7 +394,8 @@ class _Server:
         """Let the chosen clients correct their labels with the new model; return the state and those clients."""
         assert stage.correct is not None, "the stage corrects"
         job = Correct(stage.correct.corrector, stage.correct.rule)
-        asked = job.corrector.chosen(job.rule, self._known(state), self.clients)
+        chosen = job.corrector.chosen(job.rule, self._known(state), self.clients)
+        asked = checked.cohort(f"{type(job.corrector).__name__}.chosen", chosen, self.clients)
         tasks = [self.task(state, client, stage, self.run.method.exchange) for client in asked]
         corrections: list[Correction] = self._ask(job, tasks)
         kept = {
@@ -425,7 +424,7 @@ class _Server:
         sent = [
             value
             for name, exchange in exchanges.items()
-            for value in checked.messages(f"exchange {name}.send", exchange.send(self._of(state, name), client))
+            for value in checked.messages(name, "send", exchange.send(self._of(state, name), client))
         ]
         broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent), self._lengths)
         samples = self.run.federation.samples(client)
@@ -438,7 +437,7 @@ class _Server:
             value
             for name, exchange in stage.exchange.items()
             for value in checked.messages(
-                f"exchange {name}.relay", exchange.relay(self._of(state, name), client, stage.number, state.clients)
+                name, "relay", exchange.relay(self._of(state, name), client, stage.number, state.clients)
             )
         ]
         if not relayed:
@@ -474,16 +473,19 @@ class _Server:
 
     def _receive(self, state: FederatedState, reports: Mapping[int, Payload]) -> FederatedState:
         """Pass the clients' reports to every exchange, including those inactive in this stage."""
-        seed, exchanges = self.run.settings.seed, self.run.method.exchange
-        return self._exchanged(state, {n: e.receive(self._of(state, n), reports, seed) for n, e in exchanges.items()})
+        return self._exchanged(state, self.run.method.exchange, "receive", reports, self.run.settings.seed)
 
     def _after_round(self, state: FederatedState, stage: Stage, gathered: Gathered) -> FederatedState:
-        after = {name: e.after_round(self._of(state, name), gathered) for name, e in stage.exchange.items()}
-        return self._exchanged(state, after)
+        return self._exchanged(state, stage.exchange, "after_round", gathered)
 
-    @staticmethod
-    def _exchanged(state: FederatedState, states: Mapping[str, Any]) -> FederatedState:
-        """The state with these exchange states; an exchange without state has no entry."""
+    def _exchanged(
+        self, state: FederatedState, exchanges: Mapping[str, Exchange], method: str, *given: Any
+    ) -> FederatedState:
+        """The state with what a ``method`` of the exchanges makes of theirs; one without state has no entry."""
+        states = {}
+        for name, exchange in exchanges.items():
+            before = self._of(state, name)
+            states[name] = checked.state(name, method, getattr(exchange, method)(before, *given), before)
         kept = {name: value for name, value in states.items() if value is not None}
         if not kept:
             return state

@@ -70,6 +70,8 @@ class Plan:
         seeds: int | None,
         root: Path = ROOT,
         every: Sequence[Table] = (),
+        *,
+        starting: bool = False,
     ) -> None:
         """Determine the runs of every cell.
 
@@ -80,12 +82,14 @@ class Plan:
             root: parent of the folders of runs, one folder a scale.
             every: all tables. A run that one of them shares with ``tables`` also records what that table needs, so it
                 need not be repeated for it.
+            starting: whether runs may be started: cells of the user's own rows are then checked as their runs will be.
 
         Raises:
             UserError: if a cell's overrides are invalid.
         """
         self.tables, self.scaling, self.seeds = tables, scaling, seeds
         self.root, self.folder = root, root / scaling.name
+        self.starting = starting
         self.runs: dict[str, Wanted] = {}  # by key, in the order of tables
         self.wrong: list[str] = []  # faults of what was left out: tables of ``every``, cells of own rows; a line each
         self._read: dict[str, Written | str] = {}  # by key
@@ -128,7 +132,7 @@ class Plan:
                 check_settings(row, column)
             seeds = scaling.of(table, self.seeds).seeds
             found = {seed: identities.of((*overrides, f"seed={seed}")) for seed in seeds}
-            if row.own and not all(self._begun(identity) for identity in found.values()):
+            if row.own and self.starting and not all(self._begun(identity) for identity in found.values()):
                 identities.check(overrides)
             runs = [self._wanted(identity, seed, overrides, label) for seed, identity in found.items()]
         except UserError as error:
@@ -140,7 +144,7 @@ class Plan:
 
     def _begun(self, identity: Identity) -> bool:
         """Whether a run has a record, so that its configuration was right where it ran."""
-        return run_record.record(self.folder / identity.folder) is not None
+        return (self.folder / identity.folder / RESULT).exists()
 
     def _check_own(self) -> None:
         """Note the settings in which rows of the user's own cannot run.

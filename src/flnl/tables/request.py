@@ -81,7 +81,7 @@ class Request:
         self.warn([f"tuned: no row of these tables is of {cells}; left out" for cells in scaling.unused(tables)])
         self.warn(scaling.untuned(tables))
         self.warn(scaling.favoured(tables, self.seeds))
-        plan = Plan(tables, scaling, self.seeds, every=self.every)
+        plan = Plan(tables, scaling, self.seeds, every=self.every, starting=self.verb in ("plan", "run"))
         self.warn([f"{line}; left out" for line in plan.wrong])
         return plan
 

@@ -58,7 +58,7 @@ class LocalTraining:
 
     def begun(self, network: Network, task: ClientTask) -> ClientTask:
         """The task, with what exchanges leave on the client before training; the network may then hold any model."""
-        kept = [value for exchange in self.exchanges.values() for value in exchange.begin(network, task)]
+        kept = [v for name, e in self.exchanges.items() for v in checked.begun(name, e.begin(network, task))]
         return replace(task, state=task.state.keeping(*kept)) if kept else task
 
     def states(self, network: Network, task: ClientTask) -> dict[str, Any]:
@@ -80,10 +80,10 @@ class LocalTraining:
                 terms[name] = after
         sent, kept = Payload(), task.state.extras
         for name, exchange in self.exchanges.items():
-            up, keep = checked.report(f"exchange {name}.report", exchange.report(network, task, fit))
+            up, keep = checked.report(name, exchange.report(network, task, fit))
             sent, kept = sent.including(*up), kept.including(*keep)
         labels = self.batch.relabels(network, task)
-        labels = checked.relabelled(self.batch, labels, task.samples.given, network.num_classes)
+        labels = checked.relabelled(self.batch, labels, task, network.num_classes)
         held = task.state.labels if labels is None else labels
         state = ClientState(held, task.state.weight, terms, kept, fit.momentum)
         return ClientResult(

@@ -91,7 +91,7 @@ class Steps:
                     labels=batch_labels,
                     targets=targets,
                     positions=positions,
-                    weight=None if weight is None else rule.weigh(weight[positions], draw),
+                    weight=None if weight is None else checked.weighed(rule, rule.weigh(weight[positions], draw), size),
                     draws=draws.of_terms(size if beside is None else size + len(beside.positions)),
                     number=number,
                     unmixed=batch,

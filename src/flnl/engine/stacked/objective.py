@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from flnl.core.errors import UserError
+from flnl.core.errors import PartError
 from flnl.core.messages import Broadcast, ClientTask
 from flnl.core.parts import GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
@@ -134,8 +134,8 @@ class Objective:
         def one(*tensors: Tensor) -> tuple[Tensor, ...]:
             left = iter(tensors)
             of_client = [dict(zip(params, left, strict=False)) for params in given]
-            returned = transform(*of_client, step.of(list(left), self.terms)[0])
-            new = checked.changed(gradient, method, returned, of_client[0])
+            client_step, _ = step.of(list(left), self.terms)
+            new = checked.changed(gradient, method, transform(*of_client, client_step), client_step.params)
             names[:] = new
             return tuple(new.values())
 
@@ -158,7 +158,9 @@ class Objective:
         for name, term in self.rowwise.items():
             try:
                 with rows.called_by(name):
-                    losses, _ = term(rows, None)
+                    losses, _ = checked.loss_and_state(name, term(rows, None))
+            except PartError:
+                raise
             except NotStackable as refusal:
                 raise NotStackable(f"term {name} declares itself rowwise, but {refusal}") from refusal
             except Exception as error:  # user-defined parts may raise anything
@@ -449,7 +451,7 @@ def _vmapped(one: Callable[..., tuple[Tensor, ...]], who: str) -> Callable[..., 
     def all_clients(*given: Tensor) -> tuple[Tensor, ...]:
         try:
             results = over_clients(one)(*given)
-        except UserError:  # a mistake in any way of training
+        except PartError:  # a mistake in any way of training
             raise
         except NotStackable as refusal:
             raise NotStackable(f"{who} cannot be run for many clients at once: {refusal}") from refusal

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flnl.core.errors import UserError
+from flnl.core.errors import PartError
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
 from flnl.core.parts import BatchRule
@@ -310,11 +310,11 @@ class _Stack:
         def one(*given: Tensor) -> tuple[Tensor, ...]:
             draw = joined.filled(given[len(data) :])
             mixed = checked.mixed(rule, rule.mix(given[0], given[1], network.num_classes, draw), size)
-            return mixed if weight is None else (*mixed, rule.weigh(given[2], draw))
+            return mixed if weight is None else (*mixed, checked.weighed(rule, rule.weigh(given[2], draw), size))
 
         try:
             results = over_clients(one)(*data, *joined.tensors)
-        except UserError:  # a mistake in any way of training
+        except PartError:  # a mistake in any way of training
             raise
         except Exception as error:  # user-defined parts may raise anything
             raise NotStackable(
