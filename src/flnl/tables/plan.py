@@ -89,7 +89,7 @@ class Plan:
         """
         self.tables, self.scaling, self.seeds = tables, scaling, seeds
         self.root, self.folder = root, root / scaling.name
-        self.starting = starting
+        self._starting = starting
         self.runs: dict[str, Wanted] = {}  # by key, in the order of tables
         self.wrong: list[str] = []  # faults of what was left out: tables of ``every``, cells of own rows; a line each
         self._read: dict[str, Written | str] = {}  # by key
@@ -132,7 +132,7 @@ class Plan:
                 check_settings(row, column)
             seeds = scaling.of(table, self.seeds).seeds
             found = {seed: identities.of((*overrides, f"seed={seed}")) for seed in seeds}
-            if row.own and self.starting and not all(self._begun(identity) for identity in found.values()):
+            if row.own and self._starting and not all(self._begun(identity) for identity in found.values()):
                 identities.check(overrides)
             runs = [self._wanted(identity, seed, overrides, label) for seed, identity in found.items()]
         except UserError as error:
