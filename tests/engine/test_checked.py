@@ -169,23 +169,24 @@ class Choosing(LabelCorrector):
         return Correction(task.client, task.labels, None, Payload(), Payload())
 
 
-@dataclass(frozen=True)
-class Mixes(BatchRule):
-    returned: Returned
+class Drawing(BatchRule):
+    """Mixes, so that its draws are not left out."""
 
     def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing:
         return Mixing(0.5, torch.arange(size))
+
+
+@dataclass(frozen=True)
+class Mixes(Drawing):
+    returned: Returned
 
     def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Mixing | None) -> Any:
         return self.returned(inputs, labels)
 
 
 @dataclass(frozen=True)
-class Weighs(BatchRule):
+class Weighs(Drawing):
     returned: Returned
-
-    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing:
-        return Mixing(0.5, torch.arange(size))
 
     def weigh(self, weight: Tensor, draw: Mixing | None) -> Any:
         return self.returned(weight)

@@ -82,8 +82,7 @@ class LocalTraining:
         for name, exchange in self.exchanges.items():
             up, keep = checked.report(name, exchange.report(network, task, fit))
             sent, kept = sent.including(*up), kept.including(*keep)
-        labels = self.batch.relabels(network, task)
-        labels = checked.relabelled(self.batch, labels, task, network.num_classes)
+        labels = checked.relabelled(self.batch, self.batch.relabels(network, task), task, network.num_classes)
         held = task.state.labels if labels is None else labels
         state = ClientState(held, task.state.weight, terms, kept, fit.momentum)
         return ClientResult(
