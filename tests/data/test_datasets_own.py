@@ -468,6 +468,16 @@ def test_labels_that_nobody_vouches_for_are_given(tmp_path: Path):
     assert data.given.tolist() == [0, 1, 2] * 4
 
 
+def test_a_class_without_a_sample_needs_a_name(tmp_path: Path):
+    without = {"y_train": np.arange(12) % 2 * 2, "y_test": np.arange(6) % 2 * 2}
+    write(tmp_path, **without)
+    assert "has a label 2 and no 1" in refusal(arrays_part(tmp_path))
+    write(tmp_path, **without, classes=np.array(CLASSES))
+    assert arrays_part(tmp_path)().classes == tuple(CLASSES)
+    write(tmp_path, y_train=np.arange(12) % 2 * 2)
+    assert arrays_part(tmp_path)().classes == ("0", "1", "2"), "the test set has it"
+
+
 def test_a_label_file_for_arrays(tmp_path: Path):
     write(tmp_path, classes=np.array(CLASSES))
     rows = [[str(i), CLASSES[0], CLASSES[2], str(i % 4)] for i in reversed(range(12))]
@@ -514,6 +524,8 @@ def test_a_label_file_goes_before_the_given_labels_and_clients_of_arrays(tmp_pat
         ({"y_test": np.zeros((6, 1), int)}, r"y_test of .* it should be 6 whole numbers"),
         ({"y_train": np.zeros(12)}, "y_train of .* float64"),
         ({"y_train": np.arange(12) % 3 - 1}, r"y_train\[0\] of .* is -1; labels should be 0\.\.2"),
+        ({"y_train": np.arange(12) % 3 + 1, "y_test": np.arange(6) % 3 + 1}, "has a label 3 and no 0; .*without gaps"),
+        ({"y_given": np.arange(12) % 2 * 4}, "has a label 4 and no 3; .* have names: an array 'classes'"),
         ({"y_given": np.arange(12) % 5, "classes": np.array(CLASSES)}, r"y_given\[3\] of .* is 3; .* 0\.\.2"),
         ({"classes": np.array(["ant", "ant", "bee"])}, "same name"),
         ({"classes": np.array(["ant"])}, "has 1 class"),

@@ -26,8 +26,6 @@ from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 
 Content = Mapping[str, NDArray[Any]]
-MOST_CLASSES = 100_000
-"""Without names of classes, a larger label is refused as a mistake."""
 
 
 @dataclass(frozen=True)
@@ -195,11 +193,15 @@ def _classes(arrays: Content, path: Path) -> tuple[str, ...]:
         if len(set(names)) != len(names):
             raise UserError(f"dataset.file: two classes of {path} have the same name")
     else:
-        labels = [arrays[name] for name in ("y_train", "y_given", "y_test") if name in arrays]
-        highest = max((int(y.max()) for y in labels if y.size and y.dtype.kind in "iu"), default=0)
-        if highest >= MOST_CLASSES:
-            raise UserError(f"dataset.file: {path} has a label {highest}; labels should be 0..C-1, without such gaps")
-        names = tuple(str(i) for i in range(highest + 1))
+        labels = [arrays[name].ravel() for name in ("y_train", "y_given", "y_test") if name in arrays]
+        held = sorted({label for y in labels if y.dtype.kind in "iu" for label in np.unique(y[y >= 0]).tolist()})
+        gap = next((i for i, label in enumerate(held) if i != label), None)
+        if gap is not None:
+            raise UserError(
+                f"dataset.file: {path} has a label {held[-1]} and no {gap}; labels should be 0..C-1, without gaps, or"
+                " all classes should have names: an array 'classes'"
+            )
+        names = tuple(str(i) for i in range(len(held)))
     if len(names) < 2:
         raise UserError(f"dataset.file: {path} has {len(names)} class; at least two are needed")
     return names
