@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from flnl.config.identity import identity, recorded_identity, recorded_key
 from flnl.figures import accuracy
@@ -51,6 +52,20 @@ def test_a_run_that_began_here_stays(elsewhere: Tables, tmp_path: Path) -> None:
     assert "1 runs restored" in elsewhere("plan", "mine", RECORDS).err
     assert own.read_bytes() == before
     assert "0 runs restored" in elsewhere("plan", "mine", RECORDS).err
+
+
+def test_a_folder_in_which_a_run_begins_meanwhile_stays(elsewhere: Tables, tmp_path: Path) -> None:
+    """Its lines would be mixed with those of the record, and its hours lost."""
+    names = [file.stem for file in sorted((tmp_path / "results/small/runs").glob("*.json"))]
+    mine, other = (tmp_path / "multirun/tables/small" / name for name in names)
+    mine.mkdir(parents=True)
+    (mine / "metrics.jsonl").write_text("mine\n")
+    with FileLock(mine / ".lock"):
+        assert "1 runs restored" in elsewhere("plan", "mine", RECORDS).err
+    assert sorted(file.name for file in mine.iterdir() if file.name != ".lock") == ["metrics.jsonl"]
+    assert (mine / "metrics.jsonl").read_text() == "mine\n"
+    assert (other / "result.json").exists()
+    assert "1 runs restored" in elsewhere("plan", "mine", RECORDS).err, "the lock of the other one has been released"
 
 
 def test_records_of_which_none_is_asked_for_are_told_of(elsewhere: Tables, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from flnl.config.identity import differences, recorded_key
 from flnl.core.errors import UserError
 from flnl.storage import order
-from flnl.storage.records import RESULT, SWEEPS, read_record
+from flnl.storage.records import LOCK, RESULT, SWEEPS, read_record
 
 WRITTEN = (
     "config.yaml",
@@ -179,7 +179,7 @@ def _lock(path: Path) -> RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
             raise PermissionError(13, "no permission to write there")
-        lock = FileLock(path / ".lock", timeout=0)
+        lock = FileLock(path / LOCK, timeout=0)
         lock.acquire()
     except Timeout:
         raise UserError(f"output={path} is in use by another process; wait for it or choose another folder") from None

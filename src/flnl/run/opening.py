@@ -41,6 +41,7 @@ from flnl.run.folder import RunFolder, next_in_order, open_folder
 from flnl.run.record import environment
 from flnl.run.session import Session
 from flnl.storage.atomic import write_atomically
+from flnl.storage.records import LOCK
 
 log = logging.getLogger(__name__)
 
@@ -347,8 +348,8 @@ def _refuse_rounds(cfg: DictConfig, overrides: Sequence[str], method: Method) ->
 def _remove_if_empty(folder: Path) -> None:
     """Remove a folder that contains nothing but its lock."""
     try:
-        if {p.name for p in folder.iterdir()} <= {".lock"}:
-            (folder / ".lock").unlink(missing_ok=True)
+        if {p.name for p in folder.iterdir()} <= {LOCK}:
+            (folder / LOCK).unlink(missing_ok=True)
             folder.rmdir()
     except OSError:
         log.debug("%s could not be removed", folder)

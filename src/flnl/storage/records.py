@@ -9,6 +9,9 @@ from typing import Any
 
 RESULT = "result.json"
 
+LOCK = ".lock"
+"""In a run's or a sweep's folder: the process that writes there holds it."""
+
 SWEEPS = Path("multirun")
 
 

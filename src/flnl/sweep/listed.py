@@ -32,6 +32,7 @@ from flnl.config.override_text import dotted, key_of, without
 from flnl.core.errors import UserError
 from flnl.core.shell import joined
 from flnl.core.terminal import print_line
+from flnl.storage.records import LOCK
 from flnl.sweep import job, launchers
 from flnl.sweep.ledger import DONE, Job, Ledger
 from flnl.sweep.supervisor import Sweep
@@ -168,8 +169,8 @@ def launch(
 def _wait_for(folders: Sequence[Path]) -> None:
     """Wait until no other process holds a run: workers of a killed command stop at the end of their round."""
     for folder in folders:
-        lock = FileLock(folder / ".lock", timeout=0)
-        if not (folder / ".lock").exists():
+        lock = FileLock(folder / LOCK, timeout=0)
+        if not (folder / LOCK).exists():
             continue
         try:
             lock.acquire()

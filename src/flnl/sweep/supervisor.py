@@ -30,6 +30,7 @@ from flnl.config.override_text import choices_of, dotted, key_of, value_of
 from flnl.config.short_keys import connect
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
+from flnl.storage.records import LOCK
 from flnl.sweep import launchers
 from flnl.sweep.job import shares_a_process
 from flnl.sweep.ledger import DONE, Job, Ledger
@@ -197,7 +198,7 @@ def _check_launcher(chosen: DictConfig) -> None:
 def _locked(folder: Path, in_use: str) -> FileLock:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock", timeout=0)
+        lock = FileLock(folder / LOCK, timeout=0)
         lock.acquire()
     except Timeout:
         raise UserError(in_use.format(folder=folder)) from None

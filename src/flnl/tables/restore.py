@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from flnl.config import identity
 from flnl.core.errors import UserError
 from flnl.storage.atomic import write_atomically
 from flnl.storage.lines import CHECKSUMS, CORRECTIONS, METRICS, Lines, described
-from flnl.storage.records import RESULT
+from flnl.storage.records import LOCK, RESULT
 from flnl.tables.identity import Composer
 from flnl.tables.plan import Plan, Wanted
 from flnl.tables.run_record import CURVE, RECORD, RECORDS
@@ -37,7 +40,7 @@ def restore(plan: Plan, records: Path) -> Restored:
 
     A restored folder holds ``result.json`` and ``metrics.jsonl``, the latter with the accuracies of all evaluations and
     all numbers of the last: what tables and curves read, but no model and no labels. Runs that have begun here stay as
-    they are.
+    they are, also those that begin meanwhile.
 
     Raises:
         UserError: if ``records`` is no folder or has no record, or one of the records is damaged or not complete.
@@ -49,11 +52,31 @@ def restore(plan: Plan, records: Path) -> Restored:
         inside = f"; did you mean {records / RECORDS}?" if (records / RECORDS).is_dir() else ""
         raise UserError(f"records={records}: the folder has no record of a run{inside}")
     known = [(run, file) for run in plan.runs.values() if (file := records / f"{run.identity.folder}.json").is_file()]
-    composer, missing = Composer(), [(run, file) for run, file in known if run.identity.key not in plan.records]
-    for run, file in missing:
-        record = _read(file, run)
-        _write(plan.at(run), file, record, composer.plain(run.overrides), run.overrides)
-    return Restored(len(missing), len(known), of)
+    composer, restored = Composer(), 0
+    for run, file in known:
+        if run.identity.key not in plan.records:
+            record = _read(file, run)
+            with _unused(plan.at(run)) as unused:
+                if unused:
+                    _write(plan.at(run), file, record, composer.plain(run.overrides), run.overrides)
+                    restored += 1
+    return Restored(restored, len(known), of)
+
+
+@contextmanager
+def _unused(folder: Path) -> Iterator[bool]:
+    """Whether no process works in a run's folder, and no run has begun there since the plan was made; hold it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
+        yield not (folder / RESULT).exists()
+    finally:
+        lock.release()
 
 
 def _read(file: Path, run: Wanted) -> Mapping[str, Any]:
@@ -90,7 +113,6 @@ def _lines(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _write(
     folder: Path, file: Path, record: Mapping[str, Any], config: Mapping[str, Any], overrides: list[str]
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     metrics, corrections = (Lines(folder / name) for name in (METRICS, CORRECTIONS))
     for lines in (metrics, corrections):
         lines.path.unlink(missing_ok=True)
