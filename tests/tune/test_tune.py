@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flnl.core.errors import UserError
-from flnl.storage.tuned import Reported, Study, Trial, Tuned, Values
+from flnl.storage.tuned import Question, Reported, Study, Trial, Tuned, Values
 from flnl.sweep import listed
 from flnl.tune import __main__ as tune
 from flnl.tune.markdown import markdown
@@ -43,6 +43,21 @@ def test_an_interval_needs_a_search() -> None:
     assert space.axes == (Interval("train.lr", 0.001, 0.1, True),)
     with pytest.raises(UserError, match="--trials N"):
         list(space.grid())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "value", "text"),
+    [
+        (0.001, 0.1, 0.0123456, "0.01235"),
+        (1000.1, 1000.4, 1000.23456, "1000.2346"),
+        (0.9, 0.9999, 0.99989999, "0.9999"),
+        (0.00012345, 1.0, 0.00012345, "0.00012345"),
+    ],
+)
+def test_values_of_an_interval_are_in_it_and_differ(low: float, high: float, value: float, text: str) -> None:
+    """Four digits would make one value of all between 1000.1 and 1000.4, and one below the interval."""
+    assert Interval("x", low, high, log=False).written(value) == text
+    assert low <= float(text) <= high
 
 
 @pytest.mark.parametrize(
@@ -88,6 +103,11 @@ def test_choices_of_several_commands_stand_in_one_file() -> None:
     joined = first.with_added(Tuned(["tune", "z,x"], "last", [7], [study("z", 0.3), study("x", 0.4)]))
     assert joined.studies == [study("x", 0.4), study("y", 0.2), study("z", 0.3)]
     assert (joined.command, joined.earlier) == (["tune", "z,x"], [["tune", "x,y"]])
+    pair = {"train.lr": "1", "train.momentum": "0"}
+    turned = dict(reversed(pair.items()))
+    assert list(turned) != list(pair)
+    asked = [Question.of("last", [7], ["a=b"], {}, keys) for keys in (pair, turned)]
+    assert asked[0] == asked[1], "the order of keys is no other question"
     assert joined.with_added(joined).earlier == joined.earlier  # a command that is repeated is none of the earlier ones
 
 
@@ -295,6 +315,49 @@ def test_those_that_were_dropped_come_back_if_all_others_fail(monkeypatch: pytes
     scored(last, monkeypatch)
     (trials,) = Runs((7, 8, 9), "last", []).grids([Space.of(["method=x", "train.lr=1,2,3"])], 0.01)
     assert Study({}, [], trials).chosen is trials[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["output=mine"], "output=mine: a run's folder is named after its key"),
+        (["++output=a,b"], r"output: a run's folder"),
+        (["max_rounds=1"], "max_rounds=1: a run that is stopped early does not count"),
+        (["resume=true"], "resume=true: what was stopped goes on"),
+        (["--seeds", "7,07"], "7,07 is no list of different seeds"),
+        (["method=fedcorr", "rounds=2"], "rounds"),  # which FedCorr does not read
+        (["method=fedavg,fedcorr", "rounds=2", "--each", "method"], "rounds"),
+    ],
+)
+def test_what_could_only_fail_is_refused_before_anything_runs(
+    words: Sequence[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        tune.tune([*TINY[1:], "train.lr=0.1,0.2", "--seeds", "7", *words, "--", "hydra/launcher=basic"])
+    assert not (tmp_path / "multirun").exists()
+
+
+def test_a_choice_is_kept_where_the_next_command_has_none_or_its_report_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY, "--seeds", "7", "eval.validation=0.25", "--", "hydra/launcher=basic"]
+
+    def stopped(*_: object) -> list[Study]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Runs, "reported", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        tune.tune(["train.lr=0.1,0.2", "--report", "1", *words])
+    (study,) = Tuned.load(tmp_path / "tuned.json").studies
+    assert study.chosen is not None
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert "eval.validation=0.25" in command, "it is the user's share"
+    before = (tmp_path / "tuned.json").read_bytes()
+    with pytest.raises(UserError, match=r"nothing could be chosen.*tuned\.json stays as it is"):
+        tune.tune(["train.lr=1e30,2e30", *words])
+    assert (tmp_path / "tuned.json").read_bytes() == before
 
 
 def test_a_margin_goes_with_a_grid() -> None:

@@ -118,8 +118,8 @@ class Question:
     measure: str
     seeds: tuple[int, ...]
     fixed: tuple[str, ...]  # overrides of all studies, sorted
-    each: tuple[str, ...]  # the keys that are gone through
-    keys: tuple[str, ...]  # the keys that are chosen
+    each: tuple[str, ...]  # the keys that are gone through, sorted
+    keys: tuple[str, ...]  # the keys that are chosen, sorted
 
     @classmethod
     def of(
@@ -127,7 +127,7 @@ class Question:
     ) -> Question:
         """The question to which a study with these ``overrides`` belongs, ``each`` among them."""
         fixed = sorted(set(overrides) - set(overrides_of(each)))
-        return cls(measure, tuple(seeds), tuple(fixed), tuple(each), tuple(keys))
+        return cls(measure, tuple(seeds), tuple(fixed), tuple(sorted(each)), tuple(sorted(keys)))
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from flnl.config.folders import CONF
-from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.core.ranges import PositiveCount, Seed
 from flnl.core.suggestions import instead
+from flnl.sweep.keys import NOT_OF_A_LIST, refuse_keys
 from flnl.tables.scaling import Scaling, triggers
 from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
 
@@ -48,11 +48,9 @@ FAULTS = {
 
 NOT_OF_A_CELL = {
     "seed": "a cell has a run for each seed of its scale or its table; seeds=N takes another number of them",
-    "output": "a run's folder is named after its key",
-    "resume": "what was stopped goes on in any case",
-    "max_rounds": "a run that is stopped early is none of a table; set rounds",
+    **NOT_OF_A_LIST,
 }
-"""Keys that no override of a table or a scale sets, with the reason: each run is given them, or would never finish."""
+"""Keys that no override of a table or a scale sets, with the reason."""
 
 
 def _cell(written: Any) -> Number | None:
@@ -287,18 +285,12 @@ def scaling(name: str) -> Scaling:
 
 
 def check_keys(overrides: Iterable[str], where: str = "") -> None:
-    """Refuse overrides of keys that no cell sets.
-
-    Args:
-        overrides: of a table, a scale, or a command that runs tables.
-        where: the beginning of the message.
+    """Refuse overrides of keys that no cell sets; ``where`` is the beginning of the message.
 
     Raises:
         UserError: naming the first such override.
     """
-    for override in overrides:
-        if (reason := NOT_OF_A_CELL.get(key_of(override))) is not None:
-            raise UserError(f"{where}{override}: {reason}")
+    refuse_keys(overrides, where, NOT_OF_A_CELL)
 
 
 def _read(path: Path, kind: type[Written]) -> Written:

@@ -14,7 +14,7 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,11 +27,12 @@ from flnl.core.terminal import print_line
 from flnl.storage.output_file import check_output, save_output
 from flnl.storage.tuned import Compared, Question, Study, Trial, Tuned, Values
 from flnl.sweep import listed
+from flnl.sweep.keys import refuse_keys
 from flnl.tune.markdown import markdown
 from flnl.tune.runs import Runs
 from flnl.tune.scores import MARGIN, MEASURES, RESULT, VALIDATION, share_of
 from flnl.tune.search import optuna_search
-from flnl.tune.shown import show
+from flnl.tune.shown import show, show_reported
 from flnl.tune.space import Space
 
 FILE = Path("tuned.json")
@@ -114,7 +115,7 @@ def parser() -> Parser:
 
 def _seeds(text: str) -> tuple[int, ...]:
     seeds = text.split(",")
-    if not all(seed.isdecimal() and len(seed) < 10 for seed in seeds) or len(set(seeds)) < len(seeds):
+    if not all(seed.isdecimal() and len(seed) < 10 for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise ArgumentTypeError(f"{text} is no list of different seeds such as 101,102,103")
     return tuple(map(int, seeds))
 
@@ -149,6 +150,7 @@ def tune(arguments: Sequence[str]) -> None:
     for name, file in (("--out", options.out), ("--markdown", options.markdown)):
         if file is not None:
             check_output(f"{name} {file}", file)  # before anything runs
+    refuse_keys([*space.fixed, *(axis.key for axis in space.axes)])
     runs = Runs(options.seeds, options.measure, launching)
     parts = space.split(options.each)
     question = _question(options, parts[0])
@@ -157,34 +159,56 @@ def tune(arguments: Sequence[str]) -> None:
     listed.check(parts[0][1].fixed, launching, "write it before --")
     tried = _tried([part for _, part in parts], runs, options)
     studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]
-    if options.report:
-        studies = runs.reported(studies, options.report)
     tuned = Tuned(["flnl", "tune", *arguments], options.measure, options.seeds, studies)
-    kept = _kept(options.out, question) if options.add else None  # other commands may have written meanwhile
-    added = tuned if kept is None else kept.with_added(tuned)
     show(tuned)
-    if not options.add:
-        _tell_of_replaced(options.out, tuned.command)
-    added.save(options.out)
-    print_line(str(options.out))
-    if options.markdown is not None:
-        save_output(f"--markdown {options.markdown}", options.markdown, markdown(added).encode())
-        print_line(str(options.markdown))
-    if any(score is None for study in studies if study.reported for score in study.reported.scores[RESULT].values()):
+    if all(study.chosen is None for study in studies) and _chose(options.out):
+        raise UserError(
+            f"nothing could be chosen: every combination has a run that failed; {options.out} stays as it is"
+        )
+    _write(tuned, question, options)
+    if options.report:
+        tuned = replace(tuned, studies=runs.reported(studies, options.report))
+        show_reported(tuned)
+        _write(tuned, question, options)
+    for file in (options.out, options.markdown):
+        if file is not None:
+            print_line(str(file))
+    if any(
+        score is None for study in tuned.studies if study.reported for score in study.reported.scores[RESULT].values()
+    ):
         raise UserError("a run of --report failed; see the file")
     if any(study.chosen is None for study in studies):
         raise UserError("nothing could be chosen where every combination has a run that failed; see the table")
 
 
-def _tell_of_replaced(file: Path, command: Sequence[str]) -> None:
-    """Name the command whose results are replaced in ``file``, if it is another one than ``command``."""
+def _write(tuned: Tuned, question: Question, options: Namespace) -> None:
+    """Write the files. With --add, the choices of other commands stay."""
+    before = None
+    if options.add:
+        before = _kept(options.out, question)  # read again: other commands may have written meanwhile
+    elif (there := _there(options.out)) is not None:
+        if [*there.command] == [*tuned.command]:
+            before = there  # its results under --report stay until those of this command are there
+        else:
+            made = f"{options.out} had what `{joined(there.command)}` found"
+            print_line(f"{made}; that command makes it again of its runs, --add keeps both", to=sys.stderr)
+    written = tuned if before is None else before.with_added(tuned)
+    written.save(options.out)
+    if options.markdown is not None:
+        save_output(f"--markdown {options.markdown}", options.markdown, markdown(written).encode())
+
+
+def _there(file: Path) -> Tuned | None:
+    """What the file has; None if there is none, or another one."""
     with suppress(UserError, OSError):
-        before = Tuned.load(file).command
-        if list(before) != list(command):
-            text = (
-                f"{file} had what `{joined(before)}` found; that command makes it again of its runs, --add keeps both"
-            )
-            print_line(text, to=sys.stderr)
+        return Tuned.load(file)
+    return None
+
+
+def _chose(file: Path) -> bool:
+    """Whether the file has a choice."""
+    there = _there(file)
+    return there is not None and any(study.chosen is not None for study in there.studies)
 
 
 def _question(options: Namespace, part: tuple[Values, Space]) -> Question:

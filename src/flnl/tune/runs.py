@@ -15,6 +15,7 @@ from flnl.config.check import check_config
 from flnl.config.identity import run_key
 from flnl.config.override_text import without
 from flnl.core.errors import UserError
+from flnl.run.opening import method_of
 from flnl.storage.records import SWEEPS
 from flnl.storage.tuned import Reported, Study, Trial, Values, overrides_of
 from flnl.sweep import listed
@@ -83,13 +84,13 @@ class Runs:
         return [self._trial(fixed, values, self.seeds) for values in combinations]
 
     def reported(self, studies: Sequence[Study], seeds: Sequence[int]) -> list[Study]:
-        """The studies with the results of what they chose under ``seeds``, with no samples held out.
+        """The studies with the results of what they chose under ``seeds``, with no samples held out for the measure.
 
         Raises:
             UserError: if the launcher broke down.
         """
         wanted = {
-            number: {seed: self._run(without_share(study.fixed), study.chosen.values, seed) for seed in seeds}
+            number: {seed: self._run(final(study.fixed, self.measure), study.chosen.values, seed) for seed in seeds}
             for number, study in enumerate(studies)
             if study.chosen is not None
         }
@@ -128,9 +129,9 @@ class Runs:
         return ListedRun(" ".join(overrides), _key(overrides)[:16], [*QUIET, *overrides])
 
 
-def without_share(overrides: Sequence[str]) -> list[str]:
-    """The overrides without the share of samples that is held out for ``--measure validation``."""
-    return without(overrides, "eval.validation")
+def final(overrides: Sequence[str], measure: str) -> list[str]:
+    """The overrides of a final run: without the share of samples that is held out for ``--measure validation``."""
+    return without(overrides, "eval.validation") if measure == VALIDATION else list(overrides)
 
 
 def _next(trials: Mapping[int, Trial], ran: Sequence[int], margin: float, *, last: bool) -> list[int]:
@@ -149,6 +150,7 @@ def _key(overrides: tuple[str, ...]) -> str:
     try:
         composed = compose.load(overrides)
         check_config(composed)
+        method_of(composed, overrides)
     except HydraException as error:
         raise UserError(explain.explain(error, overrides)) from None
     return run_key(compose.resolved(composed))

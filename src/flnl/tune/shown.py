@@ -9,7 +9,7 @@ from flnl.core.shell import joined
 from flnl.core.terminal import print_line
 from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tune.markdown import spread
-from flnl.tune.runs import without_share
+from flnl.tune.runs import final
 
 
 def show(tuned: Tuned) -> None:
@@ -30,10 +30,16 @@ def show(tuned: Tuned) -> None:
             grid.add_row(*trial.values.values(), *scores, _percent(trial.mean), mark)
         console.print(grid)
         if study.chosen is not None:
-            print_line(f"flnl {joined(without_share(study.overrides))}")
-        if study.reported is not None:
+            print_line(f"flnl {joined(final(study.overrides, tuned.measure))}")
+
+
+def show_reported(tuned: Tuned) -> None:
+    """Print the results of every choice under the seeds that took no part in it."""
+    for study in tuned.studies:
+        if study.reported is not None and study.chosen is not None:
             results = (f"{name} {spread(by_seed, ' %')}" for name, by_seed in study.reported.scores.items())
-            print_line(f"over seeds {', '.join(map(str, study.reported.runs))}: {', '.join(results)}")
+            named = " ".join([*overrides_of(study.each), *overrides_of(study.chosen.values)])
+            print_line(f"{named} over seeds {', '.join(map(str, study.reported.runs))}: {', '.join(results)}")
 
 
 def _percent(value: float | None) -> str:

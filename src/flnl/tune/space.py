@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,6 +37,12 @@ class Interval:
     low: float
     high: float
     log: bool
+
+    def written(self, value: float) -> str:
+        """A value of the interval with four digits, or more if it is narrow beside its ends."""
+        narrow = math.log10(max(abs(self.low), abs(self.high)) / (self.high - self.low))
+        text = f"{value:.{4 + max(0, round(narrow))}g}"
+        return text if self.low <= float(text) <= self.high else repr(value)
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ class Space:
             elif isinstance(axis.low, int) and isinstance(axis.high, int):
                 values[axis.key] = str(trial.suggest_int(axis.key, axis.low, axis.high, log=axis.log))
             else:
-                values[axis.key] = f"{trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log):.4g}"
+                values[axis.key] = axis.written(trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log))
         return values
 
 
