@@ -1,5 +1,6 @@
 """Damaged, killed or told to stop: nothing is lost that was saved, and nothing is there twice."""
 
+import functools
 import json
 import random
 import shutil
@@ -16,6 +17,7 @@ from PIL import Image
 
 from flnl.core.errors import UserError
 from flnl.run import checkpoint, session
+from flnl.tune import __main__ as tune
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME
@@ -231,6 +233,34 @@ def test_changed_data_are_not_gone_on_with(command: Command, tmp_path: Path) -> 
     said = command(*words, "resume=true")
     assert said.code == 2
     assert "another federation" in said.err
+
+
+def test_a_finished_run_is_not_one_of_changed_data(
+    command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither for ``resume=true`` nor for ``flnl tune``; files that are gone are told of."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.random((60, 1, 4, 4), dtype=np.float32), np.arange(60) % 3
+    path = tmp_path / "a.npz"
+    save = functools.partial(np.savez, path, x_train=images, x_test=images, y_test=labels)
+    words = ["dataset=arrays", f"dataset.root={tmp_path}", "dataset.file=a.npz", "model=mlp", "method=fedavg"]
+    words += ["rounds=1", "partition.num_clients=3", f"cache={tmp_path / 'cache'}"]
+    one = [*words, "wandb.mode=disabled", "output=run", "resume=true"]
+    tuned = [*words, "train.lr=0.1,0.2", "--seeds", "7", "--", "hydra/launcher=basic"]
+    save(y_train=labels)
+    assert command(*one).code == 0
+    tune.tune(tuned)
+    assert "nothing to do" in command(*one).err
+    tune.tune(tuned)
+    save(y_train=labels[::-1])
+    said = command(*one)
+    assert (said.code, said.out) == (2, "")
+    assert "run: the run is finished, of another federation than the one drawn now: the data files" in said.err
+    with pytest.raises(UserError, match=r"multirun/tune/\w+: the run is finished, of another federation"):
+        tune.tune(tuned)
+    path.unlink()
+    assert command(*one).code == 0
+    assert "cannot be compared with those of today: dataset.file" in caplog.text
 
 
 @pytest.fixture

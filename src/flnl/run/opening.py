@@ -39,6 +39,7 @@ from flnl.models.outputs import networks
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder, next_in_order, open_folder
 from flnl.run.record import environment
+from flnl.run.reuse import CHANGED, same_federation
 from flnl.run.session import Session
 from flnl.storage.atomic import write_atomically
 from flnl.storage.records import LOCK
@@ -244,7 +245,7 @@ def _restored(
         UserError: if the checkpoint belongs to another run or federation.
     """
     assert folder.earlier is not None
-    same = resumed.federation in (federation.fingerprint, federation.names_fingerprint)
+    same = same_federation(resumed.federation, federation)
     keys = {one.get("key") for one in (folder.earlier, *folder.earlier.get("earlier", ()))}  # keys may change format
     if resumed.key not in keys or not same:
         earlier = folder.earlier.get("config", {}).get("dataset", {}).get("fingerprint")
@@ -252,8 +253,8 @@ def _restored(
             "; it was begun with dataset.fingerprint=contents" if federation.by_names and earlier == "contents" else ""
         )
         raise UserError(
-            f"{folder.path}: its checkpoint belongs to another federation than the one drawn now: the data files, "
-            f"numpy or the code that draws it have changed since, so the run cannot be resumed{hint}"
+            f"{folder.path}: its checkpoint belongs to another federation than the one drawn now: {CHANGED}, so the run"
+            f" cannot be resumed{hint}"
         )
     if resumed.federation == federation.names_fingerprint and not federation.by_names:
         progress.opening(

@@ -24,6 +24,7 @@ from flnl.core.shell import joined
 from flnl.core.terminal import print_line
 from flnl.run import opening, progress
 from flnl.run.interrupt import Interruption
+from flnl.run.reuse import check_data
 from flnl.run.session import Session
 from flnl.storage import lines
 from flnl.storage.records import RESULT
@@ -83,6 +84,7 @@ def train(
         assert claimed.folder.earlier is not None
         claimed.folder.lock.release()
         earlier = claimed.folder.earlier
+        check_data(cfg, claimed.folder.path, earlier)
         if (damage := lines.damage(claimed.folder.path, earlier)) is not None:
             log.warning("%s; the numbers below are from %s, written before the damage", damage, RESULT)
         progress.closing("finished earlier", claimed.folder.path, earlier)

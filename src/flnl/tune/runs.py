@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from flnl.config.identity import run_key
 from flnl.config.override_text import without
 from flnl.core.errors import UserError
 from flnl.run.opening import method_of
-from flnl.storage.records import SWEEPS
+from flnl.run.reuse import check_data
+from flnl.storage.records import SWEEPS, read_record
 from flnl.storage.tuned import Reported, Study, Trial, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun, ListedSweep
@@ -43,6 +44,7 @@ class Runs:
     launching: Sequence[str]  # how runs are launched
     root: Path = ROOT
     sweep: type[ListedSweep] = TuneSweep  # which knows the command
+    _checked: set[Path] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def grids(self, spaces: Sequence[Space], margin: float | None) -> list[list[Trial]]:
         """The trials of all combinations of each space.
@@ -116,8 +118,18 @@ class Runs:
 
     def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:
         missing = {run.folder: run for run in wanted if score(self.root / run.folder, measure) is None}
+        for run in wanted:
+            if run.folder not in missing:
+                self._check_data(run)
         if not listed.launch(list(missing.values()), self.root, self.launching, self.sweep):
             raise UserError("the launcher ended before its runs did; the same command goes on with them")
+
+    def _check_data(self, run: ListedRun) -> None:
+        """Check that a finished run is of the data that the files hold now, once."""
+        folder = self.root / run.folder
+        if folder not in self._checked and (record := read_record(folder)) is not None:
+            check_data(compose.load(run.overrides), folder, record)
+            self._checked.add(folder)
 
     def _trial(self, fixed: Sequence[str], values: Values, seeds: Sequence[int]) -> Trial:
         folders = {seed: self.root / self._run(fixed, values, seed).folder for seed in seeds}
