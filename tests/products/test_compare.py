@@ -216,6 +216,31 @@ def test_a_default_run_is_of_those_whose_data_stay_if_nothing_else_follows(tmp_p
     assert [[run.seed for run in row.runs] for row in grouped(find([str(tmp_path)]))] == [[1, 2]]
 
 
+def test_only_the_same_draws_of_data_are_compared(tmp_path: Path) -> None:
+    """A method is not better because another draw is easier."""
+    for draw, method, last in ((7, "fedavg", 0.8), (8, "fedavg", 0.6), (8, "fedprox", 0.7)):
+        for seed in (1, 2):
+            words = f"method={method} seed={seed} data_seed={draw}"
+            made(tmp_path / f"{method}{draw}{seed}", words, metrics={"last": last})
+    found = table(tmp_path)
+    (column,) = (one for one in found.columns if one.key == "last")
+    best = {(line.row.data_seed, line.row.config["method"]["name"]): found.best(line, column) for line in found.lines}
+    assert best == {(7, "fedavg"): False, (8, "fedavg"): False, (8, "fedprox"): True}
+
+
+def test_runs_of_files_that_have_changed_are_told_of(compared: Commands, tmp_path: Path) -> None:
+    """Their settings are the same; the record has a digest of what they held."""
+    made(tmp_path / "a", "method=fedavg seed=1", data="aa")
+    made(tmp_path / "b", "method=fedprox seed=1", data="aa")
+    made(tmp_path / "old", "method=fedavg seed=2")
+    made(tmp_path / "other", "method=fedavg dataset.test_size=40", data="bb")
+    assert compared(tmp_path).err == ""
+    made(tmp_path / "c", "method=fedavg seed=3", data="cc")
+    said = compared(tmp_path).err
+    assert "files have changed between them" in said
+    assert "c name the same data and had others" in said or "c and" in said
+
+
 def test_of_equal_runs_the_newest_counts(compared: Commands, tmp_path: Path) -> None:
     for name, started, last in (("x", 5.0, 0.1), ("y", 30.0, 0.2), ("z", 20.0, 0.3)):
         made(tmp_path / name, "method=fedavg seed=4", started=started, metrics={"last": last})

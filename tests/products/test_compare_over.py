@@ -1,5 +1,6 @@
 """``flnl compare --over KEY``: which rows are one line, and the numbers on it."""
 
+import json
 import statistics
 from pathlib import Path
 
@@ -46,6 +47,17 @@ def test_rows_that_differ_in_the_key_alone_are_one_line(runs: Path) -> None:
     assert sorted(p.mean for p in cores.points) == pytest.approx([20.0, 45.0])
     assert fedavg.points == [Point(None, pytest.approx(20.0), None)]  # type: ignore[arg-type]
     assert not any("epsilon" in name for name in found)
+
+
+def test_a_key_that_an_earlier_record_lacks_at_its_neutral_value_does_not_part_a_line(tmp_path: Path) -> None:
+    for rho in (0.2, 0.4, 0.6):
+        made(tmp_path / f"{rho}", f"method=fedavg noise.rho={rho}", metrics={"last": rho})
+    path = tmp_path / "0.4" / "result.json"
+    record = json.loads(path.read_text())
+    del record["config"]["train"]["clip"]
+    path.write_text(json.dumps(record))
+    (line,) = lines(tmp_path, "noise.rho").values()
+    assert [p.at for p in line.points] == [0.2, 0.4, 0.6]
 
 
 def test_any_number_of_the_record_can_be_drawn(runs: Path) -> None:

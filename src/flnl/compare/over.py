@@ -38,7 +38,7 @@ def swept(rows: Sequence[Row], key: str, metric: str) -> list[Swept]:
     repeated = {k for k in keys if _repeats(rows, key, k)}
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        rest: Mapping[str, Any] = {k: v for k, v in row.values.items() if k != key and k not in repeated}
+        rest: Mapping[str, Any] = {k: v for k, v in row.identity.items() if k != key and k not in repeated}
         groups.setdefault(json.dumps([values[id(row)] is None, rest], sort_keys=True, default=str), []).append(row)
     labels = names([group[0] for group in groups.values()])
     return [

@@ -111,14 +111,16 @@ class Row:
         """The name of the data set."""
         return str(self.config["dataset"]["name"])
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that its runs have in common and that determine their results: values by dotted key."""
+        return self.runs[0].identity | ({} if self.data_seed is None else {"data_seed": self.data_seed})
+
     @cached_property
     def setting(self) -> dict[str, Any]:
         """What methods are compared on: the data, who holds which, their noise, and the share that is not tested on."""
-        return {
-            key: value
-            for key, value in self.runs[0].identity.items()
-            if key.startswith(("dataset.", "partition.", "noise.", "eval.benchmark")) and key not in OF_TRAINING
-        }
+        compared = ("dataset.", "partition.", "noise.", "eval.benchmark", "data_seed")
+        return {k: v for k, v in self.identity.items() if k.startswith(compared) and k not in OF_TRAINING}
 
 
 def _without_seeds(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +260,24 @@ def grouped(runs: Sequence[Run]) -> list[Row]:
     alike: dict[str, list[Run]] = {}
     for run in runs:
         alike.setdefault(json.dumps(run.identity, sort_keys=True, default=str), []).append(run)
-    return [row for same in alike.values() for row in _by_data_seed(same)]
+    rows = [row for same in alike.values() for row in _by_data_seed(same)]
+    _tell_of_changed_data(rows)
+    return rows
+
+
+def _tell_of_changed_data(rows: Sequence[Row]) -> None:
+    """Name two runs whose configurations have the same data, if these were others when they ran."""
+    first: dict[str, Run] = {}
+    for run in (run for row in rows for run in row.runs if run.result.get("data")):
+        named = {key: value for key, value in run.identity.items() if key.startswith("dataset.")}
+        named["dataset.fingerprint"] = run.config["dataset"].get("fingerprint")
+        other = first.setdefault(json.dumps(named, sort_keys=True, default=str), run)
+        if other.result["data"] != run.result["data"]:
+            note(
+                f"{shown(other.folder)} and {shown(run.folder)} name the same data and had others: files have changed"
+                " between them, so their numbers do not compare"
+            )
+            return
 
 
 def _by_data_seed(runs: Sequence[Run]) -> Iterator[Row]:
