@@ -48,7 +48,10 @@ class Model(Protocol):
         """Write ``params`` into the model, in place."""
 
     def params(self) -> Params:
-        """A copy of the loaded parameters."""
+        """A copy of the loaded parameters, with buffers."""
+
+    def trainable(self) -> Params:
+        """The parameters that training changes, by name (not copies): no buffers, and none that are frozen."""
 
     def logits(self, samples: Samples, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """Outputs of the loaded parameters on ``samples``, on the CPU, in the order of the samples.

@@ -355,6 +355,9 @@ def test_a_stage_without_rounds_to_compare_clients_in_is_a_caution() -> None:
     caution = EXCHANGE.caution(replace(setting, lengths=(0, 8)))
     assert caution is not None
     assert caution.startswith("method.exchange.quality compares clients in the last round of stage 1, which has none")
+    caution = replace(EXCHANGE, stage=3).caution(setting)
+    assert caution is not None
+    assert "the last round of stage 3, and there are 2 stages" in caution
 
 
 def test_nothing_is_sent_before_it_is_known() -> None:
@@ -533,3 +536,31 @@ def test_kept_ranks_are_of_the_move_times_what_was_received() -> None:
     by_loop = {n: ((trained[n] - p) * p).abs() for n, p in received.items() if p.dim() == 2}
     order = torch.cat([g.flatten() for g in by_loop.values()]).argsort(descending=True)
     assert torch.cat([p.flatten() for p in place.values()]).argsort().tolist() == order.tolist()
+
+
+def test_frozen_weights_have_no_rank_and_no_mask() -> None:
+    """They would take places of the share that is trained on, and have no update to mask."""
+    net = network(mlp(4, 3))
+    first, *rest = [n for n, p in net.trainable().items() if p.dim() == 2]
+    dict(net.module.named_parameters())[first].requires_grad = False
+    work = task(net.module, random_federation([9]).samples(0))
+    last = replace(work, broadcast=replace(work.broadcast, lengths=(work.broadcast.round + 1, 1)))
+    trained = {n: p + 1 for n, p in work.broadcast.params.items()}
+    for scope, names in (("dims_2_4", rest), ("all", [*net.trainable()])):
+        place = replace(EXCHANGE, scope=scope).report(net, last, fitted(trained))[1].one(CriticalityRanks).place
+        assert list(place) == names
+        assert sorted(torch.cat([p.flatten() for p in place.values()]).tolist()) == [
+            *range(sum(map(torch.numel, place.values())))
+        ]
+
+
+@pytest.mark.parametrize("scope", ["dims_2_4", "all"])
+def test_a_network_with_batch_norm_trains_with_every_scope(scope: str, tmp_path: Path) -> None:
+    """Its running statistics are no parameters: they are not ranked, and have no update to mask."""
+    words = [one for one in BY_NAME["fedes"].words if not one.startswith("model")]
+    ran = run(words, tmp_path / "run", "model=resnet8", "model.width=2", f"method.cop_params={scope}")
+    kept = [state.extras.get(CriticalityRanks) for state in ran.state.clients.values()]
+    names = {n for n, p in ran.state.server.params.items() if p.is_floating_point() and "running" not in n}
+    wanted = {n for n in names if scope == "all" or ran.state.server.params[n].dim() > 1}
+    assert [set(one.place) for one in kept if one is not None] == [wanted] * 8
+    assert ran.record["status"] == "finished"

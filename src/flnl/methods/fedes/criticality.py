@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flnl.core.payload import Params
+from flnl.core.payload import Params, is_learned
 from flnl.core.ranges import Positive, PositiveCount
 
 Scope = Literal["dims_2_4", "all"]
@@ -25,10 +25,9 @@ SUBSET = 100_000
 
 
 def in_scope(tensor: Tensor, scope: Scope = "dims_2_4") -> bool:
-    """Whether a tensor is compared and ranked: linear and convolution weights, or (``all``) all float tensors.
+    """Whether a parameter is compared and ranked: linear and convolution weights, or (``all``) every one.
 
-    Biases and batch norm's parameters have one dimension. ``all`` includes batch norm's running statistics: leave them
-    out of the arguments.
+    Biases and batch norm's parameters have one dimension.
     """
     return tensor.is_floating_point() and (scope == "all" or tensor.dim() in (2, 4))
 
@@ -36,13 +35,13 @@ def in_scope(tensor: Tensor, scope: Scope = "dims_2_4") -> bool:
 def criticalities(
     received: Params, trained: Params, *, scope: Scope = "dims_2_4", steps: Positive = 1
 ) -> Iterator[tuple[str, Tensor]]:
-    """``g = |(w' - w) w|`` for each tensor in scope, by name and in the order of ``received`` (FedES, Eqs. 7 and 8).
+    """``g = |(w' - w) w|`` for each parameter in scope, by name and in the order of ``received`` (FedES, Eqs. 7 and 8).
 
     With a client's model this is g_n; with the sample-weighted mean of the models it is g_s. Dividing by ``steps``, the
     number of local steps, makes clients with different numbers of samples comparable; the paper does not divide.
     """
     for name, before in received.items():
-        if in_scope(before, scope):
+        if is_learned(name, before) and in_scope(before, scope):
             yield name, ((trained[name] - before) * before).abs() / steps
 
 

@@ -122,12 +122,14 @@ class Quality(Exchange):
         return self.stage + 1
 
     def caution(self, setting: Setting) -> str | None:
-        """Warns that clients are never compared, as the stage has no rounds."""
-        if setting.lengths[self.stage - 1] > 0:
+        """Warns that clients are never compared, as the stage has no rounds or does not exist."""
+        lengths = setting.lengths
+        if sum(lengths[self.stage - 1 : self.stage]):
             return None
+        why = "which has none" if self.stage <= len(lengths) else f"and there are {len(lengths)} stages"
         return (
-            f"{setting.key} compares clients in the last round of stage {self.stage}, which has none: all keep quality "
-            "1 and count by their samples; give that stage rounds"
+            f"{setting.key} compares clients in the last round of stage {self.stage}, {why}: all keep quality 1 and "
+            "count by their samples; give that stage rounds"
         )
 
     def init(self, clients: int) -> QualityState:
@@ -221,10 +223,11 @@ class Quality(Exchange):
         return d if self.indicator == "oracle" else quality(d)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """In the round of comparison: keep the ranks; under ``confidence`` report the share of unsure samples."""
+        """In the round of comparison: keep the ranks of what is trained; under ``confidence``, report unsure samples."""
         if not self._now(task.broadcast):
             return Payload(), Payload()
-        place = ranks(dict(criticalities(task.broadcast.params, fit.params, scope=self.scope)))
+        trained, found = network.trainable(), criticalities(task.broadcast.params, fit.params, scope=self.scope)
+        place = ranks({name: g for name, g in found if name in trained})
         up = Payload()
         if self.indicator == "confidence":
             up = Payload(UnsureShare(unsure_share(network.logits(task.samples), self.confidence)))
