@@ -7,22 +7,39 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from flnl.core.errors import UserError
+from flnl.core.errors import PartError, UserError
+from flnl.core.messages import ClientTask, Fit
+from flnl.core.model import Model
+from flnl.core.parts import Exchange
+from flnl.core.payload import Payload
 from flnl.run import checkpoint, session
 from flnl.tune import __main__ as tune
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME
+from tests.toys import method, mlp, random_federation, rounds, stage
 
 FEDAVG = BY_NAME["fedavg"].words
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Kind(StrEnum):
+    A = "a"
+
+
 SLOW = [*(w for w in BY_NAME["fedcorr"].words if not w.startswith("train.epochs")), "train.epochs=40"]
 """FedCorr in about a second, so that there is time to interrupt it."""
 
@@ -219,6 +236,73 @@ def test_a_checkpoint_needs_no_trust(tmp_path: Path) -> None:
         checkpoint.decode({checkpoint.TYPE: "pathlib:Path", checkpoint.FIELDS: {}})
     with pytest.raises(TypeError, match="set"):
         checkpoint.encode({1, 2})
+
+
+def test_what_was_saved_can_be_loaded(tmp_path: Path) -> None:
+    """NumPy's floats and texts are kinds of Python's, and pickle names their classes, which loading refuses."""
+    state = {np.int64(3): (np.float64(0.1), np.str_("a")), (1, np.str_("b")): [True, 2, None, 0.5]}
+    torch.save(checkpoint.encode(state), tmp_path / "saved.pt")
+    loaded = checkpoint.decode(torch.load(tmp_path / "saved.pt", weights_only=True))
+    assert loaded == {3: (0.1, "a"), (1, "b"): [True, 2, None, 0.5]}
+    assert [type(value) for value in (*loaded, *loaded[3], *loaded[1, "b"])] == [
+        int,
+        tuple,
+        float,
+        str,
+        bool,
+        int,
+        type(None),
+        float,
+    ]
+
+
+@pytest.mark.parametrize("value", [Level.LOW, Kind.A, {Kind.A: 1}, np.float32(1), np.ones(1), frozenset()])
+def test_what_could_not_be_loaded_is_not_saved(value: object) -> None:
+    with pytest.raises(TypeError, match="a checkpoint cannot store a"):
+        checkpoint.encode(value)
+
+
+@dataclass(frozen=True)
+class Unsaved(Exchange):
+    """Has a state, and leaves a value on clients, that cannot be saved."""
+
+    state: Any = None
+    kept: Any = None
+
+    def init(self, clients: int) -> Any:
+        return self.state
+
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
+        return Payload(), Payload() if self.kept is None else Payload(self.kept)
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        (Unsaved(state={1, 2}), "the state of exchange mine cannot be saved: a checkpoint cannot store a set"),
+        (Unsaved(kept=Level.LOW), "what clients keep for an exchange, Level, cannot be saved: a checkpoint cannot"),
+        (Unsaved(state=Unsaved()), r"the state of exchange mine .* no stored name; decorate it with @stored"),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_named_after_the_first_round(part: Unsaved, named: str) -> None:
+    toy = method(stage(exchange={"mine": part}, rounds=1), exchange={"mine": part})
+    (result,) = rounds(toy, random_federation([4, 4]), mlp(4, 3).double())
+    with pytest.raises(PartError, match=named):
+        checkpoint.check(result.state)
+
+
+def test_an_error_while_a_round_is_recorded_names_that_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the last one, which is over; nothing of the round counts."""
+
+    def full(*_: Any) -> NoReturn:
+        raise RuntimeError("no")
+
+    folder = tmp_path / "run"
+    monkeypatch.setattr(session.checkpoint, "check", full)
+    with pytest.raises(RuntimeError) as caught:
+        run(FEDAVG, folder)
+    assert caught.value.__notes__[0].startswith("in round 1;")
+    assert json.loads((folder / "result.json").read_text())["rounds"] == 0
 
 
 def test_changed_data_are_not_gone_on_with(command: Command, tmp_path: Path) -> None:

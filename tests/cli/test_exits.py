@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flnl.cli.guard import guarded
 from flnl.config import compose
 from flnl.config.check import Slot, check_read
 from flnl.core.errors import UserError
+from flnl.core.parts import ClientSampler, ServerUpdate
 from flnl.data.federation import __main__ as card
 from flnl.list import main as list_main
 from tests.cli.conftest import Command, Said
@@ -23,6 +25,16 @@ from tests.registry import BY_NAME, TINY
 LONG = "x" * 5000
 DIGITS = "9" * 5000
 FEDAVG = BY_NAME["fedavg"].words
+
+
+class Bare(ServerUpdate):
+    """A part that is no dataclass."""
+
+
+@dataclass(frozen=True)
+class Sizeless(ClientSampler):
+    """A sampler that does not say how many clients it chooses."""
+
 
 REFUSED: dict[str, tuple[list[str], str]] = {
     # what stands in a slot is a part of its kind
@@ -40,7 +52,19 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a number for a part with a name": (["method.local.cross_entropy=3"], "method.local.cross_entropy=3: must be a"),
     "a part of another kind": (
         ["method.server._target_=flnl.parts.samplers.uniform.Uniform"],
-        "method.server._target_=flnl.parts.samplers.uniform.Uniform: cannot stand there",
+        "method.server._target_=flnl.parts.samplers.uniform.Uniform: cannot stand there, as it is no ServerUpdate",
+    ),
+    "a corrector that no stage uses": (
+        ["method=fedavg", "method/corrector=fedcorr", "method/exchange=[lid]"],
+        "method.corrector (FedCorr) corrects in no stage: give one of training the key correct",
+    ),
+    "a part that is no dataclass": (
+        ["method.server._target_=tests.cli.test_exits.Bare"],
+        "method.server._target_=tests.cli.test_exits.Bare: the class has no fields to be set; decorate it with",
+    ),
+    "a sampler without a size": (
+        ["method.sampler._target_=tests.cli.test_exits.Sizeless", "~method.sampler.fraction"],
+        "method.sampler (Sizeless) has size None: size(clients) should return the largest number",
     ),
     "a part that is called otherwise": (
         ["noise=none", "noise._target_=flnl.parts.servers.Replace"],

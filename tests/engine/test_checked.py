@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flnl.core.errors import PartError
+from flnl.core.findings import EstimatedNoise, EstimatedQuality, LabelShares, NoisyClients, Scalar, SuspectedSamples
 from flnl.core.messages import ClientResult, ClientTask, Combined, Correction, Fit, Opened
 from flnl.core.method import Correcting
 from flnl.core.model import Model
@@ -103,6 +104,22 @@ class Relaying(Exchange):
     returned: Returned
 
     def relay(self, state: Any, client: int, stage: int, clients: Any) -> Any:
+        return self.returned()
+
+
+@dataclass(frozen=True)
+class Knowing(Exchange):
+    returned: Returned
+
+    def known(self, state: Any) -> Any:
+        return self.returned()
+
+
+@dataclass(frozen=True)
+class Finding(Exchange):
+    returned: Returned
+
+    def findings(self, state: Any, clients: Any) -> Any:
         return self.returned()
 
 
@@ -296,6 +313,12 @@ WRONG: list[tuple[Any, str]] = [
     (Combining(_model(lambda p: {"1.weight": p["1.weight"]})), "a model without 1.bias"),
     (Combining(_model(lambda p: p | {"extra": torch.ones(1)})), "a model with extra"),
     (Combining(_model(lambda p: {n: t[None] for n, t in p.items()})), r"1.weight.* \[1, 5, 4\] .*; .*\[5, 4\]"),
+    (
+        Combining(lambda params: Combined(params, facts={"norm": typing.cast(Any, torch.ones(()))})),
+        r"combine, for the fact norm, returned a tensor \[\] of torch.float32; should be a number, as `float\(value\)`",
+    ),
+    (Knowing(lambda: None), "exchange mine.known returned nothing; should return a tuple of messages"),
+    (Knowing(lambda: LengthHint(1)), "exchange mine.known returned a value of type LengthHint; should be a tuple"),
     (Server(lambda combined: combined), r"method.server \(Server\) returned a value of type dict"),
     (Server(lambda combined: (None, 1)), r"method.server \(Server\) returned nothing; should return a model"),
     (Server(lambda combined: ({}, None)), r"method.server \(Server\) returned a model without"),
@@ -318,6 +341,17 @@ WRONG: list[tuple[Any, str]] = [
     (Weighs(lambda weight: weight[1:]), r"Weighs.weigh returned a tensor \[5\]"),
     (Plans(lambda: None), "Plans.phases returned nothing; should return phases"),
     (Plans(lambda: (torch.arange(2),)), r"Plans.phases returned a tensor \[2\] of torch.int64; should be phases"),
+    (
+        Plans(lambda: [Phase(positions=torch.ones(6, dtype=torch.bool))]),
+        r"Plans.phases, for positions, returned a tensor \[6\] of torch.bool; should be .*`mask.nonzero\(\).flatten",
+    ),
+    (Plans(lambda: [Phase(positions=torch.arange(7))]), "for positions, returned positions that are not from 0 to 5"),
+    (Plans(lambda: [Phase(beside=torch.arange(-1, 2))]), "for beside, returned positions that are not from 0 to 5"),
+    (
+        Plans(lambda: [Phase(labels=torch.ones(3, dtype=torch.int64))]),
+        r"for labels, returned a tensor \[3\] .*; .*\[6\]",
+    ),
+    (Plans(lambda: [Phase(labels=torch.full((6,), 3))]), "Plans.phases returned labels that are not from 0 to 2"),
     (Relabels(lambda held: held + 3), "Relabels.relabels returned labels that are not from 0"),
     (Relabels(lambda held: held[:-1]), r"Relabels.relabels, for labels, returned a tensor \[5\] of torch.int64"),
     (Relabels(lambda held: held.tolist()), r"Relabels.relabels, for labels, returned a list \(int, int, int, ...\)"),
@@ -345,6 +379,65 @@ WRONG: list[tuple[Any, str]] = [
 def test_a_wrong_return_ends_the_run_with_the_name_of_the_part(part: Any, message: str) -> None:
     with pytest.raises(PartError, match=message):
         _run(part)
+
+
+SIZES = {0: 6, 1: 2, 2: 0, 3: 4}
+
+
+def _found(returned: Any) -> Any:
+    toy = method(stage(), exchange={"mine": Finding(lambda: returned)})
+    return toy.findings_of_exchanges(loop.initial_state({}), SIZES)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "exchange mine.findings returned nothing; should return a tuple of findings"),
+        (Scalar("x", 1.0), "returned a value of type Scalar; should be a tuple of findings"),
+        ((1.0,), r"returned a value of type float; should be findings, such as Scalar\(name, value\)"),
+        (
+            (Scalar("x", typing.cast(Any, torch.ones(()))),),
+            r"for the Scalar x, returned a tensor \[\] .*; should be a number",
+        ),
+        ((Scalar("test/accuracy", 1.0),), "a Scalar called 'test/accuracy'; should be a word"),
+        *(((Scalar(name, 1.0),), f"a Scalar called {name}, as a metric of every run") for name in ("accuracy", "best")),
+        ((SuspectedSamples(4, torch.ones(4, dtype=torch.bool)),), "suspected samples of client 4; there is none"),
+        (
+            (SuspectedSamples(1, torch.ones(3, dtype=torch.bool)),),
+            r"for client 1, returned a tensor \[3\] .*; .* \[2\]",
+        ),
+        ((SuspectedSamples(1, torch.ones(2)),), r"returned a tensor \[2\] of torch.float32; .* \[2\] of torch.bool"),
+        (
+            (SuspectedSamples(1, torch.ones(2) > 0, torch.ones(3)),),
+            r"returned a tensor \[3\] of torch.float32; .* \[2\]",
+        ),
+        (
+            (NoisyClients(torch.ones(3) > 0),),
+            r"for noisy, returned a tensor \[3\] of torch.bool; .* \[4\] of torch.bool",
+        ),
+        ((NoisyClients(torch.ones(4)),), r"for noisy, returned a tensor \[4\] of torch.float32"),
+        ((NoisyClients(torch.ones(4) > 0, {"s": torch.ones(1)}),), r"for the score s, returned a tensor \[1\]"),
+        ((EstimatedNoise(torch.ones(5)),), r"for EstimatedNoise, returned a tensor \[5\] .*; .* \[4\] of numbers"),
+        ((EstimatedQuality(typing.cast(Any, [1.0] * 4)),), r"for EstimatedQuality, returned a list"),
+    ],
+)
+def test_wrong_findings_are_named(returned: Any, message: str) -> None:
+    with pytest.raises(PartError, match=message):
+        _found(returned)
+
+
+def test_every_kind_of_finding_may_be_returned() -> None:
+    found = (
+        Scalar("mine", 1),
+        SuspectedSamples(2, torch.ones(0, dtype=torch.bool)),
+        SuspectedSamples(0, torch.ones(6) > 0, torch.ones(6), torch.ones(6, dtype=torch.int64)),
+        NoisyClients(torch.ones(4) > 0, {"s": torch.ones(4)}),
+        EstimatedNoise(torch.ones(4)),
+        EstimatedQuality(torch.ones(4), {"s": torch.ones(4, dtype=torch.float64)}),
+        LabelShares(torch.ones(3), 0.1, 1.0),
+    )
+    assert _found(found) == {"mine": found}
+    assert _found([]) == {"mine": []}
 
 
 RIGHT = [

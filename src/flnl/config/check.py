@@ -250,6 +250,8 @@ def _group(group: str, node: Any) -> Iterator[Fault]:
 
 def _part(key: str, node: Any, slot: Slot) -> Iterator[Fault]:
     """What is wrong with what stands in a slot."""
+    from flnl.core.parts import Part  # imports torch
+
     if slot.may_be_empty and (node is None or node == {}):
         return
     if not isinstance(node, Mapping) or "_target_" not in node:
@@ -260,7 +262,12 @@ def _part(key: str, node: Any, slot: Slot) -> Iterator[Fault]:
         yield f"{key}._target_", f"={_value(node['_target_'])}: {kind}"
         return
     if not slot.admits(kind):
-        yield f"{key}._target_", f"={_value(node['_target_'])}: cannot stand there; {key} {slot.wanted}"
+        wanted = f", as it is no {' or '.join(one.__name__ for one in slot.kinds)}" if slot.kinds else ""
+        yield f"{key}._target_", f"={_value(node['_target_'])}: cannot stand there{wanted}; {key} {slot.wanted}"
+        return
+    if Part in kind.__mro__ and not is_dataclass(kind):
+        how = "the class has no fields to be set; decorate it with @dataclass(frozen=True)"
+        yield f"{key}._target_", f"={_value(node['_target_'])}: {how}"
         return
     for name in (name for name in node if str(name).startswith("_") and name not in OF_HYDRA):
         yield f"{key}.{name}", " is not a key of a part"

@@ -6,6 +6,7 @@ compares them with the truth. N is the number of clients, K of classes, n of one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -60,9 +61,16 @@ class LabelShares:
     epsilon: float  # the largest epsilon of label differential privacy that any client has spent
 
 
+OF_RUNS = re.compile(
+    "kind|stage|round|participations|cohort|best|last|mean_last_10|at_best_validation|test_loss|labels|flagged|changed|"
+    "suspected|accuracy.*|(validation|noise|filter|quality|label|detection|client_detection|correction|memorization)_.*"
+)
+"""The names of what every run may record of itself; a ``Scalar`` has another one."""
+
+
 @dataclass(frozen=True)
 class Scalar:
-    """A number about the method, recorded under its name at every evaluation."""
+    """A number about the method, recorded under its name, a word, at every evaluation."""
 
     name: str
     value: float

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from torch import nn
 
+from flnl.core import checked
 from flnl.core.errors import UserError
 from flnl.core.findings import Finding
 from flnl.core.messages import Benchmark, Oracle
@@ -192,18 +193,29 @@ class Method:
 
     def known(self, state: FederatedState, clients: int) -> Payload:
         """What all exchanges know on the server, including those silent in this stage."""
-        states = ((e, self.exchange_state(name, state, clients)) for name, e in self.exchange.items())
-        return Payload(*(fact for exchange, kept in states for fact in exchange.known(kept)))
+        facts: list[Any] = []
+        for name, exchange in self.exchange.items():
+            facts += checked.known(name, exchange.known(self.exchange_state(name, state, clients)))
+        return Payload(*facts)
 
-    def findings_of_exchanges(self, state: FederatedState, clients: int) -> dict[str, Sequence[Finding]]:
-        """Each exchange's findings about the ``clients`` clients and their samples, by the exchange's name."""
-        states = {name: self.exchange_state(name, state, clients) for name in self.exchange}
-        return {name: self.exchange[name].findings(kept, state.clients) for name, kept in states.items()}
+    def findings_of_exchanges(self, state: FederatedState, sizes: Mapping[int, int]) -> dict[str, Sequence[Finding]]:
+        """Each exchange's findings about clients and their samples, by the exchange's name.
 
-    def findings_of_corrector(self, state: FederatedState, clients: int) -> Sequence[Finding]:
-        """The corrector's findings; empty if there is no corrector."""
+        ``sizes`` are the numbers of samples of all clients.
+        """
+        found = {}
+        for name, exchange in self.exchange.items():
+            kept = self.exchange_state(name, state, len(sizes))
+            found[name] = checked.findings(f"exchange {name}", exchange.findings(kept, state.clients), sizes)
+        return found
+
+    def findings_of_corrector(self, state: FederatedState, sizes: Mapping[int, int]) -> Sequence[Finding]:
+        """The corrector's findings; empty if there is no corrector. ``sizes`` are as for ``findings_of_exchanges``."""
         corrector = self.corrector
-        return () if corrector is None else corrector.findings(self.known(state, clients), state.clients)
+        if corrector is None:
+            return ()
+        found = corrector.findings(self.known(state, len(sizes)), state.clients)
+        return checked.findings(type(corrector).__name__, found, sizes)
 
     def check(self, option_of: OptionOf = no_option) -> None:
         """Check that the parts fit together.
@@ -224,6 +236,11 @@ class Method:
                 )
 
     def _check_stage(self, stage: Stage, option_of: OptionOf) -> None:
+        if not isinstance(size := stage.sampler.size(1), int):
+            raise UserError(
+                f"{stage.key('sampler')} ({type(stage.sampler).__name__}) has size {size}: size(clients) should return "
+                "the largest number of clients in a round"
+            )
         if not any(term.fits_labels for term in stage.local.values()):
             raise UserError(
                 f"method/local=[{','.join(stage.local)}] has no term that learns from labels; "
@@ -402,6 +419,11 @@ def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Meth
             )
         )
     method = Method(config["name"], tuple(stages), exchanges, config["networks"])
+    if config["corrector"] is not None and method.corrector is None:
+        raise UserError(
+            f"method.corrector ({type(config['corrector']).__name__}) corrects in no stage: give one of "
+            f"{', '.join(config['stages'])} the key correct, with when and rule, or leave the corrector out"
+        )
     method.check(option_of)
     for name, given in config["stages"].items():
         if unknown := set(given.get("silent", ())) - set(exchanges):

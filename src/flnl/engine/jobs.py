@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flnl.core import checked
 from flnl.core.execution import Block
 from flnl.core.messages import ClientResult, ClientTask, Correction
 from flnl.core.model import Model
 from flnl.core.parts import Aggregator, LabelCorrector
 from flnl.core.payload import Params, Payload
-from flnl.engine import checked
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from flnl.config.schema import Training
+from flnl.core import checked
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor, as_list
 from flnl.core.messages import (
     Broadcast,
@@ -27,7 +28,6 @@ from flnl.core.parts import Exchange, Sampling, ServerUpdate
 from flnl.core.payload import Params, Payload, all_finite, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.data.federation.build import Federation
-from flnl.engine import checked
 from flnl.engine.jobs import Correct, Reduce
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.sgd import LocalTraining
@@ -267,7 +267,8 @@ class _Server:
                 ask=ask,
             )
         )
-        return state.counted(**traffic), checked.cohort(stage.named("sampler"), cohort, self.clients)
+        most = stage.sampler.size(len(self.clients))
+        return state.counted(**traffic), checked.cohort(stage.named("sampler"), cohort, self.clients, most)
 
     def _visit(
         self, state: FederatedState, stage: Stage, tasks: Sequence[ClientTask]

@@ -212,11 +212,11 @@ class Evaluator:
         return {} if self.federation.truth is None else estimates.by_client(self.federation, self._current(state))
 
     def _exchanges(self, state: FederatedState) -> list[Finding]:
-        return _all(self.method.findings_of_exchanges(state, self.federation.num_clients).values())
+        return _all(self.method.findings_of_exchanges(state, self.federation.sizes).values())
 
     def _findings(self, state: FederatedState) -> list[Finding]:
         """All findings of the method."""
-        return [*self._exchanges(state), *self.method.findings_of_corrector(state, self.federation.num_clients)]
+        return [*self._exchanges(state), *self.method.findings_of_corrector(state, self.federation.sizes)]
 
     def _current(self, state: FederatedState) -> list[Finding]:
         """The findings that are measured at every evaluation: those of exchanges.
@@ -245,8 +245,8 @@ class Evaluator:
         """
         clients, chosen = list(self.federation.with_data), set(asked)
         rows: dict[str, Any] = {"client": clients, "asked": [c in chosen for c in clients]}
-        of_exchanges = self.method.findings_of_exchanges(after, self.federation.num_clients)
-        of_corrector = self.method.findings_of_corrector(after, self.federation.num_clients)
+        of_exchanges = self.method.findings_of_exchanges(after, self.federation.sizes)
+        of_corrector = self.method.findings_of_corrector(after, self.federation.sizes)
         findings = [*_all(of_exchanges.values()), *of_corrector]
         doubts = suspects(findings)
         were, are = [self._client(before, c) for c in clients], [self._client(after, c, doubts) for c in clients]

@@ -10,16 +10,17 @@ import hashlib
 import io
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from flnl.core.errors import UserError
+from flnl.core.errors import PartError, UserError
 from flnl.core.messages import ClientState
 from flnl.core.payload import CPU, Payload, size_in_bytes
 from flnl.core.state import FederatedState, Shelved
@@ -47,7 +48,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach()
     if value is None or isinstance(value, bool | int | float | str):
-        return value
+        return _plain(value)
     if isinstance(value, Payload):
         return {PAYLOAD: [encode(v) for v in value]}
     if isinstance(value, Shelved):
@@ -55,15 +56,33 @@ def encode(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {TYPE: name_of(type(value)), FIELDS: {f.name: encode(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, Mapping):
-        encoded = {key: encode(v) for key, v in value.items()}
+        encoded = {_plain(key): encode(v) for key, v in value.items()}
         return encoded if MARKS.isdisjoint(encoded) else {ITEMS: list(encoded.items())}
     if isinstance(value, tuple):
         return {TUPLE: [encode(v) for v in value]}
     if isinstance(value, list):
         return [encode(v) for v in value]
-    raise TypeError(
-        f"a checkpoint cannot store a {type(value).__name__}: use tensors, numbers, text, containers or dataclasses"
-    )
+    raise _cannot_store(value)
+
+
+def _plain(value: Any) -> Any:
+    """A number or text of exactly a built-in type, or a tuple of such: pickle names the class of any other.
+
+    Raises:
+        TypeError: if it is none, such as a member of an enumeration.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.float64 | np.str_ | np.integer):
+        return value.item()
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    raise _cannot_store(value)
+
+
+def _cannot_store(value: Any) -> TypeError:
+    kinds = "tensors, plain numbers and text, containers or dataclasses"
+    return TypeError(f"a checkpoint cannot store a {type(value).__name__}: use {kinds}")
 
 
 def decode(value: Any) -> Any:
@@ -87,6 +106,32 @@ def decode(value: Any) -> Any:
     if ITEMS in value:
         return {key: decode(v) for key, v in value[ITEMS]}
     return {key: decode(v) for key, v in value.items()}
+
+
+def check(state: FederatedState) -> None:
+    """Check that a state can be saved, so that a part with another one is named before hours of work are lost.
+
+    Raises:
+        PartError: naming the part.
+    """
+    for name, value in _of_parts(state):
+        try:
+            encode(value)
+        except TypeError as error:
+            raise PartError(f"{name} cannot be saved: {error}") from None
+
+
+def _of_parts(state: FederatedState) -> Iterator[tuple[str, Any]]:
+    """What parts keep, each value with the name of its part, in messages; of clients, what is in memory."""
+    for name, value in state.server.exchanges.items():
+        yield f"the state of exchange {name}", value
+    for name, value in state.server.updates.items():
+        yield f"the state of {name}", value
+    for client in state.clients.held.values():
+        for name, value in client.terms.items():
+            yield f"the state of loss term {name}", value
+        for value in client.extras:
+            yield f"what clients keep for an exchange, {type(value).__name__},", value
 
 
 @stored("Checkpoint")

@@ -72,6 +72,7 @@ class Session:
         self._known_lines = lines  # checksums of the lines at the checkpoint
         self._evaluations: list[Mapping[str, Any]] = []  # with their rounds
         self._corrected: int | None = None  # round of the first correction of labels
+        self._checked: str | None = None  # the last stage whose first round here could be saved
         self._warned = False  # that most labels were changed
         self._loggers: Loggers | None = None
         self.unsynchronised: str | None = None  # W&B's offline folder, after closing
@@ -159,7 +160,9 @@ class Session:
 
     def log(self, result: RoundResult) -> None:
         """Record a round."""
-        self.state = result.state
+        if result.stage != self._checked:  # what parts keep may begin with a stage
+            checkpoint.check(result.state)
+            self._checked = result.stage
         if result.evaluation is not None:
             estimates = self.evaluator.estimates(result.state)
             result = replace(result, evaluation={**result.evaluation, **estimates})
@@ -176,6 +179,7 @@ class Session:
             self._warn_of_most(result.correction)
         if self._loggers is not None:
             self._loggers.log(shown, result.state.round)
+        self.state = result.state
 
     def _warn_of_most(self, correction: Mapping[str, Any]) -> None:
         """Warn, once in this process, if this correction has left most labels changed."""

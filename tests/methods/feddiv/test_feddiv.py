@@ -361,7 +361,9 @@ def test_flags_are_held_against_the_labels_that_they_judged() -> None:
     truth, told_apart = ran.federation.truth, 0
     assert truth is not None
     for before, found in pairwise(ran.rounds[4:]):
-        told = by_client(ran.federation, ran.method.findings_of_exchanges(found.state, 4)["noise_filter"])
+        told = by_client(
+            ran.federation, ran.method.findings_of_exchanges(found.state, ran.federation.sizes)["noise_filter"]
+        )
         for client in found.cohort:
             flags, samples = found.state.client(client).extras.one(FilterFlags), ran.federation.samples(client)
             held = before.state.client(client).labels

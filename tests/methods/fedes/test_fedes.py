@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -499,12 +499,12 @@ def test_clients_are_compared_once_and_the_record_says_how_well() -> None:
         float((ran.federation.samples(c).given == truth[ran.federation.samples(c).index]).double().mean())
         for c in range(4)
     ]
-    findings = ran.method.findings_of_exchanges(last, 4)["quality"]
+    findings = ran.method.findings_of_exchanges(last, ran.federation.sizes)["quality"]
     found = summary(ran.federation, findings)
     assert found["quality_error"] == pytest.approx(np.mean((rho - right) ** 2))
     assert found["quality_rank_correlation"] == pytest.approx(spearmanr(rho, right).statistic)
     assert by_client(ran.federation, findings)["true_quality"] == pytest.approx(right)
-    assert ran.method.findings_of_exchanges(ran.rounds[0].state, 4) == {"quality": ()}
+    assert ran.method.findings_of_exchanges(ran.rounds[0].state, ran.federation.sizes) == {"quality": ()}
     ours = composed("method=fedavg", "rounds=2", "fraction=1.0", "noise=fedes").rounds[-1].state.server.params
     assert equal(ran.rounds[1].state.server.params, ours)
     before, models_of = ran.rounds[0].state.server.params, last.client(0).extras.one(CriticalityRanks).place
@@ -546,7 +546,8 @@ def test_frozen_weights_have_no_rank_and_no_mask() -> None:
     work = task(net.module, random_federation([9]).samples(0))
     last = replace(work, broadcast=replace(work.broadcast, lengths=(work.broadcast.round + 1, 1)))
     trained = {n: p + 1 for n, p in work.broadcast.params.items()}
-    for scope, names in (("dims_2_4", rest), ("all", [*net.trainable()])):
+    scopes: tuple[tuple[Literal["dims_2_4", "all"], list[str]], ...] = (("dims_2_4", rest), ("all", [*net.trainable()]))
+    for scope, names in scopes:
         place = replace(EXCHANGE, scope=scope).report(net, last, fitted(trained))[1].one(CriticalityRanks).place
         assert list(place) == names
         assert sorted(torch.cat([p.flatten() for p in place.values()]).tolist()) == [

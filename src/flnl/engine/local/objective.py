@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flnl.core import checked
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
-from flnl.engine import checked
 from flnl.numerics.losses import weighted_mean
 
 

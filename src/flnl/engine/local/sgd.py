@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from flnl.config.schema import Training
+from flnl.core import checked
 from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Observation
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload, all_finite
 from flnl.core.step import Step
 from flnl.core.streams import torch_seeded
-from flnl.engine import checked
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.objective import Objective, backward, mean_over_steps

@@ -9,11 +9,11 @@ from itertools import count, repeat
 from torch import Tensor
 
 from flnl.config.schema import Training
+from flnl.core import checked
 from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule, LossTerm
 from flnl.core.payload import Params
 from flnl.core.step import Beside, Phase, Progress, Step
-from flnl.engine import checked
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, passes, restarted
 from flnl.engine.local.inputs import Inputs
 from flnl.engine.network import Network
@@ -61,7 +61,8 @@ class Steps:
                 return
 
     def _phases(self, epoch: int, epochs: int) -> Iterable[Phase]:
-        return checked.phases(self._rule, self._rule.phases(self._network, self._task, epoch, epochs))
+        planned = self._rule.phases(self._network, self._task, epoch, epochs)
+        return checked.phases(self._rule, planned, self._task, self._network.num_classes)
 
     def _of(self, phase: Phase, epoch: int, epochs: int, most: int | None = None) -> Iterator[Step]:
         """The steps of one phase, ``most`` at most, in an epoch from 0."""

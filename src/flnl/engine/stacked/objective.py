@@ -13,12 +13,12 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
+from flnl.core import checked
 from flnl.core.errors import PartError
 from flnl.core.messages import Broadcast, ClientTask
 from flnl.core.parts import GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import LOGITS, ForwardPasses, Step
-from flnl.engine import checked
 from flnl.engine.local.batching import inherits
 from flnl.engine.network import Network, outputs_on
 from flnl.engine.stacked.errors import NotStackable, line

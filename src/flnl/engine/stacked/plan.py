@@ -10,11 +10,11 @@ from itertools import count
 
 from torch import Tensor
 
+from flnl.core import checked
 from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
 from flnl.core.step import WHOLE, Phase
-from flnl.engine import checked
 from flnl.engine.local.batching import batch_sizes, inherits, passes
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
@@ -83,7 +83,7 @@ class Planner:
         rule, task = self.job.batch, self.tasks[k]
         with self.network.holding({name: t[k] for name, t in params.items()}):
             planned = rule.phases(self.network, task, epoch, passes(self.job.training, self.sizes[k]))
-            phases = list(checked.phases(rule, planned))
+            phases = list(checked.phases(rule, planned, task, self.network.num_classes))
         if len(phases) != 1 or phases[0].beside is not None:
             raise NotStackable(f"{type(rule).__name__} plans several phases, or a second pool of samples")
         return phases[0]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flnl.core import checked
 from flnl.core.errors import PartError
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
@@ -15,7 +16,6 @@ from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
 from flnl.core.step import Phase
 from flnl.data.transforms import Augmentation
-from flnl.engine import checked
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.sgd import LocalTraining

@@ -223,7 +223,7 @@ class Quality(Exchange):
         return d if self.indicator == "oracle" else quality(d)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """In the round of comparison: keep the ranks of what is trained; under ``confidence``, report unsure samples."""
+        """In the round of comparison: keep the trained entries' ranks; under ``confidence``, report unsure samples."""
         if not self._now(task.broadcast):
             return Payload(), Payload()
         trained, found = network.trainable(), criticalities(task.broadcast.params, fit.params, scope=self.scope)

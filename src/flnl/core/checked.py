@@ -7,12 +7,24 @@ checks raise ``PartError``.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from flnl.core.errors import PartError
+from flnl.core.findings import (
+    OF_RUNS,
+    EstimatedNoise,
+    EstimatedQuality,
+    Finding,
+    LabelShares,
+    NoisyClients,
+    Scalar,
+    SuspectedSamples,
+)
 from flnl.core.messages import ClientTask, Combined, Correction, Opened
 from flnl.core.parts import BatchRule, GradientTransform
 from flnl.core.payload import Params, Payload
@@ -58,12 +70,16 @@ def weighed(rule: BatchRule, returned: Any, rows: int) -> Tensor:
     raise _wrong(f"{_class(rule)}.weigh", returned, f"a weight for each row, [{rows}]")
 
 
-def phases(rule: BatchRule, returned: Any) -> Iterable[Phase]:
+def phases(rule: BatchRule, returned: Any, task: ClientTask, classes: int) -> Iterable[Phase]:
     """The phases of an epoch, as a batch rule plans them; each is asked for, and checked, when it is its turn."""
-    wanted = "phases, as in `yield Phase(...)`"
-    for phase in _several(f"{_class(rule)}.phases", returned, wanted):
+    part, wanted = f"{_class(rule)}.phases", "phases, as in `yield Phase(...)`"
+    for phase in _several(part, returned, wanted):
         if not isinstance(phase, Phase):
-            raise _wrong(f"{_class(rule)}.phases", phase, wanted)
+            raise _wrong(part, phase, wanted)
+        _positions(f"{part}, for positions,", phase.positions, len(task.samples))
+        _positions(f"{part}, for beside,", phase.beside, len(task.samples))
+        if phase.labels is not None:
+            _labels(part, phase.labels, task, classes)
         yield phase
 
 
@@ -87,8 +103,8 @@ def changed(transform: GradientTransform, method: str, returned: Any, like: Mapp
 # ---------------------------------------------------------------------------------------------------------- the server
 
 
-def cohort(part: str, returned: Any, clients: Collection[int]) -> list[int]:
-    """Clients that a part chose, of those with data."""
+def cohort(part: str, returned: Any, clients: Collection[int], most: int | None = None) -> list[int]:
+    """Clients that a part chose, of those with data; ``most`` at most."""
     wanted = "numbers of clients that hold data, each at most once"
     chosen = []
     for client in _several(part, returned, wanted):
@@ -101,6 +117,8 @@ def cohort(part: str, returned: Any, clients: Collection[int]) -> list[int]:
         raise PartError(f"{part} returned client {unknown}, who holds no data; should be {wanted}")
     if len(set(chosen)) < len(chosen):
         raise PartError(f"{part} returned a client twice; should be {wanted}")
+    if most is not None and len(chosen) > most:
+        raise PartError(f"{part} returned {len(chosen)} clients; its size says {most} at most")
     return chosen
 
 
@@ -109,6 +127,8 @@ def combined(aggregator: str, returned: Any, received: Params) -> Combined:
     if not isinstance(returned, Combined):
         raise _wrong(f"{aggregator}.combine", returned, "Combined(params)")
     _check_model(f"{aggregator}.combine", returned.params, received)
+    for name, fact in returned.facts.items():
+        _number(f"{aggregator}.combine, for the fact {name},", fact)
     return returned
 
 
@@ -132,6 +152,58 @@ def messages(exchange: str, method: str, returned: Any) -> Sequence[Any]:
     if isinstance(returned, tuple | list) and not hasattr(returned, "_fields"):  # a named tuple is one message
         return returned
     raise _wrong(f"exchange {exchange}.{method}", returned, "a tuple of messages, as in `return (message,)`")
+
+
+def known(exchange: str, returned: Any) -> Sequence[Any]:
+    """What an exchange makes known to the server's parts."""
+    return messages(exchange, "known", returned)
+
+
+def findings(part: str, returned: Any, sizes: Mapping[int, int]) -> Sequence[Finding]:
+    """What a part has found out about clients and their samples; ``sizes`` are all clients' numbers of samples."""
+    part = f"{part}.findings"
+    if not isinstance(returned, tuple | list):
+        raise _wrong(part, returned, "a tuple of findings, as in `return (Scalar(name, value),)`")
+    for finding in returned:
+        if isinstance(finding, Scalar):
+            _scalar(part, finding)
+        elif isinstance(finding, SuspectedSamples):
+            _suspected(part, finding, sizes)
+        elif isinstance(finding, NoisyClients):
+            _vector(f"{part}, for noisy,", finding.noisy, len(sizes), torch.bool)
+        elif isinstance(finding, EstimatedNoise | EstimatedQuality):
+            _vector(f"{part}, for {_class(finding)},", finding.values, len(sizes))
+        elif not isinstance(finding, LabelShares):
+            raise _wrong(part, finding, "findings, such as Scalar(name, value)")
+        if isinstance(finding, NoisyClients | EstimatedQuality):
+            for name, values in finding.scores.items():
+                _vector(f"{part}, for the score {name},", values, len(sizes))
+    return returned
+
+
+def _suspected(part: str, finding: SuspectedSamples, sizes: Mapping[int, int]) -> None:
+    if finding.client not in sizes:
+        raise PartError(f"{part} returned suspected samples of client {finding.client}; there is none of this number")
+    of, samples = f"{part}, for client {finding.client},", sizes[finding.client]
+    _vector(of, finding.mask, samples, torch.bool)
+    for values in (finding.score, finding.judged):
+        if values is not None:
+            _vector(of, values, samples)
+
+
+def _scalar(part: str, finding: Scalar) -> None:
+    if not isinstance(finding.name, str) or re.fullmatch(r"\w+", finding.name) is None:
+        raise PartError(f"{part} returned a Scalar called {finding.name!r}; should be a word")
+    if OF_RUNS.fullmatch(finding.name):
+        raise PartError(f"{part} returned a Scalar called {finding.name}, as a metric of every run; rename yours")
+    _number(f"{part}, for the Scalar {finding.name},", finding.value)
+
+
+def _vector(part: str, values: Any, length: int, dtype: torch.dtype | None = None) -> None:
+    """Check a tensor [length]; without a ``dtype``, of any numbers."""
+    fits = isinstance(values, Tensor) and values.shape == (length,)
+    if not fits or (dtype is not None and values.dtype != dtype):
+        raise _wrong(part, values, f"a tensor [{length}] of {'numbers' if dtype is None else dtype}")
 
 
 # ------------------------------------------------------------------------------------------------------------- clients
@@ -203,6 +275,21 @@ def _labels(part: str, returned: Any, task: ClientTask, classes: int) -> Tensor:
     if len(returned) and not 0 <= int(returned.min()) <= int(returned.max()) < classes:
         raise PartError(f"{part} returned labels that are not from 0 to {classes - 1}")
     return returned
+
+
+def _positions(part: str, returned: Any, samples: int) -> None:
+    """Check positions of a client's samples; None stands for all."""
+    if returned is None:
+        return
+    if not isinstance(returned, Tensor) or returned.dtype != torch.int64 or returned.dim() != 1:
+        raise _wrong(part, returned, "positions, a tensor [m] of torch.int64 (of a mask, `mask.nonzero().flatten()`)")
+    if len(returned) and not 0 <= int(returned.min()) <= int(returned.max()) < samples:
+        raise PartError(f"{part} returned positions that are not from 0 to {samples - 1}")
+
+
+def _number(part: str, returned: Any) -> None:
+    if not isinstance(returned, int | float):
+        raise _wrong(part, returned, "a number, as `float(value)`")
 
 
 def _payload(part: str, returned: Any) -> Payload:
