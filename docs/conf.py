@@ -39,7 +39,7 @@ myst_enable_extensions = ["html_image"]
 suppress_warnings = ["myst.header"]  # pages of results begin at the level that suits them
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True, "special-members": "__call__", "show-inheritance": True}
 add_module_names = False  # the page names each section's module
 nitpicky = False
 

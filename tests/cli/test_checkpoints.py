@@ -298,10 +298,10 @@ def test_an_error_while_a_round_is_recorded_names_that_round(tmp_path: Path, mon
         raise RuntimeError("no")
 
     folder = tmp_path / "run"
-    monkeypatch.setattr(session.checkpoint, "check", full)
+    monkeypatch.setattr(checkpoint, "check", full)
     with pytest.raises(RuntimeError) as caught:
         run(FEDAVG, folder)
-    assert caught.value.__notes__[0].startswith("in round 1;")
+    assert caught.value.__notes__[0].startswith("in round 1, ")
     assert json.loads((folder / "result.json").read_text())["rounds"] == 0
 
 

@@ -141,6 +141,39 @@ def test_clients_collect_in_order() -> None:
         InOrder(num_clients=3)(Pool(np.zeros(2, np.int64), 1), np.random.default_rng(0))
 
 
+def test_a_method_of_two_stages_corrects_labels_and_then_trains_on_small_losses(tmp_path: Path) -> None:
+    words = [*TINY, "method=self_training", "method.T_wu=3", "method.T=2", "method.threshold=0.2", "precision=64"]
+    alone, record = ran(tmp_path / "alone", *words)
+    stacked, _ = ran(tmp_path / "stacked", *words, "executor=stacked")
+    for name in alone:
+        torch.testing.assert_close(stacked[name], alone[name], rtol=1e-9, atol=1e-9)
+    assert record["metrics"]["changed"] > 0
+    warmup, usual = record["stages"]
+    assert "Adam" in str(warmup)
+    assert "confident after the last round" in str(warmup)
+    assert "SmallLoss(share=0.8)" in str(usual)
+    assert "Adam" not in str(usual)
+    ran(tmp_path / "parts", *words, "max_rounds=3")
+    resumed, _ = ran(tmp_path / "parts", *words, f"resume={tmp_path / 'parts'}")
+    assert all(torch.equal(alone[name], resumed[name]) for name in alone)
+
+
+def test_confident_predictions_replace_labels_and_small_losses_are_kept() -> None:
+    from my_parts.batch import SmallLoss
+    from my_parts.corrector import Confident
+
+    shares = torch.tensor([[0.6, 0.3, 0.1], [0.4, 0.35, 0.25], [0.1, 0.2, 0.7], [0.5, 0.3, 0.2]])
+    labels = torch.tensor([1, 1, 2, 2])
+    network: Any = SimpleNamespace(logits=lambda samples: shares.log(), received=lambda task: shares.log())
+    task: Any = SimpleNamespace(client=3, samples=labels, labels=labels)
+    found = Confident(threshold=0.5).correct(network, task, "confident")
+    assert (found.client, found.labels.tolist()) == (3, [0, 1, 2, 2])  # 0.5 is not above it
+    for share, kept in ((0.5, [2, 1]), (0.8, [2, 1, 0]), (0.1, [2]), (1.0, [2, 1, 0, 3])):  # losses of .3, .35, .7, .2
+        (phase,) = SmallLoss(share=share).phases(network, task, 0, 1)
+        assert phase.positions is not None
+        assert phase.positions.tolist() == kept
+
+
 def test_the_page_shows_the_files() -> None:
     page = (ROOT / "docs" / "extending.md").read_text()
     files = [path.read_text().strip() for path in (PLUGIN / "my_parts").rglob("*.*") if path.suffix in (".py", ".yaml")]

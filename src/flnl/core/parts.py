@@ -72,8 +72,9 @@ class LossTerm(Part, Protocol):
     """One named summand of the local objective.
 
     Rules that let a term run for stacked clients as well as for one: it returns per-sample losses [B], which the
-    trainer averages, or a scalar; it does not branch on a tensor's value; per-sample state is indexed by
-    ``step.positions``; random numbers come from ``draw`` only. A state is made of tensors and numbers in dataclasses,
+    trainer averages, or a scalar; it does not branch on a tensor's value, nor on a number or flag of a message or a
+    state, which is a tensor where stacked clients differ in it; per-sample state is indexed by ``step.positions``;
+    random numbers come from ``draw`` only. A state is made of tensors and numbers in dataclasses,
     mappings, lists and tuples (not named tuples); if it is kept between visits, its dataclasses are ``stored``.
     """
 
@@ -269,7 +270,8 @@ class Exchange(Part, Protocol):
     def before_stage(self, stage: int) -> ClientJob[Opened] | None:
         """A job for all clients before the first round of ``stage`` (from 1); ``receive`` gets the reports.
 
-        Clients receive the model that the stage before ended with, also if this one restarts from the initial model.
+        Clients receive the model that the stage before ended with, also if this one restarts from the initial model,
+        and what ``send`` has for them.
         """
         return None
 

@@ -20,7 +20,7 @@ class Named(NamedTuple):
 
 def test_a_container_that_is_not_taken_apart_is_named() -> None:
     values = [{"co_teaching": Named(torch.tensor([0.0, k]))} for k in (1.0, 2.0)]
-    with pytest.raises(NotStackable, match=r"neither tensor nor number \(co_teaching\)"):
+    with pytest.raises(NotStackable, match=r"neither tensor nor number \(co_teaching: Named\)"):
         join(values, torch.float32, torch.device("cpu"), [2, 2])
 
 

@@ -110,7 +110,8 @@ def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts
             return put(torch.tensor(leaves, dtype=kind).to(device, non_blocking=True), path)
         if not isinstance(first, np.ndarray) and all(_equal(leaf, first) for leaf in leaves):
             return first
-        raise NotStackable(f"clients differ in something that is neither tensor nor number ({_named(path)})")
+        kinds = ", ".join(dict.fromkeys(type(leaf).__name__ for leaf in leaves))
+        raise NotStackable(f"clients differ in something that is neither tensor nor number ({_named(path)}: {kinds})")
 
     form = _walk(values, merge, ())
     return Joined(form, tuple(tensors), frozenset(numbers), frozenset(padded))

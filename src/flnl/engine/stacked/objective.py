@@ -456,7 +456,9 @@ def _vmapped(one: Callable[..., tuple[Tensor, ...]], who: str) -> Callable[..., 
         except NotStackable as refusal:
             raise NotStackable(f"{who} cannot be run for many clients at once: {refusal}") from refusal
         except Exception as error:  # user-defined parts may raise anything
-            raise NotStackable(f"{who} cannot be run for many clients at once ({line(error)})") from error
+            branches = "it branches on a value of which each client has its own; use torch.where, or arithmetic"
+            reason = branches if "data-dependent control flow" in str(error) else line(error)
+            raise NotStackable(f"{who} cannot be run for many clients at once ({reason})") from error
         return results
 
     return all_clients
