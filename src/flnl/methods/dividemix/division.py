@@ -45,8 +45,8 @@ class Judgement:
 class Fitting:
     """How samples are judged: by a mixture of two Gaussians of each network's losses (Li et al. 2020, Sec. 3.1).
 
-    Losses are scaled to [0, 1], and averaged over ``history`` fits: the one at hand, and those at the starts of the
-    client's visits before it.
+    Losses are scaled to [0, 1], and averaged over ``history`` fits: the one at hand, and those before it at the starts
+    of the client's visits, this visit's among them where every epoch has a fit.
     """
 
     tolerance: Positive  # gain of the mean log-likelihood at which EM ends

@@ -22,11 +22,11 @@ from flnl.parts.batches import Mixup
 class Reselection(Mixup):
     """Filters and relabels samples, and keeps consistently predicted ones, in every epoch (FedDiv, Eqs. 6 to 11).
 
-    The filter and ŷ use the received model, whose logits are computed once per visit; ỹ is the debiased prediction of
-    the model being trained. New labels hold for the epoch, or, with ``persist``, from then on. A noisy client that
-    keeps no more than ``at_least`` samples trains on none in that epoch (the withdrawn code uses one batch as the
-    limit). A client that received no filter uses all its samples. ``flnl.methods.feddiv.consistency.Selection``
-    documents the other settings.
+    The filter and ŷ use the received model, whose logits are computed once per visit (of augmented images in every
+    epoch); ỹ is the debiased prediction of the model being trained. New labels hold for the epoch, or,
+    with ``persist``, from then on. A noisy client that keeps no more than ``at_least`` samples trains on none in that
+    epoch (the withdrawn code uses one batch as the limit). A client that received no filter uses all its samples.
+    ``flnl.methods.feddiv.consistency.Selection`` documents the other settings.
     """
 
     reads: ClassVar[tuple[type, ...]] = (Filter, ClassBias)
