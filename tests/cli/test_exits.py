@@ -54,10 +54,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["method.server._target_=flnl.parts.samplers.uniform.Uniform"],
         "method.server._target_=flnl.parts.samplers.uniform.Uniform: cannot stand there, as it is no ServerUpdate",
     ),
-    "a corrector that no stage uses": (
-        ["method=fedavg", "method/corrector=fedcorr", "method/exchange=[lid]"],
-        "method.corrector (FedCorr) corrects in no stage: give one of training the key correct",
-    ),
     "a part that is no dataclass": (
         ["method.server._target_=tests.cli.test_exits.Bare"],
         "method.server._target_=tests.cli.test_exits.Bare: the class has no fields to be set; decorate it with",
@@ -281,6 +277,10 @@ SLIPS: dict[str, tuple[list[str], list[str]]] = {
     "a mean by samples": (
         ["method=feddyn", "method/aggregator=mean"],
         ["method/server (FedDyn) is meant for method/aggregator=uniform_mean, which stage training does not have"],
+    ),
+    "a corrector that no stage uses": (
+        ["method=fedcorr", "method/stages=single"],
+        ["method.corrector (FedCorr) corrects no label: no stage has the key correct"],
     ),
     "two slips of one part": (
         ["method=fedavg", "method/server=feddyn"],

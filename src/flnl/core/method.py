@@ -144,6 +144,7 @@ class Method:
     stages: tuple[Stage, ...]
     exchange: Mapping[str, Exchange]
     networks: int = 1  # networks that each client trains; 2 for a pair
+    offered: LabelCorrector | None = None  # for stages to choose; None if there is none
 
     def length(self, clients: int) -> int:
         """Total number of rounds."""
@@ -289,10 +290,14 @@ class Method:
             for key, part in acting.items():
                 if missing := part.lacks(list(acting.values())):
                     lacking.setdefault((key, type(part).__name__, " and ".join(missing)), []).append(stage.name)
-        return [
+        lines = [
             f"method/{key} ({name}) is meant for {missing}, which stage {' and '.join(stages)} does not have"
             for (key, name, missing), stages in lacking.items()
         ]
+        if self.offered is not None and self.corrector is None:
+            name = type(self.offered).__name__
+            lines.append(f"method.corrector ({name}) corrects no label: no stage has the key correct")
+        return lines
 
     @property
     def _on_server(self) -> set[type]:
@@ -418,12 +423,7 @@ def assemble(config: Mapping[str, Any], option_of: OptionOf = no_option) -> Meth
                 train=values.get("train", {}),
             )
         )
-    method = Method(config["name"], tuple(stages), exchanges, config["networks"])
-    if config["corrector"] is not None and method.corrector is None:
-        raise UserError(
-            f"method.corrector ({type(config['corrector']).__name__}) corrects in no stage: give one of "
-            f"{', '.join(config['stages'])} the key correct, with when and rule, or leave the corrector out"
-        )
+    method = Method(config["name"], tuple(stages), exchanges, config["networks"], config["corrector"])
     method.check(option_of)
     for name, given in config["stages"].items():
         if unknown := set(given.get("silent", ())) - set(exchanges):

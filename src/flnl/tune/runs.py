@@ -15,8 +15,6 @@ from flnl.config.check import check_config
 from flnl.config.identity import run_key
 from flnl.config.override_text import without
 from flnl.core.errors import UserError
-from flnl.run.opening import method_of
-from flnl.run.reuse import check_data
 from flnl.storage.records import SWEEPS, read_record
 from flnl.storage.tuned import Reported, Study, Trial, Values, overrides_of
 from flnl.sweep import listed
@@ -126,6 +124,8 @@ class Runs:
 
     def _check_data(self, run: ListedRun) -> None:
         """Check that a finished run is of the data that the files hold now, once."""
+        from flnl.run.reuse import check_data  # torch takes seconds to import
+
         folder = self.root / run.folder
         if folder not in self._checked and (record := read_record(folder)) is not None:
             check_data(compose.load(run.overrides), folder, record)
@@ -159,6 +159,8 @@ def _next(trials: Mapping[int, Trial], ran: Sequence[int], margin: float, *, las
 
 @cache
 def _key(overrides: tuple[str, ...]) -> str:
+    from flnl.run.opening import method_of  # torch takes seconds to import
+
     try:
         composed = compose.load(overrides)
         check_config(composed)
