@@ -284,11 +284,13 @@ class Unsaved(Exchange):
         (Unsaved(state=Unsaved()), r"the state of exchange mine .* no stored name; decorate it with @stored"),
     ],
 )
-def test_a_state_that_cannot_be_saved_is_named_after_the_first_round(part: Unsaved, named: str) -> None:
+def test_a_state_that_cannot_be_saved_is_named(part: Unsaved, named: str, tmp_path: Path) -> None:
     toy = method(stage(exchange={"mine": part}, rounds=1), exchange={"mine": part})
     (result,) = rounds(toy, random_federation([4, 4]), mlp(4, 3).double())
     with pytest.raises(PartError, match=named):
         checkpoint.check(result.state)
+    with pytest.raises(PartError, match=named):
+        checkpoint.save(tmp_path, checkpoint.Checkpoint(result.state, "", "", 0.0))
 
 
 def test_an_error_while_a_round_is_recorded_names_that_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +342,7 @@ def test_a_finished_run_is_not_one_of_changed_data(
     said = command(*one)
     assert (said.code, said.out) == (2, "")
     assert "run: the run is finished, of another federation than the one drawn now: the data files" in said.err
-    with pytest.raises(UserError, match=r"multirun/tune/\w+: the run is finished, of another federation"):
+    with pytest.raises(UserError, match=r"2 of the runs are finished, of another .* rm -r multirun/tune/\w+ multirun"):
         tune.tune(tuned)
     path.unlink()
     assert command(*one).code == 0
@@ -358,6 +360,17 @@ def pictures(tmp_path: Path) -> list[str]:
     words = ["dataset=image_folder", f"dataset.root={tmp_path / 'images'}", "dataset.image_size=4", "model=mlp"]
     words += ["dataset.crop_from=null", "dataset.normalize=half", "partition.num_clients=3", "noise=none"]
     return [*words, "method=fedavg", "rounds=2", "figures=false", "products=false", "wandb.mode=disabled"]
+
+
+def test_a_finished_run_is_that_of_files_that_are_known_by_name_now(
+    pictures: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = run(pictures, tmp_path / "run", "rounds=1").record
+    assert run(pictures, tmp_path / "run", "rounds=1", "resume=true", "dataset.fingerprint=names").record == record
+    assert "dataset.fingerprint=names does not tell the contents" in caplog.text
+    (tmp_path / "images" / "train" / "0" / "0.png").unlink()
+    with pytest.raises(UserError, match="another federation"):
+        run(pictures, tmp_path / "run", "rounds=1", "resume=true")
 
 
 def test_other_pixels_in_a_file_of_the_same_size_are_not_gone_on_with(pictures: list[str], tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from flnl.cli.guard import guarded
 from flnl.config import compose
 from flnl.config.check import Slot, check_read
 from flnl.core.errors import UserError
-from flnl.core.parts import ClientSampler, ServerUpdate
+from flnl.core.parts import ServerUpdate
 from flnl.data.federation import __main__ as card
 from flnl.list import main as list_main
 from tests.cli.conftest import Command, Said
@@ -29,11 +28,6 @@ FEDAVG = BY_NAME["fedavg"].words
 
 class Bare(ServerUpdate):
     """A part that is no dataclass."""
-
-
-@dataclass(frozen=True)
-class Sizeless(ClientSampler):
-    """A sampler that does not say how many clients it chooses."""
 
 
 REFUSED: dict[str, tuple[list[str], str]] = {
@@ -57,10 +51,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a part that is no dataclass": (
         ["method.server._target_=tests.cli.test_exits.Bare"],
         "method.server._target_=tests.cli.test_exits.Bare: the class has no fields to be set; decorate it with",
-    ),
-    "a sampler without a size": (
-        ["method.sampler._target_=tests.cli.test_exits.Sizeless", "~method.sampler.fraction"],
-        "method.sampler (Sizeless) has size None: size(clients) should return the largest number",
     ),
     "a part that is called otherwise": (
         ["noise=none", "noise._target_=flnl.parts.servers.Replace"],

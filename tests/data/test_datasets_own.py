@@ -476,6 +476,10 @@ def test_a_class_without_a_sample_needs_a_name(tmp_path: Path):
     assert arrays_part(tmp_path)().classes == tuple(CLASSES)
     write(tmp_path, y_train=np.arange(12) % 2 * 2)
     assert arrays_part(tmp_path)().classes == ("0", "1", "2"), "the test set has it"
+    write(tmp_path, y_train=None, y_test=np.arange(6) % 2 * 2)
+    write_labels(tmp_path, [[str(i), str(i % 3)] for i in range(12)], "id,label")
+    data = arrays_part(tmp_path, labels="labels.csv", truth="none")()
+    assert (data.classes, data.labels.tolist()) == (("0", "1", "2"), [0, 1, 2] * 4), "the label file has it"
 
 
 def test_a_label_file_for_arrays(tmp_path: Path):
@@ -523,6 +527,7 @@ def test_a_label_file_goes_before_the_given_labels_and_clients_of_arrays(tmp_pat
         ({"y_train": np.arange(11) % 3}, r"y_train of .* it should be 12 whole numbers"),
         ({"y_test": np.zeros((6, 1), int)}, r"y_test of .* it should be 6 whole numbers"),
         ({"y_train": np.zeros(12)}, "y_train of .* float64"),
+        ({"y_train": np.arange(12.0) % 3, "y_test": np.arange(6.0) % 3}, "y_train of .* float64 .* whole numbers"),
         ({"y_train": np.arange(12) % 3 - 1}, r"y_train\[0\] of .* is -1; labels should be 0\.\.2"),
         ({"y_train": np.arange(12) % 3 + 1, "y_test": np.arange(6) % 3 + 1}, "has a label 3 and no 0; .*without gaps"),
         ({"y_given": np.arange(12) % 2 * 4}, "has a label 4 and no 3; .* have names: an array 'classes'"),

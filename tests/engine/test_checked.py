@@ -65,6 +65,17 @@ class Sampler(ClientSampler):
 
 
 @dataclass(frozen=True)
+class Sized(ClientSampler):
+    limit: Any
+
+    def __call__(self, sampling: Sampling) -> list[int]:
+        return list(sampling.clients)
+
+    def size(self, clients: int) -> Any:
+        return self.limit
+
+
+@dataclass(frozen=True)
 class Combining(Aggregator[list[Params]]):
     returned: Returned
 
@@ -400,7 +411,10 @@ def _found(returned: Any) -> Any:
             r"for the Scalar x, returned a tensor \[\] .*; should be a number",
         ),
         ((Scalar("test/accuracy", 1.0),), "a Scalar called 'test/accuracy'; should be a word"),
-        *(((Scalar(name, 1.0),), f"a Scalar called {name}, as a metric of every run") for name in ("accuracy", "best")),
+        *(
+            ((Scalar(name, 1.0),), f"a Scalar called {name}, a name for metrics of runs")
+            for name in ("accuracy", "best")
+        ),
         ((SuspectedSamples(4, torch.ones(4, dtype=torch.bool)),), "suspected samples of client 4; there is none"),
         (
             (SuspectedSamples(1, torch.ones(3, dtype=torch.bool)),),
@@ -438,6 +452,21 @@ def test_every_kind_of_finding_may_be_returned() -> None:
     )
     assert _found(found) == {"mine": found}
     assert _found([]) == {"mine": []}
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (None, r"method.sampler \(Sized\), for size, returned nothing; should return the largest number of clients"),
+        (1.5, r"method.sampler \(Sized\), for size, returned a value of type float"),
+        (2, r"method.sampler \(Sized\) returned 3 clients; its size says 2 at most"),
+    ],
+)
+def test_a_sampler_says_how_many_clients_it_chooses(size: Any, message: str) -> None:
+    with pytest.raises(PartError, match=message):
+        rounds(method(stage(sampler=Sized(size))), random_federation([6, 2, 0, 4]), mlp(4, 3).double())
+    (result,) = rounds(method(stage(sampler=Sized(np.int64(3)))), random_federation([6, 2, 4]), mlp(4, 3).double())
+    assert result.cohort == (0, 1, 2)
 
 
 RIGHT = [

@@ -122,6 +122,14 @@ def cohort(part: str, returned: Any, clients: Collection[int], most: int | None 
     return chosen
 
 
+def size(sampler: str, returned: Any) -> int:
+    """The largest number of clients in a round, as a sampler says."""
+    try:
+        return operator.index(returned)
+    except TypeError:
+        raise _wrong(f"{sampler}, for size,", returned, "the largest number of clients in a round") from None
+
+
 def combined(aggregator: str, returned: Any, received: Params) -> Combined:
     """What an aggregator made of clients' models, each like the one that they ``received``."""
     if not isinstance(returned, Combined):
@@ -195,7 +203,7 @@ def _scalar(part: str, finding: Scalar) -> None:
     if not isinstance(finding.name, str) or re.fullmatch(r"\w+", finding.name) is None:
         raise PartError(f"{part} returned a Scalar called {finding.name!r}; should be a word")
     if OF_RUNS.fullmatch(finding.name):
-        raise PartError(f"{part} returned a Scalar called {finding.name}, as a metric of every run; rename yours")
+        raise PartError(f"{part} returned a Scalar called {finding.name}, a name for metrics of runs; rename yours")
     _number(f"{part}, for the Scalar {finding.name},", finding.value)
 
 

@@ -72,7 +72,7 @@ class Stage:
 
     def rounds_in_pass(self, clients: int) -> int:
         """Number of rounds in which each of ``clients`` clients is visited once."""
-        return math.ceil(clients / self.sampler.size(clients))
+        return math.ceil(clients / self.size(clients))
 
     def length(self, clients: int) -> int:
         """Number of rounds of the stage."""
@@ -103,6 +103,10 @@ class Stage:
         """The configuration key of the part at a ``place`` of ``acting``, such as ``method.local.fedprox``."""
         where = f"method.stages.{self.name}" if place.split("/")[0] in self.replaces else "method"
         return f"{where}.{place.replace('/', '.')}"
+
+    def size(self, clients: int) -> int:
+        """The largest number of clients in a round, of ``clients`` with data."""
+        return checked.size(self.named("sampler"), self.sampler.size(clients))
 
     def named(self, place: str) -> str:
         """The key and the class of the part at a ``place`` of ``acting``, such as ``method.aggregator (Mean)``."""
@@ -237,11 +241,6 @@ class Method:
                 )
 
     def _check_stage(self, stage: Stage, option_of: OptionOf) -> None:
-        if not isinstance(size := stage.sampler.size(1), int):
-            raise UserError(
-                f"{stage.key('sampler')} ({type(stage.sampler).__name__}) has size {size}: size(clients) should return "
-                "the largest number of clients in a round"
-            )
         if not any(term.fits_labels for term in stage.local.values()):
             raise UserError(
                 f"method/local=[{','.join(stage.local)}] has no term that learns from labels; "

@@ -267,7 +267,7 @@ class _Server:
                 ask=ask,
             )
         )
-        most = stage.sampler.size(len(self.clients))
+        most = stage.size(len(self.clients))
         return state.counted(**traffic), checked.cohort(stage.named("sampler"), cohort, self.clients, most)
 
     def _visit(

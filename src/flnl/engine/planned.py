@@ -22,7 +22,7 @@ def epochs(method: Method, training: Training, sizes: Sequence[int]) -> list[flo
     for stage in method.stages:
         own = training.at(0, stage.train)
         each = own.epochs if own.steps is None else own.steps * min(own.batch_size, mean) / mean
-        found += [float(stage.sampler.size(len(sizes)) * each)] * stage.length(len(sizes))
+        found += [float(stage.size(len(sizes)) * each)] * stage.length(len(sizes))
     return found
 
 
@@ -35,7 +35,7 @@ class Evaluations:
     @classmethod
     def of(cls, method: Method, clients: int, every: int | None) -> Evaluations:
         """As ``eval.every`` says, with ``clients`` clients; None is one cohort of the last stage."""
-        return cls(every or method.stages[-1].sampler.size(clients))
+        return cls(every or method.stages[-1].size(clients))
 
     def due(self, before: int, after: int, *, last_of_stage: bool) -> bool:
         """Whether to evaluate after a round; ``before`` and ``after`` are the participations before and after it."""
@@ -49,7 +49,7 @@ class Evaluations:
         found: dict[int, int] = {}
         number = participations = 0
         for stage in method.stages:
-            length, cohort = stage.length(clients), stage.sampler.size(clients)
+            length, cohort = stage.length(clients), stage.size(clients)
             for stage_round in range(length):
                 before, number, participations = participations, number + 1, participations + cohort
                 if self.due(before, participations, last_of_stage=stage_round + 1 == length):

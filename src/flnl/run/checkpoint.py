@@ -207,7 +207,12 @@ def _name(rounds: int) -> str:
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
-    """Write a checkpoint into ``folder``; delete all but the newest ``keep`` and the client files that these need."""
+    """Write a checkpoint into ``folder``; delete all but the newest ``keep`` and the client files that these need.
+
+    Raises:
+        PartError: if a part keeps what cannot be saved.
+    """
+    check(checkpoint.state)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(checkpoint.state.round)
     clients = checkpoint.state.clients

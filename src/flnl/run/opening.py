@@ -39,7 +39,7 @@ from flnl.models.outputs import networks
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder, next_in_order, open_folder
 from flnl.run.record import environment
-from flnl.run.reuse import CHANGED, same_federation
+from flnl.run.reuse import CHANGED
 from flnl.run.session import Session
 from flnl.storage.atomic import write_atomically
 from flnl.storage.records import LOCK
@@ -245,7 +245,7 @@ def _restored(
         UserError: if the checkpoint belongs to another run or federation.
     """
     assert folder.earlier is not None
-    same = same_federation(resumed.federation, federation)
+    same = resumed.federation in federation.fingerprints
     keys = {one.get("key") for one in (folder.earlier, *folder.earlier.get("earlier", ()))}  # keys may change format
     if resumed.key not in keys or not same:
         earlier = folder.earlier.get("config", {}).get("dataset", {}).get("fingerprint")

@@ -15,6 +15,7 @@ from flnl.config.check import check_config
 from flnl.config.identity import run_key
 from flnl.config.override_text import without
 from flnl.core.errors import UserError
+from flnl.core.shell import joined
 from flnl.storage.records import SWEEPS, read_record
 from flnl.storage.tuned import Reported, Study, Trial, Values, overrides_of
 from flnl.sweep import listed
@@ -42,7 +43,7 @@ class Runs:
     launching: Sequence[str]  # how runs are launched
     root: Path = ROOT
     sweep: type[ListedSweep] = TuneSweep  # which knows the command
-    _checked: set[Path] = field(default_factory=set, init=False, repr=False, compare=False)
+    _checked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def grids(self, spaces: Sequence[Space], margin: float | None) -> list[list[Trial]]:
         """The trials of all combinations of each space.
@@ -116,20 +117,30 @@ class Runs:
 
     def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:
         missing = {run.folder: run for run in wanted if score(self.root / run.folder, measure) is None}
-        for run in wanted:
-            if run.folder not in missing:
-                self._check_data(run)
+        self._check_data([run for run in wanted if run.folder not in missing])
         if not listed.launch(list(missing.values()), self.root, self.launching, self.sweep):
             raise UserError("the launcher ended before its runs did; the same command goes on with them")
+        self._checked.update(run.folder for run in wanted)
 
-    def _check_data(self, run: ListedRun) -> None:
-        """Check that a finished run is of the data that the files hold now, once."""
-        from flnl.run.reuse import check_data  # torch takes seconds to import
+    def _check_data(self, finished: Sequence[ListedRun]) -> None:
+        """Check that finished runs are of the data that the files hold now; each is checked once.
 
-        folder = self.root / run.folder
-        if folder not in self._checked and (record := read_record(folder)) is not None:
-            check_data(compose.load(run.overrides), folder, record)
-            self._checked.add(folder)
+        Raises:
+            UserError: naming those that are not.
+        """
+        from flnl.run.reuse import CHANGED, Reuse  # torch takes seconds to import
+
+        reuse, stale = Reuse(), []
+        for run in finished:
+            folder = self.root / run.folder
+            record = None if run.folder in self._checked else read_record(folder)
+            if record is not None and reuse.changed(compose.load(run.overrides), folder, record):
+                stale.append(str(folder))
+        if stale:
+            raise UserError(
+                f"{len(stale)} of the runs are finished, of another federation than the one drawn now: {CHANGED}; to"
+                f" run them again: {joined(['rm', '-r', *stale])}"
+            )
 
     def _trial(self, fixed: Sequence[str], values: Values, seeds: Sequence[int]) -> Trial:
         folders = {seed: self.root / self._run(fixed, values, seed).folder for seed in seeds}

@@ -322,6 +322,17 @@ def test_a_restart_begins_with_the_initial_model_and_what_was_found(restart: boo
         assert ("from the initial model" in parts.method.stages[1].describe()) == restart
 
 
+def test_frozen_weights_do_not_count_in_the_distance() -> None:
+    received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
+    frozen = {"f": torch.ones(9, 9, dtype=torch.float64)}
+    with_frozen = gathered(received | frozen, received | frozen, {c: model | frozen for c, model in sent.items()})
+    found, without = (
+        EXCHANGE.after_round(EXCHANGE.init(9), one) for one in (with_frozen, gathered(received, received, sent))
+    )
+    assert torch.equal(found.rho, without.rho)
+    torch.testing.assert_close(found.indicator, without.indicator, equal_nan=True, rtol=0, atol=0)
+
+
 def test_cheaper_distances_come_near_the_exact_one() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     exact, *others = (

@@ -26,6 +26,8 @@ from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 
 Content = Mapping[str, NDArray[Any]]
+MOST_CLASSES = 100_000
+"""With a label file, whose labels are not known yet, a larger label is refused as a mistake."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Arrays:
             raise UserError(
                 f"dataset.file: x_train and x_test of {path} are {_form(train)} and {_form(test)}; they must agree"
             )
-        classes = _classes(arrays, path)
+        classes = _classes(arrays, path, more=self.labels is not None)
         y_train = _labels(arrays, "y_train", len(train), classes, path) if "y_train" in arrays else None
         table = self._label_file(arrays, root, path, len(train), classes)
         truth, given = choose_labels(self.truth, "y_train", y_train, table)
@@ -186,22 +188,22 @@ def _load(path: Path) -> Content:
     return content
 
 
-def _classes(arrays: Content, path: Path) -> tuple[str, ...]:
-    """The names of the classes; their numbers if the file has no names."""
+def _classes(arrays: Content, path: Path, *, more: bool) -> tuple[str, ...]:
+    """The names of the classes; their numbers if the file has no names. ``more``: a label file may have others."""
     if "classes" in arrays:
         names = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
         if len(set(names)) != len(names):
             raise UserError(f"dataset.file: two classes of {path} have the same name")
     else:
-        labels = [arrays[name].ravel() for name in ("y_train", "y_given", "y_test") if name in arrays]
-        held = sorted({label for y in labels if y.dtype.kind in "iu" for label in np.unique(y[y >= 0]).tolist()})
+        labels = [_whole(arrays, name, path).ravel() for name in ("y_train", "y_given", "y_test") if name in arrays]
+        held = sorted({label for y in labels for label in np.unique(y[y >= 0]).tolist()})
         gap = next((i for i, label in enumerate(held) if i != label), None)
-        if gap is not None:
+        if gap is not None and not (more and held[-1] < MOST_CLASSES):
             raise UserError(
                 f"dataset.file: {path} has a label {held[-1]} and no {gap}; labels should be 0..C-1, without gaps, or"
                 " all classes should have names: an array 'classes'"
             )
-        names = tuple(str(i) for i in range(len(held)))
+        names = tuple(str(i) for i in range(held[-1] + 1 if held else 0))
     if len(names) < 2:
         raise UserError(f"dataset.file: {path} has {len(names)} class; at least two are needed")
     return names
@@ -213,8 +215,8 @@ def _labels(arrays: Content, name: str, count: int, classes: tuple[str, ...], pa
     Raises:
         UserError: if they are not ``count`` whole numbers in 0..C-1.
     """
-    labels = arrays[name]
-    if labels.shape != (count,) or labels.dtype.kind not in "iu":
+    labels = _whole(arrays, name, path)
+    if labels.shape != (count,):
         raise UserError(
             f"dataset.file: {name} of {path} is {labels.dtype} {labels.shape}; it should be {count} whole numbers,"
             " one per sample"
@@ -225,6 +227,20 @@ def _labels(arrays: Content, name: str, count: int, classes: tuple[str, ...], pa
             f"dataset.file: {name}[{wrong[0]}] of {path} is {labels[wrong[0]]}; labels should be 0..{len(classes) - 1}"
         )
     return labels.astype(np.int64)
+
+
+def _whole(arrays: Content, name: str, path: Path) -> NDArray[Any]:
+    """The labels of this name.
+
+    Raises:
+        UserError: if they are no whole numbers.
+    """
+    labels = arrays[name]
+    if labels.dtype.kind not in "iu":
+        raise UserError(
+            f"dataset.file: {name} of {path} is {labels.dtype} {labels.shape}; it should be whole numbers, one a sample"
+        )
+    return labels
 
 
 def _clients(owners: NDArray[Any], count: int, path: Path) -> NDArray[np.int64]:

@@ -64,6 +64,11 @@ class Federation:
         return self.fingerprint == self.names_fingerprint
 
     @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """The fingerprints by which a record may name this federation."""
+        return (self.fingerprint,) if self.names_fingerprint is None else (self.fingerprint, self.names_fingerprint)
+
+    @property
     def num_clients(self) -> int:
         """The number of clients K, including those without data."""
         return len(self.clients)

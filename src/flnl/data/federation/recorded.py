@@ -27,7 +27,7 @@ def recorded_federation(record: Mapping[str, Any], folder: Path, places: Sequenc
         UserError: if it cannot be drawn, or differs from the recorded one.
     """
     federation = from_config(recorded_data(record["config"], folder / RESULT, places))
-    if record.get("federation") not in (federation.fingerprint, federation.names_fingerprint):
+    if record.get("federation") not in federation.fingerprints:
         raise UserError(
             f"{folder}: the federation drawn now differs from the run's: the data files, numpy or the code have changed"
             " since; put back the data of the run, or repeat the run"

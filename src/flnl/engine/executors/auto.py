@@ -95,12 +95,12 @@ class Work:
             model=registry.stored_name(str(cfg.model._target_)),
             parameters=sum(p.numel() for p in network.module.parameters()),
             multiply_adds=multiply_adds(network) * max(_training(cfg, stage).batch_size for stage in method.stages),
-            cohorts={stage.name: stage.sampler.size(clients) for stage in method.stages},
+            cohorts={stage.name: stage.size(clients) for stage in method.stages},
             device=network.device.type,
             cores=max(1, usable_cores() // torch.get_num_threads()),
             shared=_beside_others(),
             unstackable=unstackable(cfg, method, network),
-            steps=max(stage.sampler.size(clients) * _steps(_training(cfg, stage), sizes) for stage in method.stages),
+            steps=max(stage.size(clients) * _steps(_training(cfg, stage), sizes) for stage in method.stages),
         )
 
     @property

@@ -180,7 +180,7 @@ class Quality(Exchange):
 
     def _distances(self, gathered: Gathered) -> dict[int, float]:
         """Each client's distance from the combined model; flattens one client's model at a time to save memory."""
-        received, results = gathered.broadcast.params, gathered.results
+        received, results = _trained(gathered), gathered.results
         taken = {r.client: max(r.steps, 1) if self.norm == "per_step" else 1 for r in results}
         mean = sum(r.num_samples * taken[r.client] for r in results) / sum(r.num_samples for r in results)
         assert gathered.combined is not None, "there is a combined model"
@@ -252,3 +252,10 @@ class Quality(Exchange):
             return ()
         estimate = EstimatedQuality(state.rho, {"indicator": state.indicator, "steps": state.steps})
         return estimate, Scalar("negative_signs", float((state.indicator < 0).sum()))
+
+
+def _trained(gathered: Gathered) -> Params:
+    """The received model without what no client has changed, such as frozen weights; all if nothing has changed."""
+    received, sent = gathered.broadcast.params, [r.params for r in gathered.results if r.params is not None]
+    moved = {n: before for n, before in received.items() if any(not torch.equal(one[n], before) for one in sent)}
+    return moved or received
