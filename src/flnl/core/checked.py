@@ -280,8 +280,7 @@ def _labels(part: str, returned: Any, task: ClientTask, classes: int) -> Tensor:
     given = task.samples.given
     if not isinstance(returned, Tensor) or returned.dtype != given.dtype or returned.shape != given.shape:
         raise _wrong(f"{part}, for labels,", returned, f"a tensor {[*given.shape]} of {given.dtype}")
-    if len(returned) and not 0 <= int(returned.min()) <= int(returned.max()) < classes:
-        raise PartError(f"{part} returned labels that are not from 0 to {classes - 1}")
+    _within(part, "labels", returned, classes)
     return returned
 
 
@@ -291,8 +290,12 @@ def _positions(part: str, returned: Any, samples: int) -> None:
         return
     if not isinstance(returned, Tensor) or returned.dtype != torch.int64 or returned.dim() != 1:
         raise _wrong(part, returned, "positions, a tensor [m] of torch.int64 (of a mask, `mask.nonzero().flatten()`)")
-    if len(returned) and not 0 <= int(returned.min()) <= int(returned.max()) < samples:
-        raise PartError(f"{part} returned positions that are not from 0 to {samples - 1}")
+    _within(part, "positions", returned, samples)
+
+
+def _within(part: str, what: str, returned: Tensor, count: int) -> None:
+    if len(returned) and not 0 <= int(returned.min()) <= int(returned.max()) < count:
+        raise PartError(f"{part} returned {what} that are not from 0 to {count - 1}")
 
 
 def _number(part: str, returned: Any) -> None:

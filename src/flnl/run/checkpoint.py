@@ -212,7 +212,11 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
     Raises:
         PartError: if a part keeps what cannot be saved.
     """
-    check(checkpoint.state)
+    try:
+        encoded = encode(checkpoint)
+    except TypeError:
+        check(checkpoint.state)  # names the part
+        raise
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(checkpoint.state.round)
     clients = checkpoint.state.clients
@@ -222,7 +226,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
         write_atomically(path.with_suffix(".files"), "\n".join(names).encode())
     with written_atomically(path) as file:
         hashed = _Hashed(file)
-        torch.save(encode(checkpoint), hashed)  # type: ignore[arg-type]
+        torch.save(encoded, hashed)  # type: ignore[arg-type]
         write_atomically(path.with_suffix(".sha256"), hashed.end())
     write_atomically(folder / NEWEST, path.name.encode())  # before deleting old ones: it always names an existing file
     for old in sorted(folder.glob("round_*.pt"))[:-keep]:
