@@ -120,8 +120,10 @@ def test_labels_are_text_and_numbers(results: flnl.RunResults) -> None:
 
 
 def test_names_of_samples_are_read_as_they_were(tmp_path: Path, results: flnl.RunResults) -> None:
-    for name in ("result.json", "metrics.jsonl", "corrections.jsonl"):
+    for name in ("metrics.jsonl", "corrections.jsonl"):
         (tmp_path / name).write_bytes((results.folder / name).read_bytes())
+    record = {key: value for key, value in results.record.items() if key != "files"}  # as of before there was one
+    (tmp_path / "result.json").write_text(json.dumps(record))
     (tmp_path / "labels.csv").write_text("client,sample,given,final,confidence,flagged\n0,'=1.png,NA,1,0.5,\n")
     frame = flnl.load_run(tmp_path).labels
     assert frame.iloc[0][["sample", "given", "final"]].tolist() == ["=1.png", "NA", "1"]
@@ -132,6 +134,19 @@ def test_names_of_samples_are_read_as_they_were(tmp_path: Path, results: flnl.Ru
             _ = flnl.load_run(tmp_path).labels
     (tmp_path / "labels.csv").unlink()
     with pytest.raises(flnl.UserError, match="products=true"):
+        _ = flnl.load_run(tmp_path).labels
+
+
+def test_labels_that_the_run_did_not_write_are_refused(tmp_path: Path, results: flnl.RunResults) -> None:
+    """A flipped bit of a client's number is another client's: it makes a table as right as the run's."""
+    for name in ("result.json", "metrics.jsonl", "corrections.jsonl"):
+        (tmp_path / name).write_bytes((results.folder / name).read_bytes())
+    data = bytearray((results.folder / "labels.csv").read_bytes())
+    (tmp_path / "labels.csv").write_bytes(data)
+    assert len(flnl.load_run(tmp_path).labels) == len(results.labels)
+    data[data.index(b"\n") + 1] ^= 1
+    (tmp_path / "labels.csv").write_bytes(data)
+    with pytest.raises(flnl.UserError, match=r"labels\.csv is not what the run wrote"):
         _ = flnl.load_run(tmp_path).labels
 
 

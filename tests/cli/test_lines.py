@@ -3,6 +3,8 @@
 import hashlib
 import json
 import random
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +20,7 @@ from flnl.storage import lines
 from flnl.storage.atomic import write_atomically
 from flnl.storage.lines import Checksums, DamagedLinesError, Lines
 from flnl.tables import run_record
+from flnl.tune.scores import score
 from tests.cli.conftest import Command
 from tests.properties.runs import Ran, difference, run
 from tests.registry import BY_NAME
@@ -211,6 +214,28 @@ def test_readers_of_finished_runs_name_the_line(tmp_path: Path, command: Command
     assert run_record.read(other.folder).evaluations
     said = command(*FEDAVG, f"resume={ran.folder}")
     assert (said.code, f"{100 * ran.record['metrics']['last']:.2f} %" in said.out) == (0, True)
+
+
+@pytest.mark.parametrize("key", ["best", "last", "mean_last_10", "at_best_validation", "rounds", "participations"])
+def test_closing_numbers_that_the_lines_do_not_give_are_damage(key: str, tmp_path: Path, validated: Ran) -> None:
+    """Tables, curves and choices read them from the record alone."""
+    shutil.copytree(validated.folder, tmp_path / "run")
+    file = tmp_path / "run" / "result.json"
+    held = json.loads(file.read_text())
+    place = held if key in held else held["metrics"]
+    assert score(file.parent, "last") == held["metrics"]["last"]
+    place[key] = 99 if key in held else 0.99
+    file.write_text(json.dumps(held))
+    said = rf"result\.json contradicts its lines: (metrics\.)?{key} is (0\.)?99, "
+    for reader in (record.read, run_record.read, lambda folder: score(folder, "last")):
+        with pytest.raises(UserError, match=said):
+            reader(file.parent)
+    assert re.search(said, lines.damage(file.parent, held) or "")
+
+
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run((*FEDAVG, "eval.validation=0.2"), tmp_path_factory.mktemp("validated") / "run")
 
 
 def test_a_damaged_run_is_left_out_of_a_comparison(

@@ -490,6 +490,18 @@ def test_labels_that_are_not_the_federations_are_refused(fedavg: Ran, said: Comm
     assert {row["final_label"] for row in read_csv(folder / "audit" / "audit.csv")} == {""}
 
 
+@pytest.mark.parametrize("column", ["final", "confidence", "flagged"])
+def test_another_verdict_of_the_run_is_refused(column: str, fedcorr: Ran, said: Commands, copied: Changed) -> None:
+    """Samples and given labels are those of the federation; only the run knows the rest."""
+    folder = copied(fedcorr)
+    lines = (folder / "labels.csv").read_text().splitlines()
+    place = lines[0].split(",").index(column)
+    cells = lines[7].split(",")
+    cells[place] = {"0": "1", "1": "0"}.get(cells[place], "1")
+    (folder / "labels.csv").write_text("\n".join([*lines[:7], ",".join(cells), *lines[8:]]) + "\n")
+    refused(said(program, folder), "labels.csv is not what the run wrote", "put back a copy")
+
+
 def test_an_existing_folder_is_replaced_only_if_asked_and_only_an_audit(
     fedavg: Ran, said: Commands, copied: Changed
 ) -> None:

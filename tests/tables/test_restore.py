@@ -11,8 +11,10 @@ from filelock import FileLock
 from flnl.config.identity import identity, recorded_identity, recorded_key
 from flnl.figures import accuracy
 from flnl.figures.record import read
+from flnl.tables import run_record
 from tests.tables.conftest import Tables, copied
 
+ROOT = Path(__file__).resolve().parents[2]
 RECORDS = "records=results/small/runs"
 
 
@@ -82,6 +84,14 @@ def _changed(**fields: object) -> Callable[[str], str]:
     return lambda text: json.dumps({**json.loads(text), **fields})
 
 
+def _with_metric(name: str, value: float) -> Callable[[str], str]:
+    return lambda text: _changed(metrics=json.loads(text)["metrics"] | {name: value})(text)
+
+
+def _with_last(accuracy: float) -> Callable[[str], str]:
+    return lambda text: _changed(evaluation=json.loads(text)["evaluation"] | {"accuracy": accuracy})(text)
+
+
 def _without(key: str) -> Callable[[str], str]:
     return lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != key})
 
@@ -94,6 +104,12 @@ def _without(key: str) -> Callable[[str], str]:
         (_changed(metrics=None), "is damaged"),
         (_changed(evaluations={}), "is damaged"),
         (_changed(evaluations={"training": {"round": [1]}}), "is damaged"),
+        (_with_metric("best", 0.99), r"is damaged: metrics.best is 0.99, and its evaluations give 0."),
+        (_with_metric("last", 0.99), r"is damaged: metrics.last is 0.99, and its evaluations give 0."),
+        (_with_metric("mean_last_10", 0.99), r"is damaged: metrics.mean_last_10 is 0.99"),
+        (_with_last(0.99), r"and its evaluations give 0.99"),
+        (_changed(rounds=99), "is damaged: rounds is 99, and its last line says 3"),
+        (_changed(participations=99), "is damaged: participations is 99"),
         (_changed(key="0" * 64), "is not the record of the finished run flnl"),
         (_changed(status="failed"), "is not the record of the finished run flnl"),
         (_without("evaluations"), "lacks the accuracies of its evaluations"),
@@ -109,6 +125,14 @@ def test_a_record_that_cannot_be_used_is_named(
     assert said in found.err
     assert len(found.err.splitlines()) == 1
     assert file.name in found.err
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / "results").glob("*/runs")), ids=lambda folder: folder.parent.name)
+def test_the_records_of_this_project_agree_with_themselves(folder: Path) -> None:
+    files = sorted(folder.glob("*.json"))
+    assert files
+    for file in files:
+        assert run_record.compact(file).record["status"] == "finished"
 
 
 def test_a_folder_that_is_not_there_is_refused(elsewhere: Tables) -> None:

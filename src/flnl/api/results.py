@@ -12,6 +12,7 @@ from flnl.core.errors import UserError
 from flnl.evaluation import label_table
 from flnl.figures import record as records
 from flnl.run import metric_names
+from flnl.storage.records import check_file
 from flnl.storage.spreadsheet import text_of
 
 if TYPE_CHECKING:
@@ -56,11 +57,12 @@ class RunResults:
         """``labels.csv``: a row for each training sample; classes and names of samples as text.
 
         Raises:
-            UserError: if the run has not written it, or it cannot be read.
+            UserError: if the run has not written it, or another one, or it cannot be read.
         """
         file = self.folder / label_table.NAME
         pandas = _pandas()
         try:
+            check_file(file, self.record)
             table = pandas.read_csv(file, dtype=str, keep_default_na=False, encoding_errors="surrogateescape")
         except FileNotFoundError:
             raise UserError(

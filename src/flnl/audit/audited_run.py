@@ -15,7 +15,7 @@ from flnl.core.images import Indices
 from flnl.data.federation.build import Federation
 from flnl.data.federation.recorded import recorded_federation
 from flnl.evaluation import label_table
-from flnl.storage.records import RESULT, read_record
+from flnl.storage.records import RESULT, check_file, read_record
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,10 @@ class AuditedRun:
             client=federation.holders, name=federation.names, given=federation.given.numpy()[position]
         )
         file = folder / label_table.NAME
-        labels = read_labels(file, samples, federation.dataset.classes) if file.exists() else None
+        labels = None
+        if file.exists():
+            labels = read_labels(file, samples, federation.dataset.classes)
+            check_file(file, record)  # after what could be said of its lines
         return cls(folder, record, federation, samples, position, labels, tuple(config_dir))
 
     def as_trained(self) -> AuditedRun:

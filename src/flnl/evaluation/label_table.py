@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +46,8 @@ class LabelTable:
             }
             yield row if self.true is None else {**row, "true": self.classes[self.true[i]]}
 
-    def save(self, path: Path) -> None:
-        """Write the table atomically as CSV.
+    def save(self, path: Path) -> str:
+        """Write the table atomically as CSV; return the sha256 of the file, 64 hex digits.
 
         A name that a spreadsheet would read as a formula gets a ``'`` before it, which ``spreadsheet.text_of`` removes.
 
@@ -56,4 +57,6 @@ class LabelTable:
         columns = ["client", "sample", "given", "final", "confidence", "self_confidence", "flagged"]
         columns += ["true"] if self.true is not None else []
         text = csv_text([columns, *(row.values() for row in self.rows())])
-        write_atomically(path, text.encode("utf-8", errors="surrogateescape"))
+        data = text.encode("utf-8", errors="surrogateescape")
+        write_atomically(path, data)
+        return hashlib.sha256(data).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -156,20 +156,3 @@ def confusion(true: Labels, held: Labels, num_classes: int) -> list[list[int]]:
     """
     counts = np.bincount(true * num_classes + held, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes).tolist()
-
-
-def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The accuracies that papers report, from all evaluations in order.
-
-    ``best`` is the maximum over evaluations, an oracle over the test set; ``mean_last_10`` is the mean of the last ten
-    evaluations; ``at_best_validation`` is the test accuracy at the first evaluation with the highest validation
-    accuracy.
-    """
-    accuracies = [e["accuracy"] for e in evaluations]
-    if not accuracies:
-        return {}
-    metrics = {"best": max(accuracies), "last": accuracies[-1], "mean_last_10": float(np.mean(accuracies[-10:]))}
-    if "validation_accuracy" in evaluations[-1]:
-        held_out = [e["validation_accuracy"] for e in evaluations]
-        metrics["at_best_validation"] = accuracies[int(np.argmax(held_out))]
-    return metrics

@@ -63,24 +63,13 @@ def read(folder: Path) -> RunRecord:
     result = read_record(folder)
     if result is None:
         raise UserError(f"{folder}: no run is recorded there ({RESULT} is missing or unreadable)")
-    metrics = _rows(lines.read(folder, lines.METRICS, result))
+    metrics = lines.rows(folder, lines.METRICS, result)
     return RunRecord(
         result,
         [row for row in metrics if row["kind"] == "round"],
         [row for row in metrics if row["kind"] == "evaluation"],
-        _rows(lines.read(folder, lines.CORRECTIONS, result)),
+        lines.rows(folder, lines.CORRECTIONS, result),
     )
-
-
-def _rows(data: bytes) -> list[dict[str, Any]]:
-    """The rows of a file, up to an incomplete line."""
-    rows = []
-    for line in data.splitlines():
-        row = lines.parsed(line)
-        if row is None:
-            break
-        rows.append(row)
-    return rows
 
 
 def numbers(values: Sequence[float | None]) -> NDArray[np.float64]:

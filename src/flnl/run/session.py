@@ -26,7 +26,7 @@ from flnl.data.federation.build import Federation
 from flnl.engine import loop, model_file, planned
 from flnl.engine.loop import NonFiniteError
 from flnl.engine.model_file import ModelFile
-from flnl.evaluation import correction_warnings, label_table, metrics, probabilities
+from flnl.evaluation import correction_warnings, label_table, probabilities
 from flnl.evaluation.evaluator import FIRST_CLIENTS, Evaluator
 from flnl.evaluation.label_table import LabelTable
 from flnl.evaluation.probabilities import Probabilities
@@ -36,6 +36,8 @@ from flnl.run.loggers.guarded import Loggers
 from flnl.run.record import TABLE, Record
 from flnl.run.run_name import group_of, name_of
 from flnl.storage.atomic import write_atomically
+from flnl.storage.closing import summarise
+from flnl.storage.records import FILES
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +219,7 @@ class Session:
             "rounds": self.state.round,
             "checkpoint": self._saved_round,
             "metrics": {
-                **metrics.summarise(self._evaluations),
+                **summarise(self._evaluations),
                 **self.evaluator.labels(self.state),
                 **self.evaluator.shared(self.state),
             },
@@ -232,15 +234,15 @@ class Session:
         An interrupted run writes only its result, to exit quickly.
         """
         hurry = status == "interrupted"
-        if not hurry:
-            self._products()
+        files = {} if hurry else self._products()
         grown = self._grown()
-        lists = {
+        lists: dict[str, Any] = {
             "warnings": self._warnings(grown["metrics"]),
             "clients": self.evaluator.clients(self.state),
             "selection": [] if hurry else self._selection(),
+            FILES: files,
         }
-        record = self._record.result(status, **grown, **{name: rows for name, rows in lists.items() if rows})
+        record = self._record.result(status, **grown, **{name: held for name, held in lists.items() if held})
         self._write_table()
         if self.cfg.figures and not hurry:
             self._draw()
@@ -276,10 +278,13 @@ class Session:
             rows += self.evaluator.selection(rule, tasks)
         return rows
 
-    def _products(self) -> None:
+    def _products(self) -> dict[str, str]:
         """Write ``model.pt``, ``labels.csv`` and ``probabilities.npz``; other errors than a full disk are only logged.
 
         Recorded probabilities of an earlier process are deleted if this one does not record any.
+
+        Returns:
+            The sha256 of the files that hold no checksum of their own, by name.
 
         Raises:
             DiskFullError: if there is no space for them; the run can be resumed and finished later.
@@ -297,12 +302,15 @@ class Session:
             with forgiven(log, f"{self.folder.path / probabilities.NAME} of an earlier process could not be deleted"):
                 (self.folder.path / probabilities.NAME).unlink(missing_ok=True)
         written: list[Path] = []
+        checksums: dict[str, str] = {}
         for name, make in products.items():
             with forgiven(log, f"{self.folder.path / name} could not be written"):
-                make().save(self.folder.path / name)
+                if (checksum := make().save(self.folder.path / name)) is not None:
+                    checksums[name] = checksum
                 written.append(self.folder.path / name)
         if self._loggers is not None:
             self._loggers.products([path for path in written if path.name != probabilities.NAME])
+        return checksums
 
     @property
     def shown(self) -> FederatedState:

@@ -86,7 +86,7 @@ def train(
         earlier = claimed.folder.earlier
         check_data(cfg, claimed.folder.path, earlier)
         if (damage := lines.damage(claimed.folder.path, earlier)) is not None:
-            log.warning("%s; the numbers below are from %s, written before the damage", damage, RESULT)
+            log.warning("%s; the numbers below are those of %s", damage, RESULT)
         progress.closing("finished earlier", claimed.folder.path, earlier)
         return Outcome("finished", claimed.folder.path, earlier)
     run = opening.open_session(cfg, overrides, claimed)

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from flnl.core.errors import UserError
+from flnl.storage.closing import contradiction
 from flnl.storage.disk import writing
+from flnl.storage.records import RESULT
 
 METRICS, CORRECTIONS = "metrics.jsonl", "corrections.jsonl"
 
@@ -167,15 +169,45 @@ def read(folder: Path, name: str, record: Mapping[str, Any]) -> bytes:
     return data
 
 
+def rows(folder: Path, name: str, record: Mapping[str, Any]) -> list[Row]:
+    """The rows of a run's file, verified as by ``read``, up to an incomplete line.
+
+    Raises:
+        OSError: if the file cannot be read.
+        DamagedLinesError: if it differs from what the run wrote, or the record's closing numbers are not those of
+            ``metrics.jsonl``.
+    """
+    found = []
+    for line in read(folder, name, record).splitlines():
+        row = parsed(line)
+        if row is None:
+            break
+        found.append(row)
+    if name == METRICS:
+        check_closing(folder, record, found)
+    return found
+
+
+def check_closing(folder: Path, record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Check that a run's closing numbers are those of the ``rows`` of its ``metrics.jsonl``.
+
+    Raises:
+        DamagedLinesError: if they are not; never for a run without checksums.
+    """
+    if CHECKSUMS in record and (fault := contradiction(record, rows)) is not None:
+        raise DamagedLinesError(f"{folder / RESULT} contradicts its lines: {fault}")
+
+
 def damage(folder: Path, record: Mapping[str, Any]) -> str | None:
     """The fault of a run's JSON-lines files, as a phrase that names file and line; None if there is none.
 
-    A missing file is not a fault: the record may be kept without it.
+    Closing numbers that the lines do not give are one. A missing file is not: the record may be kept without it.
     """
     try:
-        for name in (METRICS, CORRECTIONS):
-            if (folder / name).exists():
-                read(folder, name, record)
+        if (folder / CORRECTIONS).exists():
+            read(folder, CORRECTIONS, record)
+        if (folder / METRICS).exists():
+            rows(folder, METRICS, record)
     except (OSError, DamagedLinesError) as error:
         return str(error)
     return None

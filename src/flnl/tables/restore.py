@@ -16,9 +16,10 @@ from flnl.core.errors import UserError
 from flnl.storage.atomic import write_atomically
 from flnl.storage.lines import CHECKSUMS, CORRECTIONS, METRICS, Lines, described
 from flnl.storage.records import LOCK, RESULT
+from flnl.tables import run_record
 from flnl.tables.identity import Composer
 from flnl.tables.plan import Plan, Wanted
-from flnl.tables.run_record import CURVE, RECORD, RECORDS
+from flnl.tables.run_record import RECORD, RECORDS, Compact
 
 NOT_RESULT = ("command", "seed", "folder", "evaluation", "round", "evaluations")
 """The keys of a compact record that ``result.json`` does not have."""
@@ -55,10 +56,10 @@ def restore(plan: Plan, records: Path) -> Restored:
     composer, restored = Composer(), 0
     for run, file in known:
         if run.identity.key not in plan.records:
-            record = _read(file, run)
+            compact = _read(file, run)
             with _unused(plan.at(run)) as unused:
                 if unused:
-                    _write(plan.at(run), file, record, composer.plain(run.overrides), run.overrides)
+                    _write(plan.at(run), file, compact, composer.plain(run.overrides), run.overrides)
                     restored += 1
     return Restored(restored, len(known), of)
 
@@ -79,46 +80,20 @@ def _unused(folder: Path) -> Iterator[bool]:
         lock.release()
 
 
-def _read(file: Path, run: Wanted) -> Mapping[str, Any]:
-    try:
-        record = json.loads(file.read_text())
-        if record["key"] != run.identity.key or record["status"] != "finished":
-            raise UserError(f"{file} is not the record of the finished run {run.command}")
-        if "evaluations" not in record:
-            raise UserError(f"{file} lacks the accuracies of its evaluations; render its tables again where they ran")
-        lines = [*_lines(record)]
-        if not isinstance(record["metrics"], dict) or not lines:
-            raise TypeError
-        if not all(isinstance(line[key], int | float) for line in lines for key in CURVE if key in line):
-            raise TypeError
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        raise UserError(f"{file} is damaged; restore it from where it is from, or remove it") from None
-    return record  # type: ignore[no-any-return]
+def _read(file: Path, run: Wanted) -> Compact:
+    compact = run_record.compact(file)
+    if compact.record["key"] != run.identity.key or compact.record["status"] != "finished":
+        raise UserError(f"{file} is not the record of the finished run {run.command}")
+    return compact
 
 
-def _lines(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The lines of ``metrics.jsonl`` that the record has: of every evaluation, with a line for its round before it."""
-    evaluations = [
-        {"stage": stage, **dict(zip(CURVE, row, strict=True))}
-        for stage, columns in record["evaluations"].items()
-        for row in zip(*(columns[key] for key in CURVE), strict=True)
-    ]
-    last = len(evaluations) - 1
-    for i, row in enumerate(evaluations):
-        place = {key: value for key, value in row.items() if key != "accuracy"}
-        yield {"kind": "round", **place, **(record["round"] if i == last else {})}
-        yield {"kind": "evaluation", **row, **(record["evaluation"] if i == last else {})}
-
-
-def _write(
-    folder: Path, file: Path, record: Mapping[str, Any], config: Mapping[str, Any], overrides: list[str]
-) -> None:
+def _write(folder: Path, file: Path, compact: Compact, config: Mapping[str, Any], overrides: list[str]) -> None:
     metrics, corrections = (Lines(folder / name) for name in (METRICS, CORRECTIONS))
     for lines in (metrics, corrections):
         lines.path.unlink(missing_ok=True)
-    for row in _lines(record):
+    for row in compact.rows:
         metrics.write(row)
-    result = {key: value for key, value in record.items() if key not in NOT_RESULT}
+    result = {key: value for key, value in compact.record.items() if key not in NOT_RESULT}
     about = {
         "config": config,
         "identity": identity.identity(config),

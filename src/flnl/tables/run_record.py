@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from flnl.compare.runs import shown
 from flnl.core.errors import UserError
 from flnl.storage import lines
+from flnl.storage.closing import contradiction
 from flnl.storage.lines import METRICS, DamagedLinesError
 from flnl.storage.records import RESULT, read_record
 
@@ -33,6 +34,8 @@ RECORDS = "runs"
 """The folder of compact records, beside rendered tables."""
 RECORD = re.compile(r"[0-9a-f]{16}\.json")
 """File names of compact records: the name of the run's folder."""
+
+REPEAT = "remove the folder and run the table again"
 
 Row = Mapping[str, Any]
 
@@ -58,6 +61,51 @@ class Written:
     def last(self, kind: str) -> Row:
         """The last line of a kind, ``evaluation`` or ``round``; empty if there is none."""
         return next((row for row in reversed(self.rows) if row["kind"] == kind), {})
+
+
+@dataclass(frozen=True)
+class Compact:
+    """A compact record, and the lines of ``metrics.jsonl`` that it has: of every evaluation, with one for its round."""
+
+    record: Row
+    rows: Sequence[Row]
+
+
+def compact(file: Path) -> Compact:
+    """Read the compact record of a run, and check it.
+
+    Raises:
+        UserError: if it is damaged, its closing numbers are not those of its evaluations, or it lacks these.
+    """
+    repair = "restore it from where it is from, or remove it"
+    try:
+        held = json.loads(file.read_text())
+        if "evaluations" not in held:
+            raise UserError(f"{file} lacks the accuracies of its evaluations; render its tables again where they ran")
+        rows = [*_lines(held)]
+        whole = isinstance(held["key"], str) and isinstance(held["status"], str) and isinstance(held["metrics"], dict)
+        if not rows or not whole:
+            raise TypeError
+        if not all(isinstance(row[key], int | float) for row in rows for key in CURVE if key in row):
+            raise TypeError
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{file} is damaged; {repair}") from None
+    if (fault := contradiction(held, rows)) is not None:
+        raise UserError(f"{file} is damaged: {fault}; {repair}")
+    return Compact(held, rows)
+
+
+def _lines(record: Mapping[str, Any]) -> Iterator[Row]:
+    evaluations = [
+        {"stage": stage, **dict(zip(CURVE, row, strict=True))}
+        for stage, columns in record["evaluations"].items()
+        for row in zip(*(columns[key] for key in CURVE), strict=True)
+    ]
+    last = len(evaluations) - 1
+    for i, row in enumerate(evaluations):
+        place = {key: value for key, value in row.items() if key != "accuracy"}
+        yield {"kind": "round", **place, **(record["round"] if i == last else {})}
+        yield {"kind": "evaluation", **row, **(record["evaluation"] if i == last else {})}
 
 
 def record(folder: Path) -> dict[str, Any] | None:
@@ -87,7 +135,7 @@ def read(folder: Path) -> Written:
         (folder / METRICS).stat()
         text = lines.read(folder, METRICS, result).decode()
     except DamagedLinesError as error:
-        raise UserError(f"{error}; remove the folder and run the table again") from None
+        raise UserError(f"{error}; {REPEAT}") from None
     except (OSError, ValueError) as error:
         raise _damaged(folder, f"{METRICS} cannot be read ({getattr(error, 'strerror', None) or error})") from None
     rows = []
@@ -96,6 +144,10 @@ def read(folder: Path) -> Written:
         if row is None:
             raise _damaged(folder, f"line {number} of {METRICS} is damaged")
         rows.append(row)
+    try:
+        lines.check_closing(folder, result, rows)
+    except DamagedLinesError as error:
+        raise UserError(f"{error}; {REPEAT}") from None
     return Written(result, rows)
 
 
@@ -111,4 +163,4 @@ def _row(line: str) -> Row | None:
 
 
 def _damaged(folder: Path, what: str) -> UserError:
-    return UserError(f"{shown(folder)}: {what}; remove the folder and run the table again")
+    return UserError(f"{shown(folder)}: {what}; {REPEAT}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import fmean
 
 from flnl.core.errors import UserError
 from flnl.storage import lines
-from flnl.storage.lines import METRICS
+from flnl.storage.lines import METRICS, DamagedLinesError
 from flnl.storage.records import read_record
 
 VALIDATION = "validation"
@@ -31,15 +30,17 @@ def score(folder: Path, measure: str) -> float | None:
     """The run's score in [0, 1]; None if it has not finished, or failed.
 
     Raises:
-        DamagedLinesError: if ``metrics.jsonl`` is not as the run wrote it.
+        DamagedLinesError: if ``metrics.jsonl`` is not as the run wrote it, or gives other closing numbers.
     """
     record = read_record(folder)
     if record is None or record.get("status") != "finished":
         return None
+    if (fault := lines.damage(folder, record)) is not None:
+        raise DamagedLinesError(f"{fault}; remove the folder to run it again")
     if measure != VALIDATION:
         value = record.get("metrics", {}).get(measure)
         return float(value) if isinstance(value, int | float) else None
-    rows = [json.loads(line) for line in lines.read(folder, METRICS, record).decode().splitlines()]
+    rows = lines.rows(folder, METRICS, record)
     accuracies = [row["validation_accuracy"] for row in rows if row.get("kind") == "evaluation"]
     return fmean(accuracies[-LAST:]) if accuracies else None
 

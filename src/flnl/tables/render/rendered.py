@@ -16,6 +16,7 @@ from flnl.tables import load
 from flnl.tables.render.csv import FIELDS
 from flnl.tables.render.ranking import is_ranked
 from flnl.tables.results import Cell, Filled, Run, Scale
+from flnl.tables.run_record import compact
 from flnl.tables.table import Column, Table
 
 Line = Mapping[str, str]
@@ -91,8 +92,8 @@ def _mean(folder: Path, records: str, metric: str) -> str:
     values = []
     for name in json.loads(records):
         try:
-            values.append(100 * json.loads((folder / name).read_text())["metrics"][metric])
-        except (OSError, ValueError, LookupError, TypeError):
+            values.append(100 * compact(folder / name).record["metrics"][metric])
+        except (LookupError, TypeError):
             raise UserError(f"{folder / name} is no record of a run with {metric}") from None
     return repr(fmean(values)) if values else ""
 
