@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,9 +13,13 @@ from typing import Any
 
 from flnl.core.errors import UserError
 from flnl.core.ties import compared
+from flnl.storage.closing import same
 from flnl.storage.output_file import save_output
 
 FORMAT = 1
+
+CHECKSUM = "sha256"
+"""The key of the file's checksum."""
 
 Values = Mapping[str, str]
 """The value of each key as an override writes it."""
@@ -191,57 +196,71 @@ class Tuned:
             UserError: if it cannot be written.
             DiskFullError: if the disk is full.
         """
+        text = self._text()
+        save_output(str(path), path, (json.dumps({**text, CHECKSUM: _checksum(text)}, indent=1) + "\n").encode())
+
+    def _text(self) -> dict[str, Any]:
+        """What the file holds: all fields, and what follows from them for readers."""
         text: dict[str, Any] = {"format": FORMAT, **asdict(self)}
         for study, entry in zip(self.studies, text["studies"], strict=True):
             for trial, row in zip(study.trials, entry["trials"], strict=True):
                 row |= {"mean": trial.mean, "deviation": trial.deviation}
             entry["chosen"] = None if study.chosen is None else dict(study.chosen.values)
-        save_output(str(path), path, (json.dumps(text, indent=1) + "\n").encode())
+        return text
 
     @classmethod
     def load(cls, path: Path) -> Tuned:
         """The file at ``path``.
 
         Raises:
-            UserError: if there is none, or it is none of this command's.
+            UserError: if there is none, it is none of this command's, or it is damaged: it is not what was written, or
+                its means and choices are not those of its scores.
         """
+        from pydantic import TypeAdapter, ValidationError
+
         try:
             text = json.loads(path.read_text())
             if text["format"] != FORMAT:
                 raise ValueError(f"format {text['format']}")
-            studies = [
-                Study(
-                    entry["each"],
-                    entry["fixed"],
-                    [_trial(row) for row in entry["trials"]],
-                    None if entry.get("reported") is None else _reported(entry["reported"]),
-                )
-                for entry in text["studies"]
-            ]
-            if not studies or not all(study.trials for study in studies):
-                raise ValueError("a study without trials, or none at all")
-            if not all(isinstance(seed, int) for seed in text["seeds"]):
-                raise ValueError("seeds are whole numbers")
-            earlier, subject = text.get("earlier", []), dict(text.get("subject", {}))
-            return cls(text["command"], text["measure"], text["seeds"], studies, earlier, subject)
+            tuned = TypeAdapter(cls).validate_json(json.dumps(text), strict=True)
         except FileNotFoundError:
             raise UserError(f"there is no {path}; flnl tune writes it") from None
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UserError(f"{path} is no file of flnl tune ({where}: {first['msg']})") from None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise UserError(f"{path} is no file of flnl tune ({error})") from None
+        if not tuned.studies or not all(study.trials for study in tuned.studies):
+            raise UserError(f"{path} is no file of flnl tune (a study without trials, or none at all)")
+        if (fault := _fault(text, tuned)) is not None:
+            raise UserError(f"{path} is damaged: {fault}; restore it, or tune again")
+        return tuned
+
+
+def _checksum(text: Mapping[str, Any]) -> str:
+    """The sha256 of a file's content, however it is laid out; 64 hex digits."""
+    content = {key: value for key, value in text.items() if key != CHECKSUM}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _fault(text: Mapping[str, Any], tuned: Tuned) -> str | None:
+    """Where a file contradicts itself; None if it does not. The first version wrote no checksum."""
+    for study, entry in zip(tuned.studies, text["studies"], strict=True):
+        for trial, row in zip(study.trials, entry["trials"], strict=True):
+            if other := sorted({*trial.scores} - {*tuned.seeds}):
+                return f"it has a score under seed {other[0]}, which is none of its seeds"
+            for name, value in (("mean", trial.mean), ("deviation", trial.deviation)):
+                if not same(row.get(name, value), value):
+                    values = " ".join(overrides_of(trial.values))
+                    return f"the {name} of {values} is {row[name]}, and its scores give {value}"
+        chosen = None if study.chosen is None else dict(study.chosen.values)
+        if entry.get("chosen", chosen) != chosen:
+            return f"its choice is {entry['chosen']}, and the means give {chosen}"
+    if text.get(CHECKSUM, _checksum(text)) != _checksum(text):
+        return "its content is not what was written"
+    return None
 
 
 def _listed(values: Sequence[object]) -> str:
     return ", ".join(map(str, values)) or "none"
-
-
-def _trial(row: Mapping[str, Any]) -> Trial:
-    return Trial(row["values"], _by_seed(row["scores"]), _by_seed(row["runs"]))
-
-
-def _reported(entry: Mapping[str, Any]) -> Reported:
-    scores = {measure: _by_seed(values) for measure, values in entry["scores"].items()}
-    return Reported(scores, _by_seed(entry["runs"]))
-
-
-def _by_seed(values: Mapping[str, Any]) -> dict[int, Any]:
-    return {int(seed): value for seed, value in values.items()}

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flnl.config.choosable import refusal
 from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.core.shell import joined
+from flnl.core.terminal import visible
 from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tables.table import Table
 from flnl.tune.scores import ON_TEST_SET
@@ -43,7 +45,8 @@ class Choices:
         """Those of a file. A study of which every combination failed has no part in them.
 
         Raises:
-            UserError: if a study names no method, two are of the same one, or none of them chose anything.
+            UserError: if a study names no method, two are of the same one, none of them chose anything, or one chose
+                what a file may not give.
         """
         chosen = []
         for study in tuned.studies:
@@ -51,9 +54,11 @@ class Choices:
             if not any(key_of(one) == "method" for one in when):
                 raise UserError("it names no method: make it by flnl tune method=A,B --each method")
             if study.chosen is not None:
-                chosen.append(
-                    Chosen(frozenset({*when, *overrides_of(study.each)}), tuple(overrides_of(study.chosen.values)))
-                )
+                overrides = tuple(overrides_of(study.chosen.values))
+                for one in overrides:
+                    if (reason := refusal(one)) is not None:
+                        raise UserError(f"{one} cannot come from a file: {reason}")
+                chosen.append(Chosen(frozenset({*when, *overrides_of(study.each)}), overrides))
         if not chosen:
             raise UserError("it has no choice: every combination has a run that failed")
         if len({one.when for one in chosen}) < len(chosen):
@@ -66,7 +71,7 @@ class Choices:
         seeds = frozenset(tuned.seeds if tuned.measure in ON_TEST_SET else ())
         were = "was" if len(keys) == 1 else "were"
         sentence = f"But {', '.join(keys)}{where} {were} chosen for {methods} by {commands}."
-        return cls(tuple(chosen), sentence, only, seeds)
+        return cls(tuple(chosen), visible(sentence), only, seeds)
 
     def concern(self, table: Table) -> bool:
         """Whether these choices are for the table."""
@@ -92,8 +97,6 @@ def read(paths: Sequence[Path], scale: str) -> tuple[Choices, ...]:
             one = Choices.of(tuned)
         except UserError as error:
             raise UserError(f"tuned: {file}: {error}") from None
-        except (TypeError, AttributeError):
-            raise UserError(f"tuned: {file} is damaged; restore it, or tune again") from None
         for chosen in one.chosen:
             place = one.only, chosen.when
             if (earlier := found.setdefault(place, file)) != file:

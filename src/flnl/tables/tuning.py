@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flnl.config.choosable import CHOOSABLE, is_choosable, refusal
 from flnl.config.override_text import key_of, value_of, without
 from flnl.core.errors import UserError
 from flnl.storage.tuned import Compared, Study, Tuned, Values, overrides_of
@@ -23,8 +24,6 @@ FIRST_SEED = 101
 """Choices are made under this seed and those after it, which no scale has."""
 DEFAULTS = {"measure": "mean_last_10", "margin": "0.05", "seeds": "2"}
 """The options' defaults."""
-HYPERPARAMETERS = ("train.", "train/", "method.", "model.", "protocol.")
-"""How keys begin that may be chosen. Others say on which data, with which method or how a row runs."""
 
 
 class TuningSweep(ListedSweep):
@@ -147,13 +146,16 @@ class Tuning:
         if axes.fixed:
             raise UserError(f"grid={axes.fixed[0]}: give several values, as in grid=train.lr=0.01,0.03")
         for axis in axes.axes:
-            if not key_of(axis.key).startswith(HYPERPARAMETERS):
+            if not is_choosable(axis.key) or deciding([axis.key]):
                 raise UserError(
-                    f"grid={axis.key}=: this key is no hyperparameter of a method; those begin with "
-                    f"{', '.join(HYPERPARAMETERS)}"
+                    f"grid={axis.key}=: this key is no hyperparameter of a method; those begin with {CHOOSABLE}; "
+                    "groups with train/"
                 )
             if isinstance(axis, Interval):
                 raise UserError(f"grid={axis.key}=: give values, as in grid=train.lr=0.01,0.03, and no interval")
+            for one in (f"{axis.key}={value}" for value in axis.values):
+                if (reason := refusal(one)) is not None:
+                    raise UserError(f"grid={one}: {reason}")
         return axes
 
     def _space(self, row: Row) -> Space:
