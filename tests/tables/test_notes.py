@@ -17,7 +17,9 @@ from flnl.tables.table import Column, Metric, Row, Table
 
 def identity(**said: Any) -> Identity:
     settings = {key.replace("__", "."): value for key, value in said.pop("settings", {}).items()}
-    return Identity(**{**dict.fromkeys(("key", "method", "dataset", "model"), "x"), **COST, **said}, settings=settings)
+    return Identity(
+        **{**dict.fromkeys(("method", "dataset", "model"), "x"), **COST, **said}, key="a" * 64, settings=settings
+    )
 
 
 COST = {"trainings": 560, "epochs": 5, "batch": 10, "clients": 20}

@@ -41,6 +41,7 @@ SETTING = re.compile(
     r"method\.\w+|method\.local\.\w+\.(?!_)\w+|method\.stages\.\w+\.train\.\w+|(?:train|partition)\.(?!_)\w+"
     r"|rounds|fraction|centralized"
 )
+KEY = re.compile("[0-9a-f]{64}")
 MANY = 50
 """From this many new identities on they are composed in several processes; they are saved after every ``MANY``."""
 PROCESSES = 8
@@ -60,6 +61,11 @@ class Identity:
     batch: int
     clients: int
     settings: Mapping[str, Any]  # for notes: the method's constants, training, partition; by dotted key
+
+    def __post_init__(self) -> None:
+        """Check the key, which may be from a file and becomes the name of a folder in an override."""
+        if not KEY.fullmatch(self.key):
+            raise ValueError(f"{self.key!r} is no key of a run")
 
     @classmethod
     def of(cls, key: str, plain: Mapping[str, Any]) -> Identity:
