@@ -5,7 +5,7 @@ That another process has the same key is in ``tests/cli/test_record.py``, where 
 
 import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -14,6 +14,7 @@ import pytest
 from annotated_types import Ge
 
 from flnl.config import compose, identity, schema
+from flnl.config.short_keys import declared
 from flnl.core.method import assemble
 from flnl.core.ranges import Neutral
 
@@ -110,6 +111,70 @@ def test_the_key_changes_with_whatever_changes_the_numbers(default: str) -> None
     keys = {word: key(word) for word in INCLUDED}
     assert default not in keys.values()
     assert len(set(keys.values())) == len(keys)
+
+
+SECTIONS = ("protocol", "executor", "logger", "wandb", "audit", "checkpoint")
+"""Whose values may all differ between runs that are the same."""
+KEYS = frozenset(
+    (
+        *("max_rounds", "resume", "output", "output_root", "cache", "device", "threads", "memory_format"),
+        *("client_memory", "products", "figures", "eval.memorization", "eval.cohort", "dataset.download"),
+        *("dataset.mirror", "dataset.timeout", "dataset.threads", "dataset.in_memory", "dataset.memory_limit"),
+        *("dataset.fingerprint", "dataset.cache", "dataset.noise_rate"),
+    )
+)
+"""The keys that may, one by one. Every other key counts."""
+PUBLISHED = frozenset({"dataset.root"})
+"""Where files lie that are compared with the published ones; of other files the place counts."""
+ANY_DATA = ("method=fedavg", "model=mlp", "partition=dirichlet", "noise=localized", "executor=sequential")
+WALKED: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
+    (("dataset=digits", "method=t_revision", "train/optimizer=adam", "model=resnet8"), frozenset()),
+    (("dataset=cifar10", "method=fedavg", "noise=instance", "partition=quantity_skew"), PUBLISHED),
+    (("dataset=cifar10", "dataset.verify=false", "noise=human", "method=fedes", "model=lenet5"), frozenset()),
+    (("dataset=arrays", *ANY_DATA), frozenset()),
+    (("dataset=image_folder", "dataset.root=/a", *ANY_DATA), frozenset()),
+    (("dataset=clothing1m", "dataset.root=/a", *ANY_DATA), frozenset()),
+)
+
+
+def leaves(node: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if not isinstance(node, dict) or not node:
+        yield place, node
+        return
+    for name, value in node.items():
+        yield from leaves(value, (*place, name))
+
+
+def another(value: Any) -> Any:
+    """A value of the same kind, and another one."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str):
+        return f"{value}x"
+    return [*value, 1] if isinstance(value, list) else 1
+
+
+def with_another(plain: dict[str, Any], place: Sequence[str], value: Any) -> dict[str, Any]:
+    first, *rest = place
+    return plain | {first: with_another(plain[first], rest, value) if rest else another(value)}
+
+
+@pytest.mark.parametrize(("words", "place"), WALKED, ids=lambda words: " ".join(words) if words else "")
+def test_every_key_that_is_not_excepted_counts(words: tuple[str, ...], place: frozenset[str]) -> None:
+    """A key more among the exceptions would have a run taken for another one, and gone on with."""
+    cfg = compose.load(words)
+    plain = compose.resolved(cfg)
+    short = {f"method.{name}" for name in ("like", *declared(cfg))}  # count where they are read
+    default, same = identity.run_key(plain), set[str]()
+    for at, value in leaves(plain):
+        name = ".".join(at)
+        if identity.run_key(with_another(plain, at, value)) == default and at[0] not in SECTIONS:
+            same.add(name)
+    every = {".".join(at) for at, _ in leaves(plain)}
+    assert same == (KEYS | place | short) & every
+    assert len(every - same) > 50
 
 
 @pytest.mark.parametrize("word", ["dataset.download=false", "dataset.mirror=/a/folder", "dataset.timeout=5"])

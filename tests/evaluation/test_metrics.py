@@ -21,6 +21,7 @@ from flnl.evaluation.metrics import (
     training_stability,
 )
 from flnl.numerics.distance import squared_move
+from flnl.storage.closing import summarise
 from tests.toys import composed
 
 
@@ -127,3 +128,24 @@ def test_an_evaluator_counts_what_the_model_memorised(where: str):
     assert (len(groups[False]) == 0) == (where == "noise=none")
     unknown = replace(federation, truth=None)
     assert Evaluator(unknown, run.network, run.method, True).model(params) == plain
+
+
+@pytest.mark.parametrize(
+    ("held_out", "accuracy"),
+    [
+        ([0.5, 0.7, 0.7, 0.6], 0.3),  # the first of two that are equally good, though the second tests better
+        ([0.7, 0.7, 0.7, 0.7], 0.2),
+        ([0.1, 0.2, 0.3, 0.4], 0.9),
+    ],
+)
+def test_of_equally_good_evaluations_the_first_is_taken(held_out: list[float], accuracy: float) -> None:
+    rows = [{"accuracy": a, "validation_accuracy": v} for a, v in zip([0.2, 0.3, 0.8, 0.9], held_out, strict=True)]
+    assert summarise(rows)["at_best_validation"] == accuracy
+
+
+def test_closing_accuracies_by_hand() -> None:
+    """The last ten of twelve: the first two, the best among them, are not in their mean."""
+    rows = [{"accuracy": a} for a in (0.25, 1.0, *[0.5] * 5, *[0.75] * 5)]
+    assert summarise(rows) == {"best": 1.0, "last": 0.75, "mean_last_10": 0.625}
+    assert summarise(rows[:1]) == {"best": 0.25, "last": 0.25, "mean_last_10": 0.25}
+    assert summarise([]) == {}

@@ -425,6 +425,33 @@ def test_other_training_is_the_same_setting(tmp_path: Path) -> None:
     assert [found.best(line, last) for line in found.lines] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("key", "compared"),
+    [
+        *((word, True) for word in ("dataset.train_size=100", "dataset.test_size=50", "partition.num_clients=7")),
+        *((word, True) for word in ("noise.rho=0.2", "noise.tau=0.1", "eval.benchmark=0.2")),
+        *((word, False) for word in ("eval.validation=0.1", "eval.every=3", "rounds=7", "fraction=0.2")),
+        *((word, False) for word in ("train.epochs=9", "model.dropout=0.1", "precision=64", "on_nonfinite=stop")),
+        ("centralized=true", False),
+    ],
+)
+def test_what_is_tested_on_and_trained_from_is_the_setting(key: str, compared: bool, tmp_path: Path) -> None:
+    """Numbers on another test set, or of other data, are of another setting; other training is of the same one."""
+    for name, words in (("a", ""), ("b", key)):
+        made(tmp_path / name, f"method=fedavg {words}".strip())
+    one, other = grouped(find([str(tmp_path)]))
+    assert (one.setting != other.setting) == compared
+    assert key.partition("=")[0] in {*one.identity, *other.identity}, "it counts"
+
+
+def test_a_draw_of_data_is_the_setting(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        made(tmp_path / f"a{seed}", f"method=fedavg seed={seed} data_seed=2")
+        made(tmp_path / f"b{seed}", f"method=fedprox seed={seed} data_seed=3")
+    settings = [row.setting for row in grouped(find([str(tmp_path)]))]
+    assert sorted(setting["data_seed"] for setting in settings) == [2, 3]
+
+
 def test_means_of_equal_sums_are_both_bold(tmp_path: Path) -> None:
     for method, right in (("fedavg", (330, 341, 324)), ("fedprox", (331, 340, 324))):  # 995 of 3 times 360
         for seed, number in enumerate(right, 1):
