@@ -84,9 +84,10 @@ def test_a_file_chooses_what_trains(choice: str) -> None:
 
 
 def test_the_attack_runs_nothing(command: Tables, tmp_path: Path) -> None:
-    """A network that is a shell command: ``model.path`` would be called with what its arguments say."""
+    """A network that is made by a shell command: ``model.path`` would be called with these arguments."""
     copied(tmp_path)
-    tuned("model=module", "model.path=os.system", "model.arguments={command:'touch ran'}").save(tmp_path / "a.json")
+    touch = f"+model.args.command='touch {tmp_path / 'ran'}'"
+    tuned("model=module", "model.path=os.system", touch).save(tmp_path / "a.json")
     said = command("run", "mine", "tuned=a.json", "--", "hydra/launcher=basic")
     assert (said.code, said.out) == (2, "")
     assert "tuned: a.json: model=module cannot come from a file" in said.err
