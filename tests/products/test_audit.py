@@ -468,7 +468,7 @@ def test_without_recording_the_final_model_is_used_and_said(fedavg: Ran, said: C
     assert np.allclose(scores, recorded.final[np.arange(len(given)), given], atol=1e-6)
     refused(said(program, folder, "--force", "--probabilities", "window"), "audit.record=true")
     with_record(folder, rounds=4)
-    refused(said(program, folder, "--force"), "model.pt is of another run, or of round 5")
+    refused(said(program, folder, "--force"), "model.pt was written after round 5, and the run has 4")
     (folder / "model.pt").unlink()
     refused(said(program, folder, "--force"), "neither probabilities.npz nor model.pt", "products=true")
 

@@ -23,6 +23,7 @@ from flnl.engine.model_file import ModelFile
 from flnl.engine.network import Network
 from flnl.evaluation.probabilities import NAME as RECORDING
 from flnl.evaluation.probabilities import Probabilities
+from flnl.storage.records import refuse_another_run
 
 Array = NDArray[np.float64]
 Table = tuple[ProbabilitySource, ProbabilityTable, CleanSamples | None]
@@ -31,6 +32,8 @@ LEARNS_SLOWLY = 0.6
 """Accuracy below which the mean over the whole run may rank better than that of its first half, as on CIFAR-10."""
 SCORED = 16_384
 """Samples that the final model scores at once."""
+ONE = ("key", "federation", "round")
+"""Arrays of a recording that hold one value."""
 UNRECORDED = (
     "the run has recorded no probabilities, so these are its final model's, which has memorised more; repeat it with "
     "audit.record=true for better ones"
@@ -68,11 +71,14 @@ def of_recording(run: AuditedRun, path: Path, kind: str) -> Table:
         UserError: if the file is damaged or of another run.
     """
     held = read_arrays(
-        path, ("client", "sample", "tested", "rounds", "window_rounds", "round", "federation", f"test_{kind}")
+        path, (*ONE, "client", "sample", "tested", "rounds", "window_rounds", f"test_{kind}")
     )
-    if len(held) < 8 or held["round"].size != 1 or held["federation"].size != 1:
+    if len(held) < len(ONE) + 6 or any(held[name].size != 1 for name in ONE):
         raise UserError(f"{path} lacks arrays of a recording; repeat the run with audit.record=true")
-    _refuse_another(run, path, str(held["federation"]), int(held["round"]))
+    refuse_another_run(path, str(held["key"]), run.record)
+    if str(held["federation"]) not in run.federation.fingerprints:
+        raise UserError(f"{path} is of another federation than the run's; put back the file that the run wrote")
+    _refuse_another_round(run, path, int(held["round"]))
     _refuse_other_samples(path, run.samples, held["client"], held["sample"])
     rounds = {"window": held["window_rounds"], "all": held["rounds"], "final": held["round"].reshape(1)}[kind]
     test = _clean(run, held[f"test_{kind}"], path, held["tested"])
@@ -119,11 +125,7 @@ def of_final_model(run: AuditedRun, note: str | None) -> Table:
             "products=true"
         )
     model = ModelFile.load(run.folder)
-    if (model.key, model.round) != (run.record["key"], run.record["rounds"]):
-        raise UserError(
-            f"{run.folder / model_file.NAME} is of another run, or of round {model.round} where the run ended with "
-            f"{run.record['rounds']}: put back the file that the run wrote"
-        )
+    _refuse_another_round(run, run.folder / model_file.NAME, model.round)
     network, data = model.network(run.config_dir), run.federation.dataset
     source = ProbabilitySource(
         name="final",
@@ -221,10 +223,8 @@ def _clean(run: AuditedRun, probabilities: NDArray[Any], path: Path, tested: NDA
     return CleanSamples(run.federation.dataset.test_labels[run.federation.tested], probabilities.astype(np.float64))
 
 
-def _refuse_another(run: AuditedRun, path: Path, federation: str, rounds: int) -> None:
-    """Refuse a recording of another run or of an earlier round."""
-    if federation not in (run.federation.fingerprint, run.federation.names_fingerprint):
-        raise UserError(f"{path} is of another federation than the run's; put back the file that the run wrote")
+def _refuse_another_round(run: AuditedRun, path: Path, rounds: int) -> None:
+    """Refuse a file of the run from an earlier round."""
     if rounds != run.record.get("rounds"):
         raise UserError(
             f"{path} was written after round {rounds}, and the run has {run.record.get('rounds')}; put back the file "

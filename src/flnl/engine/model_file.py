@@ -28,6 +28,7 @@ from flnl.engine.placement import placement_for
 from flnl.models.outputs import networks
 from flnl.storage.atomic import write_atomically
 from flnl.storage.digest import digest
+from flnl.storage.records import read_record, refuse_another_run
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +73,12 @@ class ModelFile:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Load the model at ``path``: the file, or the folder of a run.
+        """Load the model at ``path``: the file, or the folder of a run, whose own it must be if its record is there.
 
         A file of an early version, without a digest, is loaded with a warning.
 
         Raises:
-            UserError: if the file is missing, damaged or not a model of this package.
+            UserError: if the file is missing, damaged, not a model of this package, or of another run than its folder.
         """
         file = path / NAME if path.is_dir() else path
         try:
@@ -102,6 +103,8 @@ class ModelFile:
             )
         if faults := faults_among(cls, held):
             raise UserError(f"{file} is no {NAME} of a run: {faults}")
+        if file is not path and (record := read_record(path)) is not None:
+            refuse_another_run(file, held["key"], record)
         return cls(**held, source=str(file))
 
     def network(self, places: Sequence[Path] = (), trusted: Sequence[str] = ()) -> Network:

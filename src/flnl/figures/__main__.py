@@ -50,7 +50,7 @@ def redraw(arguments: Sequence[str]) -> None:
     """Draw the figures of every run and print where they are.
 
     Raises:
-        UserError: for a folder without a record, before anything is drawn.
+        UserError: for a folder without a record, or without the model that ``--tsne`` needs, before anything is drawn.
     """
     request = parser().parse_intermixed_args(arguments)
     from flnl.figures.drawing import FOLDER, save
@@ -59,6 +59,10 @@ def redraw(arguments: Sequence[str]) -> None:
     paths = [folder.expanduser() for folder in request.runs]
     for path in paths:
         read(path)
+        if request.tsne:
+            from flnl.engine.model_file import ModelFile  # torch takes seconds to import
+
+            ModelFile.load(path)
     for path in paths:
         files = save(path, tsne=request.tsne, places=request.config_dir, formats=request.format, dpi=request.dpi)
         names = ", ".join(dict.fromkeys(file.stem for file in files)) or "nothing to draw yet"

@@ -42,7 +42,7 @@ from flnl.run.record import environment
 from flnl.run.reuse import CHANGED
 from flnl.run.session import Session
 from flnl.storage.atomic import write_atomically
-from flnl.storage.records import LOCK
+from flnl.storage.records import LOCK, refuse_another_run
 
 log = logging.getLogger(__name__)
 
@@ -246,8 +246,8 @@ def _restored(
     """
     assert folder.earlier is not None
     same = resumed.federation in federation.fingerprints
-    keys = {one.get("key") for one in (folder.earlier, *folder.earlier.get("earlier", ()))}  # keys may change format
-    if resumed.key not in keys or not same:
+    refuse_another_run(folder.path / "checkpoints", resumed.key, folder.earlier)
+    if not same:
         earlier = folder.earlier.get("config", {}).get("dataset", {}).get("fingerprint")
         hint = (
             "; it was begun with dataset.fingerprint=contents" if federation.by_names and earlier == "contents" else ""

@@ -1,4 +1,4 @@
-"""Read ``result.json``, the record in a run's folder."""
+"""Read ``result.json``, the record in a run's folder, and tell its files from those of other runs."""
 
 from __future__ import annotations
 
@@ -44,6 +44,29 @@ def check_file(file: Path, record: Mapping[str, Any]) -> None:
     with file.open("rb") as opened:
         if hashlib.file_digest(opened, "sha256").hexdigest() != held[file.name]:
             raise UserError(f"{file} is not what the run wrote; put back a copy of it, or repeat the run")
+
+
+def keys_of(record: Mapping[str, Any]) -> set[str]:
+    """The keys of the run that a record tells of: of this process and of earlier ones, as keys may change format."""
+    return {str(one["key"]) for one in (record, *record.get("earlier", ())) if one.get("key")}
+
+
+def refuse_another_run(file: Path, key: str, record: Mapping[str, Any]) -> None:
+    """Refuse a file in a run's folder that another run has written.
+
+    Args:
+        file: the file, for the message.
+        key: the key of the run that has written it.
+        record: the record of the run in whose folder it is.
+
+    Raises:
+        UserError: naming both keys, if they differ.
+    """
+    if key not in keys_of(record):
+        raise UserError(
+            f"{file} is of another run, with key {key:.64}, than the {RESULT} beside it, with key "
+            f"{record['key']:.64}: put back the file that this run wrote"
+        )
 
 
 def _whole(record: Mapping[str, Any]) -> bool:
