@@ -192,7 +192,7 @@ def _measures(run: AuditedRun, found: source.Table, options: Options) -> dict[st
     assert true is not None
 
     def against_truth(options: Options) -> dict[str, Any]:
-        assessed = assess(run.samples, probabilities, test, options, run.data_seed)
+        assessed = assess(run.samples, probabilities, test, options)
         return audit_measures(true, run.samples.given, assessed.rank, assessed.is_issue)
 
     plain, strict = against_truth(options), against_truth(dataclasses.replace(options, min_precision=LEAST))

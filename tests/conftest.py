@@ -20,11 +20,12 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 @pytest.fixture(autouse=True)
 def _no_traces_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Nobody's keys, data folders or federations take part."""
+    """Nobody's keys, data folders, federations or secrets take part."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "HYDRA_FULL_ERROR", "FLNL_DATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))  # other processes run this checkout, too
     monkeypatch.setenv("FLNL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -29,7 +29,7 @@ def assessed(
     client = CLIENT[: len(labels)]
     table = InMemory(np.asarray(probabilities, np.float64))
     given = LabelledSamples(client, NAMES[: len(labels)], np.asarray(labels, np.int64))
-    return assess(given, table, test, Options(**options), seed=1)
+    return assess(given, table, test, Options(**options))
 
 
 @pytest.mark.parametrize("name", get_args(Filter))
@@ -289,7 +289,7 @@ def test_a_client_whose_labels_are_right_is_told_so() -> None:
     client = np.arange(2000) // 500
     labels = np.where((client > 0) & (np.arange(2000) % 2 == 0), (right.labels + 2) % 4, right.labels)
     samples = LabelledSamples(client, list(range(2000)), labels)
-    found = assess(samples, InMemory(right.probabilities), test, Options(prior="none"), seed=1)
+    found = assess(samples, InMemory(right.probabilities), test, Options(prior="none"))
     of_each = [found.precision_of(slice(c, c + 1)).of_issues for c in range(4)]
     assert of_each[0] is not None
     assert of_each[0] < 0.4

@@ -130,7 +130,7 @@ def test_recovered_totals_have_no_bias() -> None:
     agree = np.array([(PROBABILITIES.argmax(1) == LABELS).sum()])
     found = []
     for seed in range(2000):
-        drawn = drawn_labels(RESPONSE, [LABELS], [0], seed)
+        drawn = drawn_labels(RESPONSE, [LABELS], [0], seed.to_bytes(32))
         sums = RandomisedSums.of(drawn, PROBABILITIES)
         joint = recovered(RESPONSE, joint_counts(drawn, confident, K))
         still = np.array([(drawn == PROBABILITIES.argmax(1)).sum()])
@@ -146,11 +146,12 @@ def test_recovered_totals_have_no_bias() -> None:
 
 def test_each_client_draws_from_a_stream_of_its_own() -> None:
     parts = [LABELS[i] for i in CLIENTS]
-    all_of_them = drawn_labels(RESPONSE, parts, [0, 1, 2, 3], seed=5)
-    alone = drawn_labels(RESPONSE, parts[2:3], [2], seed=5)
+    secret = b"s" * 32
+    all_of_them = drawn_labels(RESPONSE, parts, [0, 1, 2, 3], secret)
+    alone = drawn_labels(RESPONSE, parts[2:3], [2], secret)
     start = sum(map(len, parts[:2]))
     assert all_of_them[start : start + len(alone)].tolist() == alone.tolist()
-    assert drawn_labels(RESPONSE, parts[2:3], [3], seed=5).tolist() != alone.tolist()
+    assert drawn_labels(RESPONSE, parts[2:3], [3], secret).tolist() != alone.tolist()
     assert label_privacy.PURPOSE not in ("label privacy", "noise", "client")
 
 

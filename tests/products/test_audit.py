@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import hashlib
 import io
 import json
 import os
@@ -27,15 +28,17 @@ from omegaconf import DictConfig
 from PIL import Image
 
 from flnl.audit import __main__ as program
-from flnl.audit import audit, audited_run, folds, performing, source, writing
+from flnl.audit import assessment, audit, audited_run, folds, performing, source, writing
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.corrections import Corrections
 from flnl.audit.files import write_csv
-from flnl.audit.label_privacy import PURPOSE
+from flnl.audit.label_privacy import PURPOSE, RandomisedSums
 from flnl.audit.options import Options
 from flnl.audit.verdicts import Verdict
 from flnl.config import compose
 from flnl.core.errors import UserError
+from flnl.core.streams import stream
+from flnl.data.federation import build
 from flnl.data.federation.build import Federation
 from flnl.data.federation.recorded import recorded_federation
 from flnl.data.images import ImageFiles, TensorImages
@@ -885,20 +888,117 @@ def test_labels_are_drawn_once_for_each_client(
         return randomised(self, labels, rng)
 
     monkeypatch.setattr(RandomisedResponse, "randomised", counted)
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(range(32)))
+    secret.chmod(0o600)
     for words in ([], ["--issues", "confident_learning", "--adjust", "--clients"]):
         drawn.clear()
         out = tmp_path / str(len(words))
-        assert said(program, fedavg.folder, *PLAIN, "--label-privacy", "9", "--out", out, *words).code == 0
+        private = ("--label-privacy", "9", "--secret", secret, "--out", out)
+        assert said(program, fedavg.folder, *PLAIN, *private, *words).code == 0
         assert len(drawn) == 8
         assert sum(drawn) == 170
     plain = audit(fedavg.folder, Options(formats=()))
     found = numbers_of(tmp_path / "0")
     assert found["source"]["label_privacy"] == 9.0
     assert np.abs(np.array(found["thresholds"]) - plain.joint.thresholds).max() < 0.1
-    rough = audit(fedavg.folder, Options(formats=(), label_privacy=1.0))
+    rough = audit(fedavg.folder, Options(formats=(), label_privacy=1.0, secret=secret))
     assert np.abs(rough.joint.thresholds - plain.joint.thresholds).max() > 0.01
     assert np.array_equal(rough.samples.label_score, plain.samples.label_score), "scores are each client's own"
     assert PURPOSE == "audit label privacy"
+
+
+def what_a_client_gets(folder: Path, client: int) -> dict[str, str]:
+    """The files of a client's own audit."""
+    below = folder / "clients" / f"{client:04d}"
+    return {file.relative_to(below).as_posix(): file.read_text() for file in below.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("words", [(), ("--label-privacy", "0.1")])
+def test_no_client_gets_a_digest_of_the_labels_of_others(
+    words: tuple[str, ...], fedavg: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attacker tries each class for a label of another client, and looks for the fingerprint that would have.
+
+    In the audit of all, which has the fingerprint, it finds every label that it is after.
+    """
+    seen: list[Any] = []
+    fingerprint = build._fingerprint
+
+    def spied(dataset: str, drawn: Any) -> str:
+        seen.append((dataset, drawn))
+        return fingerprint(dataset, drawn)
+
+    monkeypatch.setattr(build, "_fingerprint", spied)
+    out = tmp_path / "out"
+    assert said(program, fedavg.folder, "--clients", "--thumbnails", "none", "--out", out, *words).code == 0
+    dataset, drawn = seen[-1]
+    of_all = (out / "audit.json").read_text() + (out / "index.html").read_text()
+    of_one = "".join(what_a_client_gets(out, 0).values())
+    for victim in np.flatnonzero(drawn.owner == 3)[:5]:
+        found: dict[str, list[int]] = {of_all: [], of_one: []}
+        for k in range(10):
+            given = np.where(np.arange(len(drawn.given)) == victim, k, drawn.given)
+            digest = fingerprint(dataset, replace(drawn, given=given))
+            for text, classes in found.items():
+                if digest[:8] in text:
+                    classes.append(k)
+        assert found == {of_all: [drawn.given[victim]], of_one: []}
+
+
+def test_what_a_client_gets_depends_on_what_others_draw_alone(
+    fedavg: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All labels of the others change, but not what they draw: not a byte of what the client gets does."""
+    opened = AuditedRun.open(fedavg.folder)
+    others = opened.samples.client != 0
+    changed = replace(opened.samples, given=np.where(others, (opened.samples.given + 1) % 10, opened.samples.given))
+    digest = hashlib.sha256(b"of the other labels").hexdigest()
+    runs = (opened, replace(opened, samples=changed, federation=replace(opened.federation, fingerprint=digest)))
+    draw = np.random.default_rng(0).integers(0, 10, len(others))
+    monkeypatch.setattr(assessment, "drawn_labels", lambda *_: draw)
+    recording = source.of_recording(opened, fedavg.folder / NAME, "window")
+    monkeypatch.setattr(source, "find", lambda *_: recording)
+    got = []
+    for number, one in enumerate(runs):
+        monkeypatch.setattr(AuditedRun, "open", lambda *_, one=one: one)
+        out = tmp_path / str(number)
+        words = ("--label-privacy", "2", "--clients", "--thumbnails", "none", "--issues", "confident_learning")
+        assert said(program, fedavg.folder, "--out", out, *words).code == 0
+        got.append(out)
+    assert what_a_client_gets(got[0], 0) == what_a_client_gets(got[1], 0)
+    assert what_a_client_gets(got[0], 1) != what_a_client_gets(got[1], 1)
+
+
+def test_an_audit_draws_the_same_again_and_nobody_can_from_the_seed(
+    fedavg: Ran, said: Commands, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    answers = []
+    for number in range(2):
+        out = tmp_path / str(number)
+        words = ("--label-privacy", "0.5", "--clients", "--secret", secret, "--out", out)
+        answers.append(said(program, fedavg.folder, *PLAIN, *words))
+        assert answers[-1].code == 0
+    assert [f"made {secret}" in answer.err for answer in answers] == [True, False]
+    assert numbers_of(tmp_path / "0") == numbers_of(tmp_path / "1")
+    found = numbers_of(tmp_path / "0" / "clients" / "0003")
+    text = "".join(file.read_text() for file in (tmp_path / "0").rglob("*") if file.is_file())
+    assert secret.read_bytes().hex() not in text
+    assert str(secret) not in text
+    samples = AuditedRun.open(fedavg.folder).samples
+    response = RandomisedResponse(0.5, 10)
+    parts = [samples.given[samples.client == c] for c in samples.clients]
+    again = [
+        response.randomised(own, stream(found["seed"], PURPOSE, c))
+        for c, own in zip(samples.clients, parts, strict=True)
+    ]
+    counts = RandomisedSums.of(np.concatenate(again), np.full((len(samples), 10), 0.1)).recovered_counts(response)
+    assert np.abs(counts - found["n"]).max() > 1
+    refused(said(program, fedavg.folder, "--secret", secret), "--secret", "add --label-privacy")
+    inside = fedavg.folder / "secret"
+    refused(said(program, fedavg.folder, "--label-privacy", "1", "--secret", inside), "which others may get")
+    assert not inside.exists()
 
 
 # ------------------------------------------------------------------------------------------------------------ stopped

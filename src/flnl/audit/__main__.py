@@ -69,6 +69,12 @@ def parser() -> Parser:
     how.add_argument(
         "--label-privacy", metavar="EPS", type=_epsilon, help="label differential privacy of what clients send"
     )
+    how.add_argument(
+        "--secret",
+        metavar="FILE",
+        type=Path,
+        help="what --label-privacy draws from: 32 random bytes, made if missing; by default in the user's state folder",
+    )
     files = options.add_argument_group("files")
     files.add_argument("--out", metavar="DIR", type=Path, help="by default RUN_DIR/audit")
     files.add_argument("--force", action="store_true", help="replace an earlier audit")

@@ -148,7 +148,7 @@ def assess(
     table: ProbabilityTable,
     test: CleanSamples | None,
     options: Options,
-    seed: int,
+    secret: bytes | None = None,
 ) -> Assessment:
     """Audit labels.
 
@@ -157,7 +157,7 @@ def assess(
         table: their probabilities.
         test: clean samples; None if there are none, and so no expected precision.
         options: the scores, filter and prior to use.
-        seed: of the labels drawn for label privacy.
+        secret: from which labels are drawn for label privacy; None without it.
 
     Raises:
         UserError: if labels and probabilities do not fit together, or an option needs a test set.
@@ -165,7 +165,7 @@ def assess(
     _check_labels(samples, table.shape)
     _check_test(test, table.shape[1], options)
     blocks = partial(samples.blocks, table)
-    counting = _counted(samples, table, options.label_privacy, seed)
+    counting = _counted(samples, table, options.label_privacy, secret)
     thresholds = counting.thresholds
     scoring = Scoring(options.score, thresholds if options.adjust else None)
     scored = _scored(blocks, len(samples), scoring, thresholds)
@@ -280,10 +280,15 @@ class _Clean:
 # --------------------------------------------------------------------------------------------------------- counting
 
 
-def _counted(samples: LabelledSamples, table: ProbabilityTable, epsilon: float | None, seed: int) -> _Plain | _Private:
+def _counted(
+    samples: LabelledSamples, table: ProbabilityTable, epsilon: float | None, secret: bytes | None
+) -> _Plain | _Private:
     """The clients' messages of the first round; rows that are no distribution are refused."""
-    private = None if epsilon is None else RandomisedResponse(epsilon, table.shape[1])
-    counting = _Plain(samples) if private is None else _Private(samples, private, seed)
+    if epsilon is None:
+        counting: _Plain | _Private = _Plain(samples)
+    else:
+        assert secret is not None, "label privacy rests on a secret"
+        counting = _Private(samples, RandomisedResponse(epsilon, table.shape[1]), secret)
     for index, _, probabilities in samples.blocks(table):
         _check_rows(samples, index, probabilities)
         counting.add(index, probabilities)
@@ -324,10 +329,10 @@ class _Plain:
 class _Private:
     """The clients' messages under label privacy: functions of labels that each client draws once."""
 
-    def __init__(self, samples: LabelledSamples, response: RandomisedResponse, seed: int) -> None:
+    def __init__(self, samples: LabelledSamples, response: RandomisedResponse, secret: bytes) -> None:
         self._samples, self._response = samples, response
         parts = [samples.given[samples.place == c] for c in range(len(samples.clients))]
-        self._drawn = drawn_labels(response, parts, samples.clients.tolist(), seed)
+        self._drawn = drawn_labels(response, parts, samples.clients.tolist(), secret)
         self._sums: RandomisedSums | None = None
 
     def add(self, index: Indices, probabilities: Array) -> None:

@@ -13,6 +13,7 @@ from flnl.audit import source, summaries
 from flnl.audit.assessment import Assessment, assess
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.corrections import refuse_parts
+from flnl.audit.label_privacy import secret_in
 from flnl.audit.options import Options
 from flnl.audit.probability_table import ProbabilityTable, rows_at
 from flnl.audit.result import Audit, AuditedSamples, ClientSummary, PrecisionCurve, ProbabilitySource
@@ -48,12 +49,15 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
     """
     run = AuditedRun.open(folder, options.config_dir)
     _refuse_unwritable(run, options)
+    secret = None
+    if options.label_privacy is not None:
+        secret = secret_in(options.secret, [folder, *([] if options.out is None else [options.out])], report)
     classes = run.federation.dataset.classes
     verdicts = {} if options.reviewed is None else read_verdicts(options.reviewed, run.samples, classes)
     where, table, test = source.find(run, options, report)
     if table.shape[1] != len(classes):
         raise UserError(f"the probabilities are of {table.shape[1]} classes, and the run has {len(classes)}")
-    assessed = assess(run.samples, table, test, options, run.data_seed)
+    assessed = assess(run.samples, table, test, options, secret)
     samples = _audited(run, assessed)
     rows = summaries.by_client(samples, assessed.prior.rates.tolist(), assessed.below, len(classes))
     whole = _whole(run, options, where, assessed, samples, rows, verdicts)
@@ -122,13 +126,15 @@ def _whole(
 def _of_client(whole: Audit, assessed: Assessment, rows: Sequence[ClientSummary], place: int, seed: int) -> Audit:
     """The audit that the client at ``place`` in ``rows`` may see: its samples, and pooled numbers of the others.
 
-    Under label privacy the others have no row: its numbers count their own labels, not the drawn ones.
+    It has no fingerprint of the federation, which tells the labels of others to who tries labels until it fits. Under
+    label privacy the others have no row: its numbers count their own labels, not the drawn ones.
     """
     (client,) = rows[place].clients
     samples = summaries.part_of(whole.samples, np.flatnonzero(whole.samples.client == client))
     review = summaries.to_review(samples, seed, 1 + client)
     return replace(
         whole,
+        fingerprint=None,
         samples=samples,
         detailed=_detailed(samples, review, whole.options.top),
         by_client=(rows[place],) if whole.options.label_privacy is not None else summaries.of_one(rows, place),

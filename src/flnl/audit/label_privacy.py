@@ -1,41 +1,73 @@
 """Messages of the two rounds under label differential privacy.
 
 Each client randomises its labels once (``RandomisedResponse``) and sends functions of the drawn labels only, so all of
-its messages together cost one ε. The server recovers unbiased totals. This covers the messages of an audit: the model
-itself has learned from the labels.
+its messages together cost one ε. The draws are a function of a secret, ε and the client's labels, so that every later
+audit of these labels sends the same. The server recovers unbiased totals. This covers the messages of an audit: the
+model itself has learned from the labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flnl.audit.counting import ONE, Counts, fixed_point, thresholds_of
+from flnl.core.errors import UserError
 from flnl.core.images import Labels
-from flnl.core.streams import stream
+from flnl.core.streams import secret_stream
 from flnl.numerics.randomised_response import RandomisedResponse
+from flnl.storage import secret_file
 
 Array = NDArray[np.float64]
 
 PURPOSE = "audit label privacy"
+NAME = "label_privacy.secret"
+"""Name of the file of the secret."""
 FEWEST = 0.5
 """A class with a recovered count below this counts as absent."""
 
 
-def drawn_labels(response: RandomisedResponse, labels: Sequence[Labels], clients: Sequence[int], seed: int) -> Labels:
+def secret_in(file: Path | None, handed_on: Sequence[Path], report: Callable[[str], None]) -> bytes:
+    """The secret in ``file``, by default one in the user's state folder; it is made if it does not exist.
+
+    Args:
+        file: the file that the user has named.
+        handed_on: folders that others may get, in which no secret may lie.
+        report: is told in a line that a secret was made.
+
+    Raises:
+        UserError: if it lies in one of these folders, cannot be made or read, or may be known to others.
+    """
+    path = secret_file.state_folder() / NAME if file is None else file
+    for folder in handed_on:
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"--secret {path} lies in {folder}, which others may get: name a file elsewhere")
+    if secret_file.made_once(path):
+        report(f"made {path}, the secret of label privacy: show it to nobody, and keep it, as another costs ε again")
+    return secret_file.read(path)
+
+
+def drawn_labels(
+    response: RandomisedResponse, labels: Sequence[Labels], clients: Sequence[int], secret: bytes
+) -> Labels:
     """The randomised labels [N] of all clients, one after another.
 
     Args:
         response: the randomised response.
         labels: each client's given labels [n].
-        clients: the clients' numbers; each draws from a stream of its own.
-        seed: the data seed of the run.
+        clients: the clients' numbers; equal labels of two clients are drawn apart.
+        secret: on which the draws depend, besides response and labels. In a federation, each client has its own.
     """
-    drawn = [response.randomised(own, stream(seed, PURPOSE, c)) for c, own in zip(clients, labels, strict=True)]
+    about = response.epsilon, response.num_classes
+    drawn = [
+        response.randomised(own, secret_stream(secret, PURPOSE, own, *about, c))
+        for c, own in zip(clients, labels, strict=True)
+    ]
     return np.concatenate(drawn) if drawn else np.zeros(0, np.int64)
 
 

@@ -69,6 +69,7 @@ class Options:
     prior_weight: float = PRIOR_WEIGHT  # in [0, 1]: how much of a client's difference from all goes into its scores
     min_precision: float | None = None  # in [0, 1]: of the issues keep those below the cut that is expected to reach it
     label_privacy: float | None = None  # epsilon of the clients' messages
+    secret: Path | None = None  # file that label privacy draws from; by default one in the user's state folder
     clients: bool = False  # also write an audit for each client, with the others pooled
     min_client: int = 10  # clients with fewer samples are pooled in tables
     corrections: Literal["suggested", "reviewed"] | None = None
@@ -92,7 +93,7 @@ class Options:
         source = self.probabilities
         if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".npz")):
             object.__setattr__(self, "probabilities", Path(source).expanduser())
-        for name in ("reviewed", "out"):
+        for name in ("reviewed", "out", "secret"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path).expanduser())
         places: Any = self.config_dir
@@ -145,6 +146,8 @@ class Options:
                 "--min-precision chooses one cut for all clients from exact counts of each, which --label-privacy does "
                 "not cover: leave it out, or --clients"
             )
+        if self.secret is not None and self.label_privacy is None:
+            yield f"--secret {self.secret} is what --label-privacy draws from: leave it out, or add --label-privacy"
         if self.corrections == "reviewed" and self.reviewed is None:
             yield "--corrections reviewed needs verdicts: add --reviewed verdicts.csv"
 

@@ -129,7 +129,7 @@ class Audit:
     """The label audit of a run."""
 
     key: str  # of the run
-    fingerprint: str  # of its federation
+    fingerprint: str | None  # of its federation; None in the audit of a single client
     version: str  # of the package
     dataset: str
     method: str  # title

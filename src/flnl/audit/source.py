@@ -70,9 +70,7 @@ def of_recording(run: AuditedRun, path: Path, kind: str) -> Table:
     Raises:
         UserError: if the file is damaged or of another run.
     """
-    held = read_arrays(
-        path, (*ONE, "client", "sample", "tested", "rounds", "window_rounds", f"test_{kind}")
-    )
+    held = read_arrays(path, (*ONE, "client", "sample", "tested", "rounds", "window_rounds", f"test_{kind}"))
     if len(held) < len(ONE) + 6 or any(held[name].size != 1 for name in ONE):
         raise UserError(f"{path} lacks arrays of a recording; repeat the run with audit.record=true")
     refuse_another_run(path, str(held["key"]), run.record)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.payload import Params, Payload
 from flnl.core.stored import stored
-from flnl.core.streams import stream, torch_seed
+from flnl.core.streams import Draws, secret_stream, stream, torch_seed
 
 if TYPE_CHECKING:
     from flnl.core.images import Images
@@ -109,6 +110,7 @@ class ClientTask:
     broadcast: Broadcast
     state: ClientState
     seed: int  # the run's seed
+    secret: bytes | None = field(default=None, repr=False)  # a real client's own; None in a simulation
 
     @property
     def labels(self) -> Tensor:
@@ -118,6 +120,15 @@ class ClientTask:
     def stream(self, purpose: str, *indices: int) -> np.random.Generator:
         """Random stream of this client in this round."""
         return stream(self.seed, purpose, self.broadcast.round, self.client, *indices)
+
+    def secret_stream(self, purpose: str, labels: NDArray[np.int64], *parameters: float) -> Draws:
+        """Random numbers on which this client's privacy rests: who could draw them again could undo it.
+
+        A simulation must repeat, so its draws are this round's from the seed, and its privacy is simulated. A real
+        client has a ``secret``, and the draws are a function of it, the ``labels`` [n] to hide and the ``parameters``
+        of the mechanism (``flnl.core.streams.secret_stream``).
+        """
+        return self.stream(purpose) if self.secret is None else secret_stream(self.secret, purpose, labels, *parameters)
 
     def torch_seed(self, purpose: str) -> int:
         """Seed for torch's generators, of this client in this round."""

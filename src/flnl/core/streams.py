@@ -5,11 +5,24 @@ are simulated and whatever was drawn before. Streams have no state between uses,
 """
 
 import hashlib
+import hmac
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+
+
+class Draws(Protocol):
+    """What of a generator draws that privacy rests on use: numpy's has it, and so has ``SecretStream``."""
+
+    def random(self, size: int, /) -> NDArray[np.float64]:
+        """Uniform numbers in [0, 1), float64 [size]."""
+
+    def integers(self, high: int, /, *, size: int) -> NDArray[np.int64]:
+        """Uniform whole numbers from 0 to ``high`` - 1, int64 [size]."""
 
 
 def entropy(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
@@ -36,6 +49,39 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     False
     """
     return np.random.Generator(np.random.PCG64(entropy(seed, purpose, *indices)))
+
+
+class SecretStream:
+    """Random numbers from SHAKE-256 of a key and a counter: who has seen some of them can tell no other one."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key, self._calls = key, 0
+
+    def random(self, size: int, /) -> NDArray[np.float64]:
+        """Uniform multiples of ``2**-53`` in [0, 1), float64 [size]."""
+        self._calls += 1
+        data = hashlib.shake_256(self._key + self._calls.to_bytes(8, "little")).digest(8 * size)
+        return np.asarray((np.frombuffer(data, "<u8") >> np.uint64(11)) * 2.0**-53)
+
+    def integers(self, high: int, /, *, size: int) -> NDArray[np.int64]:
+        """Uniform whole numbers from 0 to ``high`` - 1, int64 [size]; uniform to a part in ``2**53 / high``."""
+        return np.asarray(self.random(size) * high).astype(np.int64)
+
+
+def secret_stream(secret: bytes, purpose: str, labels: NDArray[np.int64], *parameters: float) -> SecretStream:
+    """Random numbers for ``labels`` [n] that nobody without the ``secret`` can draw again.
+
+    The same labels and parameters give the same numbers whenever they are asked for, so asking again tells no more; any
+    other labels or parameters give numbers that have nothing to do with these.
+
+    >>> first = secret_stream(b"k" * 32, "labels", np.array([1, 2]), 0.5).random(1)
+    >>> first == secret_stream(b"k" * 32, "labels", np.array([1, 2]), 0.5).random(1)
+    array([ True])
+    >>> first == secret_stream(b"k" * 32, "labels", np.array([2, 1]), 0.5).random(1)
+    array([False])
+    """
+    about = repr((purpose, [float(one) for one in parameters]))  # no two differ and have the same text
+    return SecretStream(hmac.digest(secret, f"{about}\n".encode() + labels.astype("<i8").tobytes(), "sha256"))
 
 
 def torch_seed(seed: int, purpose: str, *indices: int) -> int:

@@ -172,7 +172,8 @@ class Evaluator:
     def shared(self, state: FederatedState) -> dict[str, float]:
         """Metrics of a shared label distribution: its error, its smallest entry, and the privacy budget epsilon.
 
-        The error is ``Σ_c |q_c - p_c|``, where p are the shares of the given labels of all clients.
+        The error is ``Σ_c |q_c - p_c|``, where p are the shares of the given labels of all clients. The privacy is
+        simulated: what clients randomise their labels with is drawn from the run's seed.
         """
         shares = first(self._exchanges(state), LabelShares)
         if shares is None:
@@ -183,6 +184,7 @@ class Evaluator:
             "label_distribution_error": l1_error(shares.values.cpu().numpy(), true),
             "label_distribution_least": shares.least,
             "label_privacy_epsilon": shares.epsilon,
+            **({"label_privacy_simulated": True} if shares.epsilon else {}),
         }
 
     def labels(self, state: FederatedState) -> dict[str, float]:

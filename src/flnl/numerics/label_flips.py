@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flnl.core.images import Indices, Labels
+from flnl.core.streams import Draws
 from flnl.numerics.rounding import whole
 
 Mask = NDArray[np.bool_]
 
 
-def bernoulli(n: int, rate: float, rng: np.random.Generator) -> Mask:
+def bernoulli(n: int, rate: float, rng: Draws) -> Mask:
     """Choose each of ``n`` samples independently with probability ``rate``."""
     return rng.random(n) < rate
 
@@ -41,7 +42,7 @@ def choose(
     return picked
 
 
-def redraw(labels: Labels, picked: Mask, space: Indices, rng: np.random.Generator, *, include_true: bool) -> Labels:
+def redraw(labels: Labels, picked: Mask, space: Indices, rng: Draws, *, include_true: bool) -> Labels:
     """Give the ``picked`` samples a label uniform over ``space`` (ascending), with or without the true one.
 
     Without the true one, ``space`` must contain all picked labels; if it contains only one label, nothing changes.

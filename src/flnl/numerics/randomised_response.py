@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flnl.core.images import Labels
 from flnl.core.ranges import PositiveCount
+from flnl.core.streams import Draws
 from flnl.numerics.label_flips import bernoulli, redraw
 
 Array = NDArray[np.float64]
@@ -58,7 +59,7 @@ class RandomisedResponse:
         ones = np.ones((self.num_classes,) * 2)
         return (np.eye(self.num_classes) - self.other * ones) / self.gap
 
-    def randomised(self, labels: Labels, rng: np.random.Generator) -> Labels:
+    def randomised(self, labels: Labels, rng: Draws) -> Labels:
         """Labels [n] drawn from the rows of T. Call it once per client: each further draw costs another ε."""
         changed = bernoulli(len(labels), 1 - self.keep, rng)
         return redraw(labels, changed, np.arange(self.num_classes), rng, include_true=False)

@@ -115,8 +115,9 @@ def _changes(below: tuple[int, ...]) -> list[int]:
 
 
 def _foot(audit: Audit) -> Markup:
+    federation = "" if audit.fingerprint is None else f" · federation {audit.fingerprint[:16]}"
     return joined(
-        element("p", f"flnl {audit.version} · run {audit.key[:16]} · federation {audit.fingerprint[:16]}"),
+        element("p", f"flnl {audit.version} · run {audit.key[:16]}{federation}"),
         element(
             "p",
             "All samples are in audit.csv, all numbers in audit.json. Verdicts stay in this browser until saved.",

@@ -80,7 +80,8 @@ class ShareLabels:
         """Report label counts; under ``local`` and ``uniform`` keep a distribution on the client instead."""
         labels, classes = task.labels.numpy(), network.num_classes
         if self.kind == "global_dp":
-            labels = RandomisedResponse(self.epsilon, classes).randomised(labels, task.stream("label privacy"))
+            draws = task.secret_stream("label privacy", labels, self.epsilon, classes)
+            labels = RandomisedResponse(self.epsilon, classes).randomised(labels, draws)
         if self.kind in ("global_dp", "global_true"):
             counts = torch.from_numpy(np.bincount(labels, minlength=classes))
             return Opened(task.client, Payload(LabelCounts(counts)))
