@@ -1,5 +1,6 @@
 """Scores, thresholds, joint, latent estimates and filters against cleanlab's, case by case."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,7 +50,12 @@ def test_scores_and_thresholds(case: Any) -> None:
     assert len(case["label_quality_scores"]) == 5
     for name, expected in case["label_quality_scores"].items():
         used = shifted if name.endswith("_adjusted") else probabilities
-        assert label_scores(name.removesuffix("_adjusted"), labels, used) == near(expected), name
+        ours = label_scores(name.removesuffix("_adjusted"), labels, used)
+        if name == "confidence_weighted_entropy":  # cleanlab's has a floor under the label's probability
+            impossible = probabilities[np.arange(len(labels)), labels] == 0
+            assert ours[impossible].tolist() == [0.0] * impossible.sum()
+            expected = np.where(impossible, 0.0, expected).tolist()
+        assert ours == near(expected), name
 
 
 @by_name
@@ -127,6 +133,23 @@ def test_a_certain_label_has_the_best_entropy_score() -> None:
     assert found.tolist() == entry["ours"] != entry["cleanlab"]
     certain = np.array([[1 - 1e-9, 1e-9]])  # just above the limit, the score is as near to 1
     assert label_scores("confidence_weighted_entropy", np.array([0]), certain)[0] == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("own", [0.0, 1e-300, 1e-16, 1e-12, 1e-9, 1e-6, 1e-3])
+def test_a_label_that_is_certainly_wrong_has_a_low_entropy_score(own: float) -> None:
+    """The surer the model is of another class, the less the entropy; it must not make up for the probability."""
+    labels, probabilities = np.array([0, 0]), np.array([[own, 1 - own], [0.5, 0.5]])
+    wrong, doubtful = label_scores("confidence_weighted_entropy", labels, probabilities)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.nansum(probabilities[0] * np.log2(probabilities[0]))
+    x = float(entropy) / own if own else math.inf
+    assert wrong == pytest.approx(0.0 if math.isinf(x) else math.log1p(x) / x, rel=1e-9)
+    assert wrong < 0.5 * doubtful == pytest.approx(0.5 * math.log(3) / 2)
+
+
+def test_a_probability_a_little_outside_the_unit_interval_has_a_score() -> None:
+    probabilities = np.array([[1 + 9e-7, -9e-7], [-9e-7, 1 + 9e-7]])
+    assert label_scores("confidence_weighted_entropy", np.array([0, 0]), probabilities).tolist() == [1.0, 0.0]
 
 
 def test_equal_scores_are_ranked_by_client_and_position() -> None:

@@ -13,8 +13,8 @@ from flnl.core.images import Labels
 
 Array = NDArray[np.float64]
 
-LEAST = 1e-6
-"""Smallest divisor of the confidence-weighted entropy."""
+CERTAIN = 1e-6
+"""Weighted entropy below which a model counts as certain of a label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,9 @@ def label_scores(score: Score, labels: Labels, probabilities: Array) -> Array:
     - ``self_confidence``: the probability p[y] of the label.
     - ``normalized_margin``: (p[y] - max of the others + 1) / 2; below 0.5, another class is likelier.
     - ``confidence_weighted_entropy``: with ``x = H / p[y]``, H the entropy of p divided by ln K, ``ln(1 + x) / x``. Its
-      limit for x towards 0 is 1: a label of which the model is certain. cleanlab 2.9 gives 0 there.
+      limits are 1 for x towards 0, a label of which the model is certain, and 0 where p[y] is. cleanlab 2.9 gives 0 to
+      the former, and by its floor of 1e-6 under p[y] nearly 1 to labels of which the model is certain that they are
+      wrong.
     """
     given = probabilities[np.arange(len(labels)), labels]
     match score:
@@ -73,8 +75,10 @@ def ranks(score: Array) -> NDArray[np.int64]:
 def _weighted_entropy(given: Array, probabilities: Array) -> Array:
     logs = np.log(probabilities, out=np.zeros_like(probabilities), where=probabilities > 0)
     entropy = -(probabilities * logs).sum(axis=1) / np.log(probabilities.shape[1])
-    weighted = entropy / np.maximum(given, LEAST)
-    return np.where(weighted < LEAST, 1.0, np.log1p(weighted) / np.maximum(weighted, LEAST))
+    with np.errstate(over="ignore"):
+        weighted = np.divide(entropy, given, out=np.full_like(given, np.inf), where=given > 0)
+    x = np.clip(weighted, CERTAIN, np.finfo(np.float64).max)
+    return np.where(weighted < CERTAIN, 1.0, np.where(np.isinf(weighted), 0.0, np.log1p(x) / x))
 
 
 def _best_other(labels: Labels, probabilities: Array) -> Array:
