@@ -128,6 +128,17 @@ def test_a_least_precision_keeps_the_issues_below_a_cut(prior: Any, least: float
     assert found.cut == 0 or (every.precision.expected[at] or 0) >= least
 
 
+def test_at_the_cut_is_not_below_it() -> None:
+    """A label with just the score of the cut is no issue, and a test sample with it is not marked."""
+    scores = np.array([0.1, 0.3, 0.9, 0.9])
+    test = CleanSamples(np.zeros(4, np.int64), np.stack([given := np.array([0.3, 0.3, 0.9, 0.9]), 1 - given], 1))
+    found = assessed([0] * 4, np.stack([scores, 1 - scores], 1), test, prior="none", min_precision=0.9)
+    assert found.cut == 0.3
+    assert found.is_issue.tolist() == [True, False, False, False]
+    assert found.precision.of_issues == 1
+    assert (found.precision.below[30], found.precision.expected[30]) == (1, 1)
+
+
 def test_the_cut_ignores_where_expected_errors_vanish() -> None:
     """Below the last cut lie all samples but not all of the test set, so that no right label seems to be there."""
     false, marked, cuts = (

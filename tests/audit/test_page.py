@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from flnl.audit.page import pictures, writing
+from flnl.audit.page import pictures, tables, writing
 from flnl.audit.page.pictures import LONGEST, check_pictures, thumbnails
 from flnl.audit.page.writing import write_page
 from flnl.audit.precision import below_cuts
@@ -24,7 +24,7 @@ from flnl.core.terminal import visible
 from flnl.data.dataset import Dataset
 from flnl.data.images import ImageFiles, TensorImages
 from flnl.data.transforms import Transform
-from tests.audit.pages import audit, read, shards
+from tests.audit.pages import Read, audit, read, shards
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -216,6 +216,20 @@ def test_without_scripts_the_tables_and_the_first_hundred_are_there(tmp_path: Pa
     assert re.search(r"\b250\b.*labels of 3 clients.*\b120\b.*issues: 48.0\u202f%.*91\u202f%", shown, re.S)
     assert sum(name == "data-below" for _, names in page.tags for name in names) == 3
     assert sum(names[:3] == ("type", "data-given", "data-predicted") for _, names in page.tags) == 3
+
+
+def test_of_many_clients_those_with_the_most_issues_are_shown_in_this_order() -> None:
+    issues = np.random.default_rng(0).integers(0, 40, 1100)
+    given = audit(2200, clients=1100)
+    rows = tuple(replace(one, samples=40, issues=int(n)) for one, n in zip(given.by_client, issues, strict=True))
+    most = np.lexsort((np.arange(1100), -issues))[:1000]
+    page = Read()
+    page.feed(tables.clients(replace(given, by_client=rows)))
+    assert [int(value) for _, name, value in page.values if name == "data-client"] == most.tolist()
+    assert len(tables.shown_clients(replace(given, by_client=rows[:1000]))) == 1000
+    page = Read()
+    page.feed(tables.clients(replace(given, by_client=rows[:1000])))
+    assert [int(value) for _, name, value in page.values if name == "data-client"] == list(range(1000))
 
 
 def test_many_clients_and_many_classes_are_cut_short(tmp_path: Path) -> None:
