@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -577,7 +578,7 @@ def test_features_of_the_batch_need_no_further_pass(kind: type[OwnHead]) -> None
     assert torch.equal(step.logits, network.head(expected))
     assert network.passes == 1
     assert torch.equal(step.output("features", inputs), step.output("features"))
-    assert torch.equal(step.output("features", frozen=True), expected)
+    assert torch.equal(step.opinions("features", [inputs])[0], expected)
     assert not network.head._forward_pre_hooks
     step.output("features").sum().backward()
     assert network.hidden.weight.grad is not None
@@ -602,6 +603,31 @@ def test_opinions_of_several_batches(training: bool) -> None:
     normed.train(training)
     for logits, batch in zip(found, batches, strict=True):
         torch.testing.assert_close(logits, normed(batch))
+
+
+def test_opinions_may_update_running_statistics() -> None:
+    """Each batch by itself, in order, also one that comes again; one row, or eval mode, leaves them alone."""
+    normed = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3, momentum=0.5), nn.Linear(3, 2))
+    by_hand, batches = deepcopy(normed), [torch.randn(n, 1, 2, 2) for n in (5, 1, 3)]
+    again = [*batches, batches[0]]
+    found = step_of(normed, batches[0]).opinions("logits", again, updating=True)
+    for logits, batch in zip(found, again, strict=True):
+        by_hand.train(len(batch) > 1)
+        torch.testing.assert_close(logits, by_hand(batch))
+        assert not logits.requires_grad
+    kept = dict(normed.named_buffers())
+    assert int(kept["2.num_batches_tracked"]) == 3
+    torch.testing.assert_close(kept, dict(by_hand.named_buffers()))
+    step_of(normed, batches[0]).opinions("logits", batches, training=False, updating=True)
+    torch.testing.assert_close(dict(normed.named_buffers()), dict(by_hand.named_buffers()), rtol=0, atol=0)
+
+
+def test_a_batch_that_is_there_twice_passes_once() -> None:
+    plain, (one, other) = OwnHead(), [torch.randn(n, 1, 2, 2) for n in (5, 3)]
+    found = step_of(plain, one).opinions("logits", [one, other, one])
+    assert plain.passes == 1
+    assert found[0] is found[2]
+    torch.testing.assert_close(found, [plain(one), plain(other), plain(one)])
 
 
 @pytest.mark.parametrize("kind", [OwnHead, OwnOutputs, lambda: MLP([3], 0.0)((1, 2, 2), 2)])

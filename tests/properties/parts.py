@@ -166,7 +166,7 @@ class PeerNetworks(LossTerm):
         easy = [(rank < (len(rank) + 1) // 2).to(losses[0].dtype) for rank in ranks]
         total = (losses[0] * easy[1]).mean() + (losses[1] * easy[0]).mean()
         noisy = step.inputs + 0.1 * step.draw.to(step.inputs, non_blocking=True)
-        opinion = step.output(SECOND, noisy, frozen=True).softmax(1)
+        opinion = step.opinions(SECOND, [noisy])[0].softmax(1)
         first = step.output(FIRST, noisy) if self.again else step.output(FIRST)
         return total + (first.softmax(1) - opinion).square().mean(), state
 

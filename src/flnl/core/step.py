@@ -69,18 +69,14 @@ class ForwardPasses(Protocol):
         """One output; for a pair, ``first`` and ``second`` run only that network."""
         ...
 
-    def frozen(self, name: str, inputs: Tensor) -> Tensor:
-        """As ``output``, without gradients; batch norm uses the batch but does not update its running statistics.
+    def several(self, name: str, batches: Sequence[Tensor], *, training: bool, updating: bool) -> list[Tensor]:
+        """One output on each of ``batches``, as ``Step.opinions``.
 
-        A batch of one row is normalised by the running statistics.
-        """
-        ...
+        Where batch norm does not tell the batches apart, they pass the network as one, and a batch that is there twice
+        passes once.
 
-    def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
-        """One output on each of ``batches``, without gradients, in training or in eval mode.
-
-        Batch norm uses each batch by itself, as ``frozen`` does. Where it does not tell them
-        apart, the batches pass the network as one.
+        Raises:
+            LookupError: if the network has no such output.
         """
         ...
 
@@ -157,19 +153,16 @@ class Step:
         """The network's outputs on ``inputs``, by name: ``logits`` [B, K] and others, such as ``features`` [B, d]."""
         return self.passes.outputs(self.inputs) if self.computed is None else self.computed
 
-    def output(self, name: str, inputs: Tensor | None = None, *, frozen: bool = False) -> Tensor:
+    def output(self, name: str, inputs: Tensor | None = None) -> Tensor:
         """One output of the network.
 
         Args:
             name: ``logits`` or ``features``; ``first`` or ``second`` of a pair of networks.
             inputs: [B', C, H, W]; None for the batch, whose outputs need no further pass.
-            frozen: without gradients; batch norm uses the batch but does not update its running statistics.
 
         Raises:
             LookupError: if the network has no such output.
         """
-        if frozen:
-            return self.passes.frozen(name, self.inputs if inputs is None else inputs)
         if inputs is not None:
             return self.passes.output(name, inputs)
         try:
@@ -178,15 +171,22 @@ class Step:
             there = ", ".join(self.outputs)
             raise LookupError(f"the network has no output {name!r}; there are {there}") from None
 
-    def opinions(self, name: str, batches: Sequence[Tensor], *, training: bool = True) -> list[Tensor]:
+    def opinions(
+        self, name: str, batches: Sequence[Tensor], *, training: bool = True, updating: bool = False
+    ) -> list[Tensor]:
         """One output on each of ``batches`` [B', C, H, W], without gradients.
 
         Args:
             name: as of ``output``.
-            batches: inputs; batch norm uses each batch by itself.
-            training: in training mode, without updating running statistics; False: in eval mode.
+            batches: inputs; batch norm uses each batch by itself, and the running statistics for a batch of one row.
+            training: in training mode; False: in eval mode.
+            updating: in training mode, each batch of more than one row updates batch norm's running statistics, one
+                after the other, as passes with gradients do. Under batch norm such clients are trained one by one.
+
+        Raises:
+            LookupError: if the network has no such output.
         """
-        return self.passes.several(name, batches, training=training)
+        return self.passes.several(name, batches, training=training, updating=updating)
 
     @property
     def samples(self) -> int:

@@ -304,18 +304,19 @@ class _Passes(ForwardPasses):
     def output(self, name: str, inputs: Tensor) -> Tensor:
         return by_name.output(self.network.module, name, inputs)
 
-    def frozen(self, name: str, inputs: Tensor) -> Tensor:
+    def several(self, name: str, batches: Sequence[Tensor], *, training: bool, updating: bool) -> list[Tensor]:
+        with torch.no_grad(), nullcontext() if training else self.network.evaluating():
+            apart = self.network.has_batch_norm and self.network.module.training
+            return outputs_on(batches, partial(self._opinion, name, updating), apart=apart, repeated=updating)
+
+    def _opinion(self, name: str, updating: bool, inputs: Tensor) -> Tensor:
+        """An output in the module's mode, of which buffers keep something only if ``updating``."""
         module = self.network.module
-        with torch.no_grad(), self.network.normalising(len(inputs)):
-            if not self.network.has_buffers:  # no pass can write anything
+        with self.network.normalising(len(inputs)):
+            if updating or not self.network.has_buffers:
                 return by_name.output(module, name, inputs)
             buffers = {buffer: tensor.clone() for buffer, tensor in module.named_buffers()}
             return by_name.output_with(module, buffers, name, inputs)
-
-    def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
-        with nullcontext() if training else self.network.evaluating():
-            apart = self.network.has_batch_norm and self.network.module.training
-            return outputs_on(batches, partial(self.frozen, name), apart=apart)
 
     def scored(self, inputs: Tensor) -> Tensor:
         return self.network.scored(inputs)
@@ -327,11 +328,22 @@ class _Passes(ForwardPasses):
         return training_loss(self.network.module, inputs, labels, number)
 
 
-def outputs_on(batches: Sequence[Tensor], forward: Callable[[Tensor], Tensor], *, apart: bool) -> list[Tensor]:
-    """The outputs of ``forward`` on each of ``batches``: from one pass, or from one for each if ``apart``."""
-    if apart or len(batches) == 1:
+def outputs_on(
+    batches: Sequence[Tensor], forward: Callable[[Tensor], Tensor], *, apart: bool, repeated: bool
+) -> list[Tensor]:
+    """The outputs of ``forward`` on each of ``batches``: from one pass, or from one for each if ``apart``.
+
+    A tensor that is there twice passes once, unless batches are ``apart`` and ``repeated``.
+    """
+    if apart and repeated:
         return [forward(batch) for batch in batches]
-    return list(forward(torch.cat(list(batches))).split([len(batch) for batch in batches]))
+    once = {id(batch): batch for batch in batches}
+    if apart or len(once) == 1:
+        outputs = [forward(batch) for batch in once.values()]
+    else:
+        outputs = list(forward(torch.cat(list(once.values()))).split([len(batch) for batch in once.values()]))
+    known = dict(zip(once, outputs, strict=True))
+    return [known[id(batch)] for batch in batches]
 
 
 SCORE_BATCH = 512

@@ -299,14 +299,30 @@ def test_opinions(training: bool, caplog: pytest.LogCaptureFixture):
         agree(net, job(batch=ManyViews(1.0, False, None), terms=terms), tasks(net), caplog)
 
 
+def test_opinions_that_update_running_statistics(caplog: pytest.LogCaptureFixture):
+    """Under batch norm, clients are trained one by one: statistics depend on the order of passes; else together."""
+    terms = {"cross_entropy": CrossEntropy(), "opinion": Opinion(True, updating=True)}
+    many = job(batch=ManyViews(1.0, False, None), terms=terms)
+    plain = network(mlp(4, 3), transform=CROPPED)
+    agree(plain, many, tasks(plain), caplog)
+    normed = network(mlp(4, 3, norm=True), transform=CROPPED)
+    given = tasks(normed)
+    wanted = results(Sequential(normed), many, given)
+    assert difference(results(Stacked(normed, 15, 1.0), many, given), wanted) is None
+    assert "running statistics depend on the order" in caplog.text
+    left = replace(many, terms=terms | {"opinion": Opinion(True)})
+    assert difference(wanted, results(Sequential(normed), left, given), tolerance=EXACT) is not None
+
+
 @dataclass(frozen=True)
 class Opinion(LossTerm):
     """Holds the predictions to opinions of the views."""
 
     training: bool
+    updating: bool = False
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        opinions = step.opinions(LOGITS, step.views, training=self.training)
+        opinions = step.opinions(LOGITS, step.views, training=self.training, updating=self.updating)
         return (step.logits - torch.stack(opinions).mean(0)).square().sum(1), state
 
 

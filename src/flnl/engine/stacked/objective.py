@@ -422,16 +422,19 @@ class _Passes(ForwardPasses):
         self._refuse_batch_norm()
         return by_name.output_with(self.network.module, self.tensors, name, inputs)
 
-    def frozen(self, name: str, inputs: Tensor) -> Tensor:
+    def several(self, name: str, batches: Sequence[Tensor], *, training: bool, updating: bool) -> list[Tensor]:
+        with torch.no_grad(), nullcontext() if training else self.network.evaluating():
+            if updating:
+                self._refuse_batch_norm()
+            apart = self.network.has_batch_norm and self.network.module.training
+            return outputs_on(batches, partial(self._opinion, name), apart=apart, repeated=False)
+
+    def _opinion(self, name: str, inputs: Tensor) -> Tensor:
+        """An output in the module's mode, of which buffers keep nothing."""
         trained = self.network.trainable()
         tensors = {key: t if key in trained else t.clone() for key, t in self.tensors.items()}
-        with torch.no_grad(), self.network.normalising(len(inputs)):
+        with self.network.normalising(len(inputs)):
             return by_name.output_with(self.network.module, tensors, name, inputs)
-
-    def several(self, name: str, batches: Sequence[Tensor], *, training: bool) -> list[Tensor]:
-        with nullcontext() if training else self.network.evaluating():
-            apart = self.network.has_batch_norm and self.network.module.training
-            return outputs_on(batches, partial(self.frozen, name), apart=apart)
 
     def scored(self, inputs: Tensor) -> Tensor:
         with self.network.evaluating(), torch.no_grad():
