@@ -1,7 +1,7 @@
 """DivideMix's objectives: of the warm-up, and of a network that learns from the other's division."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from flnl.core.errors import UserError
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm
-from flnl.core.ranges import NonNegative, Positive
+from flnl.core.ranges import Neutral, NonNegative, Positive
 from flnl.core.step import FIRST, SECOND, Mixing, Step
 from flnl.methods.dividemix.mixmatch import divergence, refined, sharpened
 from flnl.numerics.losses import weighted_mean
@@ -54,7 +54,8 @@ class MixMatch(LossTerm):
     start of the stage.
 
     No gradient flows into targets. For these, batch norm uses the batch of each view in the network that is trained,
-    and the running statistics in the other.
+    and the running statistics in the other. What is evaluated and divides samples are unmixed images, so the passes for
+    targets update the running statistics, too (``running_statistics=all``, as in their code).
     """
 
     fits_labels: ClassVar[bool] = True
@@ -66,6 +67,7 @@ class MixMatch(LossTerm):
     clock: Literal["epochs", "rounds"]
     lambda_r: NonNegative
     prior: Literal["uniform", "labels"]  # π: the same share for each class, or the shares of the client's labels
+    running_statistics: Annotated[Literal["all", "mixed"], Neutral("mixed")]  # of all passes, or of mixed rows alone
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Tensor:
         """π, [K]."""
@@ -113,16 +115,17 @@ class MixMatch(LossTerm):
         """Soft labels of the clean samples [B, K], and of the others [B', K]; None without others."""
         name = step.phase.name
         assert name is not None
-        views = _distinct(step.views)
-        beside = () if step.beside is None else _distinct(step.beside.views)
-        mine = [z.softmax(1) for z in step.opinions(name, [*views, *beside])]
+        views, beside = step.views, () if step.beside is None else step.beside.views
+        updating = self.running_statistics == "all"
+        mine = step.opinions(name, [*beside, *views], updating=updating)  # guesses first, as in their code
         right = step.phase.facts[step.positions]
-        classes = mine[0].shape[1]
-        known = refined(step.labels, right, _mean(mine[: len(views)]), self.temperature, classes)
+        seen = torch.stack(_predictions(views, mine[len(beside) :])).mean(0)
+        known = refined(step.labels, right, seen, self.temperature, seen.shape[1])
         if not beside:
             return known, None
-        theirs = [z.softmax(1) for z in step.opinions(OTHER[name], beside, training=False)]
-        return known, sharpened(_mean([*mine[len(views) :], *theirs]), self.temperature)
+        theirs = step.opinions(OTHER[name], beside, training=False)
+        guesses = [*_predictions(beside, mine), *_predictions(beside, theirs)]
+        return known, sharpened(torch.stack(guesses).mean(0), self.temperature)
 
     @staticmethod
     def _mixed(
@@ -137,10 +140,7 @@ class MixMatch(LossTerm):
         return mixed[0], mixed[1], mixed[2] if weight is not None else None
 
 
-def _distinct(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The views without repetitions of one tensor, as they are without augmentation."""
-    return views[:1] if all(view is views[0] for view in views) else views
-
-
-def _mean(probabilities: list[Tensor]) -> Tensor:
-    return torch.stack(probabilities).mean(0)
+def _predictions(views: tuple[Tensor, ...], logits: list[Tensor]) -> list[Tensor]:
+    """The predictions on ``views``, of which ``logits`` are the first ones; one if all views are one tensor."""
+    distinct = 1 if all(view is views[0] for view in views) else len(views)
+    return [z.softmax(1) for z in logits[:distinct]]
