@@ -821,7 +821,10 @@ REGISTRY += (
     ),
     Entry(
         "t_revision_on_unequal_clients",
-        (*REVISED, "method.slack_lr=0.01", "partition=fedcorr", "partition.alpha=1.0", "method.slack_decay=0.1"),
+        (
+            *(*REVISED, "method.slack_lr=0.01", "partition=fedcorr", "partition.alpha=1.0", "method.slack_decay=0.1"),
+            "train.keep_momentum=true",
+        ),
         _revised(),
         (1, 3, 4),
     ),

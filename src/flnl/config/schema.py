@@ -53,14 +53,10 @@ class Training:
         """The buffers of the optimiser beside each parameter."""
         return self.optimizer.buffers(self.momentum)
 
-    @property
-    def keeps_momentum(self) -> bool:
-        """Whether clients keep the optimiser's buffers, such as momentum, for their next visit."""
-        return self.keep_momentum and bool(self.buffers)
-
     def continues(self, before: Training) -> bool:
         """Whether clients go on with the buffers that they have kept from a stage that trained as ``before``."""
-        return self.keeps_momentum and type(self.optimizer) is type(before.optimizer)
+        same = type(self.optimizer) is type(before.optimizer) and self.buffers == before.buffers
+        return self.keep_momentum and same
 
     def at(
         self,

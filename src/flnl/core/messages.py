@@ -53,7 +53,7 @@ class ClientState:
     weight: Tensor | None = None  # float [n], weight of each sample in the loss; None for all ones
     terms: Mapping[str, Any] = field(default_factory=dict)  # state of each loss term, by its name
     extras: Payload = field(default_factory=Payload)  # kept values of exchanges
-    momentum: Params | None = None  # of the optimiser, by parameter; None if the next visit starts from zero
+    momentum: Params | None = None  # the optimiser's buffers, if it has any; None if all optimisers start from zero
 
     def keeping(self, *values: Any) -> ClientState:
         """The state with ``values`` added to ``extras``; each replaces an earlier one of its type."""
@@ -67,7 +67,7 @@ class ClientState:
     @property
     def empty(self) -> bool:
         """Whether the client keeps nothing."""
-        nothing = self.labels is None and self.weight is None and self.momentum is None
+        nothing = self.labels is None and self.weight is None and not self.momentum
         return nothing and not self.terms and not len(self.extras)
 
     def held(self, given: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class Fit:
     steps: int
     finite: bool  # False if any parameter is NaN or infinite
     lr: float  # learning rate of the steps
-    momentum: Params | None = None  # of the optimiser, by parameter; None unless the client keeps it
+    momentum: Params | None = None  # the optimiser's buffers, if it has any; None unless optimisers go on
 
     def state_of(self, kind: type[T]) -> T | None:
         """The loss terms' state of the type ``kind``; None if no term has one."""

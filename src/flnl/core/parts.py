@@ -94,6 +94,7 @@ class LossTerm(Part, Protocol):
 
         ``state`` is the result of ``finish`` at the previous visit, None before the first. The network holds the
         received model; ``network.received(task)`` gives its outputs, and again in ``finish`` without another pass.
+        A term's own optimiser goes on from the last visit where ``task.state.momentum`` is not None, as the network's.
         """
         return state
 
@@ -111,7 +112,8 @@ class LossTerm(Part, Protocol):
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
         """The client's state to keep after the last batch; None leaves the stored state as it is.
 
-        The network holds ``fit.params``.
+        The network holds ``fit.params``. The buffers of a term's own optimiser are of use to the next visit where
+        ``fit.momentum`` is not None.
         """
         return state
 

@@ -209,7 +209,7 @@ class _Server:
 
     def _without_momentum(self, state: FederatedState, stage: Stage) -> FederatedState:
         """The state in which no client keeps an optimiser's buffers: they belong to a stage that is over."""
-        if not any(self._first_training(earlier).keeps_momentum for earlier in self._before(stage)):
+        if not any(self._first_training(earlier).keep_momentum for earlier in self._before(stage)):
             return state  # without reading every client's state
         return _with_clients(state, lambda kept: kept if kept.momentum is None else replace(kept, momentum=None))
 

@@ -1,8 +1,8 @@
 """T-revision: reweighting against its vector, the slack's gradients and steps against torch's autograd and Adam."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,13 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.config import compose
+from flnl.config.schema import Training
 from flnl.core.findings import EstimatedNoise, Scalar
 from flnl.core.messages import ClientState
+from flnl.core.parts import LossTerm
 from flnl.core.payload import Payload
+from flnl.core.step import Step
+from flnl.engine.local.sgd import LocalTraining
 from flnl.methods.loss_correction.exchange import TransitionEstimate
 from flnl.methods.loss_correction.loss import reweighted_loss
 from flnl.methods.loss_correction.revision import Learning, Revision
 from flnl.methods.loss_correction.transition import Slack, TransitionMatrix, revised
+from flnl.parts.batches import Plain
 from tests.methods.loss_correction.test_forward_correction import deviation, f64, normal, stochastic
 from tests.properties.runs import rounds, run
 from tests.registry import TINY
@@ -168,6 +173,57 @@ def test_the_slack_stays_with_the_client_and_its_moments_do_not() -> None:
     again = FORWARD.begin(net, visited, slack)
     assert torch.equal(again.slack, after.slack)
     assert float(again.steps) == float(again.mean.abs().sum()) == float(again.square.sum()) == 0
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_adam_on_the_slack_goes_on_where_the_networks_optimiser_does(momentum: float, keeps: bool) -> None:
+    """Of three visits, of two steps each; also where the network's optimiser, without momentum, has nothing to keep."""
+    quick = replace(FORWARD, lr=0.01)
+    net, data, matrix = network(mlp(4, 3)), random_federation([8]), stochastic(3)
+    training = Training(0.1, momentum, 0.0, batch_size=4, epochs=1, lr_decay=1.0, keep_momentum=keeps)
+    work = LocalTraining(training, Plain(), {"t": Recording(quick)}, None, {})
+    visited = task(net.module, data.samples(0), state=ClientState(extras=kept(matrix)))
+    reference = torch.nn.Parameter(torch.zeros(3, 3).double())
+    adam = torch.optim.Adam([reference], lr=0.01, weight_decay=1e-4)
+    for visit in range(3):
+        Recording.seen.clear()
+        result = work(net, visited)
+        if not keeps:
+            adam = torch.optim.Adam([reference], lr=0.01, weight_decay=1e-4)
+        for logits, labels in Recording.seen:
+            adam.zero_grad()
+            by_hand("forward", logits, labels, matrix, reference).mean().backward()
+            adam.step()
+        slack = result.state.terms["t"]
+        torch.testing.assert_close(slack.values, reference.detach(), rtol=1e-9, atol=1e-12)
+        assert len(Recording.seen) == 2
+        assert (None if slack.moments is None else float(slack.moments[2])) == (2 * (visit + 1) if keeps else None)
+        visited = task(net.module, data.samples(0), state=result.state, round=visit + 1)
+    dropped = replace(visited, state=replace(visited.state, momentum=None))  # as where a stage restarts
+    assert float(quick.begin(net, dropped, dropped.state.terms["t"]).steps) == 0
+
+
+@dataclass(frozen=True)
+class Recording(LossTerm):
+    """The term, and the logits and labels of its steps."""
+
+    seen: ClassVar[list[tuple[Tensor, Tensor]]] = []
+    fits_labels: ClassVar[bool] = True
+    term: Revision
+
+    def begin(self, *given: Any) -> Any:
+        """Of the term."""
+        return self.term.begin(*given)
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        """Of the term."""
+        self.seen.append((step.logits.detach(), step.labels))
+        return self.term(step, state)
+
+    def finish(self, *given: Any) -> Any:
+        """Of the term."""
+        return self.term.finish(*given)
 
 
 def test_what_is_found_is_of_the_revised_matrix() -> None:

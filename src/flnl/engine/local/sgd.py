@@ -47,11 +47,6 @@ class LocalTraining:
         return self.report(network, task, fit)
 
     @property
-    def keeps_momentum(self) -> bool:
-        """Whether clients keep the optimiser's buffers, such as momentum, for their next visit."""
-        return self.training.keeps_momentum
-
-    @property
     def updates(self) -> bool:
         """Whether the gradient transform changes the optimiser's update."""
         return self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
@@ -106,7 +101,7 @@ class LocalTraining:
 
         module = network.module
         trainable = network.trainable()
-        kept = self.continued(task, trainable) if self.keeps_momentum else None
+        kept = self.continued(task, trainable) if self.training.keep_momentum else None
         client = ClientModule(module, self.training, None if kept is None else _by_parameter(kept, trainable))
         optimizer = client.configure_optimizers()
         live = list(trainable.values())

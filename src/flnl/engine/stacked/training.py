@@ -121,7 +121,7 @@ class _Stack:
     def _buffer(self, buffer: Buffer) -> Params:
         """Where a buffer of the clients' optimisers starts, by parameter, in the stored layout; numbers are [K]."""
         names = self.many.trainable
-        if not self.job.keeps_momentum:
+        if not self.job.training.keep_momentum:
             device, count = self.network.device, len(self.tasks)
             if buffer.scalar:
                 return {name: torch.zeros(count, dtype=torch.float32, device=device) for name in names}
@@ -361,7 +361,7 @@ class _Stack:
     def fits(self) -> list[Fit]:
         """Each client's fit, by rank."""
         params = self._parameters_by_client()
-        momenta = as_kept(self._buffers_by_client()) if self.job.keeps_momentum else None
+        momenta = as_kept(self._buffers_by_client()) if self.job.training.keep_momentum else None
         whole = [torch.isfinite(t.flatten(1)).all(1) for t in params.values() if t.is_floating_point()]
         finite, losses = torch.stack(whole).all(0).tolist(), self.losses.tolist()
         states = self.objective.finished()

@@ -21,7 +21,7 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 
 @dataclass(frozen=True)
 class Learning:
-    """The term's state during one visit: Δ, and Adam's moments of its gradient, which each visit starts from zero."""
+    """The term's state during one visit: Δ, and Adam's moments of its gradient."""
 
     slack: Tensor  # [K, K]
     mean: Tensor  # [K, K]
@@ -55,9 +55,13 @@ class Revision(LossTerm):
     weight_decay: NonNegative
 
     def begin(self, network: Model, task: ClientTask, state: Slack | None) -> Learning:
-        """Δ as the last visit left it; no moments."""
+        """Δ as the last visit left it; so are its moments if optimisers go on, otherwise they start from zero."""
         zero = torch.zeros(network.num_classes, network.num_classes, dtype=network.dtype, device=network.device)
-        return Learning(zero if state is None else state.values.to(zero), zero, zero, zero[0, 0])
+        slack, moments = zero if state is None else state.values.to(zero), (zero, zero, zero[0, 0])
+        if state is not None and state.moments is not None and task.state.momentum is not None:
+            mean, square, steps = (moment.to(zero) for moment in state.moments)
+            moments = mean, square, steps
+        return Learning(slack, *moments)
 
     def __call__(self, step: Step, state: Learning) -> tuple[Tensor, Learning]:
         """The loss [B]; the state after a step of Δ on this batch."""
@@ -76,8 +80,11 @@ class Revision(LossTerm):
         return self._losses(step.logits, step.targets, matrix, state.slack), after
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Learning) -> Any:
-        """Δ, once the client has an estimate of T."""
-        return None if task.state.extras.get(TransitionMatrix) is None else Slack(state.slack.cpu())
+        """Δ, once the client has an estimate of T; with its moments if optimisers go on."""
+        if task.state.extras.get(TransitionMatrix) is None:
+            return None
+        moments = (state.mean.cpu(), state.square.cpu(), state.steps.cpu())
+        return Slack(state.slack.cpu(), None if fit.momentum is None else moments)
 
     def _losses(self, logits: Tensor, targets: Tensor, matrix: Tensor, slack: Tensor) -> Tensor:
         if self.form == "forward":

@@ -21,6 +21,7 @@ class Slack:
     """Kept on the client: Δ, what it has learned to add to its transition matrix."""
 
     values: Tensor  # float [K, K]
+    moments: tuple[Tensor, Tensor, Tensor] | None = None  # Adam's, if it goes on: mean, square [K, K], number of steps
 
 
 @stored("TransitionMatrix")
