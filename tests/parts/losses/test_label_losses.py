@@ -199,6 +199,29 @@ def test_vector_of_symmetric_cross_entropy(key: str):
     assert reverse.tolist() == v.approx("rce_per_sample_A_ln1e_4")
 
 
+@pytest.mark.parametrize(
+    ("words", "alpha", "beta"),
+    [
+        ("dataset=digits", 0.1, 1.0),
+        ("dataset=mnist", 0.01, 1.0),
+        ("dataset=cifar10", 0.1, 1.0),
+        ("dataset=cifar100", 6.0, 0.1),
+        ("experiment=comparison/mnist_iid", 0.01, 1.0),
+        ("experiment=comparison/mnist_noniid", 0.01, 1.0),
+        ("experiment=comparison/mnist_dirichlet", 0.01, 1.0),
+        ("experiment=comparison/mnist_openset", 0.01, 1.0),
+        ("experiment=flr/cifar100_iid", 6.0, 0.1),
+        ("experiment=flr/cifar100_iid_asymmetric", 6.0, 0.1),
+        ("experiment=fedpeer/cifar100_symmetric", 6.0, 0.1),
+        ("experiment=fedes/cifar100_iid", 0.1, 1.0),
+    ],
+)
+def test_symmetric_cross_entropy_has_the_constants_of_the_data_set(words: str, alpha: float, beta: float):
+    """Those of Wang et al.'s program; FedES has one pair for all data."""
+    term = compose.load([words, "method/local=[symmetric_cross_entropy]"]).method.local.symmetric_cross_entropy
+    assert (term.alpha, term.beta) == (alpha, beta)
+
+
 def test_vector_of_mixup():
     v = label_noise("mixup")
     partner, share = torch.tensor(v.inputs["perm"]), v.inputs["lambda"]
