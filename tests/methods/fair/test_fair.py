@@ -233,6 +233,20 @@ def _last(explored: int) -> float:
     return explored / (10 - (4 - explored))
 
 
+@pytest.mark.parametrize(("clients", "places", "share"), [(20, 10, 0.0845), (100, 10, 0.0979)])
+def test_fewer_places_leave_the_best_than_are_drawn(clients: int, places: int, share: float) -> None:
+    """Of B drawn places B (N - S) / (N - S + B), as any of N - S + B clients may get them: the shares of the card."""
+    others = clients - places
+    expected = sum(
+        math.comb(places, b) * 0.1**b * 0.9 ** (places - b) * b * others / (others + b) for b in range(places + 1)
+    )
+    assert expected / places == pytest.approx(share, abs=5e-5)
+    part, estimates, rounds = TopQuality(places / clients, 0.1), [float(-k) for k in range(clients)], 4000
+    passed = clients // places
+    left = [sum(k >= places for k in part(sampling(estimates, passed + round))) for round in range(rounds)]
+    assert np.mean(left) == pytest.approx(expected, abs=4.5 * np.std(left) / math.sqrt(rounds))
+
+
 def test_ties_are_broken_at_random() -> None:
     cohorts = {tuple(sorted(TopQuality(0.5, 0.0)(sampling([0.0] * 6, round)))) for round in range(2, 60)}
     assert len(cohorts) > 10

@@ -17,9 +17,9 @@ from flnl.parts.samplers.uniform import OnePass
 class TopQuality(ClientSampler):
     """After one pass over all clients in random order, the S clients of the highest estimated quality q̂.
 
-    FAIR's auction with equal prices is this choice. Each of the S places goes with probability ``exploration`` to a
-    client that is drawn uniformly among the rest. Clients without an estimate are behind all others; ties are broken at
-    random.
+    FAIR's auction with equal prices is this choice. With probability ``exploration`` a place is not given to the next
+    best client, but drawn: uniformly, as in an ε-greedy choice, among all who have none, so that the draw may fall on
+    one of the S best again. Clients without an estimate are behind all others; ties are broken at random.
     """
 
     reads: ClassVar[tuple[type, ...]] = (QualityEstimates,)
