@@ -43,15 +43,16 @@ def alike(values: Array) -> bool:
 
 
 def min_max(values: Array) -> Array:
-    """``(v - min v) / (max v - min v)`` [n]; 0 if the values are alike. Other than finite ones count as the largest.
+    """``(v - min v) / (max v - min v)`` [n] of the finite values, 0 if they are alike; 1 of those that are not finite.
 
-    >>> min_max(np.array([1.0, 2.0, 5.0])).tolist()
-    [0.0, 0.25, 1.0]
+    >>> min_max(np.array([1.0, 2.0, 5.0, np.inf])).tolist()
+    [0.0, 0.25, 1.0, 1.0]
     """
-    values = finite(values)
-    if alike(values):
-        return np.zeros(len(values))
-    return np.asarray((values - values.min()) / np.ptp(values))
+    values = np.asarray(values, np.float64)
+    known = np.isfinite(values)
+    usable, scaled = values[known], np.ones(len(values))
+    scaled[known] = 0.0 if alike(usable) else (usable - usable.min()) / np.ptp(usable)
+    return scaled
 
 
 def label_shares(labels: Labels, num_classes: int) -> Array:

@@ -189,6 +189,16 @@ def test_an_outlier_hardly_counts_and_sizes_do_not() -> None:
     assert result.facts["fallback"] == 0
 
 
+@pytest.mark.parametrize("size", [3e38, -3e38, 1e150])
+def test_a_model_that_has_all_but_diverged_is_the_one_that_does_not_count(size: float) -> None:
+    """As large as single precision holds, so that the client is not left out as one that diverged."""
+    values = matrix(10)
+    values[4] = size
+    result = combined(points(values))
+    assert result.weights[4] == min(result.weights.values()) < 1e-9
+    assert result.params["w"].tolist() == pytest.approx(combined(points(matrix(10))).params["w"].tolist(), abs=0.3)
+
+
 @pytest.mark.parametrize(
     ("times", "theirs", "others"), [(0.5, "0.12", "0.10"), (2.0, "0.06", "0.11"), (4.0, "0.03", "0.12")]
 )

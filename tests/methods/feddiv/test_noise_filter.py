@@ -65,7 +65,7 @@ def test_losses_are_scaled_to_the_unit_interval():
     assert normalised(np.array(v.inputs["losses"]), "none").tolist() == v.inputs["losses"]
 
 
-@pytest.mark.parametrize("values", [[], [2.0], [3.0] * 5, [math.nan] * 3])
+@pytest.mark.parametrize("values", [[], [2.0], [3.0] * 5])
 def test_losses_all_alike_scale_to_zero(values: list[float]):
     assert normalised(np.array(values)).tolist() == [0.0] * len(values)
 
@@ -73,6 +73,19 @@ def test_losses_all_alike_scale_to_zero(values: list[float]):
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_counts_as_the_largest(bad: float):
     assert normalised(np.array([1.0, bad, 3.0])).tolist() == [0.0, 1.0, 1.0]
+    assert normalised(np.array([2.0, 2.0, bad])).tolist() == [0.0, 0.0, 1.0]
+    assert normalised(np.array([bad] * 3)).tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("norm", ["minmax", "none"])
+def test_a_sample_whose_loss_overflows_is_never_clean(bad: float, norm: Any):
+    """Neither beside samples that are all alike, nor if all of the client's are so."""
+    by = Filter((0.1, 0.9), (0.01, 0.01), (0.5, 0.5))
+    for sizes in ([5.0, 5.0, bad], [bad] * 3):
+        logits = torch.tensor([[size, 0.0] for size in sizes]).double()
+        flags = clean_flags(filter_losses(logits, torch.tensor([0, 0, 0]), norm=norm), by)
+        assert flags.tolist() == [math.isfinite(size) for size in sizes]
 
 
 def test_losses_of_a_filter_follow_their_options():

@@ -253,6 +253,9 @@ def test_other_indicators():
     assert quality_of_confidence([0.4, 0.4]).tolist() == [1, 1]
     logits = tensor([[0.7, 0.3], [0.69, 0.31], [0.2, 0.8]]).log()
     assert unsure_share(logits) == pytest.approx(1 / 3)
+    overflowed = torch.cat([logits, tensor([[math.nan, 0.0], [math.inf, 0.0]])])
+    assert unsure_share(overflowed) == pytest.approx(3 / 5)
+    assert unsure_share(overflowed[3:]) == 1
     odds = np.exp([0.1, 0.5, 0.3]) / np.exp([0.1, 0.5, 0.3]).sum()
     np.testing.assert_allclose(quality_of_relevance([0.1, 0.5, 0.3]), quality(odds))
     sharper = np.exp([1, 5, 3])

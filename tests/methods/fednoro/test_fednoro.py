@@ -262,7 +262,27 @@ def test_votes_can_differ() -> None:
 
 def test_losses_are_scaled_by_class() -> None:
     losses = np.array([[1.0, NAN, 5.0, NAN], [3.0, 2.0, 5.0, NAN], [2.0, 6.0, math.inf, NAN]])
-    assert scaled(losses).tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [0.5, 1, 0, 0]]
+    assert scaled(losses).tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [0.5, 1, 1, 0]]
+    infinite = np.array([[math.inf, 1.0], [math.inf, NAN], [NAN, 4.0]])
+    assert scaled(infinite).tolist() == [[0, 0], [0, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("bad", [math.inf, NAN])
+def test_a_client_whose_losses_overflow_is_the_noisiest(bad: float) -> None:
+    """Of five alike, and one with clearly larger losses; NaN stands for a class without samples alone."""
+    labels, module = torch.tensor([0, 0, 1, 1, 2]), Logits()
+    pixels = [torch.eye(3)[labels] * size for size in (3.0, 3.1, 2.9, 3.2, 3.0, -3.0)]
+    pixels[1][:] = bad
+    data = federation([p[:, None, None] for p in pixels], [labels] * 6)
+    net, job = network(module, transform=data.dataset.transform), MeasureClassLosses(inference_augment=False)
+    reports = {k: job(net, task(module, data.samples(k), client=k)).reports for k in range(6)}
+    assert reports[1].one(ClassLosses).values.tolist() == [math.inf] * 3
+    after = DETECTION.receive(DETECTION.init(6), reports, 1)
+    assert after.noisy.tolist() == [False, True, False, False, False, True]
+    (found,) = DETECTION.findings(after, {})
+    assert isinstance(found, NoisyClients)
+    assert found.scores["class_loss"].argmax() == 1
+    assert found.scores["class_loss"][1] == 1
 
 
 @pytest.mark.parametrize("losses", [np.ones((5, 3)), np.full((4, 2), NAN), np.ones((1, 3)), np.empty((0, 3))])

@@ -1,5 +1,6 @@
 """FedRN: its scores against the vector, mixtures against scikit-learn, a visit against a loop by hand, and a run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +132,13 @@ def test_the_probability_is_that_of_the_lower_component(seed: int) -> None:
 @pytest.mark.parametrize("losses", [[0.7] * 5, [0.3]])
 def test_samples_that_do_not_differ_are_clean(losses: list[float]) -> None:
     assert MIXTURE.clean_probability(*with_losses(losses)).tolist() == [1] * len(losses)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_sample_whose_loss_overflows_is_not_clean_among_equal_ones(bad: float) -> None:
+    logits = torch.tensor([[1.0, 0.0]] * 5 + [[bad, 0.0]]).double()
+    found = MIXTURE.clean_probability(logits, torch.zeros(6, dtype=torch.int64))
+    assert [p > 0.5 for p in found] == [True] * 5 + [False]
 
 
 def test_without_any_clean_sample_all_count() -> None:
@@ -307,6 +315,27 @@ def test_a_client_reports_its_accuracy_and_its_answer_to_noise() -> None:
         image = stream(asked.seed, "image of noise").standard_normal((1, 1, 2, 2))
         torch.testing.assert_close(found[-1], module(torch.from_numpy(image))[0].detach(), rtol=1e-12, atol=0)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("where", ["samples", "noise"])
+def test_a_model_whose_logits_overflow_is_no_neighbour(where: str) -> None:
+    """Its parameters are finite, but its answer to noise would be the most alike. The last usable model stays."""
+    net, samples = network(Small(0)), drawn(12)
+    asked = task(Small(1), samples, state=ClientState(labels=torch.tensor([0, 1, 2] * 4)))
+    params = params_of(Small(4))
+    net.load(params)
+    up, kept = NEAR.report(net, asked, fitted(params))
+    state = NEAR.receive(NEAR.init(3), dict.fromkeys(range(3), up), 1)
+    if where == "samples":
+        huge = {name: t * (1e308 if name.startswith("head") else 1.0) for name, t in params.items()}
+        net.load(huge)
+    else:
+        huge = params
+        net.scored = lambda inputs: torch.full((1, 3), math.nan).double()  # type: ignore[method-assign, assignment]
+    again, more = NEAR.report(net, asked, fitted(huge))
+    assert len(again) == len(more) == 0
+    assert kept.one(LastModel)
+    assert NEAR.receive(state, {1: again}, 1) is state
 
 
 def test_a_network_without_a_head_is_refused() -> None:

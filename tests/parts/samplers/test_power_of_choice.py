@@ -1,5 +1,6 @@
 """Power-of-Choice: the vectors, who becomes a candidate, what a candidate answers, and what that costs."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -52,6 +53,13 @@ def test_vector_of_the_largest_losses():
     assert sorted(asked) == sorted(v.inputs["candidates"])
     assert len(cohort) == v.inputs["m"]
     assert cohort == v.expected["selected"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_the_largest(bad: float):
+    losses = {k: float(k) for k in range(6)} | {1: bad, 3: 1e300}
+    cohort, _ = chosen(replace(PLAIN, fraction=0.5), losses, dict.fromkeys(range(6), 10))
+    assert cohort == [1, 3, 5]
 
 
 def test_positions_among_the_candidates_are_no_clients():

@@ -65,12 +65,12 @@ def normalised(losses: Array, norm: LossNorm = "minmax") -> Array:
 
     The scaling makes losses under two models comparable: a filter is fitted under the local model and applied under the
     global one. The withdrawn code does this, the paper does not mention it. The losses of a perfectly clean client are
-    scaled to [0, 1] too. Equal losses become 0. Non-finite values count as the largest finite one.
+    scaled to [0, 1] too. Equal losses become 0, those that are not finite 1.
 
     >>> normalised(np.array([1.0, 2.0, 5.0])).tolist()
     [0.0, 0.25, 1.0]
     """
-    return finite(losses) if norm == "none" else min_max(losses)
+    return losses if norm == "none" else min_max(losses)
 
 
 # ------------------------------------------------------------------------------------------------------------- fit

@@ -62,8 +62,9 @@ def quality_of_confidence(unsure: Sequence[float] | Array) -> Array:
 
 
 def unsure_share(logits: Tensor, confidence: Share = 0.7) -> float:
-    """Share of the rows of ``logits`` [n, K] whose largest probability is below ``confidence``."""
-    return float((torch.softmax(logits.double(), dim=1).amax(1) < confidence).double().mean())
+    """Share of the rows of ``logits`` [n, K] whose largest probability is below ``confidence``, or is undefined."""
+    sure = torch.softmax(logits.double(), dim=1).amax(1) >= confidence
+    return float((~sure).double().mean())
 
 
 def quality_of_relevance(phi: Sequence[float] | Array, *, temperature: Positive = 1.0) -> Array:

@@ -17,15 +17,15 @@ SEEDS = range(9)
 def scaled(losses: Array) -> Array:
     """Losses [N, K] of N clients on K classes, each class scaled to [0, 1] over the clients.
 
-    An entry that is not finite, as of a client without samples of the class, becomes the smallest of its class. A class
-    with equal losses, or without any, becomes 0.
+    NaN, of a client without samples of the class, becomes the smallest of its class, and so 0; an infinite loss becomes
+    1. A class with equal losses, or without any, becomes 0.
     """
     known = np.isfinite(losses)
-    lowest = np.where(known, losses, np.inf).min(0)
-    filled = np.where(known, losses, np.where(np.isfinite(lowest), lowest, 0.0))
-    above = filled - filled.min(0)
-    spread = above.max(0)
-    return np.asarray(np.divide(above, spread, out=np.zeros_like(above), where=spread > 0))
+    lowest, highest = np.where(known, losses, np.inf).min(0), np.where(known, losses, -np.inf).max(0)
+    spread = np.where(known.any(0), highest - lowest, 0.0)
+    above = np.where(known, losses - np.where(known.any(0), lowest, 0.0), 0.0)
+    points = np.divide(above, spread, out=np.zeros_like(above), where=spread > 0)
+    return np.asarray(np.where(np.isposinf(losses) & known.any(0), 1.0, points))
 
 
 def noisy_clients(losses: Array) -> NDArray[np.bool_]:

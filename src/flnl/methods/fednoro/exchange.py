@@ -24,7 +24,7 @@ from flnl.numerics.losses import sample_losses
 class ClassLosses:
     """Sent to the server once: the mean cross-entropy of the client's samples of each class."""
 
-    values: Tensor  # float64 [K], NaN for a class without samples
+    values: Tensor  # float64 [K], NaN for a class without samples, inf for one with a loss that is not finite
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class MeasureClassLosses:
     def __call__(self, network: Model, task: ClientTask) -> Opened:
         """Report the losses."""
         logits = network.received(task, task.stream("class losses") if self.inference_augment else None)
-        losses, classes = sample_losses(logits, task.labels), network.num_classes
+        losses = sample_losses(logits, task.labels).nan_to_num(torch.inf, posinf=torch.inf)
+        classes = network.num_classes
         counts = torch.bincount(task.labels, minlength=classes)
         sums = torch.zeros(classes, dtype=torch.float64).index_add_(0, task.labels, losses)
         return Opened(task.client, Payload(ClassLosses(sums / counts)))

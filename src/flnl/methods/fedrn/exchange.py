@@ -138,10 +138,16 @@ class ReliableNeighbours(Exchange):
         return mixture.clean_probability(network.logits(task.samples), task.labels)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        """Report the trained model's accuracy on the client's labels and its answer to noise; keep the model."""
-        right = network.logits(task.samples).argmax(1) == task.labels
+        """Report the trained model's accuracy on the client's labels and its answer to noise; keep the model.
+
+        Of a model whose logits overflow, neither: the client stays with its last one.
+        """
+        logits = network.logits(task.samples)
+        right = logits.argmax(1) == task.labels
         noise = stream(task.seed, "image of noise").standard_normal((1, *task.samples.images.shape))
         output = network.scored(torch.from_numpy(noise).to(network.device, network.dtype))[0]
+        if not (torch.isfinite(logits).all() and torch.isfinite(output).all()):
+            return Payload(), Payload()
         up = Payload(Reliability(float(right.double().mean()), output.double().cpu()))
         return up, Payload(LastModel({name: tensor.cpu() for name, tensor in fit.params.items()}))
 

@@ -42,8 +42,9 @@ class PowerOfChoice(ClientSampler):
 
     Candidates are drawn without replacement, with probabilities proportional to n_k (``draw=samples``) or equal
     (``uniform``). Each receives the model and returns its mean loss on all its samples, or on ``batch`` of them (the
-    paper's cpow-d). Ties are broken at random. ``first_round=uniform`` draws the cohort of the run's first round
-    uniformly, without candidates. d is raised to the size of the cohort, and limited to the number of clients.
+    paper's cpow-d). A loss that is not finite is the largest. Ties are broken at random. ``first_round=uniform`` draws
+    the cohort of the run's first round uniformly, without candidates. d is raised to the size of the cohort, and
+    limited to the number of clients.
     """
 
     fraction: PositiveShare
@@ -60,7 +61,7 @@ class PowerOfChoice(ClientSampler):
         candidates = self.candidates(sampling, max(self.d, count))
         losses = sampling.ask(MeanLoss(self.batch), candidates)
         ties = sampling.stream("ties").permutation(len(candidates))
-        order = np.lexsort((ties, -np.asarray(losses)))
+        order = np.lexsort((ties, -np.nan_to_num(losses, nan=np.inf, posinf=np.inf)))
         return [candidates[i] for i in order[:count]]
 
     def candidates(self, sampling: Sampling, count: int) -> list[int]:
