@@ -196,6 +196,32 @@ def test_fedcorr_first10_with_fewer_classes():
     assert one_client(FedCorr(1, 0, "exact", "first10"), data.truth, 1.0, data).max() == 2
 
 
+@pytest.mark.parametrize(
+    ("noise", "samples"),  # of 500 labels 185.6, 185.4 and 185.5 at these rates
+    [
+        (FedCorr(1, 0, "exact", "all"), (186, 185, 186)),
+        (FLR(1, 0, "symmetric", "fixed", "auto"), (186, 185, 186)),
+        (FLR(1, 0.4, "asymmetric", "fixed", "pair"), (186, 185, 186)),
+        (FedES(0.3, 0.2, "symmetric", "global", "auto"), (185, 185, 185)),
+        (FedES(0.3, 0.2, "asymmetric", "global", "pair"), (185, 185, 185)),
+        (Localized(0.2, 0.6, "symmetric", "exact", "global", "auto"), (185, 185, 185)),
+        (Localized(0.2, 0.6, "asymmetric", "exact", "global", "pair"), (185, 185, 185)),
+    ],
+)
+def test_a_number_of_labels_is_the_nearest_or_rounded_down(noise, samples):
+    """FedCorr and FLR round (Section 3 of each), FedES and FedNoisy take ``int``."""
+    data = labelled(np.zeros(500, np.int64), 100_000)  # with so many classes, hardly any label comes back
+    found = [(one_client(noise, data.truth, rate, data) != 0).sum() for rate in (0.3712, 0.3708, 0.371)]
+    assert tuple(found) == samples
+
+
+@pytest.mark.parametrize(("rho", "clients"), [(0.53, 11), (0.52, 10), (0.525, 11)])
+def test_a_number_of_noisy_clients_is_the_nearest(rho, clients):
+    """Of 20: 10.6, 10.4 and 10.5."""
+    for noise in (FedCorr(rho, 0, "exact", "all"), FLR(rho, 0.4, "asymmetric", "fixed", "pair")):
+        assert [int((noise.rates(20, seed) > 0).sum()) for seed in range(5)] == [clients] * 5
+
+
 @pytest.mark.parametrize("count", ["bernoulli", "exact"])
 def test_fedcorr_counts(count):
     """Numbers of clients and of samples: by chance, or exact. With so many classes a label hardly comes back."""

@@ -206,6 +206,24 @@ def test_dirichlet_default_minimum_is_the_number_of_classes():
     assert least[1] < 10 <= least[None]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [lambda least: P.Dirichlet(8, 1.0, True, least, "truth"), lambda least: P.QuantitySkew(8, 1.0, least)],
+    ids=["dirichlet", "quantity_skew"],
+)
+def test_a_client_with_exactly_the_minimum_has_enough(make):
+    """So a draw stands if the minimum is what its smallest client has, and not if it is one more."""
+    samples = balanced(50)
+    for seed in range(5):
+        first = drawn(make(1), samples, seed)
+        smallest = min(map(len, first.clients))
+        assert (drawn(make(smallest), samples, seed).owner == first.owner).all()
+        more = drawn(make(smallest + 1), samples, seed)
+        assert min(map(len, more.clients)) > smallest
+    for partition in (P.Dirichlet(10, np.inf, False, 100, "truth"), P.QuantitySkew(10, np.inf, 100)):
+        assert [len(c) for c in drawn(partition, balanced(100)).clients] == [100] * 10
+
+
 def test_dirichlet_balance_rule():
     """A client may pass N/K within a class, but then gets nothing of a later one (the last takes only crumbs)."""
     samples = balanced(1000)

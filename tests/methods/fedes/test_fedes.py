@@ -14,6 +14,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn import functional as F
 
+from flnl.config import compose
 from flnl.config.schema import Training
 from flnl.core.errors import UserError
 from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Combined, Gathered, Oracle
@@ -480,6 +481,9 @@ def test_the_mean_is_weighted_by_samples_and_quality() -> None:
 
 
 def test_clients_below_half_are_dropped_and_somebody_is_left() -> None:
+    sampler = compose.load(["method=fedes", "method/sampler=of_quality", "fraction=1.0"]).method.sampler
+    assert (sampler.threshold, sampler.fraction) == (0.5, 1.0)
+
     def cohorts(rho: list[float], fraction: float = 1.0) -> set[int]:
         known = Payload(ClientQualities(torch.tensor(rho)))
         clients = (0, 1, 3)
