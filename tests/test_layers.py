@@ -173,6 +173,40 @@ def test_no_method_imports_another(imports: Imports) -> None:
     assert crossing == []
 
 
+def test_no_part_reads_the_labels_that_a_client_was_given() -> None:
+    """They may have been corrected since: ``ClientTask.labels`` are those that the client holds."""
+    files = sorted(file for room in ("methods", "parts") for file in (PACKAGE / room).rglob("*.py"))
+    assert len(files) > 50
+    assert [f"{file.relative_to(PACKAGE)}:{line}" for file in files for line in reads_given(file.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("labels = task.samples.given", [1]),
+        ("own = samples.at(chosen)\ncounts(own.given[chosen])", [2]),
+        ("getattr(samples, 'given')", [1]),
+        ("given = task.labels\nstep.given_labels", []),
+    ],
+)
+def test_every_reading_of_given_labels_is_seen(source: str, lines: list[int]) -> None:
+    assert reads_given(source) == lines
+
+
+def reads_given(source: str) -> list[int]:
+    """The lines of a module that read an attribute called ``given``."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if (isinstance(node, ast.Attribute) and node.attr == "given")
+        or (isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr" and _names_given(node))
+    ]
+
+
+def _names_given(call: ast.Call) -> bool:
+    return any(isinstance(word, ast.Constant) and word.value == "given" for word in call.args)
+
+
 def test_init_files_that_hand_names_on_stay_short() -> None:
     long = [
         file for file in PACKAGE.rglob("__init__.py") if _hands_on(file) and len(file.read_text().splitlines()) >= 40

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor
-from flnl.core.messages import ClientTask
+from flnl.core.messages import ClientState, ClientTask
 from flnl.data.federation.build import Federation
 from flnl.engine.network import Network
 from tests.properties.reference import References
@@ -71,6 +71,32 @@ def test_order_truth_and_global_generators_do_not_matter(entry: Entry, reference
             moved = one.results(**blind)
             assert difference([r.state for r in moved], [r.state for r in reference]) is not None
             assert [r.cohort for r in moved] == [r.cohort for r in reference]
+
+
+@pytest.mark.parametrize("entry", others_slow(COVERING), ids=str)
+def test_labels_that_clients_hold_count_and_those_that_they_were_given_do_not(
+    entry: Entry, references: References, tmp_path: Path
+) -> None:
+    """Clients that were given other labels, and hold those of the reference as if they had been corrected."""
+    reference = references.run(entry.words).rounds
+    with assembled(entry.words, tmp_path / "run") as one:
+        given = one.federation.given
+        others = given[torch.from_numpy(np.random.default_rng(0).permutation(len(given)))]
+        samples = {client: one.federation.samples(client) for client in one.federation.with_data}
+        held = one.state.keeping({client: ClientState(labels=own.given) for client, own in samples.items()})
+        found = one.results(state=held, federation=replace(one.federation, given=others))
+        assert all(not torch.equal(others[own.index], own.given) for own in samples.values())
+    assert [r.cohort for r in found] == [r.cohort for r in reference]
+    assert difference([r.state.server for r in found], [r.state.server for r in reference]) is None
+    for client in samples:
+        kept, wanted = (_kept(results[-1].state.client(client)) for results in (found, reference))
+        assert difference(kept, wanted) is None
+
+
+def _kept(state: ClientState) -> list[Any]:
+    """What a client keeps, without the labels that it holds, and the note of which labels it judged."""
+    values = [replace(value, labels=None) if hasattr(value, "labels") else value for value in state.extras]
+    return [state.weight, state.terms, values, state.momentum]
 
 
 def other_truths(parts: Assembled) -> tuple[Federation, Federation]:

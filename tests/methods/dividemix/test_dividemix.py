@@ -510,7 +510,10 @@ def test_priors() -> None:
     work = work_of(net)
     assert TERM.begin(net, work, None).tolist() == pytest.approx([1 / 3] * 3)
     counts = np.bincount(work.labels.numpy(), minlength=3) / 18
-    assert replace(TERM, prior="labels").begin(net, work, None).tolist() == pytest.approx(counts.tolist())
+    of_labels = replace(TERM, prior="labels")
+    assert of_labels.begin(net, work, None).tolist() == pytest.approx(counts.tolist())
+    corrected = replace(work, state=ClientState(labels=torch.zeros(18, dtype=torch.int64)))
+    assert of_labels.begin(net, corrected, None).tolist() == [1, 0, 0]
 
 
 def test_samples_of_no_weight_do_not_count() -> None:
