@@ -244,7 +244,7 @@ def test_fewer_places_leave_the_best_than_are_drawn(clients: int, places: int, s
     part, estimates, rounds = TopQuality(places / clients, 0.1), [float(-k) for k in range(clients)], 4000
     passed = clients // places
     left = [sum(k >= places for k in part(sampling(estimates, passed + round))) for round in range(rounds)]
-    assert np.mean(left) == pytest.approx(expected, abs=4.5 * np.std(left) / math.sqrt(rounds))
+    assert np.mean(left) == pytest.approx(expected, abs=4.5 * float(np.std(left)) / math.sqrt(rounds))
 
 
 def test_ties_are_broken_at_random() -> None:

@@ -331,7 +331,7 @@ def test_a_model_whose_logits_overflow_is_no_neighbour(where: str) -> None:
         net.load(huge)
     else:
         huge = params
-        net.scored = lambda inputs: torch.full((1, 3), math.nan).double()  # type: ignore[method-assign, assignment]
+        net.scored = lambda inputs: torch.full((1, 3), math.nan).double()  # type: ignore[method-assign]
     again, more = NEAR.report(net, asked, fitted(huge))
     assert len(again) == len(more) == 0
     assert kept.one(LastModel)
