@@ -16,13 +16,16 @@ SCALE ?= small
 TABLES ?=
 METHODS ?= fedavg,fedprox,fedcorr,feddiv,flr,flr_plus,fedpeer,fedes
 SETTINGS ?= digits_iid,digits_noniid,digits_dirichlet,digits_openset,mnist_iid,mnist_noniid,mnist_dirichlet,mnist_openset
+ROOM ?=
+COUNT ?= 20
+SEED ?= 1
 comma := ,
 # One thread a process: two threads beside another busy process can be many times slower.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help env run reproduce-tables comparison card test test-all test-gpu docs bench bench-peers check format wheel lock clean
+.PHONY: help env run reproduce-tables comparison card test test-all test-gpu docs bench bench-peers mutants check format wheel lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +65,9 @@ bench: $(STAMP) ## how fast a round is: make bench ARGS="--workloads mlp --ways 
 	@$(RUN) -m bench $(ARGS)
 
 bench-peers: $(PEERS)/.made-from-lock ## make the environment of the frameworks that bench compares with
+
+mutants: $(STAMP) ## small mistakes in a room's code that no test notices: make mutants ROOM=evaluation COUNT=20 SEED=1
+	@$(RUN) -m bench.mutants $(ROOM) --count $(COUNT) --seed $(SEED)
 
 check: $(STAMP) ## formatting, lint and types
 	@$(VENV)/bin/ruff format --check .

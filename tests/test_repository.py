@@ -43,6 +43,7 @@ def test_workflows_run_every_python_that_is_promised_and_every_test() -> None:
     assert job["strategy"]["matrix"]["python"] == versions
     assert job["steps"][-1] == {"run": ".ci/run"}
     assert nightly["jobs"]["test-all"]["steps"][-1] == {"run": "make test-all"}
+    assert "make --silent mutants" in nightly["jobs"]["mutants"]["steps"][-1]["run"]
     for workflow in (tests, nightly):
         assert workflow["permissions"] == {"contents": "read"}
 
