@@ -12,8 +12,9 @@ from scipy.stats import norm
 from torch import Tensor
 
 from flnl.methods.fedcorr.lid import lid, lid_score
-from flnl.numerics.losses import sample_losses
+from flnl.numerics.losses import sample_losses, weighted_mean
 from flnl.numerics.mixture import two_gaussians
+from flnl.numerics.scaling import min_max
 from tests.toys import vector
 
 Array = NDArray[np.float64]
@@ -335,6 +336,20 @@ def test_a_mixture_follows_its_values(scale: float):
     assert found.variances == pytest.approx(tuple(scale**2 * v for v in at_one.variances), rel=1e-2)
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_a_mixture_of_values_around_zero_is_found_at_any_scale(scale: float):
+    """Values are alike relative to their size: of a spread of 1e-11, too, if they are no larger."""
+    values = two_clusters()
+    assert (two_gaussians(scale * values).upper == two_gaussians(values).upper).all()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_min_max_of_values_that_rounding_tells_apart_is_zero(sign: int):
+    """Relative to their size, whatever their sign."""
+    assert min_max(sign * np.array([3.0, 3.0 + 1e-12, 3.0])).tolist() == [0, 0, 0]
+    assert min_max(sign * np.array([3.0, 3.0 + 1e-6])).tolist() == ([0, 1] if sign > 0 else [1, 0])
+
+
 def losses(case: int) -> Array:
     """As on a noisy client: most near zero with a long tail, the others around three."""
     rng = np.random.default_rng(case)
@@ -363,6 +378,17 @@ def test_losses_of_logits_and_of_softmax():
     logits, labels = torch.tensor(v.inputs["logits"], dtype=torch.float64), torch.tensor(v.inputs["labels"])
     assert sample_losses(logits, labels).tolist() == v.approx("ce_logits")
     assert sample_losses(logits, labels, of_softmax=True).tolist() == v.approx("ce_of_softmax")
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5)])
+def test_a_weighted_mean_is_over_samples(shape: tuple[int, ...]):
+    """As numpy's average over the last dimension, of one client and of stacks; 0 where all weights are 0."""
+    rng = np.random.default_rng(1)
+    values, weight = rng.random(shape), rng.random(shape)
+    found = weighted_mean(torch.from_numpy(values), torch.from_numpy(weight)).numpy()
+    assert found == pytest.approx(np.average(values, axis=-1, weights=weight))
+    assert weighted_mean(torch.from_numpy(values), None).numpy() == pytest.approx(values.mean(-1))
+    assert not weighted_mean(torch.from_numpy(values), torch.zeros(shape)).any()
 
 
 def test_range_of_losses_of_softmax():
