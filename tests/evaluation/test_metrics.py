@@ -13,6 +13,7 @@ from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 from flnl.evaluation.evaluator import Evaluator
 from flnl.evaluation.metrics import (
     Memorization,
+    accuracy_and_loss,
     detection,
     detection_auc,
     filter_accuracy,
@@ -23,6 +24,15 @@ from flnl.evaluation.metrics import (
 from flnl.numerics.distance import squared_move
 from flnl.storage.closing import summarise
 from tests.toys import composed
+
+
+def test_accuracy_and_loss_are_means_over_samples():
+    """Two of three right; of each sample, minus the logarithm of the softmax of its label."""
+    logits, labels = [[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [5.0, 0.0, 1.0]], [0, 1, 2]
+    accuracy, loss = accuracy_and_loss(torch.tensor(logits), torch.tensor(labels))
+    assert accuracy == pytest.approx(2 / 3)
+    each = [math.log(sum(map(math.exp, row))) - row[label] for row, label in zip(logits, labels, strict=True)]
+    assert loss == pytest.approx(sum(each) / 3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=25))
