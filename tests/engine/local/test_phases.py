@@ -15,6 +15,7 @@ from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, LossTerm
 from flnl.core.step import Phase, Progress, Step
+from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
 from flnl.engine.local.batching import batch_sizes
 from flnl.engine.local.sgd import LocalTraining
@@ -161,6 +162,19 @@ def test_each_view_has_crops_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
         agree = [float((a == b).double().mean()) for a, b in zip(cuts[::2], cuts[1::2], strict=True)]
         assert sum(agree) / len(agree) < 0.4  # independent: one in 18, more where windows are alike
         assert all(s.views[0] is s.unmixed for s in seen)
+
+
+@pytest.mark.parametrize("chunk", [10**6, 8 * 4 * 5])
+def test_random_crops_are_of_the_larger_images(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a data set that has them; whatever the number of images that are prepared at once."""
+    monkeypatch.setattr("flnl.engine.network.CHUNK_BYTES", chunk)
+    net = network(mlp(4, 3))
+    samples = random_federation([9]).samples(0)
+    larger = torch.arange(9 * 16.0).reshape(9, 1, 4, 4)
+    work = task(net.module, replace(samples, images=TensorImages(samples.read(), larger)))
+    windows = torch.stack([larger[:, :, i : i + 2, j : j + 2] for i in range(3) for j in range(3)], 1).double()
+    for s in steps(net, work, Plain()):
+        assert (windows[s.positions] == s.inputs[:, None]).flatten(2).all(2).any(1).all()
 
 
 @pytest.mark.parametrize("transform", [None, CROPPED])
