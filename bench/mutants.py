@@ -219,7 +219,8 @@ def nearest_tests(file: Path, root: Path) -> list[str]:
     package, _, name = ".".join(inside.parts).rpartition(".")
     imports = re.compile(rf"\b{package}\.{name}\b|from {package} import [^\n]*\b{name}\b")
     found = sorted((root / "tests").rglob("test_*.py"), key=lambda test: (test.stem != f"test_{name}", test))
-    texts = {test: test.read_text() for test in found}
+    # those for a GPU need processes of their own
+    texts = {test: test.read_text() for test in found if test.parent != root / "tests" / "cuda"}
     folder = next(f for f in (root / "tests" / p for p in inside.relative_to("flnl").parents) if f.is_dir())
     mirror = [test for test in texts if test.parent == folder != root / "tests"]
     users = [test for test in texts if imports.search(texts[test]) or test.stem == f"test_{name}"]
