@@ -9,9 +9,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -597,3 +598,17 @@ def test_a_broken_plan_hides_no_run(text: str, tmp_path: Path) -> None:
     (tmp_path / "sweep" / "jobs").mkdir()
     (tmp_path / "sweep" / "jobs" / "0.json").write_text("{")
     assert [run.seed for run in find([str(tmp_path / "sweep")])] == [1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_figure_is_titled_by_its_data_sets(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of their names, whatever that of the rows; more than two are counted."""
+    titles: list[str] = []
+    monkeypatch.setattr("flnl.figures.curves.read", lambda rows: rows)
+    monkeypatch.setattr("flnl.figures.curves.draw", lambda _, title: titles.append(title))
+    found = list(permutations(["cifar10", "clothing1m", "digits", "mnist", "fashion_mnist"], count))
+    for names in found:
+        lines = [SimpleNamespace(name="x", row=SimpleNamespace(dataset=name, runs=[])) for name in names]
+        program.draw(cast(Table, SimpleNamespace(lines=lines)), tmp_path / "none.png")
+    wanted = {1: lambda names: names[0], 2: lambda names: " and ".join(sorted(names)), 3: lambda _: "3 data sets"}
+    assert titles == [wanted[count](names) for names in found]
