@@ -610,5 +610,4 @@ def test_the_figure_is_titled_by_its_data_sets(count: int, tmp_path: Path, monke
     for names in found:
         lines = [SimpleNamespace(name="x", row=SimpleNamespace(dataset=name, runs=[])) for name in names]
         program.draw(cast(Table, SimpleNamespace(lines=lines)), tmp_path / "none.png")
-    wanted = {1: lambda names: names[0], 2: lambda names: " and ".join(sorted(names)), 3: lambda _: "3 data sets"}
-    assert titles == [wanted[count](names) for names in found]
+    assert titles == [" and ".join(sorted(names)) if count <= 2 else "3 data sets" for names in found]
