@@ -8,6 +8,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from flnl.api.results import RunResults, load_run
+from flnl.cli import surroundings
 from flnl.cli.explain import explain
 from flnl.cli.overrides import check_arguments
 from flnl.config import compose
@@ -36,6 +37,7 @@ def run(overrides: Sequence[str] = ()) -> RunResults:
     for word in words:
         if word.startswith("-"):
             raise UserError(f"{word}: flnl.run takes overrides of one run; sweeps and options are for the command flnl")
+    surroundings.complete()
     try:
         check_arguments(words)
         cfg = compose.load(words)

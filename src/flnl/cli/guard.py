@@ -17,11 +17,12 @@ from hydra.errors import (
 )
 from omegaconf.errors import OmegaConfBaseException
 
+from flnl.cli import surroundings
 from flnl.cli.explain import explain
 from flnl.cli.overrides import check_arguments
 from flnl.core.credentials import put_aside
 from flnl.core.errors import Interrupted, UserError, in_one_line, one_line
-from flnl.core.terminal import log_to_stderr, print_line
+from flnl.core.terminal import log_to_stderr, print_line, silence
 
 TRACEBACKS = "HYDRA_FULL_ERROR"
 
@@ -36,6 +37,7 @@ def guarded(entry: Callable[[], object], *, name: str = "the run", overrides: bo
         name: what an unexpected error says has failed, as in "flnl compare".
         overrides: whether the command's arguments are overrides of the configuration, which are then checked.
     """
+    surroundings.complete()
     sys.argv[1:] = put_aside(sys.argv[1:])
     log_to_stderr()
     tracebacks = os.environ.get(TRACEBACKS, "0") not in ("", "0")
@@ -49,7 +51,7 @@ def guarded(entry: Callable[[], object], *, name: str = "the run", overrides: bo
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
     except (UserError, HydraException, OmegaConfBaseException) as error:
         if tracebacks:
             raise

@@ -49,6 +49,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
         key = override.key_or_group
         if not key:
             raise UserError(f"{override.input_line!r} names no key: write key=value, as in noise.rho=0.6")
+        if key == "hydra.run.dir":
+            raise UserError(f"{override.input_line}: a run's folder is set by output=..., a sweep's by hydra.sweep.dir")
         if override.is_delete() and key in Root.__annotations__:
             raise UserError(f"{override.input_line}: every run has {key}; write {key}=... to change it")
         if key in Root.__annotations__ and (CONF / key).is_dir():

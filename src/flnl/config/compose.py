@@ -81,10 +81,14 @@ def load(overrides: Sequence[str] = (), *, with_hydra: bool = False) -> DictConf
 
 
 def composed(overrides: Sequence[str] = (), *, with_hydra: bool = False) -> DictConfig:
-    """As ``load``, before parts take the values of their short keys."""
+    """As ``load``, before parts take the values of their short keys. A caller's Hydra is as before afterwards."""
+    callers = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", overrides=list(overrides), return_hydra_config=with_hydra)
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose("config", overrides=list(overrides), return_hydra_config=with_hydra)
+    finally:
+        GlobalHydra.instance().hydra = callers
 
 
 def build(node: Any) -> Any:

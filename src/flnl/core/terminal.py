@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -53,31 +54,38 @@ def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
+def silence(stream: TextIO) -> None:
+    """Send what will be written to ``stream``, and what it holds back, to nobody."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """Drop what is written to a terminal that was closed: nobody reads it, and who writes it goes on."""
+def _unheard(stream: TextIO) -> Iterator[None]:
+    """Drop what is written to a terminal or pipe that was closed: nobody reads it, and who writes it goes on."""
     try:
         yield
+    except BrokenPipeError:
+        silence(stream)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
 
 
 class _Lasting:
-    """A stream that may outlive its terminal."""
+    """A stream that may outlive its reader."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         """Write a text."""
-        with _unheard():
+        with _unheard(self._stream):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         """Write what is held back."""
-        with _unheard():
+        with _unheard(self._stream):
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
@@ -95,8 +103,9 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_line(text: object, *, to: TextIO | None = None) -> None:
     """Print one line, escaped and without credentials, to standard output or another stream, and flush it."""
-    with _unheard():
-        print(visible(redacted(str(text))), file=sys.stdout if to is None else to, flush=True)
+    stream = sys.stdout if to is None else to
+    with _unheard(stream):
+        print(visible(redacted(str(text))), file=stream, flush=True)
 
 
 def cell(text: object, style: str = "") -> Text:
