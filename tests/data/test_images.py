@@ -87,6 +87,19 @@ def test_unreadable_files_are_black_counted_and_named_once(files: ImageFiles, ca
     assert [bool(image.any()) for image in read] == [i not in {3, 4} for i in range(12)]
 
 
+def test_what_a_forked_process_could_not_read_is_known_here(files: ImageFiles):
+    """Clients may be trained in workers, and the run's record is written by the process that forked them."""
+    (files.root / files.paths[3]).write_bytes(b"no image")
+    some = files.take(np.array([5, 3, 1]))
+    child = os.fork()
+    if child == 0:
+        some.read(torch.arange(3))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert some.unreadable == {files.paths[3]}
+    assert some.in_memory().unreadable == {files.paths[3]}
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_file_that_has_gone_is_an_error_not_a_black_image(files: ImageFiles, threads: int):
     """A disk that is no longer mounted must not train a model on blackness."""

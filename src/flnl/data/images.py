@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 class Store(Images, Protocol):
     """Images of a data set: a store can select a subset, and has a digest of its content."""
 
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """The paths of images that could not be decoded when they were read, so far."""
+
     def take(self, index: Indices) -> Self:
         """A store of the images at ``index`` [n]."""
 
@@ -48,11 +52,13 @@ class Store(Images, Protocol):
 class TensorImages:
     """Images in memory: uint8 or float32 ``pixels`` [N, C, H, W].
 
-    ``larger`` [N, C, H', W'] is the source of random crops, if not ``pixels``.
+    ``larger`` [N, C, H', W'] is the source of random crops, if not ``pixels``. Those of ``unreadable`` paths are black: they
+    could not be decoded.
     """
 
     pixels: Tensor
     larger: Tensor | None = None
+    unreadable: frozenset[str] = frozenset()
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -144,8 +150,9 @@ class _Reading:
 class ImageFiles:
     """Image files below ``root``, decoded when asked for: uint8 [b, C, H, W], resized by Pillow's bilinear filter.
 
-    A file that cannot be decoded reads as black; it is logged once and added to ``unreadable``. A file that has
-    disappeared since the data set was built is an error, since the whole folder may be gone.
+    A file that cannot be decoded reads as black; it is logged once and counts as ``unreadable``, also where a forked
+    process has met it. A file that has disappeared since the data set was built is an error, since the whole folder may
+    be gone.
     """
 
     root: Path
@@ -158,7 +165,17 @@ class ImageFiles:
     device: torch.device | str = "cpu"
     known_by: Literal["contents", "names"] = "names"  # what the digest covers
     cache: Path | None = None  # the folder where digests of files are cached
-    unreadable: set[str] = field(default_factory=set)  # undecodable paths met so far, in this process
+    missed: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))  # [N], in shared memory
+
+    def __post_init__(self) -> None:
+        """Make ``missed`` for these paths."""
+        if len(self.missed) != len(self.paths):
+            object.__setattr__(self, "missed", torch.zeros(len(self.paths), dtype=torch.bool).share_memory_())
+
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """The paths that could not be decoded when they were read, so far."""
+        return frozenset(self.paths[i] for i in self.missed.nonzero().flatten().tolist())
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -204,39 +221,52 @@ class ImageFiles:
         pixels = np.empty((len(index), self.channels, *size), np.uint8)
 
         def decode(row: int, position: int) -> None:
-            pixels[row] = self._decode(self.paths[position], size)
+            pixels[row] = self._decode(position, size)
 
         pool = _pool(self.threads, os.getpid())
         return _Reading(pixels, [pool.submit(decode, row, position) for row, position in enumerate(index.tolist())])
 
-    def _decode(self, path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+    def _decode(self, position: int, size: tuple[int, int]) -> NDArray[np.uint8]:
         """One image [C, H, W]; black if it cannot be decoded."""
+        path, black = self.root / self.paths[position], np.zeros((self.channels, *size), np.uint8)
         try:
-            encoded = read_bytes(self.root / path)
+            encoded = read_bytes(path)
         except OSError as error:
-            raise UserError(f"dataset.root: {self.root / path} cannot be read any more ({error.strerror})") from error
+            raise UserError(f"dataset.root: {path} cannot be read any more ({error.strerror})") from error
         except ImageError as error:
-            self._miss(path, error)
-            return np.zeros((self.channels, *size), np.uint8)
+            self._miss(position, error)
+            return black
         try:
             return decode(encoded, size, self.channels)
         except Exception as error:  # a broken file can make a decoder raise anything
-            self._miss(path, error)
-            return np.zeros((self.channels, *size), np.uint8)
+            self._miss(position, error)
+            return black
 
-    def _miss(self, path: str, error: Exception) -> None:
+    def _miss(self, position: int, error: Exception) -> None:
         """Record an unreadable file; log the first ten, then every thousandth."""
-        if path in self.unreadable:
+        if self.missed[position]:
             return
-        self.unreadable.add(path)
-        count, reason = len(self.unreadable), str(error).partition(" <_io")[0]
+        self.missed[position] = True
+        count, reason = int(self.missed.sum()), str(error).partition(" <_io")[0]
         if count <= 10 or count % 1000 == 0:
             log.warning(
                 "%s cannot be decoded (%s) and is read as black: unreadable file no. %d",
-                self.root / path,
+                self.root / self.paths[position],
                 reason,
                 count,
             )
+
+    def demand_one(self) -> None:
+        """Check that there is an image, decoding the first ones until one succeeds.
+
+        Raises:
+            UserError: if none of them can be decoded.
+        """
+        for position in range(len(self)):
+            self._decode(position, self.size)
+            if not self.missed[position]:
+                return
+        raise UserError(f"dataset.root: none of the {len(self)} images below {self.root} can be decoded")
 
     def to(self, device: torch.device | str) -> Self:
         """The same images, decoded on the host and returned on ``device``."""
@@ -244,7 +274,9 @@ class ImageFiles:
 
     def take(self, index: Indices) -> Self:
         """The files at ``index`` [n]."""
-        return replace(self, paths=tuple(self.paths[i] for i in index.tolist()), file_sizes=self.file_sizes[index])
+        paths = tuple(self.paths[i] for i in index.tolist())
+        missed = self.missed[torch.from_numpy(index)].share_memory_()
+        return replace(self, paths=paths, file_sizes=self.file_sizes[index], missed=missed)
 
     def digest(self) -> bytes:
         """The sha256 of relative paths, contents of the files, and sizes after resizing; nothing is decoded.
@@ -274,12 +306,10 @@ class ImageFiles:
         Raises:
             UserError: if none of them can be decoded.
         """
+        self.demand_one()
         everything = torch.arange(len(self))
         larger = None if self.augmented_size == self.size else self.read(everything, augmented=True)
-        pixels = self.read(everything)
-        if self.unreadable.issuperset(self.paths):
-            raise UserError(f"dataset.root: none of the {len(self)} images below {self.root} can be decoded")
-        return TensorImages(pixels, larger)
+        return TensorImages(self.read(everything), larger, self.unreadable)
 
 
 def file_sizes(root: Path, paths: Sequence[str]) -> NDArray[np.int64]:

@@ -237,6 +237,7 @@ class Session:
         files = {} if hurry else self._products()
         grown = self._grown()
         lists: dict[str, Any] = {
+            "unreadable_images": self._unreadable(),
             "warnings": self._warnings(grown["metrics"]),
             "clients": self.evaluator.clients(self.state),
             "selection": [] if hurry else self._selection(),
@@ -256,12 +257,23 @@ class Session:
             numbers: the metrics of the result.
         """
         labels = len(self.federation.held)
+        black = self._unreadable()
+        unread = (
+            f"{len(black):,} images could not be decoded and were read as black, such as {black[0]}" if black else None
+        )
         lines = [
+            unread,
             correction_warnings.most_changed(int(numbers.get("changed", 0)), labels),
             None if self._corrected is None else correction_warnings.accuracy_fell(self._evaluations, self._corrected),
             correction_warnings.more_wrong(numbers, labels),
         ]
         return [line for line in lines if line is not None]
+
+    def _unreadable(self) -> list[str]:
+        """The images that could not be decoded when they were read, below ``train`` or ``test`` of the data set."""
+        data = self.federation.dataset
+        splits = (("train", data.train), ("test", data.test))
+        return sorted(f"{split}/{path}" for split, images in splits for path in getattr(images, "unreadable", ()))
 
     def _write_table(self) -> None:
         """Write ``metrics.csv``; other errors than a full disk are only logged."""

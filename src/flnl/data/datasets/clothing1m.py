@@ -75,6 +75,8 @@ class Clothing1M:
         root = expand(self.root)
         train, given = self._split(root, "noisy_train", "noisy", self.train_size, "dataset.train_size")
         test, test_labels = self._split(root, "clean_test", "clean", self.test_size, "dataset.test_size")
+        train.demand_one()
+        test.demand_one()
         # The second pair is computed on this data set, as in DivideMix.
         mean, std = IMAGENET if self.normalize == "imagenet" else ((0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214))
         return assemble(
