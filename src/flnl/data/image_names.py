@@ -15,9 +15,19 @@ SUFFIXES = (
 """The suffixes of images, in lower case; ``flnl.data.image_file`` decides about the content."""
 
 
+MADE_BY_SYSTEMS = frozenset(
+    {
+        *("@eaDir", "#recycle", "#snapshot"),  # Synology
+        *("@Recycle", "@Recently-Snapshot"),  # QNAP
+        *("$RECYCLE.BIN", "System Volume Information", "__MACOSX", "lost+found"),
+    }
+)
+"""Folders of thumbnails, deleted files and snapshots that network storage and operating systems make."""
+
+
 @dataclass(frozen=True)
 class Listing:
-    """What is below a folder, without hidden files and folders."""
+    """What is below a folder, without hidden files and folders, and those that systems make."""
 
     images: tuple[Path, ...]  # below the folder, sorted by folder and name
     special: tuple[Path, ...]  # named as images, but devices, pipes, sockets, or links to nothing
@@ -43,14 +53,14 @@ def images_below(folder: Path) -> Listing:
 
 
 def _files(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
-    """All files below a folder that are not hidden, without folders that ``above`` has by device and number."""
+    """All files below a folder that are not hidden, without folders that systems make, and those of ``above``."""
     status = folder.stat()
     here = (status.st_dev, status.st_ino)
     if here in above:
         return
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
+            if entry.name.startswith(".") or entry.name in MADE_BY_SYSTEMS:
                 continue
             if entry.is_dir():
                 yield from _files(folder / entry.name, above | {here})

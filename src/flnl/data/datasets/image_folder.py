@@ -1,9 +1,8 @@
-"""User-defined images: a folder for each class, or one folder and a file of labels.
+"""User-defined images: a folder for each class, also of several sites, or one folder and a file of labels.
 
 Small sets are decoded once and kept in memory, large ones are decoded batch by batch; the pixels are the same.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,28 +12,31 @@ import numpy as np
 
 from flnl.core.errors import UserError
 from flnl.core.images import IMAGENET, Labels
-from flnl.core.ranges import Count, FromFiles, NonNegative, PathText, PositiveCount
+from flnl.core.ranges import Count, FromFiles, Neutral, NonNegative, PathText, PositiveCount
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
+from flnl.data.datasets.image_layout import ImageSplit, read_layout
 from flnl.data.datasets.label_file import choose_labels, named_labels, read_label_file
-from flnl.data.image_names import images_below
 from flnl.data.images import ImageFiles, file_sizes
+from flnl.data.owners import Owners
 from flnl.data.transforms import Transform
-
-log = logging.getLogger(__name__)
+from flnl.storage.written_names import WrittenNames, composed
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Images in ``root/train`` and ``root/test``, a folder for each class in both.
+    """Images in ``root/train`` and ``root/test``, a folder for each class in both, or for each site and class.
+
+    ``sites`` says whether the folders of ``train`` are sites, which are the clients for ``partition=file``; see
+    ``read_layout``, also for ``SITE/train``.
 
     ``labels`` is a CSV file with the labels for training (columns: path below ``train``, label, and if known true and
     client). ``truth`` says where the correct labels are: in the class ``folder``, in the ``csv`` file's column
     ``true``, or nowhere (``none``). If a file gives the labels and the folders are not the truth, ``train`` may have
     any folders or none, and the classes are those of ``test``; if it has a folder for each of these, its other folders
-    that the file names as labels are classes, too. A sample's id is its path below ``train``, with ``/`` on
-    every system.
+    that the file names as labels are classes, too. A sample's id is its path below ``train``, or below ``root`` for
+    ``SITE/train``, with ``/`` on every system.
 
     The fingerprint covers paths and contents of the files, or with ``names`` paths and sizes, whether or not the images
     are held in memory. ``cache`` is the folder where digests of files are cached.
@@ -57,6 +59,7 @@ class ImageFolder:
     test_size: PositiveCount | None
     fingerprint: Literal["contents", "names"] = "contents"  # records of earlier versions lack this key and the next
     cache: Annotated[str | None, FromFiles(None)] = None
+    sites: Annotated[bool | Literal["auto"], Neutral("auto")] = "auto"
 
     def __call__(self) -> Dataset:
         """Load the data set.
@@ -70,41 +73,43 @@ class ImageFolder:
                 f"dataset.crop_from={self.crop_from} is smaller than dataset.image_size={self.image_size}, the crop"
                 " that is taken from it"
             )
-        train_paths, test_paths = _listing(root, "train"), _listing(root, "test")
+        train, test = read_layout(root, self.sites)
         class_folders = self.labels is None or self.truth == "folder"  # whether train has them; test always does
         file = None if self.labels is None else root / Path(self.labels).expanduser()
-        if file is None or class_folders:
-            classes = _classes(root / "train", train_paths)
-        else:
-            classes = _with_labels(_classes(root / "test", test_paths), train_paths, file)
-        folder_labels = _folder_labels(root / "train", train_paths, classes) if class_folders else None
-        table = None if file is None else read_label_file(file, "path", train_paths, classes)
+        classes = _classes(train) if file is None or class_folders else _with_labels(_classes(test), train, file)
+        folder_labels = _folder_labels(train, classes) if class_folders else None
+        table = None if file is None else read_label_file(file, "path", train.paths, classes)
         truth, given = choose_labels(self.truth, "folder", folder_labels, table)
+        owners = table.owners if table else None
+        if owners is None and train.sites is not None:
+            owners = Owners.of(train.sites, f"dataset.root={self.root}")
         dataset = assemble(
             name=self.name,
             classes=classes,
-            train=self._files(root / "train", train_paths, self.crop_from or self.image_size),
-            test=self._files(root / "test", test_paths, self.image_size),
-            test_labels=_folder_labels(root / "test", test_paths, classes),
+            train=self._files(train, self.crop_from or self.image_size),
+            test=self._files(test, self.image_size),
+            test_labels=_folder_labels(test, classes),
             transform=self._transform(),
             truth=truth,
             given=given,
-            clients=table.clients if table else None,
-            ids=train_paths,
+            owners=owners,
+            ids=train.paths,
             train_size=self.train_size,
             test_size=self.test_size,
         )
-        if not self._fits(len(dataset.train), len(dataset.test)):
-            return dataset
         assert isinstance(dataset.train, ImageFiles)
         assert isinstance(dataset.test, ImageFiles)
+        if not self._fits(len(dataset.train), len(dataset.test)):
+            dataset.train.demand_one()
+            dataset.test.demand_one()
+            return dataset
         return replace(dataset, train=dataset.train.in_memory(), test=dataset.test.in_memory())
 
-    def _files(self, folder: Path, paths: Sequence[str], crop_from: int) -> ImageFiles:
+    def _files(self, split: ImageSplit, crop_from: int) -> ImageFiles:
         return ImageFiles(
-            root=folder,
-            paths=paths,
-            file_sizes=file_sizes(folder, paths),
+            root=split.root,
+            paths=split.paths,
+            file_sizes=file_sizes(split.root, split.paths),
             size=(self.image_size, self.image_size),
             augmented_size=(crop_from, crop_from),
             channels=3 if self.color == "rgb" else 1,
@@ -131,75 +136,50 @@ class ImageFolder:
         return values * (3 if self.color == "rgb" else 1) <= self.memory_limit * 2**30
 
 
-def _listing(root: Path, split: str) -> tuple[str, ...]:
-    """The images below a folder, as relative paths; what else is there is logged and left out, but for hidden files.
-
-    Raises:
-        UserError: if there are none, or a folder cannot be read.
-    """
-    folder = root / split
-    try:
-        found = images_below(folder)
-    except OSError as error:
-        raise UserError(f"dataset.root: {error.filename} cannot be read ({error.strerror})") from error
-    if found.special:
-        more = f", and so are {len(found.special) - 1} more" if len(found.special) > 1 else ""
-        log.warning("%s is not a regular file and is left out%s", folder / found.special[0], more)
-    if found.others:
-        names = ", ".join(sorted(suffix or "none" for suffix in found.others))
-        count = found.others.total()
-        log.warning("%s: files without the suffix of an image are left out: %d (%s)", folder, count, names)
-    if not found.images:
-        raise UserError(
-            f"dataset.root: there are no images below {folder}: put them into"
-            f" {folder}/CLASS/NAME.jpg, and set dataset.root to {'this' if root.is_dir() else 'the'} folder that has"
-            " train and test"
-        )
-    return tuple(path.as_posix() for path in found.images)
-
-
-def _classes(folder: Path, paths: Sequence[str]) -> tuple[str, ...]:
+def _classes(split: ImageSplit) -> tuple[str, ...]:
     """The names of the class folders, sorted.
 
     Raises:
         UserError: if an image is in no class folder, or there is only one class.
     """
-    loose = [path for path in paths if "/" not in path]
-    if loose:
+    folder, names = split.folder, split.classes
+    if None in names:
+        loose = split.root / split.paths[names.index(None)]
         raise UserError(
-            f"dataset.root: {folder / loose[0]} is in no class folder: move it to {folder}/CLASS, or, if it is for"
+            f"dataset.root: {loose} is in no class folder: move it to {folder}/CLASS, or, if it is for"
             " training, set dataset.labels to a CSV file that gives the labels and dataset.truth=none"
         )
-    classes = tuple(sorted({path.split("/", 1)[0] for path in paths}))
+    classes = tuple(sorted({name for name in names if name is not None}))
     if len(classes) < 2:
         raise UserError(f"dataset.root: {folder} has images of one class only ({classes[0]}): at least two are needed")
     return classes
 
 
-def _with_labels(classes: tuple[str, ...], train_paths: Sequence[str], file: Path) -> tuple[str, ...]:
+def _with_labels(classes: tuple[str, ...], train: ImageSplit, file: Path) -> tuple[str, ...]:
     """The classes of ``test`` and those without a test image: class folders of ``train`` that are labels in ``file``.
 
     Raises:
         UserError: if the file cannot be read.
     """
-    folders = {path.split("/", 1)[0] for path in train_paths if "/" in path}
-    if not folders > set(classes):  # these are no class folders, or there are no others
+    folders = {composed(name): name for name in train.classes if name is not None}
+    if not folders.keys() > set(map(composed, classes)):  # these are no class folders, or there are no others
         return classes
-    return tuple(sorted({*classes, *(folders & named_labels(file, "path"))}))
+    known, labels = set(map(composed, classes)), set(map(composed, named_labels(file, "path")))
+    return tuple(sorted({*classes, *(folders[name] for name in folders.keys() & labels - known)}))
 
 
-def _folder_labels(folder: Path, paths: Sequence[str], classes: Sequence[str]) -> Labels:
+def _folder_labels(split: ImageSplit, classes: Sequence[str]) -> Labels:
     """The class of each image by its folder, [N].
 
     Raises:
         UserError: if a folder is not one of the classes.
     """
-    numbers = {name: i for i, name in enumerate(classes)}
-    names = [path.split("/", 1)[0] for path in paths]
-    for name in names:
-        if name not in numbers:
+    known = WrittenNames(classes)
+    numbers = {name: known.find(name or "") for name in dict.fromkeys(split.classes)}
+    for name, number in numbers.items():
+        if number is None:
             raise UserError(
-                f"dataset.root: {folder / name} is none of the classes ({', '.join(classes[:5])}"
+                f"dataset.root: {split.folder / (name or '')} is none of the classes ({', '.join(classes[:5])}"
                 f"{', ...' if len(classes) > 5 else ''}): train and test need the same folders"
             )
-    return np.array([numbers[name] for name in names], np.int64)
+    return np.array([numbers[name] for name in split.classes], np.int64)
