@@ -1,7 +1,10 @@
 """The style of all figures: colours that are distinct in colour blindness, bare axes, small type."""
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
+
+from matplotlib.ticker import MaxNLocator
 
 INK, CLEAN, WRONG = "#222222", "#4c78a8", "#d1495b"
 GREEN, ORANGE, PURPLE, GREY = "#009e73", "#e69f00", "#8e6bb0", "#b9b9b9"
@@ -25,6 +28,29 @@ def plain(text: str) -> str:
     'a_\\$_b'
     """
     return text.replace("$", r"\$")
+
+
+NAMED, NAME_LETTERS, AXIS_LETTERS = 30, 24, 70
+"""Maximum number of clients whose names are shown, of letters of one, and of all of them side by side."""
+
+
+def client_axis(axes: Any, names: Sequence[str], of: str | None = None) -> None:
+    """Name the clients below the x axis, or, if there are too many, say in what order they are.
+
+    Args:
+        axes: where client i is at x = i.
+        names: the clients' names or numbers, in the order of the axis.
+        of: what they are ordered by; None if they are in the order of their numbers.
+    """
+    axes.set_xlim(-0.7, len(names) - 0.3)
+    if len(names) <= NAMED:
+        shown = [plain(name if len(name) <= NAME_LETTERS else f"{name[: NAME_LETTERS - 1]}\u2026") for name in names]
+        fits = max(map(len, shown), default=0) * len(shown) <= AXIS_LETTERS
+        axes.set_xticks(range(len(names)), shown, rotation=0 if fits else 90)
+        axes.set_xlabel("client" if of is None else f"client, in order of {of}")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.set_xlabel("client" if of is None else f"rank of the client by {of}")
 
 
 def bare(axes: Any) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from flnl.core.errors import UserError
 from flnl.core.streams import stream
 from flnl.data.datasets.arrays import Arrays
 from flnl.data.datasets.image_folder import ImageFolder
-from flnl.data.datasets.label_file import number_clients
 
 CLASSES = ["ant", "bee", "cat"]
 
@@ -208,6 +208,7 @@ def test_a_label_file_gives_labels_truth_and_clients(folder: Path):
     assert data.given.tolist() == [1] * 4 + [2] * 4 + [0] * 4
     assert data.truth.tolist() == [0, 1, 2] * 4
     assert data.clients.tolist() == [0, 1] * 6
+    assert data.client_names == ("ward 0", "ward 1")
     by_folder = folder_part(folder, labels=str(folder / "labels.csv"), truth="folder")()
     assert by_folder.truth is not None
     assert by_folder.truth.tolist() == [0] * 4 + [1] * 4 + [2] * 4
@@ -269,7 +270,7 @@ def test_a_flat_folder_needs_a_label_file(tmp_path: Path):
         ([[path] for path in TRAIN], "path,label", "line 2 of .*another number of values"),
         ([[path, "ant", "x"] for path in TRAIN], "path,label", "line 2 of .*another number of values"),
         ([[path, "ant", ""] for path in TRAIN], "path,label,client", "line 2 of .*the client is empty"),
-        ([[path, "ant", "-1"] for path in TRAIN], "path,label,client", "the client is -1; .* at partition.path"),
+        ([[path, "ant", "-1"] for path in TRAIN], "path,label,client", "the client is '-1'; .* at partition.path"),
         ([], "path,label", "no lines"),
         ([], "", "no column"),
     ],
@@ -296,7 +297,7 @@ def test_messages_about_a_label_file_name_its_line(folder: Path):
 def test_label_files_that_cannot_be_read(folder: Path):
     assert "No such file" in refusal(folder_part(folder, labels="labels.csv"))
     (folder / "labels.csv").write_bytes(b"\xff\xfe\x00")
-    assert "encoded as UTF-16: save it as CSV in UTF-8" in refusal(folder_part(folder, labels="labels.csv"))
+    assert "'utf-16-le' codec can't decode" in refusal(folder_part(folder, labels="labels.csv"))
     (folder / "labels.csv").write_bytes(b"path,label\nant/caf\xe9.jpg,ant\n")
     assert "encoded as UTF-8" in refusal(folder_part(folder, labels="labels.csv"))
     write_labels(folder, [[path, "ant"] for path in TRAIN])
@@ -334,9 +335,119 @@ def test_unreadable_images_do_not_stop_a_run(folder: Path, caplog: pytest.LogCap
     assert "bee/1.jpg" in caplog.text
 
 
-def test_clients_are_numbered_in_the_order_of_their_names():
-    assert number_clients(["2", "10", "2"]).tolist() == [0, 1, 0]
-    assert number_clients(["2b", "10", "2b"]).tolist() == [1, 0, 1]
+def test_where_no_image_can_be_read_the_data_set_is_refused(folder: Path):
+    """Also where images are decoded batch by batch: such a run would train on blackness."""
+    for split in ("train", "test"):
+        for path in (folder / split).rglob("*.*"):
+            path.write_text("version https://git-lfs.github.com/spec/v1\n")
+        for in_memory in (True, False):
+            reason = refusal(folder_part(folder, in_memory=in_memory))
+            assert re.search(rf"none of the \d+ images below .*/{split} can be decoded", reason)
+        shutil.rmtree(folder / split)
+        for number, name in enumerate(CLASSES):
+            save(folder / split / name / "0.jpg", number)
+
+
+def test_folders_that_a_system_makes_are_left_out(folder: Path):
+    for made in ("@eaDir", "ant/@eaDir/0.jpg", "#recycle", "bee/$RECYCLE.BIN", "__MACOSX"):
+        save(folder / "train" / made / "thumb.jpg", 7)
+    data = folder_part(folder)()
+    assert data.classes == tuple(CLASSES)
+    assert data.ids == tuple(TRAIN)
+
+
+def test_accents_may_be_composed_otherwise(tmp_path: Path):
+    """A Mac's folders, and labels from a spreadsheet elsewhere."""
+    apart, composed = "cafe\u0301", "caf\u00e9"
+    for i in range(4):
+        save(tmp_path / "train" / (apart if i % 2 else "tea") / f"{i}.jpg", i)
+        save(tmp_path / "test" / (composed if i % 2 else "tea") / f"{i}.jpg", 10 + i)
+    data = folder_part(tmp_path)()
+    assert data.classes == (apart, "tea")
+    assert data.test_labels.tolist() == [0, 0, 1, 1]
+    rows = [[f"{composed}/1.jpg", composed], [f"{apart}/3.jpg", apart], ["tea/0.jpg", "tea"], ["tea/2.jpg", composed]]
+    write_labels(tmp_path, rows)
+    data = folder_part(tmp_path, labels="labels.csv", truth="none")()
+    assert data.classes == (composed, "tea")
+    assert data.given is not None
+    assert [path[-5] for path, label in zip(data.ids or (), data.given, strict=True) if label == 0] == ["1", "3", "2"]
+    save(tmp_path / "train" / composed / "5.jpg", 5)
+    assert "differ only in how accents are composed" in refusal(folder_part(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("path,label", "train/{0},{1}"),
+        ("label;path", "{1};.\\train\\{2}"),
+        ("sep=;\npath;label", "{2};{1}"),
+        ("path,label,,", "{0},{1},,\n,,,"),
+    ],
+)
+def test_label_files_of_other_systems(folder: Path, header: str, row: str):
+    lines = [row.format(path, path.split("/")[0], path.replace("/", "\\")) for path in TRAIN]
+    (folder / "labels.csv").write_text("\n".join([header, *lines]) + "\n", encoding="utf-16")
+    data = folder_part(folder, labels="labels.csv", truth="none")()
+    assert data.given is not None
+    assert data.given.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+SITES = ("east", "north clinic", "west")
+
+
+def save_sites(root: Path, train: str, test: str, lacks: tuple[str, str] = ("west", "cat")) -> None:
+    """Two images for training and one for testing a site and class, but for one class that one site lacks."""
+    for s, site in enumerate(SITES):
+        for c, name in enumerate(CLASSES):
+            if (site, name) != lacks:
+                for i in range(2):
+                    save(root / train.format(site=site, name=name) / f"{i}.jpg", 100 * s + 10 * c + i)
+            save(root / test.format(site=site, name=name) / f"{site}.jpg", 1000 + 10 * s + c)
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("train/{site}/{name}", "test/{name}"),
+        ("train/{site}/{name}", "test/{site}/{name}"),
+        ("train/{site}/{name}/2024", "test/{site}/{name}"),
+        ("{site}/train/{name}", "test/{name}"),
+        ("{site}/train/{name}", "{site}/test/{name}"),
+    ],
+)
+def test_folders_of_sites_with_class_folders_are_clients(tmp_path: Path, train: str, test: str):
+    save_sites(tmp_path, train, test)
+    data = folder_part(tmp_path, truth="none")()
+    assert data.classes == tuple(CLASSES)
+    assert data.client_names == SITES
+    assert data.clients is not None
+    assert data.ids is not None
+    assert [SITES[k] for k in data.clients] == [next(site for site in SITES if site in path) for path in data.ids]
+    assert [CLASSES[k] for k in data.labels] == [next(c for c in CLASSES if f"/{c}/" in path) for path in data.ids]
+    assert len(data.ids) == 16
+    assert np.bincount(data.test_labels).tolist() == [3, 3, 3]
+    assert data.train.read(torch.arange(16)).flatten(1).any(dim=1).all()
+    write_labels(tmp_path, [[path, "ant"] for path in data.ids])
+    labelled = folder_part(tmp_path, labels="labels.csv", truth="none")()
+    assert (labelled.classes, labelled.client_names) == (data.classes, SITES)
+    assert labelled.labels.tolist() == [0] * 16
+    write_labels(tmp_path, [[path, "ant", "7"] for path in data.ids], "path,label,client")
+    assert folder_part(tmp_path, labels="labels.csv", truth="none")().client_names == ("7",)
+
+
+def test_folders_inside_classes_are_no_sites(folder: Path, tmp_path: Path):
+    """What one class alone has, such as a patient; and what ``dataset.sites`` says goes before what is seen."""
+    assert folder_part(folder)().clients is None  # ant/deep, bee/deep, cat/deep, and images beside them
+    root = tmp_path / "patients"
+    for split in ("train", "test"):
+        for i, name in enumerate(CLASSES):
+            save(root / split / name / f"patient {i}" / "0.jpg", i)
+            save(root / split / name / f"patient {i + 3}" / "0.jpg", i)
+    assert folder_part(root)().classes == tuple(CLASSES)
+    assert folder_part(root, sites=True)().client_names == tuple(CLASSES)
+    save_sites(tmp_path / "sites", "train/{site}/{name}", "test/{site}/{name}")
+    assert folder_part(tmp_path / "sites", sites=False)().classes == SITES
+    assert "dataset.sites=true: " in refusal(folder_part(folder, sites=True))
 
 
 # ------------------------------------------------------------------------------------------------------------ arrays
@@ -453,11 +564,23 @@ def test_given_labels_clients_and_names(tmp_path: Path):
     assert data.given.tolist() == [0, 1] * 6
     assert data.truth.tolist() == [0, 1, 2] * 4
     assert data.clients.tolist() == [0, 0, 1] * 4
+    assert data.client_names == ("7", "30")
     assert data.classes == tuple(CLASSES)
     assert arrays_part(tmp_path, truth="none")().truth is None
     write(tmp_path, y_given=np.arange(12) % 2, y_train=None)
     assert arrays_part(tmp_path, truth="none")().labels.tolist() == [0, 1] * 6
     assert "dataset.truth=none" in refusal(arrays_part(tmp_path))
+
+
+def test_names_may_be_bytes(tmp_path: Path):
+    """As numpy has them from text columns of other programs."""
+    owners = np.array([b"east", b"west"])[np.arange(12) % 2]
+    write(tmp_path, classes=np.array(["\u00e0nt".encode(), b"bee", b"cat"]), clients=owners)
+    data = arrays_part(tmp_path)()
+    assert data.classes == ("\u00e0nt", "bee", "cat")
+    assert data.client_names == ("east", "west")
+    write(tmp_path, classes=np.array([b"\xe0nt", b"bee", b"cat"]))
+    assert "not encoded as UTF-8" in refusal(arrays_part(tmp_path))
 
 
 def test_labels_that_nobody_vouches_for_are_given(tmp_path: Path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
+from rich.console import Console
 
 from flnl.config import compose
 from flnl.config.check import check_config
@@ -406,7 +407,7 @@ def test_card_counts():
     assert found["nominal"] == 1.0
     assert found["transition"] == [[0, 2, 0, 0], [0, 0, 2, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
     assert found["per_client"][1] == {
-        "client": 1, "samples": 0, "noise": None, "nominal": 1.0, "given": [0] * 4, "true": [0] * 4,
+        "client": 1, "name": "1", "samples": 0, "noise": None, "nominal": 1.0, "given": [0] * 4, "true": [0] * 4,
     }  # fmt: skip
     assert found["per_client"][0]["given"] == [0, 2, 0, 0]
     assert found["per_client"][0]["true"] == [2, 0, 0, 0]
@@ -436,7 +437,6 @@ def every_card() -> dict[str, Federation]:
 
 @pytest.mark.parametrize("name", every_card())
 def test_card_can_be_read(name):
-    from rich.console import Console
 
     federation = every_card()[name]
     found = card(federation)
@@ -474,6 +474,61 @@ def test_names_of_classes_are_drawn_as_they_stand(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------ configuration
+
+
+def owned(numbers: list[int], names: tuple[str, ...]) -> Federation:
+    """Six samples of natural clients with names."""
+    set_ = labelled(np.arange(6) % 2, 2)
+    return build(replace(set_, clients=np.array(numbers), client_names=names), P.File(None, None), Clean(), 1)
+
+
+def test_clients_are_called_by_their_names_on_card_and_figure():
+    federation = owned([0, 0, 1, 1, 1, 1], ("north $a_b$ clinic", "\x1b[2Jwest"))
+    assert federation.client_names == ("north $a_b$ clinic", "\x1b[2Jwest")
+    found = card(federation)
+    assert [client["name"] for client in found["per_client"]] == list(federation.client_names)
+    for text in (markdown(found), _terminal(found)):
+        assert "north $a_b$ clinic" in text
+        assert "\\x1b[2Jwest" in text.replace("\\\\", "\\")
+    figure = draw(federation)
+    shown = [label.get_text() for axes in figure.axes for label in axes.get_xticklabels()]
+    assert {r"north \$a_b\$ clinic"} <= set(shown)
+
+
+def test_names_change_nothing_but_what_clients_are_called(tmp_path):
+    """So runs keep their federation; a cached draw has the names, and is another if they change."""
+    plain, named = (owned([1, 0, 1, 0, 0, 1], names) for names in (("0", "1"), ("east", "west")))
+    assert plain.fingerprint == named.fingerprint
+    set_ = replace(labelled(np.arange(6) % 2, 2), clients=np.array([1, 0, 1, 0, 0, 1]), fingerprint="x")
+    for names in (("east", "west"), ("caf\u00e9", "\udcff")):
+        for _ in range(2):
+            built = build(replace(set_, client_names=names), P.File(None, None), Clean(), 1, cache=tmp_path)
+            assert built.client_names == names
+    assert len(list(tmp_path.iterdir())) == 2
+    pooled = build(replace(set_, client_names=names), P.File(None, None), Clean(), 1, cache=tmp_path, centralized=True)
+    assert pooled.client_names is None
+    assert pooled.called(0) == "0"
+
+
+def test_clients_that_the_partition_does_not_use_are_told(tmp_path, caplog):
+    np.savez(
+        tmp_path / "arrays.npz",
+        **{f"x_{split}": np.zeros((12, 4, 4), np.uint8) for split in ("train", "test")},
+        **{f"y_{split}": np.arange(12) % 2 for split in ("train", "test")},
+        clients=np.array(["east", "west"])[np.arange(12) % 2],
+    )
+    words = ["dataset=arrays", f"dataset.root={tmp_path}", "noise=none", "model=mlp", "partition.num_clients=2"]
+    for more, told in ((["partition=iid_uniform"], True), (["partition=file"], False), (["centralized=true"], False)):
+        caplog.clear()
+        federation_build.from_config(compose.load([*words, *more]))
+        assert ("partition=file does" in caplog.text) == told
+
+
+def _terminal(found: dict[str, Any]) -> str:
+    console = Console(file=StringIO(), width=200)
+    for table in tables(found, 200):
+        console.print(table)
+    return cast("StringIO", console.file).getvalue()
 
 
 def test_the_command_writes_card_and_figure(tmp_path, capsys):

@@ -410,6 +410,22 @@ def test_file_natural_clients():
         drawn(P.File(None, None), Pool(labels, 2))
 
 
+def test_file_clients_with_names():
+    """Of a data set; a number of clients adds some without samples, and gives numbers their places."""
+    named = Pool(np.zeros(4, np.int64), 2, clients=np.array([1, 0, 1, 1]), client_names=("east", "west"))
+    assert drawn(P.File(None, None), named).names == ("east", "west")
+    assert drawn(P.File(3, None), named).names == ("east", "west", "2")
+    with pytest.raises(UserError, match=r"partition\.num_clients=1, but there are 2 clients with names"):
+        drawn(P.File(1, None), named)
+    numbered = Pool(np.zeros(4, np.int64), 2, clients=np.array([1, 0, 1, 1]), client_names=("2", "5"))
+    assert [i.tolist() for i in drawn(P.File(None, None), numbered).clients] == [[1], [0, 2, 3]]
+    split = drawn(P.File(6, None), numbered)
+    assert [len(i) for i in split.clients] == [0, 0, 1, 0, 0, 3]
+    assert split.names is None
+    with pytest.raises(UserError, match=r"partition\.num_clients=5, .* up to 5"):
+        drawn(P.File(5, None), numbered)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -435,7 +451,7 @@ def test_file_npy(tmp_path: Path):
     assert [i.tolist() for i in drawn(P.File(None, str(file)), samples).clients] == [[1], [0, 2]]
     assert P.File(None, str(file)).files() == (file,)
     np.save(file, np.array([0.5, 1, 2]))
-    with pytest.raises(UserError, match="integers"):
+    with pytest.raises(UserError, match="names or whole numbers"):
         drawn(P.File(None, str(file)), samples)
 
 
@@ -443,8 +459,8 @@ def test_file_npy(tmp_path: Path):
     ("name", "text", "message"),
     [
         ("a.csv", "0\n1\n", "names 2 clients for 3 samples"),
-        ("a.csv", "0\n-2\n1\n", "client -2"),
-        ("a.csv", "0\nx\n1\n", "integer a line"),
+        ("a.csv", "0\n-2\n1\n", "client is '-2'"),
+        ("a.csv", "0\nnan\n1\n", "a missing value"),
         ("a.csv", "id,client\n0,1\n1,1\n", "no line for '2'"),
         ("a.csv", "id,client\n0,1\n1,1\n2,0\n2,1\n", "listed twice"),
         ("a.csv", "client,client\n0,1\n1,1\n1,0\n0,1\n", "has the column 'client' twice"),

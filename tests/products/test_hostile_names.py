@@ -234,7 +234,15 @@ def test_a_sweep_s_table_shows_overrides_as_they_are(capsys: pytest.CaptureFixtu
 
 def test_the_card_of_a_federation_with_nasty_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "FEW", 2)  # classes by name, too
-    client = {"client": 0, "samples": 4, "noise": 0.5, "nominal": None, "given": [2, 2, 0], "true": [2, 1, 1]}
+    client = {
+        "client": 0,
+        "name": NASTY,
+        "samples": 4,
+        "noise": 0.5,
+        "nominal": None,
+        "given": [2, 2, 0],
+        "true": [2, 1, 1],
+    }
     found: dict[str, Any] = {
         "dataset": NASTY,
         "classes": [NASTY, "b|c", r"d\|e"],
@@ -270,7 +278,7 @@ def test_the_card_of_a_federation_with_nasty_classes(monkeypatch: pytest.MonkeyP
 def labelled(path: Path) -> LabelTable:
     found = LabelTable(
         classes=["=1+1", "frog", "-x", "-1"],
-        client=[0, 0, 1, 1],
+        client=["0", "0", "=1", "1"],
         sample=["=a.png", "b.png", "'-c.png", "@d.png"],
         given=[0, 1, 2, 3],
         final=[1, 0, 2, 3],
@@ -291,7 +299,7 @@ def test_labels_csv_has_no_formula(tmp_path: Path) -> None:
     assert [row["true"] for row in rows] == ["'-x", "'-x", "'=1+1", "frog"]
     assert [row["confidence"] for row in rows] == ["1e-09", "0.5", "0.25", "1"]
     assert [row["self_confidence"] for row in rows] == ["0.75", "0.125", "0.25", "1"]
-    assert [row["client"] for row in rows] == ["0", "0", "1", "1"]
+    assert [row["client"] for row in rows] == ["0", "0", "'=1", "1"]
 
 
 @pytest.mark.parametrize("marked", [True, False])

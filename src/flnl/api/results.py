@@ -42,10 +42,12 @@ class RunResults:
     def corrections(self) -> pd.DataFrame:
         """A row for each client at each correction of labels, by ``round`` and ``client``; empty without corrections.
 
+        A client is known by its name if it has one, else by its number, as in ``labels``.
+
         The columns are what ``corrections.jsonl`` tells of clients, such as FedCorr's estimated noise levels.
         """
         rows = [
-            {"round": row["round"], "client": client, "stage": row["stage"]}
+            {"round": row["round"], "client": self._client(client), "stage": row["stage"]}
             | {name: values[client] for name, values in row["clients"].items()}
             for row in self._read.corrections
             for client in range(max(map(len, row["clients"].values()), default=0))
@@ -70,16 +72,20 @@ class RunResults:
             ) from None
         except ValueError as error:  # pandas' errors about files are ValueErrors, too
             raise _unreadable(file, str(error).strip()) from error
-        texts = [name for name in ("sample", "given", "final", "true") if name in table]
+        named = ["client"] if "client_names" in self.record else []
+        texts = [name for name in (*named, "sample", "given", "final", "true") if name in table]
         table[texts] = table[texts].map(text_of)
         for name in ("client", "confidence", "self_confidence", "flagged"):
-            if name not in table:  # early versions wrote no self_confidence
+            if name in named or name not in table:  # early versions wrote no self_confidence
                 continue
             try:
                 table[name] = pandas.to_numeric(table[name].replace("", None))
             except ValueError as error:
                 raise _unreadable(file, f"column {name}: {error}") from error
         return table
+
+    def _client(self, number: int) -> str | int:
+        return self._read.called(number) if "client_names" in self.record else number
 
     @property
     def figures(self) -> dict[str, Path]:

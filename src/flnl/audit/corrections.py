@@ -16,7 +16,7 @@ from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.data.federation.build import from_config
 from flnl.data.federation.recorded import recorded_data
-from flnl.data.partition import LEFT_OUT
+from flnl.data.owners import LEFT_OUT
 from flnl.storage.disk import writing
 from flnl.storage.records import RESULT
 

@@ -33,6 +33,7 @@ class Dataset(ReadDataset):
     truth: Labels | None  # [N]
     given: Labels | None = None  # [N]
     clients: Indices | None = None  # [N], a natural client's number for each sample
+    client_names: tuple[str, ...] | None = None  # [K], what these clients are called; None: by their numbers
     ids: Sequence[str] | None = None  # [N], a sample's name or path; None: its position
     fingerprint: str = ""  # sha256 of labels and images; with ``dataset.fingerprint=names``, of paths and sizes instead
     names_fingerprint: str | None = None  # sha256 of labels, paths and sizes of files; None if there are no files

@@ -19,16 +19,14 @@ from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.core.ranges import PathText, Positive, PositiveCount, Share
 from flnl.data.owner_file import read_owners
+from flnl.data.owners import LEFT_OUT, Owners
 from flnl.numerics.rounding import TOLERANCE
-
-LEFT_OUT = -1
-"""The owner of a sample that no client holds."""
 
 DRAWS = 1000
 """Number of draws that may leave a client with too few samples before the setting is refused as infeasible."""
 
 MOST_CLIENTS = 1_000_000
-"""A file with more clients is refused as a mistake: most of them would hold no sample."""
+"""``partition.num_clients`` above it is refused as a mistake: most clients would hold no sample."""
 
 By = Literal["truth", "given"]
 """Which labels a scheme follows. Given labels require noise that is drawn before the partition."""
@@ -42,6 +40,7 @@ class Pool:
     num_classes: int
     clients: Indices | None = None  # [N]
     ids: Sequence[str] | None = None  # [N]
+    client_names: tuple[str, ...] | None = None  # [K], of ``clients``; None: they are called by their numbers
 
     @cached_property
     def counts(self) -> Indices:
@@ -55,6 +54,7 @@ class Split:
 
     owner: Indices
     num_clients: int
+    names: tuple[str, ...] | None = None  # [num_clients], what the clients are called; None: by their numbers
 
     @cached_property
     def clients(self) -> tuple[Indices, ...]:
@@ -311,42 +311,66 @@ class Openset:
 class File:
     """Given clients: the data set's natural ones, or those listed in a file at ``path``.
 
-    The file is a ``.npy`` of N integers, or a CSV: one client per line in the order of the samples, or with a header
-    that has a column ``client`` and, if the lines are in another order, a column ``id``. Clients are numbered from 0;
-    -1 leaves a sample out. If ``num_clients`` is None, it is the highest number plus one. Only this partition allows
-    clients without samples.
+    The file is a ``.npy`` of N names or numbers, or a CSV: one client per line in the order of the samples, or with a
+    header that has a column ``client`` and, if the lines are in another order, a column ``id``. ``-1`` leaves a sample
+    out. Clients are in the order of their names. With ``num_clients``, clients that are called by numbers have these
+    places, and there may be clients without samples, which only this partition allows.
     """
 
     num_clients: PositiveCount | None
     path: PathText | None
 
+    @property
+    def natural(self) -> bool:
+        """Whether the clients are those of the data set."""
+        return self.path is None
+
     def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
         """Read the owners."""
         if self.path is not None:
             ids = [str(i) for i in range(len(pool.labels))] if pool.ids is None else pool.ids
-            owner = read_owners(Path(self.path).expanduser(), ids)
-        elif pool.clients is not None:
-            owner = pool.clients.astype(np.int64)
-        else:
+            owners = read_owners(Path(self.path).expanduser(), ids)
+        elif pool.clients is None:
             raise UserError(
                 "partition=file without partition.path takes the data set's natural clients, and this one has none: "
                 "set partition.path to a .npy or .csv file with a client for each sample"
             )
-        if len(owner) != len(pool.labels):
-            raise UserError(f"partition.path={self.path} names {len(owner)} clients for {len(pool.labels)} samples")
-        if owner.min(initial=0) < LEFT_OUT:
-            raise UserError(f"partition.path={self.path}: client {owner.min()}; they count from 0, and -1 leaves out")
-        named = int(owner.max(initial=LEFT_OUT)) + 1
-        if named == 0:
-            raise UserError(f"partition.path={self.path} gives no sample to any client")
-        if max(named, self.num_clients or 0) > MOST_CLIENTS:
+        elif pool.client_names is not None:
+            owners = Owners(pool.clients, pool.client_names)
+        else:
+            most = int(pool.clients.max(initial=LEFT_OUT))
+            owners = Owners(pool.clients.astype(np.int64), tuple(map(str, range(most + 1))))
+        if len(owners.number) != len(pool.labels):
             raise UserError(
-                f"partition.path={self.path} makes {max(named, self.num_clients or 0)} clients of {len(owner)} samples "
-                f"(partition.num_clients, or the highest number plus one); the maximum is {MOST_CLIENTS}"
+                f"partition.path={self.path} names {len(owners.number)} clients for {len(pool.labels)} samples"
             )
-        if self.num_clients is not None and self.num_clients < named:
-            raise UserError(f"partition.num_clients={self.num_clients}, but the clients are numbered up to {named - 1}")
-        return Split(owner, self.num_clients or named)
+        if (owners.number == LEFT_OUT).all():
+            raise UserError(f"partition.path={self.path} gives no sample to any client")
+        return self._placed(owners)
+
+    def _placed(self, owners: Owners) -> Split:
+        """The split with ``num_clients`` clients.
+
+        Raises:
+            UserError: if there are more.
+        """
+        count = len(owners.names)
+        if self.num_clients is None:
+            return Split(owners.number, count, owners.names)
+        if self.num_clients > MOST_CLIENTS:
+            raise UserError(f"partition.num_clients={self.num_clients} is too many; the maximum is {MOST_CLIENTS}")
+        if owners.numeric:
+            place = np.array([*map(int, owners.names), LEFT_OUT], np.int64)  # LEFT_OUT reads the last one
+            if place.max() >= self.num_clients:
+                raise UserError(
+                    f"partition.num_clients={self.num_clients}, but the clients are numbered up to {place.max()}; "
+                    "leave it out to have a client for each number that occurs"
+                )
+            return Split(place[owners.number], self.num_clients)
+        if self.num_clients < count:
+            raise UserError(f"partition.num_clients={self.num_clients}, but there are {count} clients with names")
+        more = tuple(map(str, range(count, self.num_clients)))
+        return Split(owners.number, self.num_clients, (*owners.names, *more))
 
     def files(self) -> tuple[Path, ...]:
         """The files that the outcome depends on."""

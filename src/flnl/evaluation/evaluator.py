@@ -321,7 +321,7 @@ class Evaluator:
         confidence = self._confidence(everything, torch.from_numpy(np.stack([held, given])))
         return LabelTable(
             classes=data.classes,
-            client=self.federation.holders.tolist(),
+            client=[self.federation.called(client) for client in self.federation.holders.tolist()],
             sample=self.federation.names,
             given=given.tolist(),
             final=held.tolist(),

@@ -23,7 +23,7 @@ class LabelTable:
     """
 
     classes: Sequence[str]  # [K]
-    client: Sequence[int]
+    client: Sequence[str]  # its name, or its number
     sample: Sequence[str | int]  # the data set's name or path of the sample, or its position in the training set
     given: Sequence[int]
     final: Sequence[int]

@@ -5,14 +5,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from flnl.figure_style import CLEAN, GREY, INK, MANY, ORANGE, WRONG, bare, legend, title
+from flnl.figure_style import CLEAN, GREY, INK, MANY, ORANGE, WRONG, bare, client_axis, legend, title
 from flnl.figures.record import Row, RunRecord, numbers
-
-NUMBERED = 30
-"""Maximum number of clients whose numbers are shown."""
 
 
 def _clients(record: RunRecord, key: str) -> Row | None:
@@ -21,14 +18,8 @@ def _clients(record: RunRecord, key: str) -> Row | None:
     return rows if key in rows else None
 
 
-def _axis(axes: Any, clients: Sequence[int], order: NDArray[np.int64]) -> None:
-    axes.set_xlim(-0.7, len(order) - 0.3)
-    if len(order) <= NUMBERED:
-        axes.set_xticks(range(len(order)), [clients[i] for i in order])
-        axes.set_xlabel("client, in order of the noise of its labels")
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        axes.set_xlabel("rank of the client by the noise of its labels")
+def _axis(axes: Any, record: RunRecord, clients: Sequence[int], order: NDArray[np.int64]) -> None:
+    client_axis(axes, [record.called(clients[i]) for i in order], "the noise of its labels")
 
 
 def draw_filter(record: RunRecord) -> Figure | None:
@@ -52,7 +43,7 @@ def draw_filter(record: RunRecord) -> Figure | None:
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylabel("samples of the client")
-    _axis(axes, rows["client"], order)
+    _axis(axes, record, rows["client"], order)
     bare(axes)
     legend(figure, loc="outside lower center", ncols=3)
     return figure
@@ -82,7 +73,7 @@ def draw_noisy(record: RunRecord) -> Figure | None:
     axes.set_ylim(-0.02, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylabel("wrong labels of the client, true")
-    _axis(axes, rows["client"], order)
+    _axis(axes, record, rows["client"], order)
     bare(axes)
     legend(figure, loc="outside lower center", ncols=3)
     return figure
@@ -109,7 +100,7 @@ def draw_quality(record: RunRecord) -> Figure | None:
     left.plot(x, estimated[order], color=ORANGE, ls="", marker="x", ms=5 if marked else 3, label="estimated")
     left.vlines(x, true[order], estimated[order], color=GREY, lw=1, zorder=0)
     left.set_ylabel("share of right labels")
-    _axis(left, rows["client"], order)
+    _axis(left, record, rows["client"], order)
     right.plot([0, 1], [0, 1], color=GREY, lw=1)
     right.plot(true, estimated, ls="", marker="o", ms=4, color=ORANGE)
     right.set(xlabel="true", ylabel="estimated", xlim=(-0.02, 1.02))

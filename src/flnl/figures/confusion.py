@@ -74,7 +74,7 @@ def _of_clients(record: RunRecord, panels: list[tuple[str, Any]], what: str) -> 
             axes.imshow(counts, cmap="Blues", norm=PowerNorm(0.5, 0, top[k]), interpolation="nearest")
             _numbers(axes, counts, str, 6 if C <= 12 else 5, top=top[k])
             share = f"{wrong(counts)} wrong"
-            axes.set_title(share if row else f"client {client['client']}\n{share}", color=INK)
+            axes.set_title(share if row else f"client {plain(record.called(client['client']))}\n{share}", color=INK)
             _classes(axes, record, C, left=k == 0, bottom=row == len(panels) - 1)
             bare(axes)
         line[0].set_ylabel(f"{name}\ntrue class")

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flnl.figure_style import CLEAN, GREEN, GREY, INK, MANY, ORANGE, PURPLE, WRONG, bare, legend, title
+from flnl.figure_style import CLEAN, GREEN, GREY, INK, MANY, ORANGE, PURPLE, WRONG, bare, client_axis, legend, title
 from flnl.figures.record import Row, RunRecord, numbers
 
 OUTCOMES = {
@@ -16,8 +16,6 @@ OUTCOMES = {
     "true_negatives": (GREY, "TN: right, trusted"),
 }
 """Stacked in this order: wrong labels below, correct ones above."""
-NUMBERED = 30
-"""Maximum number of clients whose numbers are shown."""
 
 
 def draw(record: RunRecord) -> Figure | None:
@@ -40,7 +38,8 @@ def draw(record: RunRecord) -> Figure | None:
         column[0].set_title(f"pass {i + 1} (round {rows[i]['round']})", color=INK)
         if counted:
             _outcomes(column[1], rows[i], order)
-        _clients(column[-1], [rows[i]["clients"]["client"][k] for k in order])
+        names = [record.called(rows[i]["clients"]["client"][k]) for k in order]
+        client_axis(column[-1], names, "the noise of its given labels")
         for axes in column:
             bare(axes)
     grid[0, 0].set_ylabel("wrong labels")
@@ -94,13 +93,3 @@ def _outcomes(axes: Any, row: Row, order: Any) -> None:
             axes.stairs(bottom + counts, edges, baseline=bottom, fill=True, color=color, label=label)
         bottom = bottom + counts
     axes.set_ylim(0, max(1.0, 1.05 * bottom.max(), axes.get_ylim()[1] if axes.get_subplotspec().colspan.start else 0))
-
-
-def _clients(axes: Any, clients: list[int]) -> None:
-    axes.set_xlim(-0.7, len(clients) - 0.3)
-    if len(clients) <= NUMBERED:
-        axes.set_xticks(range(len(clients)), clients)
-        axes.set_xlabel("client, in order of the noise of its given labels")
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        axes.set_xlabel("rank of the client by the noise of its given labels")

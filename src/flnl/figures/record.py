@@ -37,6 +37,11 @@ class RunRecord:
             "" if status == "finished" else f" ({status})"
         )
 
+    def called(self, client: int) -> str:
+        """What a client is called: its name, or else its number."""
+        names = self.result.get("client_names")
+        return str(names[client]) if isinstance(names, list) and client < len(names) else str(client)
+
     @property
     def passes(self) -> list[Row]:
         """The corrections with a new LID mixture: one per pass over the clients."""

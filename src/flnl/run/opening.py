@@ -169,6 +169,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         "order": next_in_order(cfg.output_root) if folder.earlier is None else folder.earlier.get("order"),
         **environment(network.device),
     }
+    if federation.client_names is not None:
+        about["client_names"] = list(federation.client_names)
     if method.upper_bound:
         about["upper_bound"] = UPPER_BOUND
     noise_rates = given.noise_rates(cfg)
@@ -321,8 +323,11 @@ def _print_differences(earlier: Mapping[str, Any], about: Mapping[str, Any]) -> 
 
 def _setting(cfg: DictConfig, federation: Federation) -> str:
     sizes = federation.counts
+    names = federation.client_names
+    named = names is not None and names != tuple(map(str, range(len(names))))
+    called = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names and named else ""
     return (
-        f"{federation.dataset.name}: {len(sizes)} clients of {min(sizes)} to {max(sizes)} samples; "
+        f"{federation.dataset.name}: {len(sizes)} clients{called} of {min(sizes)} to {max(sizes)} samples; "
         f"protocol {cfg.protocol.name}: {compose.training(cfg).described()}"
     )
 

@@ -1,15 +1,20 @@
-"""CSV files with a header, read so that messages about them can name the line."""
+"""CSV files with a header, as spreadsheets and programs write them, read so that messages can name the line."""
 
 from __future__ import annotations
 
+import codecs
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from pathlib import Path
+from typing import TextIO
 
 SEPARATORS = (",", ";", "\t")
 """Between values. Spreadsheets write semicolons where a comma is part of a number."""
-UTF16 = ("\udcff\udcfe", "\udcfe\udcff")
-"""How a file begins that is UTF-16, if it is read as UTF-8 with ``errors="surrogateescape"``."""
+_STATED = re.compile(r"sep=(.)\s*", re.IGNORECASE)
+"""A first line by which a file tells a spreadsheet its separator."""
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class LineLengthError(ValueError):
@@ -20,30 +25,51 @@ class LineLengthError(ValueError):
         self.line = line
 
 
+def opened(path: Path) -> TextIO:
+    """Open a user's CSV file for ``CsvLines``: UTF-8, or UTF-16 if it is marked so; bytes that are neither are kept.
+
+    Raises:
+        OSError: if it cannot be opened, or is no regular file.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")
+    with path.open("rb") as file:
+        marked = file.read(2) in _UTF16
+    if marked:
+        return path.open(newline="", encoding="utf-16")
+    return path.open(newline="", encoding="utf-8-sig", errors="surrogateescape")  # names of files may be any bytes
+
+
 class CsvLines:
     """The rows of a CSV file after its header, each with the number of the line that it begins in, counted from 1.
 
-    Values are separated by the first of ``SEPARATORS`` that the header has. Empty lines are skipped, and a quoted value
-    may go over several lines; both count as an editor counts them. A spreadsheet may add columns without a name.
+    Values are separated as a first line ``sep=;`` says, or else by the first of ``SEPARATORS`` that the header has.
+    Lines without a value are skipped, and a quoted value may go over several lines; both count as an editor counts
+    them. A spreadsheet may add columns without a name.
 
     Args:
         lines: the file, opened with ``newline=""``.
         skipinitialspace: whether spaces after a separator are no part of the value.
 
     Raises:
-        csv.Error: if the header is no CSV, is in UTF-16, or has a column twice.
+        csv.Error: if the header is no CSV, or has a column twice.
     """
 
     def __init__(self, lines: Iterable[str], *, skipinitialspace: bool = False) -> None:
         stream = iter(lines)
         first = next(stream, "")
-        if first.startswith(UTF16):
-            raise csv.Error("it is encoded as UTF-16: save it as CSV in UTF-8")
-        separator = next((one for one in SEPARATORS if one in first), SEPARATORS[0])
+        stated = _STATED.fullmatch(first)
+        separator = stated[1] if stated else next((one for one in SEPARATORS if one in first), SEPARATORS[0])
         whole = chain([first], stream)
         self._reader = csv.reader(whole, delimiter=separator, skipinitialspace=skipinitialspace)
-        self.header: list[str] = next(self._reader, [])
-        if twice := [name for name in self.header if name and self.header.count(name) > 1]:
+        if stated:
+            next(self._reader)
+        header = next(self._reader, [])
+        self._width = len(header)
+        while header and not header[-1]:
+            header.pop()
+        self.header: list[str] = header
+        if twice := [name for name in header if name and header.count(name) > 1]:
             raise csv.Error(f"it has the column {twice[0]!r} twice")
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, str]]]:
@@ -55,8 +81,8 @@ class CsvLines:
         """
         begin = self._reader.line_num + 1
         for row in self._reader:
-            if row:
-                if len(row) != len(self.header):
+            if any(map(str.strip, row)):
+                if len(row) < len(self.header) or any(map(str.strip, row[self._width :])):
                     raise LineLengthError(begin)
-                yield begin, dict(zip(self.header, row, strict=True))
+                yield begin, dict(zip(self.header, row, strict=False))
             begin = self._reader.line_num + 1

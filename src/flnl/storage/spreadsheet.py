@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 """What a spreadsheet may read as the beginning of a formula, after any number of marks."""
@@ -47,12 +47,3 @@ def text_of(cell: str) -> str:
     ['=1', "'=1", "'-1", "'quoted'", '']
     """
     return cell.removeprefix(MARK) if _FORMULA.match(cell) else cell
-
-
-def name_of(cell: str, known: Container[str]) -> str:
-    """The name in a cell: the cell itself if it is a known name, else its text.
-
-    >>> name_of("'=a", {"'=a"}), name_of("'=a", {"=a"})
-    ("'=a", '=a')
-    """
-    return cell if cell in known else text_of(cell)

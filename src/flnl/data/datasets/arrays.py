@@ -21,8 +21,9 @@ from flnl.core.ranges import Count, PathText, PositiveCount
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import LabelFile, choose_labels, number_clients, read_label_file
+from flnl.data.datasets.label_file import LabelFile, choose_labels, read_label_file
 from flnl.data.images import TensorImages
+from flnl.data.owners import Owners
 from flnl.data.transforms import Transform
 
 Content = Mapping[str, NDArray[Any]]
@@ -77,9 +78,9 @@ class Arrays:
         y_train = _labels(arrays, "y_train", len(train), classes, path) if "y_train" in arrays else None
         table = self._label_file(arrays, root, path, len(train), classes)
         truth, given = choose_labels(self.truth, "y_train", y_train, table)
-        clients = table.clients if table else None
-        if clients is None and "clients" in arrays:
-            clients = _clients(arrays["clients"], len(train), path)
+        owners = table.owners if table else None
+        if owners is None and "clients" in arrays:
+            owners = _owners(arrays["clients"], len(train), path)
         scale = 255.0 if train.dtype == torch.uint8 else 1.0
         mean, std = self._normalization(train, scale)
         return assemble(
@@ -93,7 +94,7 @@ class Arrays:
             ),
             truth=truth,
             given=given,
-            clients=clients,
+            owners=owners,
             train_size=self.train_size,
             test_size=self.test_size,
         )
@@ -191,7 +192,7 @@ def _load(path: Path) -> Content:
 def _classes(arrays: Content, path: Path, *, more: bool) -> tuple[str, ...]:
     """The names of the classes; their numbers if the file has no names. ``more``: a label file may have others."""
     if "classes" in arrays:
-        names = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
+        names = tuple(_texts(arrays["classes"].reshape(-1), f"dataset.file: classes of {path}"))
         if len(set(names)) != len(names):
             raise UserError(f"dataset.file: two classes of {path} have the same name")
     else:
@@ -243,14 +244,27 @@ def _whole(arrays: Content, name: str, path: Path) -> NDArray[Any]:
     return labels
 
 
-def _clients(owners: NDArray[Any], count: int, path: Path) -> NDArray[np.int64]:
-    """The natural clients' numbers [count]: see ``number_clients``."""
-    if owners.shape != (count,) or owners.dtype.kind not in "iuU" or (owners.dtype.kind == "i" and owners.min() < 0):
-        raise UserError(
-            f"dataset.file: clients of {path} is {owners.dtype} {owners.shape}; it should be {count} names or numbers"
-            " from 0, one per sample"
-        )
-    return number_clients([str(owner) for owner in owners.tolist()])
+def _owners(array: NDArray[Any], count: int, path: Path) -> Owners:
+    """The natural clients [count]."""
+    where = f"dataset.file: clients of {path}"
+    if array.shape != (count,) or array.dtype.kind not in "iuUS":
+        raise UserError(f"{where} is {array.dtype} {array.shape}; it should be {count} names or numbers from 0")
+    try:
+        return Owners.of(_texts(array, where), where)
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _texts(array: NDArray[Any], where: str) -> list[str]:
+    """Names or numbers [n] as text; bytes are UTF-8.
+
+    Raises:
+        UserError: if they are bytes of another encoding.
+    """
+    try:
+        return [one.decode() if isinstance(one, bytes) else str(one) for one in array.tolist()]
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is {array.dtype} and not encoded as UTF-8; store text") from error
 
 
 def _form(pixels: Tensor) -> str:

@@ -12,6 +12,7 @@ from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.data.dataset import Dataset
 from flnl.data.images import Store
+from flnl.data.owners import Owners
 from flnl.data.transforms import Transform
 
 
@@ -25,7 +26,7 @@ def assemble(
     transform: Transform,
     truth: Labels | None,
     given: Labels | None = None,
-    clients: Indices | None = None,
+    owners: Owners | None = None,
     ids: Sequence[str] | None = None,
     train_size: int | None,
     test_size: int | None,
@@ -38,6 +39,7 @@ def assemble(
     Raises:
         UserError: if there are fewer samples than requested.
     """
+    clients = None if owners is None else owners.number
     labels = given if given is not None else truth
     if labels is None:
         raise ValueError("a data set needs given labels or the truth")
@@ -61,6 +63,7 @@ def assemble(
         truth=truth,
         given=given,
         clients=clients,
+        client_names=None if owners is None else owners.names,
         ids=ids,
         fingerprint=_fingerprint(train.digest(), test.digest(), arrays),
         names_fingerprint=None if names[0] is None or names[1] is None else _fingerprint(names[0], names[1], arrays),

@@ -4,7 +4,6 @@ Every sample has exactly one line; errors name the line.
 """
 
 import csv
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from flnl.core.errors import UserError
-from flnl.core.images import Indices, Labels
-from flnl.storage.csv_lines import CsvLines, LineLengthError
-from flnl.storage.spreadsheet import name_of, text_of
+from flnl.core.images import Labels
+from flnl.data.owners import Owners, owner_name
+from flnl.storage.csv_lines import CsvLines, LineLengthError, opened
+from flnl.storage.spreadsheet import text_of
+from flnl.storage.written_names import WrittenNames
 
-_NEGATIVE = re.compile(r"-[0-9]+")
+CLIENT = "client"
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,15 @@ class LabelFile:
 
     given: Labels  # [N]
     true: Labels | None  # [N]
-    clients: Indices | None  # [N]
+    owners: Owners | None  # of N samples
 
 
 def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Sequence[str]) -> LabelFile:
     """Read a CSV file with a header: ``column`` (the sample), ``label``, and optionally ``true`` and ``client``.
 
-    It is encoded as UTF-8; a file's name that is no UTF-8 stands there in its own bytes. A label is the name of a
-    class, or its number if no class name is a number. Clients are numbered by ``number_clients``. A sample or label
-    that looks like a formula may have a ``'`` before it, as in a run's ``labels.csv`` (see
-    ``flnl.storage.spreadsheet``).
+    It is encoded as UTF-8, or marked as UTF-16; a file's name that is no UTF-8 stands there in its own bytes. A label
+    is the name of a class, or its number if no class name is a number. Names may be written as in ``WrittenNames``: one
+    that looks like a formula has a ``'`` before it in a run's ``labels.csv``, and a path may begin with ``train/``.
 
     Args:
         path: the file.
@@ -47,40 +47,38 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
             class.
     """
     rows = _rows(path, column)
-    position = {sample: i for i, sample in enumerate(samples)}
-    numbers = {name: i for i, name in enumerate(classes)}
-    if not any(name.isdecimal() for name in classes):
-        numbers |= {str(i): i for i in range(len(classes))}
+    position, numbers = WrittenNames(samples, below="train"), WrittenNames(classes)
+    numbered = not any(name.isdecimal() for name in classes)
 
-    line = dict.fromkeys(samples, 0)  # line number of each sample
+    line = [0] * len(samples)  # line number of each sample
     first = rows[0][1]
     columns: dict[str, list[int]] = {name: [0] * len(samples) for name in ("label", "true") if name in first}
     owners = [""] * len(samples)
     for number, row in rows:
-        sample = name_of(row[column].removeprefix("./"), position)
         where = f"dataset.labels: line {number} of {path}"
-        if sample not in position:
-            hint = "; the file should be encoded as UTF-8" if _undecoded(sample) else ""
-            raise UserError(f"{where}: there is no training sample {sample!r}{hint}")
-        if line[sample]:
-            raise UserError(f"{where}: {sample!r} has a line already, number {line[sample]}")
-        line[sample] = number
+        place = position.find(row[column])
+        if place is None:
+            hint = "; the file should be encoded as UTF-8" if _undecoded(row[column]) else ""
+            raise UserError(f"{where}: there is no training sample {row[column]!r}{hint}")
+        if line[place]:
+            raise UserError(f"{where}: {samples[place]!r} has a line already, number {line[place]}")
+        line[place] = number
         for name, values in columns.items():
-            label = name_of(row[name], numbers)
-            if label not in numbers:
+            label = numbers.find(row[name])
+            if label is None and numbered and row[name].isdecimal() and int(row[name]) < len(classes):
+                label = int(row[name])
+            if label is None:
                 way = "; a class without a test image needs a folder in train" if column == "path" else ""
                 raise UserError(f"{where}: {name} {row[name]!r} is none of the classes ({_some(classes)}){way}")
-            values[position[sample]] = numbers[label]
-        if "client" in row:
-            if not row["client"]:
-                raise UserError(f"{where}: the client is empty")
-            if _NEGATIVE.fullmatch(row["client"]):
-                raise UserError(
-                    f"{where}: the client is {row['client']}; numbers are from 0, and samples of no client are named "
-                    "in a file at partition.path"
-                )
-            owners[position[sample]] = row["client"]
-    missing = [sample for sample in samples if not line[sample]]
+            values[place] = label
+        if CLIENT in row:
+            try:
+                owner_name(row[CLIENT])
+            except ValueError as error:
+                way = "; samples of no client are named in a file at partition.path" if "-" in row[CLIENT] else ""
+                raise UserError(f"{where}: {error}{way}") from None
+            owners[place] = row[CLIENT]
+    missing = [sample for sample, number in zip(samples, line, strict=True) if not number]
     if missing:
         raise UserError(
             f"dataset.labels: {path} has no line for {len(missing)} of {len(samples)} training samples, the first is"
@@ -89,7 +87,7 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
     return LabelFile(
         given=np.array(columns["label"], np.int64),
         true=np.array(columns["true"], np.int64) if "true" in columns else None,
-        clients=number_clients(owners) if "client" in first else None,
+        owners=Owners.of(owners, f"dataset.labels={path}") if CLIENT in first else None,
     )
 
 
@@ -138,26 +136,10 @@ def choose_labels(
     return None, table.given if table else builtin
 
 
-def number_clients(names: Sequence[str]) -> Indices:
-    """Clients as numbers from 0 without gaps, in the order of their names, which is numeric if all are numbers.
-
-    >>> number_clients(["10", "9", "10"]).tolist()
-    [1, 0, 1]
-    >>> number_clients(["ward b", "ward a", "9"]).tolist()
-    [2, 1, 0]
-    """
-    numeric = all(name.isdecimal() for name in names)
-    ordered = sorted(set(names), key=(lambda name: (int(name), name)) if numeric else (lambda name: (0, name)))
-    numbers = {name: i for i, name in enumerate(ordered)}
-    return np.array([numbers[name] for name in names], np.int64)
-
-
 def _rows(path: Path, column: str) -> list[tuple[int, dict[str, str]]]:
     """The lines of the file, by number, as dictionaries, after checking that the required columns exist."""
     try:
-        if path.exists() and not path.is_file():
-            raise OSError("it is not a regular file")
-        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:  # names may be any bytes
+        with opened(path) as file:
             lines = CsvLines(file, skipinitialspace=True)
             _check_header(lines.header, path, column)
             rows = list(lines)
@@ -165,7 +147,7 @@ def _rows(path: Path, column: str) -> list[tuple[int, dict[str, str]]]:
         raise UserError(
             f"dataset.labels: line {error.line} of {path} has another number of values than the header"
         ) from error
-    except (OSError, csv.Error) as error:
+    except (OSError, UnicodeError, csv.Error) as error:
         raise UserError(f"dataset.labels: {path} cannot be read ({error}); it should be a CSV file") from error
     if not rows:
         raise UserError(f"dataset.labels: {path} has no lines after its header")

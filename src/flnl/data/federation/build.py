@@ -30,10 +30,11 @@ from flnl.data.dataset import Dataset
 from flnl.data.federation.benchmark import held_by_server
 from flnl.data.noise import ClientNoise, Noise, corrupt
 from flnl.data.noise.transition import Clean
-from flnl.data.partition import LEFT_OUT, Partition, Pool, Split
+from flnl.data.owners import LEFT_OUT
+from flnl.data.partition import Partition, Pool, Split
 from flnl.numerics import label_flips, rounding
 from flnl.numerics.rounding import whole
-from flnl.storage import csv_lines, spreadsheet
+from flnl.storage import csv_lines, spreadsheet, written_names
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -57,6 +58,7 @@ class Federation:
     fingerprint: str  # sha256 of all of the above
     benchmark: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # the server's samples of the test set
     names_fingerprint: str | None = None  # the same, with paths and sizes of files; None if there are no files
+    client_names: tuple[str, ...] | None = None  # [K], what the clients are called; None: by their numbers
 
     @property
     def by_names(self) -> bool:
@@ -72,6 +74,10 @@ class Federation:
     def num_clients(self) -> int:
         """The number of clients K, including those without data."""
         return len(self.clients)
+
+    def called(self, client: int) -> str:
+        """What a client is called: its name, or else its number."""
+        return str(client) if self.client_names is None else self.client_names[client]
 
     @property
     def num_classes(self) -> int:
@@ -129,6 +135,7 @@ class Draw:
     held_out: NDArray[np.bool_]  # [N], whether a sample is for validation
     given: Labels  # [N]
     nominal: NDArray[np.float64] | None  # [K]
+    names: tuple[str, ...] | None = None  # [K]
 
     def pooled(self) -> Draw:
         """The same samples and labels, all of one client; its nominal rate is the mean over samples."""
@@ -136,10 +143,10 @@ class Draw:
         nominal = None
         if self.nominal is not None and owned.any():
             nominal = np.array([self.nominal[self.owner[owned]].mean()])
-        return replace(self, owner=np.where(owned, 0, LEFT_OUT), num_clients=1, nominal=nominal)
+        return replace(self, owner=np.where(owned, 0, LEFT_OUT), num_clients=1, nominal=nominal, names=None)
 
     def digest(self) -> str:
-        """The sha256 of every value."""
+        """The sha256 of every value, but for the names, which change nothing."""
         digest = hashlib.sha256(str(self.num_clients).encode())
         nominal = np.zeros(0) if self.nominal is None else self.nominal
         for array in (self.owner, self.held_out, self.given, nominal):
@@ -203,6 +210,7 @@ def build(
         fingerprint=_fingerprint(dataset.fingerprint, drawn),
         names_fingerprint=dataset.names_fingerprint and _fingerprint(dataset.names_fingerprint, drawn),
         benchmark=held_by_server(dataset.test_labels, benchmark),
+        client_names=drawn.names,
     )
 
 
@@ -245,7 +253,7 @@ def draw(dataset: Dataset, partition: Partition, noise: Noise, seed: int, valida
     for k, index in enumerate(split.clients):
         count = min(whole(validation * len(index)), max(len(index) - 1, 0))
         held_out[stream(seed, "validation", k).permutation(index)[:count]] = True
-    return Draw(split.owner, split.num_clients, held_out, given, nominal)
+    return Draw(split.owner, split.num_clients, held_out, given, nominal, split.names)
 
 
 def from_config(cfg: DictConfig, cache: Path | None = None) -> Federation:
@@ -255,6 +263,12 @@ def from_config(cfg: DictConfig, cache: Path | None = None) -> Federation:
     parts = construct(cfg.partition), construct(cfg.noise)  # first: their errors appear before data are read
     dataset = construct(cfg.dataset)
     made = dataset() if callable(dataset) else dataset
+    if made.clients is not None and not (cfg.centralized or getattr(parts[0], "natural", False)):
+        log.warning(
+            "%s names a client for each sample, and partition (%s) does not use them; partition=file does",
+            made.name,
+            type(parts[0]).__name__,
+        )
     return build(made, *parts, cfg.data_seed, cfg.eval.validation, cache, cfg.eval.benchmark, cfg.centralized)
 
 
@@ -264,12 +278,14 @@ def _split(partition: Partition, dataset: Dataset, labels: Labels, seed: int) ->
     Raises:
         UserError: if it is no split of the data set's samples.
     """
-    pool = Pool(labels, dataset.num_classes, dataset.clients, dataset.ids)
+    pool = Pool(labels, dataset.num_classes, dataset.clients, dataset.ids, dataset.client_names)
     split, name = partition(pool, stream(seed, "partition")), f"partition ({type(partition).__name__})"
     if not isinstance(split, Split):
         raise UserError(f"{name} returned a {type(split).__name__}; should be a Split of flnl.data.partition")
     owner = checked.integers(name, split.owner, len(labels), least=LEFT_OUT, most=split.num_clients - 1, what="client")
-    return Split(owner, split.num_clients)
+    if split.names is not None and len(set(split.names)) != split.num_clients:
+        raise UserError(f"{name} returned {len(set(split.names))} different names for {split.num_clients} clients")
+    return Split(owner, split.num_clients, split.names)
 
 
 def _cache_file(
@@ -295,7 +311,8 @@ def _cache_file(
     code = [
         *(Path(__file__), here / "partition.py", Path(streams.__file__), Path(label_flips.__file__)),
         Path(rounding.__file__),
-        *(here / "owner_file.py", Path(csv_lines.__file__), Path(spreadsheet.__file__)),  # read partition.path
+        *(here / "owner_file.py", here / "owners.py"),  # read partition.path, with the next three
+        *(Path(csv_lines.__file__), Path(spreadsheet.__file__), Path(written_names.__file__)),
         *(here / "array_pickle.py", here / "transforms.py"),  # noise=human and noise=instance use them
         *sorted((here / "noise").glob("*.py")),
     ]
@@ -307,6 +324,7 @@ def _cache_file(
         "classes": dataset.classes,
         "transform": asdict(dataset.transform),
         "ids": dataset.ids if dataset.ids is None else list(dataset.ids),
+        "clients": dataset.client_names,
         "seed": seed,
         "validation": validation,
         "numpy": np.__version__,  # its generators may change between versions
@@ -326,6 +344,8 @@ def _save(file: Path, drawn: Draw) -> None:
     }
     if drawn.nominal is not None:
         arrays["nominal"] = drawn.nominal
+    if drawn.names is not None:
+        arrays["names"] = np.array(drawn.names)
     half: Path | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -346,7 +366,8 @@ def _load(file: Path, n: int) -> Draw | None:
     try:
         with file.open("rb") as source, np.load(source, allow_pickle=False) as kept:
             nominal = kept.get("nominal")
-            drawn = Draw(kept["owner"], int(kept["num_clients"]), kept["held_out"], kept["given"], nominal)
+            names = tuple(kept["names"].tolist()) if "names" in kept else None
+            drawn = Draw(kept["owner"], int(kept["num_clients"]), kept["held_out"], kept["given"], nominal, names)
             if len(drawn.owner) == n and str(kept["digest"]) == drawn.digest():
                 return drawn
     except Exception as error:  # a damaged file can make a reader raise anything

@@ -57,6 +57,7 @@ def card(federation: Federation) -> Card:
     clients = [
         {
             "client": k,
+            "name": federation.called(k),
             "samples": int(n),
             "noise": None if shares is None else shares[k],
             "nominal": None if nominal is None else nominal[k],
@@ -147,7 +148,8 @@ def _summary(card: Card) -> _Table:
     if card["dropped"]:
         rows.append(("dropped (of no client)", f"{card['dropped']:,}"))
     if card["empty"]:
-        rows.append(("clients without samples", _listed(card["empty"])))
+        empty = [visible(card["per_client"][k]["name"]) for k in card["empty"]]
+        rows.append(("clients without samples", _listed(empty)))
     if card["unallocated"]:
         rows.append(("classes of no client", _listed([card["classes"][c] for c in card["unallocated"]])))
     if card["noise"] is not None:
@@ -166,7 +168,7 @@ def _clients(card: Card, *, counted: bool) -> _Table:
         given = client["given"]
         counts = [str(n) for n in given] if counted else [str(sum(n > 0 for n in given))]
         shares = [_percent(client[key]).removesuffix(" %") for key in ("noise", "nominal")]
-        rows.append([str(client["client"]), f"{client['samples']:,}", *shares, *counts])
+        rows.append([visible(client["name"]), f"{client['samples']:,}", *shares, *counts])
     note = "Classes are counted by given label." + (_legend(card) if counted else " Counts of each are in card.json.")
     return _Table("Clients", header, rows, note)
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from flnl.data.federation.build import Federation
 from flnl.data.federation.card import class_counts, transition, wrong_shares
-from flnl.figure_style import CLEAN, INK, MANY, WRONG, bare, plain
+from flnl.figure_style import CLEAN, INK, MANY, WRONG, bare, client_axis, plain
 
 
 def encoded(federation: Federation) -> bytes:
@@ -33,7 +33,7 @@ def draw(federation: Federation) -> Figure:
         counts, sizes = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
         _counts(counts, federation)
         _sizes(sizes, federation)
-        sizes.set_xlabel("client")
+        _clients(sizes, federation)
         return figure
     halves: Any = figure.subfigures(1, 2, width_ratios=(1.75, 1))
     left, right = halves
@@ -41,7 +41,7 @@ def draw(federation: Federation) -> Figure:
     _counts(counts, federation)
     _sizes(sizes, federation)
     _noise(noise, federation)
-    noise.set_xlabel("client")
+    _clients(noise, federation)
     matrix, histogram = right.subplots(2, 1, height_ratios=(3.2, 1))
     _transition(matrix, federation)
     _histogram(histogram, federation)
@@ -146,6 +146,14 @@ def _bars(axes: Any, heights: Any, color: str, label: str | None = None) -> None
         axes.stairs(np.nan_to_num(heights), edges, fill=True, color=color, label=label)
     axes.set_xlim(-0.5, len(heights) - 0.5)
     axes.set_ylim(bottom=0)
+
+
+def _clients(axes: Any, federation: Federation) -> None:
+    """The clients' names, where they have some and there is room; else their numbers."""
+    if federation.client_names is None:
+        axes.set_xlabel("client")
+    else:
+        client_axis(axes, federation.client_names)
 
 
 def _classes(axis: Any, federation: Federation) -> None:
