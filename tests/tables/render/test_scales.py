@@ -183,12 +183,24 @@ def test_a_metric_is_the_mean_of_the_runs_records(tmp_path: Path) -> None:
     (folder / "p_1.csv").write_text("".join(f"{line}\n" for line in lines))
     (folder / "runs").mkdir()
     for name, last in (("x", 0.5), ("y", 0.25)):
-        (folder / "runs" / f"{name}.json").write_text(json.dumps({"metrics": {"best": 0.9, "last": last}}))
+        curve = {"round": [1, 2], "participations": [2, 4], "accuracy": [0.9, last]}
+        text = {
+            "key": name,
+            "status": "finished",
+            "metrics": {"best": 0.9, "last": last},
+            "evaluation": {},
+            "round": {},
+        }
+        (folder / "runs" / f"{name}.json").write_text(json.dumps({**text, "evaluations": {"training": curve}}))
     (found,) = rendered.read(folder, "last")
     assert found.cells[0][0].number == pytest.approx(37.5)
     assert found.cells[1][0].number is None, "it has no records here"
     with pytest.raises(UserError, match=r"x.json is no record of a run with mean_last_10"):
         rendered.read(folder, "mean_last_10")
+    file = folder / "runs" / "x.json"
+    file.write_text(file.read_text().replace('"last": 0.5', '"last": 0.99'))
+    with pytest.raises(UserError, match=r"x.json is damaged: metrics.last is 0.99, and its evaluations give 0.5"):
+        rendered.read(folder, "last")
 
 
 def test_orders_that_are_read_back_are_those_of_the_pages() -> None:
