@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 CLOSED = ("finished", "stopped")
 """The ends of a run after which its record tells of all of its lines."""
 COUNTERS = {"rounds": "round", "participations": "participations"}
@@ -21,6 +19,8 @@ def summarise(evaluations: Sequence[Mapping[str, float]]) -> dict[str, float]:
     evaluations; ``at_best_validation`` is the test accuracy at the first evaluation with the highest validation
     accuracy.
     """
+    import numpy as np  # readers that have nothing to check do without it
+
     accuracies = [e["accuracy"] for e in evaluations]
     if not accuracies:
         return {}
