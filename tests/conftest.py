@@ -2,12 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from lightning.fabric.utilities.registry import _load_external_callbacks
 from threadpoolctl import threadpool_limits
 
 from flnl.config import compose
@@ -42,14 +40,6 @@ def _composed_in_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compose, "compose", compose_in_parts)
         remember(patch)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _fabric_looks_for_callbacks_once() -> Iterator[None]:
-    """Among the entry points of all packages that are installed, for every run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightning.fabric.fabric._load_external_callbacks", cache(_load_external_callbacks))
         yield
 
 

@@ -20,5 +20,5 @@ It cannot show: races between streams (everything is synchronous), speed, the or
 complex views, pinned memory, other generators than the default one, more than one device, and forked processes.
 
 ``device.cpp`` is compiled once with g++ (``library``), into a cache outside the checkout; ``device`` registers it with
-torch, ``fabric`` with Lightning. Processes that a test starts get the device by ``site/sitecustomize.py``.
+torch. Processes that a test starts get the device by ``site/sitecustomize.py``.
 """

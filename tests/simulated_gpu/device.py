@@ -13,7 +13,6 @@ from weakref import WeakSet
 import torch
 from torch.utils import backend_registration
 
-from tests.simulated_gpu import fabric
 from tests.simulated_gpu.library import load
 from tests.simulated_gpu.waits import Mode, Waits
 
@@ -235,7 +234,6 @@ def install() -> None:
     torch._register_device_module(NAME, _module())
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     library.listen(waits)
-    fabric.register(NAME)
     _accept_streams()
     _installed = True
 

@@ -1,10 +1,14 @@
-"""The device and the precision of a process's network, by Lightning's Fabric where there is something to set up."""
+"""The device and the precision of a process's network, by the precision plugins of Lightning's Fabric.
+
+A ``Fabric`` of its own would read what launchers leave in the environment (Slurm, LSF, MPI, torchrun, ``fabric run``),
+and prepare or refuse to train on several devices. A run is on one device, whoever has started it.
+"""
 
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -25,8 +29,6 @@ class Placement:
 def placement_for(device: str, precision: int | str) -> Placement:
     """Set up a device and a precision for this process.
 
-    On a CPU in 32 bits, Fabric has nothing to do, and importing it takes as long as importing torch.
-
     Raises:
         UserError: if there is no such device.
     """
@@ -45,9 +47,15 @@ def placement_for(device: str, precision: int | str) -> Placement:
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.allow_tf32 = False  # precision=32 means 32
     name = PRECISIONS[precision]
-    if device == "cpu" and name == "32-true":
-        return Placement(torch.device("cpu"), name)
-    from lightning.fabric import Fabric
+    placed = torch.device("cpu") if device == "cpu" else torch.device(device, 0)
+    return Placement(placed, name, _autocast(name, device))
 
-    fabric = Fabric(accelerator=device, devices=1, precision=cast(Any, name))
-    return Placement(fabric.device, name, nullcontext if name == "32-true" else fabric.autocast)
+
+def _autocast(name: str, device: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Lightning's context of a training step; importing Lightning takes as long as importing torch."""
+    if name == "32-true":
+        return nullcontext
+    from lightning.fabric.plugins.precision import DoublePrecision, MixedPrecision
+
+    plugin = DoublePrecision() if name == "64-true" else MixedPrecision("bf16-mixed", device)
+    return plugin.forward_context
