@@ -38,3 +38,10 @@ def test_clients_in_stacks_need_neither_lightning_nor_the_compiler(tmp_path: Pat
 @pytest.mark.slow
 def test_clients_one_by_one_are_lightning_modules(tmp_path: Path) -> None:
     assert "lightning" in imported(tmp_path / "run", "executor=sequential")
+
+
+@pytest.mark.slow
+def test_workers_that_stack_share_what_clients_one_by_one_will_need(tmp_path: Path) -> None:
+    """The first stage is stacked, in workers that are forked; the second will not be."""
+    words = ("method=dividemix", "method.T_wu=1", "executor=processes", "executor/inner=stacked", "executor.workers=2")
+    assert "lightning" in imported(tmp_path / "run", *words)

@@ -3,6 +3,9 @@
 import csv
 import importlib.util
 import json
+import os
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +22,7 @@ from flnl.run import metric_names
 from flnl.run.loggers import tensorboard
 from flnl.run.loggers.guarded import Loggers
 from flnl.run.loggers.wandb import WeightsAndBiases
+from flnl.run.mirror import Mirror
 from flnl.run.run_name import group_of, name_of
 from flnl.run.train import train
 from tests.properties.runs import run
@@ -270,6 +274,28 @@ def test_wandb_is_given_names_that_tell_runs_apart(tmp_path: Path, monkeypatch: 
     assert names == {"name": "fedavg digits seed=1", "group": "fedavg digits", "job_type": "fedavg"}
     _, (other,) = opened(monkeypatch, tmp_path, group="mine")
     assert other.given["group"] == "mine"
+
+
+def test_a_process_that_is_forked_beside_wandb_imports_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers import late what few clients need, among it packages whose imports W&B reports."""
+    (tmp_path / "fastai.py").write_text("here = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    mirror = Mirror.open(schema.Wandb("offline", "flnl", None, []), tmp_path, "k" * 64, {})
+    assert any(type(finder).__module__.startswith("wandb.") for finder in sys.meta_path), "W&B watches no import now"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forking with threads
+        child = os.fork()
+    if child == 0:
+        try:
+            __import__("fastai")
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    mirror.close(failed=False, summary={})
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_products_are_artifacts_when_asked(

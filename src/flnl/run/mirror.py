@@ -6,6 +6,7 @@ import hashlib
 import logging
 import netrc
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -152,6 +153,14 @@ def _start(
         ),
         **names,
     )
+
+
+def _forget_import_hooks() -> None:
+    """W&B watches the imports of some packages, to report them; in a forked process, its hooks make these fail."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("wandb.")]
+
+
+os.register_at_fork(after_in_child=_forget_import_hooks)
 
 
 _assigned: set[str] = set()

@@ -6,6 +6,7 @@ run keeps the one it started with.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -211,6 +212,8 @@ def _chains(cohorts: Mapping[str, int]) -> str:
 def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder: Path) -> tuple[Executor, str]:
     """Build the executor of a run; return it with a line that names it and gives the reason.
 
+    If clients run one by one in any stage, this imports Lightning, so that workers which are forked share it.
+
     Args:
         cfg: the run's configuration.
         work: inputs of the rule.
@@ -232,6 +235,8 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder:
         inner, _, workers = name.partition(" in ")
         node = {**plain[workers], "inner": plain[inner]} if workers else plain[name]
         executor = compose.build(node)(network)
+    if work.unstackable is not None or not _stacks(described(executor)):
+        importlib.import_module("flnl.engine.local.lightning")
     if isinstance(executor, Stacked) and executor.limitation:
         reason += f"; {executor.limitation}"
     return executor, f"executor: {shown(described(executor))}: {reason}"

@@ -1,6 +1,5 @@
 """Runs one client after another in this process: for debugging, and the reference for the other executors."""
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,10 +17,6 @@ class Sequential(Executor):
     """Runs tasks in order on one network."""
 
     network: Network
-
-    def __post_init__(self) -> None:
-        """Import Lightning, before workers that will need it are forked."""
-        importlib.import_module("flnl.engine.local.lightning")
 
     def map(
         self, job: ClientJob[T], tasks: Sequence[ClientTask], reduce: Callable[[list[T]], Block[V, T]]
