@@ -19,7 +19,7 @@ class ClientJob(Protocol[R_co]):
     """A picklable function that runs on a client."""
 
     def __call__(self, network: Model, task: ClientTask) -> R_co:
-        """Run the job for one client; return its result."""
+        """Run the job for one client; return its result. The network may hold any parameters, before and after."""
         ...
 
 

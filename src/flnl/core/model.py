@@ -25,7 +25,8 @@ class Model(Protocol):
     """The process's network, as exchanges, correctors, batch rules and client jobs see it.
 
     Outputs are computed in eval mode, in full precision, without gradients, and without augmentation unless a random
-    stream for it is given. Loaded parameters stay loaded until the next ``load``.
+    stream for it is given. Loaded parameters stay loaded until the next ``load``, or the end of a call
+    during a visit: what one part loads, no other sees.
     """
 
     @property

@@ -292,8 +292,8 @@ class Exchange(Part, Protocol):
     def begin(self, network: Model, task: ClientTask) -> Payload:
         """The payload that the client keeps from the start of local training, for example for the batch rule.
 
-        The network may hold any parameters, before and after; ``network.received(task)`` gives the received model's
-        outputs.
+        The network holds the received model; ``network.received(task)`` gives its outputs, and again to other parts
+        without another pass.
         """
         return Payload()
 

@@ -64,6 +64,7 @@ class Network(RunModel):
         moved = module.to(device=placement.device, dtype=self.dtype)
         self._module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
         self._awaited: Params | None = None  # parameters that ``module`` loads when it is next used
+        self._found: list[Params] | None = None  # while lent: what was held before others were loaded, if they were
         self.has_batch_norm = has_batch_norm(module)
         self.has_buffers = any(True for _ in module.buffers())
         self._layers = tuple(module.modules())
@@ -94,11 +95,16 @@ class Network(RunModel):
     def module(self) -> nn.Module:
         """The module, which holds the parameters that were loaded last."""
         if self._awaited is not None:
-            self.load(self._awaited)
+            self._write(self._awaited)
         return self._module
 
     def load(self, params: Params) -> None:
         """Write ``params`` into the module, in place."""
+        if self._found == []:
+            self._found.append(self.params() if self._awaited is None else self._awaited)
+        self._write(params)
+
+    def _write(self, params: Params) -> None:
         self._awaited = None
         with torch.no_grad():
             for name, tensor in self._module.state_dict(keep_vars=True).items():
@@ -112,6 +118,20 @@ class Network(RunModel):
             yield
         finally:
             self._awaited = None
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Within this, a part may load other parameters; afterwards the network holds those of before again.
+
+        They are copied only when others are loaded.
+        """
+        outer, self._found = self._found, []
+        try:
+            yield
+        finally:
+            found, self._found = self._found, outer
+            for params in found:
+                self._write(params)
 
     def params(self) -> Params:
         """A contiguous copy of the module's current state dict."""

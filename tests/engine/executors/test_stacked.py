@@ -902,13 +902,13 @@ def test_a_term_has_the_network_at_both_ends_and_it_is_loaded_only_if_it_looks(
     given = [replace(t, broadcast=replace(t.broadcast, params={n: p + 0.1 for n, p in start.items()})) for t in given]
     agree(net, job(terms={"ends": AtBothEnds(looks)}), given, caplog)
     loads: list[object] = []
-    load = net.load
+    write = net._write
 
     def counted(params: Params) -> None:
         loads.append(params)
-        load(params)
+        write(params)
 
-    monkeypatch.setattr(net, "load", counted)
+    monkeypatch.setattr(net, "_write", counted)
     results(Stacked(net, 15, 1.0), job(terms={"ends": AtBothEnds(looks)}), given)
     assert len(loads) == (2 * len(given) if looks else 0)
 

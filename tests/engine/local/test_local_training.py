@@ -12,18 +12,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flnl.config.schema import Training
+from flnl.core.execution import Executor, as_list
 from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Samples
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import Phase, Step
 from flnl.data.transforms import Transform
+from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.batching import batch_sizes
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
-from tests.toys import equal, mlp, network, random_federation, task
+from tests.toys import Toward, equal, federation, mlp, network, random_federation, task
 
 TRAINING = Training(lr=0.2, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2, lr_decay=1.0)
 CROSS_ENTROPY: dict[str, LossTerm] = {"cross_entropy": CrossEntropy()}
@@ -597,3 +600,85 @@ def test_a_fit_that_diverges_reports_nothing_and_changes_no_state():
     assert not found.finite
     assert found.state is state
     assert len(found.reports) == 0
+
+
+def weights_of(value: float) -> Params:
+    """Of a linear layer from four pixels to two logits."""
+    return {"1.weight": torch.full((2, 4), value, dtype=torch.float64)}
+
+
+def first_weight(held: Params) -> float:
+    return float(held["1.weight"][0, 0])
+
+
+Held = list[tuple[str, float]]
+
+
+def load_another(held: Held, network: Model, call: str) -> None:
+    """Note what the network holds, and load another model."""
+    held.append((call, first_weight(network.params())))
+    network.load(weights_of(-8.0))
+
+
+@dataclass(frozen=True)
+class Elsewhere(LossTerm, Exchange):
+    """A term and an exchange that load another model in each call that is given the network."""
+
+    held: Held
+
+    def begin(self, network: Model, task: ClientTask, state: Any = None) -> Any:
+        load_another(self.held, network, "begin")
+        return Payload()
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        return step.logits[:, 0] * 0, state
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        load_another(self.held, network, "finish")
+
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
+        load_another(self.held, network, "report")
+        return Payload(), Payload()
+
+
+@dataclass(frozen=True)
+class PlansElsewhere(BatchRule):
+    """A batch rule that does the same."""
+
+    held: Held
+    alone: bool  # then code after an epoch's last phase runs once that is trained
+
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
+        load_another(self.held, network, f"epoch {epoch}")
+        yield Phase()
+        if self.alone:
+            load_another(self.held, network, f"epoch {epoch}, at its end")
+
+    def relabels(self, network: Model, task: ClientTask) -> Tensor | None:
+        load_another(self.held, network, "relabels")
+        return None
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_a_part_loads_neither_training_nor_another_part_sees(alone: bool) -> None:
+    """One step an epoch at rate 1/2 on w²/2 from w = 1: w is 1/2, then 1/4. Each part is there twice."""
+    net = network(nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False)), classes=2)
+    net.load(weights_of(1.0))
+    pixels = torch.eye(4)[:1].expand(3, 4).reshape(3, 1, 2, 2)  # the first is 1
+    work = task(net.module, federation([pixels], [torch.zeros(3)], classes=2).samples(0))
+    net.load(weights_of(5.0))  # of the client before
+    found: Held = []
+    twice = {"one": Elsewhere(found), "two": Elsewhere(found)}
+    training = Training(lr=0.5, momentum=0.0, weight_decay=0.0, batch_size=3, epochs=2, lr_decay=1.0)
+    job = LocalTraining(
+        training, PlansElsewhere(found, alone), {"toward": Toward(), **twice}, None, twice, observed=True
+    )
+    executor: Executor = Sequential(net) if alone else Stacked(net, stack=2, memory=None)
+    blocks = executor.map(job, [work, replace(work, client=1)], as_list)
+    results = [result for block in blocks for result in block.results]
+    held = {"begin": 1.0, "epoch 0": 1.0, "epoch 1": 0.5, "finish": 0.25, "report": 0.25, "relabels": 0.25}
+    if alone:
+        held |= {"epoch 0, at its end": 0.5, "epoch 1, at its end": 0.25}
+    assert set(found) == set(held.items())
+    assert [first_weight(params(result)) for result in results] == [0.25] * 2
+    assert [seen.moved for result in results if (seen := result.observation) is not None] == [0.75**2] * 2

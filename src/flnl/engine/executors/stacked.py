@@ -162,7 +162,7 @@ class Stacked(Executor):
         network = self.network
         many = stacked(network).network
         many.lay_out(torch.channels_last if self._channels_last else torch.contiguous_format)
-        tasks = [job.begun(network, task) for task in tasks]
+        tasks = [self._begun(job, task) for task in tasks]
         with network.receiving(len(tasks)):
             try:
                 fits = train(job, network, many, tasks, self._pooled(), self._graphs)
@@ -174,6 +174,10 @@ class Stacked(Executor):
                 with network.holding(fit.params):
                     results.append(job.report(network, task, fit))
             return results
+
+    def _begun(self, job: LocalTraining, task: ClientTask) -> ClientTask:
+        with self.network.holding(task.broadcast.params):
+            return job.begun(self.network, task)
 
     def _pooled(self) -> int:
         """Maximum number of images that a stack holds."""

@@ -38,8 +38,8 @@ class LocalTraining:
     def __call__(self, network: Model, task: ClientTask) -> ClientResult:
         """Train on ``task`` and report; afterwards the network holds the client's parameters."""
         assert isinstance(network, Network), "training needs a full Network, not only the Model protocol"
-        task = self.begun(network, task)
         network.load(task.broadcast.params)
+        task = self.begun(network, task)
         with torch_seeded(task.torch_seed("dropout"), network.device):
             states, loss, steps, momentum = self._train(network, task)
         params = network.params()
@@ -52,13 +52,20 @@ class LocalTraining:
         return self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
 
     def begun(self, network: Network, task: ClientTask) -> ClientTask:
-        """The task, with what exchanges leave on the client before training; the network may then hold any model."""
-        kept = [v for name, e in self.exchanges.items() for v in checked.begun(name, e.begin(network, task))]
+        """The task, with what exchanges leave on the client before training; the network holds the received model."""
+        kept: list[Any] = []
+        for name, exchange in self.exchanges.items():
+            with network.lent():
+                kept += checked.begun(name, exchange.begin(network, task))
         return replace(task, state=task.state.keeping(*kept)) if kept else task
 
     def states(self, network: Network, task: ClientTask) -> dict[str, Any]:
-        """Each loss term's state on this client at the start of training; the network must hold the received model."""
-        return {name: term.begin(network, task, task.state.terms.get(name)) for name, term in self.terms.items()}
+        """Each loss term's state on this client at the start of training; the network holds the received model."""
+        states = {}
+        for name, term in self.terms.items():
+            with network.lent():
+                states[name] = term.begin(network, task, task.state.terms.get(name))
+        return states
 
     def report(self, network: Network, task: ClientTask, fit: Fit) -> ClientResult:
         """The client's result; the network must hold the client's parameters.
@@ -70,14 +77,17 @@ class LocalTraining:
             return ClientResult(task.client, len(task.samples), fit.params, task.state, Payload(), *outcome)
         terms = dict(task.state.terms)  # states of other stages' terms are kept
         for name, term in self.terms.items():
-            after = term.finish(network, task, fit, fit.states[name])
+            with network.lent():
+                after = term.finish(network, task, fit, fit.states[name])
             if after is not None:
                 terms[name] = after
         sent, kept = Payload(), task.state.extras
         for name, exchange in self.exchanges.items():
-            up, keep = checked.report(name, exchange.report(network, task, fit))
+            with network.lent():
+                up, keep = checked.report(name, exchange.report(network, task, fit))
             sent, kept = sent.including(*up), kept.including(*keep)
-        labels = checked.relabelled(self.batch, self.batch.relabels(network, task), task, network.num_classes)
+        with network.lent():
+            labels = checked.relabelled(self.batch, self.batch.relabels(network, task), task, network.num_classes)
         held = task.state.labels if labels is None else labels
         state = ClientState(held, task.state.weight, terms, kept, fit.momentum)
         return ClientResult(

@@ -60,9 +60,17 @@ class Steps:
             if left == begun:  # the rule chooses no sample
                 return
 
-    def _phases(self, epoch: int, epochs: int) -> Iterable[Phase]:
-        planned = self._rule.phases(self._network, self._task, epoch, epochs)
-        return checked.phases(self._rule, planned, self._task, self._network.num_classes)
+    def _phases(self, epoch: int, epochs: int) -> Iterator[Phase]:
+        """The phases of an epoch; the rule finds the parameters that are trained, whatever it has loaded itself."""
+        with self._network.lent():
+            planned = self._rule.phases(self._network, self._task, epoch, epochs)
+            phases = iter(checked.phases(self._rule, planned, self._task, self._network.num_classes))
+        while True:
+            with self._network.lent():
+                phase = next(phases, None)
+            if phase is None:
+                return
+            yield phase
 
     def _of(self, phase: Phase, epoch: int, epochs: int, most: int | None = None) -> Iterator[Step]:
         """The steps of one phase, ``most`` at most, in an epoch from 0."""
