@@ -62,6 +62,47 @@ def test_the_rule(case: str) -> None:
     assert reason in choose(work)[1]
 
 
+ROUND = replace(MLP, multiply_adds=1_850_000, steps=100)  # 100 * (1.85 + 0.15) million
+BORDERS: dict[str, tuple[Work, str, Work, str]] = {
+    "parameters": (replace(MLP, parameters=100_000), "stacked", replace(MLP, parameters=100_001), "processes"),
+    "multiply-adds of a short step": (
+        replace(MLP, multiply_adds=2_500_000, steps=1),
+        "stacked",
+        replace(MLP, multiply_adds=2_500_001, steps=1),
+        "small in processes",
+    ),
+    "multiply-adds of a longer step": (
+        replace(LENET, multiply_adds=50_000_000),
+        "small in processes",
+        replace(LENET, multiply_adds=50_000_001),
+        "processes",
+    ),
+    "cohort to stack": (replace(MLP, cohorts={"a": 3}), "processes", replace(MLP, cohorts={"a": 4}), "stacked"),
+    "cohort to divide": (
+        replace(ROUND, cohorts={"a": 9}),
+        "stacked",
+        replace(ROUND, cohorts={"a": 10}),
+        "divided in processes",
+    ),
+    "multiply-adds of a round": (
+        replace(MLP, multiply_adds=2_097_191, steps=89),  # 89 * (2.097191 + 0.15) million, one fewer
+        "stacked",
+        ROUND,
+        "divided in processes",
+    ),
+    "cores to divide": (replace(ROUND, cores=1), "divided", replace(ROUND, cores=2), "divided in processes"),
+    "cores": (replace(LARGE, cores=1), "sequential", replace(LARGE, cores=2), "processes"),
+    "cohort": (replace(LARGE, cohorts={"a": 1}), "sequential", replace(LARGE, cohorts={"a": 2}), "processes"),
+}
+"""On either side of each of the rule's borders, by one."""
+
+
+@pytest.mark.parametrize("border", BORDERS)
+def test_the_rules_borders(border: str) -> None:
+    below, one, above, other = BORDERS[border]
+    assert (choose(below)[0], choose(above)[0]) == (one, other)
+
+
 MODELS = {
     "mlp": ((1, 8, 8), 4_810, 64 * 64 + 64 * 10),
     "cnn": ((1, 8, 8), 6_090, 8 * 8 * 16 * 9 + 4 * 4 * 32 * 16 * 9 + 128 * 10),
@@ -123,11 +164,15 @@ def test_the_digits_that_workers_stack(word: str, tmp_path: Path, monkeypatch: p
 
 
 def test_the_steps_of_a_round_are_counted(tmp_path: Path) -> None:
-    """Six clients a round, batches of 7, 2 epochs: 6 steps of 21 samples, 8 of 22; or as many as ``train.steps``."""
-    for folder, more, expected in (("epochs", (), 6 * 7), ("steps", ("train.steps=9",), 6 * 9)):
+    """Six clients a round, batches of 7, 2 epochs: 6 steps of 21 samples, 8 of 22; or as many as ``train.steps``.
+
+    Their mean number of steps is rounded up: 7 of the first eight clients, 8 of the others.
+    """
+    for folder, more, expected in (("epochs", (), (6 * 7, 6 * 8)), ("steps", ("train.steps=9",), (6 * 9, 6 * 9))):
         with assembled(WORDS, tmp_path / folder, *more) as parts:
             cfg = compose.load([*WORDS, *more])
-            assert Work.of(cfg, parts.method, parts.evaluator.network, [21, 22] * 4).steps == expected
+            for sizes, steps in zip(([21, 22] * 4, [21, *[22] * 7]), expected, strict=True):
+                assert Work.of(cfg, parts.method, parts.evaluator.network, sizes).steps == steps
 
 
 PROCESSES = {"name": "processes", "workers": 2, "start": "fork", "inner": {"name": "sequential"}}
