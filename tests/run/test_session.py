@@ -1,0 +1,26 @@
+"""A session that goes on with the work of an earlier process."""
+
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flnl.run import checkpoint, session
+from tests.properties.runs import run
+from tests.registry import BY_NAME
+
+
+def test_seconds_go_on_from_those_of_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the first process goes a million seconds a look, that of the second one second."""
+    words = BY_NAME["fedavg"].words
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=count(5, 1_000_000).__next__))
+    first = run(words, tmp_path / "run", "max_rounds=2")
+    kept = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert kept is not None
+    saved = kept.seconds
+    assert 2_000_000 <= saved <= first.record["wall_time_s"]
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=count(7, 1).__next__))
+    second = run(words, tmp_path / "run", "resume=true")
+    assert saved + 3 <= second.record["wall_time_s"] < saved + 1_000
+    assert second.record["rounds"] == 5
