@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flnl.core.payload import Params, Payload
 from flnl.core.stored import stored
-from flnl.core.streams import Draws, secret_stream, stream, torch_seed
+from flnl.core.streams import Draws, OfEngine, of_part, secret_stream, stream, torch_seed
 
 if TYPE_CHECKING:
     from flnl.core.images import Images
@@ -118,8 +118,8 @@ class ClientTask:
         return self.state.held(self.samples.given)
 
     def stream(self, purpose: str, *indices: int) -> np.random.Generator:
-        """Random stream of this client in this round."""
-        return stream(self.seed, purpose, self.broadcast.round, self.client, *indices)
+        """Random stream of a part on this client in this round; none of the engine's, whatever the purpose is."""
+        return stream(self.seed, of_part(purpose), self.broadcast.round, self.client, *indices)
 
     def secret_stream(self, purpose: str, labels: NDArray[np.int64], *parameters: float) -> Draws:
         """Random numbers on which this client's privacy rests: who could draw them again could undo it.
@@ -130,8 +130,13 @@ class ClientTask:
         """
         return self.stream(purpose) if self.secret is None else secret_stream(self.secret, purpose, labels, *parameters)
 
-    def torch_seed(self, purpose: str) -> int:
-        """Seed for torch's generators, of this client in this round."""
+    def engine_stream(self, purpose: OfEngine, *indices: int, of: str = "") -> np.random.Generator:
+        """Random stream of the engine on this client in this round; ``of`` is the name of the part that it is for."""
+        named = f"{purpose} {of}" if of else str(purpose)
+        return stream(self.seed, named, self.broadcast.round, self.client, *indices)
+
+    def engine_seed(self, purpose: OfEngine) -> int:
+        """Seed for torch's generators, of this client in this round, while the engine trains."""
         return torch_seed(self.seed, purpose, self.broadcast.round, self.client)
 
 

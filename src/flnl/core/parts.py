@@ -28,7 +28,7 @@ from flnl.core.messages import (
 )
 from flnl.core.payload import Params, Payload, V
 from flnl.core.step import WHOLE, Mixing, Phase, Step
-from flnl.core.streams import stream
+from flnl.core.streams import of_part, stream
 
 if TYPE_CHECKING:
     from flnl.core.model import Model
@@ -225,8 +225,8 @@ class Sampling:
     ask: Callable[[ClientJob[Any], Sequence[int]], list[Any]]  # runs a job on clients; counted as traffic
 
     def stream(self, purpose: str) -> np.random.Generator:
-        """Random stream of this round."""
-        return stream(self.seed, purpose, self.round)
+        """Random stream of the sampler in this round."""
+        return stream(self.seed, of_part(purpose), self.round)
 
 
 class ClientSampler(Part, Protocol):

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,40 @@ class Draws(Protocol):
 
     def integers(self, high: int, /, *, size: int) -> NDArray[np.int64]:
         """Uniform whole numbers from 0 to ``high`` - 1, int64 [size]."""
+
+
+class OfEngine(StrEnum):
+    """What the engine itself draws for on a client."""
+
+    BATCHES = "batches"
+    BATCHES_BESIDE = "batches of the second pool"
+    CROPS = "augmentation"
+    CROPS_OF_VIEW = "augmentation of another view"
+    CROPS_BESIDE = "augmentation of the second pool"
+    MIXING = "mixing"
+    DROPOUT = "dropout"
+    TERM = "term"  # with the name of a loss term, for its ``draw``
+
+
+OF_FEDERATION = frozenset(
+    {
+        *("partition", "validation", "benchmark", "initialisation"),
+        *("noise", "noise.rate", "noise.matrix", "noise.projection"),
+    }
+)
+"""What is drawn for before the first round."""
+
+_PART = "part: "
+
+
+def of_part(purpose: str) -> str:
+    """The name of a part's ``purpose`` among all: another one where the engine or the federation has the same.
+
+    >>> of_part("label privacy"), of_part("augmentation"), of_part("term fedprox")
+    ('label privacy', 'part: augmentation', 'part: term fedprox')
+    """
+    taken = purpose in {*OfEngine, *OF_FEDERATION} or purpose.startswith((f"{OfEngine.TERM} ", _PART))
+    return f"{_PART}{purpose}" if taken else purpose
 
 
 def entropy(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:

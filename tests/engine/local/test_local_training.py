@@ -18,6 +18,7 @@ from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import Phase, Step
+from flnl.core.streams import OfEngine
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential
 from flnl.engine.executors.stacked import Stacked
@@ -62,7 +63,7 @@ def plain_loop(module: nn.Module, work: ClientTask, training: Training, cuts: Se
     module.load_state_dict(work.broadcast.params)
     dtype = next(module.parameters()).dtype
     inputs, labels = work.samples.read().to(dtype), work.labels
-    orders = work.stream("batches")
+    orders = work.engine_stream(OfEngine.BATCHES)
     optimizer = torch.optim.SGD(
         module.parameters(), training.lr, training.momentum, weight_decay=training.weight_decay, fused=True
     )
@@ -207,7 +208,7 @@ def test_weights_of_samples():
     weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 1.0, 3.0, 0.25])
     work = task(net.module, random_federation([7]).samples(0), state=ClientState(weight=weight))
     module = mlp(4, 3).double()
-    order = work.stream("batches").permutation(7)
+    order = work.engine_stream(OfEngine.BATCHES).permutation(7)
     for part in cut(7, 3):
         rows = torch.from_numpy(order[part])
         losses = F.cross_entropy(module(work.samples.read(rows).double()), work.labels[rows], reduction="none")
@@ -349,7 +350,7 @@ def test_seams_of_a_term():
     steps: list[Step] = recorder.seen["step"]
     assert [s.number for s in steps] == [0, 1, 2, 0, 1, 2]
     assert [len(s.positions) for s in steps] == [3, 3, 1, 3, 3, 1]
-    rng = work.stream("term seen")
+    rng = work.engine_stream(OfEngine.TERM, of="seen")
     assert recorder.seen["draw"] == [(len(s.positions), rng.random()) for s in steps]
     assert [s.draws["seen"] for s in steps] == [value for _, value in recorder.seen["draw"]]
     for s in steps:
@@ -480,7 +481,7 @@ def test_dropout_has_its_own_stream():
     net = network(mlp(4, 3, dropout=0.5))
     work = task(net.module, random_federation([7]).samples(0), round=3)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(work.torch_seed("dropout"))
+        torch.manual_seed(work.engine_seed(OfEngine.DROPOUT))
         expected = plain_loop(mlp(4, 3, dropout=0.5).double(), work, TRAINING, cut(7, 3))
     assert equal(params(trained(work, net)), expected)
 
@@ -491,7 +492,7 @@ def test_mixing_and_augmentation_have_their_own_streams():
     work = task(net.module, random_federation([7]).samples(0), round=3)
     rule = Mixup(1.0, True, None)
     trained(work, net, terms={"seen": recorder, **CROSS_ENTROPY}, batch=rule)
-    mixing, crops = work.stream("mixing"), work.stream("augmentation")
+    mixing, crops = work.engine_stream(OfEngine.MIXING), work.engine_stream(OfEngine.CROPS)
     steps: list[Step] = recorder.seen["step"]
     for epoch in (steps[:3], steps[3:]):
         order = torch.cat([s.positions for s in epoch])

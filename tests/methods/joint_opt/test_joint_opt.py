@@ -18,6 +18,7 @@ from flnl.core.messages import ClientState, ClientTask
 from flnl.core.parts import Setting
 from flnl.core.state import Shelved
 from flnl.core.step import Mixing
+from flnl.core.streams import OfEngine
 from flnl.engine.local.sgd import LocalTraining
 from flnl.methods.joint_opt.exchange import SoftLabelRecord
 from flnl.methods.joint_opt.labels import SoftLabels
@@ -179,7 +180,7 @@ def by_hand(work: ClientTask, visits: list[int]) -> tuple[np.ndarray[Any, Any], 
         module = mlp(4, 3).double()
         module.load_state_dict(work.broadcast.params)
         optimizer = torch.optim.SGD(module.parameters(), TRAINING.lr, TRAINING.momentum)
-        orders = replace(work, broadcast=replace(work.broadcast, round=round)).stream("batches")
+        orders = replace(work, broadcast=replace(work.broadcast, round=round)).engine_stream(OfEngine.BATCHES)
         for _ in range(TRAINING.epochs):
             order, predictions = torch.from_numpy(orders.permutation(len(soft))), torch.zeros_like(soft)
             for batch in order.split(TRAINING.batch_size):

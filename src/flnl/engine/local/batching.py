@@ -17,6 +17,7 @@ from torch import Tensor
 from flnl.config.schema import Training
 from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule, LossTerm
+from flnl.core.streams import OfEngine
 from flnl.data.transforms import Augmentation, Transform
 
 
@@ -110,25 +111,25 @@ class Draws:
 
     @cached_property
     def _order(self) -> np.random.Generator:
-        return self.task.stream("batches")
+        return self.task.engine_stream(OfEngine.BATCHES)
 
     @cached_property
     def _crops(self) -> np.random.Generator:
-        return self.task.stream("augmentation")
+        return self.task.engine_stream(OfEngine.CROPS)
 
     def _crops_of(self, view: int, beside: bool) -> np.random.Generator:
         if (view, beside) not in self._views:
-            purpose = "augmentation of the second pool" if beside else "augmentation of another view"
-            self._views[view, beside] = self.task.stream(purpose, view)
+            purpose = OfEngine.CROPS_BESIDE if beside else OfEngine.CROPS_OF_VIEW
+            self._views[view, beside] = self.task.engine_stream(purpose, view)
         return self._views[view, beside]
 
     @cached_property
     def _order_beside(self) -> np.random.Generator:
-        return self.task.stream("batches of the second pool")
+        return self.task.engine_stream(OfEngine.BATCHES_BESIDE)
 
     @cached_property
     def _mixing(self) -> np.random.Generator:
-        return self.task.stream("mixing")
+        return self.task.engine_stream(OfEngine.MIXING)
 
     @cached_property
     def _mixes_nothing(self) -> bool:
@@ -137,7 +138,7 @@ class Draws:
     @cached_property
     def _terms(self) -> list[np.random.Generator | None]:
         return [
-            None if inherits(term, LossTerm, "draw") else self.task.stream(f"term {name}")
+            None if inherits(term, LossTerm, "draw") else self.task.engine_stream(OfEngine.TERM, of=name)
             for name, term in self.terms.items()
         ]
 

@@ -14,7 +14,7 @@ from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload, all_finite
 from flnl.core.step import Step
-from flnl.core.streams import torch_seeded
+from flnl.core.streams import OfEngine, torch_seeded
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.objective import Objective, backward, mean_over_steps
@@ -40,7 +40,7 @@ class LocalTraining:
         assert isinstance(network, Network), "training needs a full Network, not only the Model protocol"
         network.load(task.broadcast.params)
         task = self.begun(network, task)
-        with torch_seeded(task.torch_seed("dropout"), network.device):
+        with torch_seeded(task.engine_seed(OfEngine.DROPOUT), network.device):
             states, loss, steps, momentum = self._train(network, task)
         params = network.params()
         fit = Fit(params, states, loss, steps, all_finite(params), self.training.lr, momentum)
