@@ -14,6 +14,7 @@ from flnl.core.errors import UserError
 from flnl.core.method import Correcting as CorrectingStage
 from flnl.core.method import Method, Stage, assemble
 from flnl.core.parts import Exchange, LabelCorrector, Setting
+from flnl.core.ranges import StageNumber
 from flnl.methods.fedes.exchange import CriticalityRanks
 from flnl.parts.batches import Mixup
 from flnl.run import progress
@@ -232,14 +233,24 @@ def test_a_part_is_named_where_it_stands_and_by_the_short_key_that_there_is() ->
             compose.build(compose.load([*TINY, "fraction=0.1", *words]).method)
 
 
-def test_a_stage_in_which_a_rule_acts_must_exist_wherever_the_rule_stands() -> None:
+@dataclass(frozen=True)
+class Late(Exchange):
+    """An exchange of a user's own that waits for a stage."""
+
+    stage: StageNumber
+
+
+def test_a_stage_that_a_part_names_must_exist_wherever_the_part_stands() -> None:
     mixup = Mixup(1.0, True, [4])
     for replaces, key in ((frozenset[str](), "method.batch"), (frozenset({"batch"}), "method.stages.last.batch")):
         stages = toy_stage(name="first"), toy_stage(name="last", batch=mixup, replaces=replaces)
-        with pytest.raises(
-            UserError, match=rf"^{key} \(Mixup\(.*stages=\[4\]\)\) acts in stage 4, but method=toy has stages 1 t"
-        ):
+        with pytest.raises(UserError, match=rf"^{key}.stages=\[4\], but method=toy has stages 1 to 2 \(first, last\)$"):
             method(*stages).check()
+    method(toy_stage(name="first"), toy_stage(name="last", batch=Mixup(1.0, True, [2, 4]))).check()
+    two = method(toy_stage(name="first"), toy_stage(name="last"))  # in which the exchange is silent
+    replace(two, exchange={"late": Late(2)}).check()
+    with pytest.raises(UserError, match=r"^method\.exchange\.late\.stage=3, but method=toy has stages 1 to 2"):
+        replace(two, exchange={"late": Late(3)}).check()
     pinned = method_of([*TINY, "method=fedcorr"]).stages[0]
     assert pinned.key("sampler") == "method.stages.preprocess.sampler"
     assert pinned.key("local/adaptive_proximal") == "method.stages.preprocess.local.adaptive_proximal"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from torch import nn
 
@@ -31,6 +31,7 @@ from flnl.core.parts import (
     When,
 )
 from flnl.core.payload import Payload
+from flnl.core.ranges import OfStage
 from flnl.core.state import FederatedState
 
 OptionOf = Callable[[str, Callable[[type], bool]], str | None]
@@ -233,12 +234,12 @@ class Method:
             self._check_networks(f"exchange/{name}", exchange)
         for stage in self.stages:
             self._check_stage(stage, option_of)
-            limits = stage.batch.limited_to()
-            if limits and min(limits) > len(self.stages):
-                raise UserError(
-                    f"{stage.key('batch')} ({_shown(stage.batch)}) acts in stage {min(limits)}, but "
-                    f"method={self.name} has stages 1 to {len(self.stages)} ({names})"
-                )
+        for key, part in reversed(self._parts()):  # exchanges first: other parts' values may refer to theirs
+            for name, numbers in _stages_in(part):
+                if numbers and min(numbers) > len(self.stages):
+                    has = f"has stages 1 to {len(self.stages)}" if len(self.stages) > 1 else "has one stage only"
+                    value = getattr(part, name)
+                    raise UserError(f"{key}.{name}={value}, but method={self.name} {has} ({names})")
 
     def _check_stage(self, stage: Stage, option_of: OptionOf) -> None:
         if not any(term.fits_labels for term in stage.local.values()):
@@ -270,10 +271,13 @@ class Method:
     def cautions(self, sizes: Mapping[int, int]) -> list[str]:
         """Warnings about parts that hardly work with clients of these ``sizes`` (samples by client), one line each."""
         lengths = tuple(stage.length(len(sizes)) for stage in self.stages)
-        parts = [(stage.key(place), part) for stage in self.stages for place, part in stage.acting()]
-        parts += [(f"method.exchange.{name}", exchange) for name, exchange in self.exchange.items()]  # the silent too
-        lines = (part.caution(Setting(sizes, lengths, key)) for key, part in parts)
+        lines = (part.caution(Setting(sizes, lengths, key)) for key, part in self._parts())
         return list(dict.fromkeys(line for line in lines if line is not None))
+
+    def _parts(self) -> list[tuple[str, Part]]:
+        """Every part with its key: those of each stage, and all exchanges, also those that are silent."""
+        parts = [(stage.key(place), part) for stage in self.stages for place, part in stage.acting()]
+        return parts + [(f"method.exchange.{name}", exchange) for name, exchange in self.exchange.items()]
 
     def _check_networks(self, key: str, part: Part) -> None:
         if part.networks is not None and part.networks != self.networks:
@@ -339,6 +343,18 @@ class Method:
 
 def _gives(kind: type, part: type) -> bool:
     return any(kind in getattr(part, where, ()) for where in ("sends", "keeps", "knows"))
+
+
+def _stages_in(part: Any) -> Iterator[tuple[str, Sequence[int]]]:
+    """The fields of a part that name stages, with these stages' numbers."""
+    hints = get_type_hints(type(part), include_extras=True)
+    for name in (f.name for f in fields(part) if _names_stages(hints[f.name])):
+        value = getattr(part, name)
+        yield name, [value] if isinstance(value, int) else value or ()
+
+
+def _names_stages(hint: Any) -> bool:
+    return OfStage in getattr(hint, "__metadata__", ()) or any(map(_names_stages, get_args(hint)))
 
 
 def _shown(part: Any, name: str | None = None) -> str:

@@ -129,10 +129,6 @@ class BatchRule(Part, Protocol):
     Of a rule that does not say so, ``executor=auto`` may choose stacks, whose clients then run one by one.
     """
 
-    def limited_to(self) -> Sequence[int]:
-        """Numbers, from 1, of the stages in which the rule acts; empty if it acts in all."""
-        return ()
-
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterable[Phase]:
         """The phases of this epoch, of ``epochs`` in the visit; by default one, of all samples as they are.
 

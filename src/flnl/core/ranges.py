@@ -23,6 +23,15 @@ Count = Annotated[int, Interval(ge=0, lt=2**63)]
 """A count; may be zero."""
 
 PositiveCount = Annotated[int, Interval(ge=1, lt=2**63)]
+
+
+class OfStage:
+    """In an annotation: the value is the number of a stage, of which the method must have so many."""
+
+
+StageNumber = Annotated[int, Interval(ge=1, lt=2**63), OfStage]
+"""The number of a stage, from 1."""
+
 Seed = Annotated[int, Interval(ge=0, lt=2**63)]
 
 

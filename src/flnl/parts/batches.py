@@ -1,6 +1,5 @@
 """Batch rules: plain batches and mixup."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.parts import BatchRule
-from flnl.core.ranges import NonNegative, PositiveCount
+from flnl.core.ranges import NonNegative, StageNumber
 from flnl.core.step import Mixing
 
 
@@ -27,11 +26,7 @@ class Mixup(BatchRule):
 
     alpha: NonNegative
     enabled: bool
-    stages: list[PositiveCount] | None
-
-    def limited_to(self) -> Sequence[int]:
-        """The stages that mix; empty for all."""
-        return self.stages or ()
+    stages: list[StageNumber] | None
 
     def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
         """λ and a permutation; None if nothing is mixed."""

@@ -367,9 +367,6 @@ def test_a_stage_without_rounds_to_compare_clients_in_is_a_caution() -> None:
     caution = EXCHANGE.caution(replace(setting, lengths=(0, 8)))
     assert caution is not None
     assert caution.startswith("method.exchange.quality compares clients in the last round of stage 1, which has none")
-    caution = replace(EXCHANGE, stage=3).caution(setting)
-    assert caution is not None
-    assert "the last round of stage 3, and there are 2 stages" in caution
 
 
 def test_nothing_is_sent_before_it_is_known() -> None:

@@ -19,7 +19,7 @@ from flnl.core.messages import Benchmark, Broadcast, ClientState, ClientTask, Fi
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Params, Payload
-from flnl.core.ranges import PositiveCount, Share
+from flnl.core.ranges import Share, StageNumber
 from flnl.core.stored import stored
 from flnl.core.streams import stream
 from flnl.methods.fedes.contribution import RECORDS, OnBenchmark
@@ -114,7 +114,7 @@ class Quality(Exchange):
     floor: Share
     confidence: Share
     benchmark: OnBenchmark
-    stage: PositiveCount
+    stage: StageNumber
 
     @property
     def available_from(self) -> int:
@@ -122,14 +122,12 @@ class Quality(Exchange):
         return self.stage + 1
 
     def caution(self, setting: Setting) -> str | None:
-        """Warns that clients are never compared, as the stage has no rounds or does not exist."""
-        lengths = setting.lengths
-        if sum(lengths[self.stage - 1 : self.stage]):
+        """Warns that clients are never compared, as the stage has no rounds."""
+        if setting.lengths[self.stage - 1]:
             return None
-        why = "which has none" if self.stage <= len(lengths) else f"and there are {len(lengths)} stages"
         return (
-            f"{setting.key} compares clients in the last round of stage {self.stage}, {why}: all keep quality 1 and "
-            "count by their samples; give that stage rounds"
+            f"{setting.key} compares clients in the last round of stage {self.stage}, which has none: all keep quality "
+            "1 and count by their samples; give that stage rounds"
         )
 
     def init(self, clients: int) -> QualityState:

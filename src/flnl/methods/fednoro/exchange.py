@@ -14,7 +14,7 @@ from flnl.core.messages import ClientState, ClientTask, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Payload
-from flnl.core.ranges import PositiveCount
+from flnl.core.ranges import StageNumber
 from flnl.core.stored import stored
 from flnl.methods.fednoro.detection import noisy_clients, scaled
 from flnl.numerics.losses import sample_losses
@@ -82,7 +82,7 @@ class ClientDetection(Exchange):
     sends: ClassVar[tuple[type, ...]] = (ClientTag,)
     knows: ClassVar[tuple[type, ...]] = (ClientTags,)
     inference_augment: bool
-    stage: PositiveCount
+    stage: StageNumber
 
     @property
     def available_from(self) -> int:

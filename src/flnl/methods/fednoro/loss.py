@@ -11,7 +11,7 @@ from torch import Tensor
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
-from flnl.core.ranges import Count, Positive, PositiveCount, Share
+from flnl.core.ranges import Count, Positive, Share, StageNumber
 from flnl.core.step import Step
 from flnl.methods.fednoro.exchange import ClientTag
 from flnl.numerics.scaling import label_shares
@@ -59,7 +59,7 @@ class FedNoRo(LossTerm):
     temperature: Positive
     distillation: Share
     ramp_end: Count
-    stage: PositiveCount
+    stage: StageNumber
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Tensor:
         """The logarithms of π, [K]; -inf for classes that the client does not hold."""

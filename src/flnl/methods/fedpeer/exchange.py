@@ -18,7 +18,7 @@ from flnl.core.messages import ClientState, ClientTask, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
-from flnl.core.ranges import PositiveCount
+from flnl.core.ranges import StageNumber
 from flnl.core.stored import stored
 from flnl.methods.fedpeer.privacy import PrivacySpent
 from flnl.numerics.randomised_response import Epsilon, Projection, RandomisedResponse
@@ -104,7 +104,7 @@ class LabelSharing(Exchange):
     epsilon: Epsilon
     peer_dist: PeerDistribution
     projection: Projection
-    stage: PositiveCount
+    stage: StageNumber
 
     def init(self, clients: int) -> SharedLabels:
         """No labels have been shared."""

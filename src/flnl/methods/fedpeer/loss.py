@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.parts import LossTerm, Setting
-from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
+from flnl.core.ranges import Count, NonNegative, PositiveCount, Share, StageNumber
 from flnl.core.step import Step
 from flnl.methods.fedpeer.exchange import LabelDistribution, OwnDistribution
 from flnl.parts.losses.targets import cross_entropy, expected, of_labels
@@ -111,7 +111,7 @@ class Peer(LossTerm):
     ramp: bool
     ramp_start: Count
     ramp_length: PositiveCount
-    first_stage: PositiveCount
+    first_stage: StageNumber
 
     def draw(self, rng: np.random.Generator, size: int) -> Any:
         """Uniform numbers in [0, 1), [B]; None unless ``peer=sample``."""

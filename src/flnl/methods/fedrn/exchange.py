@@ -13,7 +13,7 @@ from flnl.core.messages import ClientState, ClientTask, Fit, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part
 from flnl.core.payload import Params, Payload
-from flnl.core.ranges import Count, Positive, PositiveCount, Share
+from flnl.core.ranges import Count, Positive, Share, StageNumber
 from flnl.core.stored import stored
 from flnl.core.streams import stream
 from flnl.methods.fedrn.head import in_head, with_trained_head
@@ -84,7 +84,7 @@ class ReliableNeighbours(Exchange):
     tolerance: Positive
     min_variance: Positive
     head: Training
-    stage: PositiveCount
+    stage: StageNumber
 
     @property
     def available_from(self) -> int:

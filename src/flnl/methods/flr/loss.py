@@ -10,7 +10,7 @@ from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
-from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
+from flnl.core.ranges import Count, NonNegative, PositiveCount, Share, StageNumber
 from flnl.core.step import Step
 from flnl.methods.flr.pseudo_label import (
     AlphaSchedule,
@@ -56,7 +56,7 @@ class FLR(LossTerm):
     gamma: Share
     R: PositiveCount | None
     R_w: Count
-    first_stage: PositiveCount
+    first_stage: StageNumber
     alpha_schedule: AlphaSchedule
     warmup: Warmup
     pseudo_label: PseudoLabel

@@ -10,7 +10,7 @@ from torch import Tensor
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
-from flnl.core.ranges import Count, NonNegative, PositiveCount
+from flnl.core.ranges import Count, NonNegative, PositiveCount, StageNumber
 from flnl.core.step import Step
 from flnl.methods.joint_opt.labels import Incomplete, SoftLabels
 from flnl.numerics.losses import weighted_mean
@@ -70,7 +70,7 @@ class JointOpt(LossTerm):
     update_from: Count | None
     window: PositiveCount
     incomplete: Incomplete
-    first_stage: PositiveCount
+    first_stage: StageNumber
 
     def begin(self, network: Model, task: ClientTask, state: SoftLabels | None) -> Visit:
         """The soft labels as the last visit left them; at the first visit, those that the client holds."""

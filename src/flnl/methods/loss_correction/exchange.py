@@ -13,7 +13,7 @@ from flnl.core.messages import ClientState, ClientTask, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Payload
-from flnl.core.ranges import PositiveCount, Share
+from flnl.core.ranges import PositiveCount, Share, StageNumber
 from flnl.methods.loss_correction.transition import (
     Slack,
     TransitionMatrix,
@@ -62,7 +62,7 @@ class TransitionEstimate(Exchange):
     threshold: Share
     min_count: PositiveCount
     percentile: Percentile | None
-    stage: PositiveCount
+    stage: StageNumber
 
     @property
     def available_from(self) -> int:
