@@ -2,9 +2,12 @@
 
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +21,7 @@ from flnl.config import compose
 from flnl.engine.model_file import ModelFile
 from flnl.predict import classify
 from flnl.run import metric_names
+from flnl.run.session import Session
 from tests.properties.runs import difference
 from tests.registry import BY_NAME
 
@@ -70,6 +74,20 @@ def test_the_labels_of_a_run_are_audited(
     assert json.loads((tmp_path / "audit" / "audit.json").read_text())["samples"] == len(found.samples)
     with pytest.raises(flnl.UserError, match="no run is recorded there"):
         flnl.audit(tmp_path / "nowhere")
+
+
+def test_a_signal_in_the_last_round_is_the_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run finishes; a loop over runs must end nevertheless."""
+    whole = Session.close
+
+    def close(self: Session, status: str) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return whole(self, status)
+
+    monkeypatch.setattr(Session, "close", close)
+    with pytest.raises(KeyboardInterrupt):
+        flnl.run([*BY_NAME["fedavg"].words, f"output={tmp_path / 'run'}"])
+    assert flnl.load_run(tmp_path / "run").status == "finished"
 
 
 def test_a_run_returns_what_its_folder_gives(results: flnl.RunResults) -> None:

@@ -1,5 +1,6 @@
 """Sweeps: no job costs another, the end tells of all, a stop saves, and the same command goes on."""
 
+import importlib
 import json
 import math
 import os
@@ -164,7 +165,18 @@ def test_jobs_that_work_in_their_own_folders_are_in_the_list(command: Command, t
         ("train.lr=0.1,abc", "job 1: train.lr=abc: must be a valid number"),
         ("train.lr=0.1,0.001 train.min_lr=0,0.01 train.cosine=true", "job 3: train.min_lr=0.01: the cosine ends at"),
         ("method=fedavg,fedcorr", "job 1: rounds is for methods of one stage"),
-        ("seed=1,2 output=here", "output=here: only one of these jobs can run there; set hydra.sweep.dir"),
+        ("seed=1,2 output=here", "output=here: jobs 0 and 1 would both run in this folder"),
+        ("output=runs/a,./runs/../runs/a", "output=./runs/../runs/a: jobs 0 and 1 would both run in this folder"),
+        ("data_seed=7 seed=1,2 output=runs/${data_seed}", "output=runs/7: jobs 0 and 1 would both run in"),
+        ("seed=1,2 max_rounds=1,2 output=runs/${seed}", "output=runs/1: jobs 0 and 1 would both run in"),
+        ("max_rounds=1,2 seed=1,2 output=runs/${seed}", "output=runs/1: jobs 0 and 2 would both run in"),
+        (r"seed=1,2 output=runs/\${seed}", r"output=runs/${seed}: jobs 0 and 1 would both run in"),
+        ("seed=1,2 max_rounds=1,2 hydra.sweep.subdir=${seed}", "hydra.sweep.subdir=1: jobs 0 and 1 would both run"),
+        ("seed=1,2 hydra.sweep.dir=sweeps/${seed}", "job 1: hydra.sweep.dir=sweeps/2: it is of all jobs"),
+        ("seed=1,2 hydra.sweep.dir=sweeps/${nothing}", "Interpolation key 'nothing' not found"),
+        ("seed=1,2 data_seed=${nothing}", "job 0: data_seed takes nothing, which is not a key"),
+        ("seed=0,9 max_rounds=1,2 eval.validation=${seed}${max_rounds}", "job 0: eval.validation="),
+        ("train.lr=0.1,0.2 train.min_lr=${train.epochs} train.cosine=true", "job 0: train.epochs=2: the cosine ends at min_lr"),
         ("hydra.launcher.n_jobs=2", "hydra.launcher.n_jobs belongs to hydra/launcher=joblib, which is not chosen here"),
         ("hydra/launcher=submitit_slurm", "hydra/launcher=submitit_slurm: there is no srun on this machine"),
     ],
@@ -177,6 +189,48 @@ def test_a_wrong_job_is_refused_before_the_first_begins(
     assert (found.code, found.err.count("\n")) == (2, 1), found.err
     assert said in found.err
     assert not list(tmp_path.glob("multirun/*/*/0"))
+
+
+PRESET = """\
+# @package _global_
+hydra:
+  sweeper:
+    params:
+      seed: 3,4
+      output: runs/${{seed}}
+max_rounds: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "folders", "values"),
+    [
+        ("seed=3,4 max_rounds=1 output=runs/${seed}", "runs/{data_seed}", (3, 4)),
+        ("max_rounds=1,2 data_seed=${max_rounds}", "multirun/*/*/{number}", (1, 2)),
+        ("max_rounds=1 seed=3,4 output=runs/${hydra:job.num}", "runs/{number}", (3, 4)),
+        ("max_rounds=1 seed=3,4 output=${hydra:runtime.output_dir}/run", "multirun/*/*/{number}/run", (3, 4)),
+        ("seed=${max_rounds},${rounds} max_rounds=1 rounds=2", "multirun/*/*/{number}", (1, 2)),
+        ("local=preset", "runs/{data_seed}", (3, 4)),
+    ],
+)
+def test_jobs_have_the_values_that_they_are_checked_with(
+    words: str, folders: str, values: tuple[int, int], command: Command, tmp_path: Path
+) -> None:
+    """Each job resolves what it is given in its own configuration, also where a file gives it."""
+    (tmp_path / "own" / "local").mkdir(parents=True)
+    (tmp_path / "own" / "local" / "preset.yaml").write_text(PRESET.format())
+    said = command("--config-dir", "own", *FEDAVG, *words.split())
+    assert said.code == 0, said.err
+    for number, value in enumerate(values):
+        (folder,) = tmp_path.glob(folders.format(number=number, data_seed=value))
+        assert record(folder)["config"]["data_seed"] == value
+
+
+def test_a_value_that_is_computed_is_checked_in_every_job(command: Command, tmp_path: Path) -> None:
+    """Each value of each axis is right in some job before the last, in which alone two of them do not fit."""
+    said = command(*FEDAVG, "data_seed=${seed},${max_rounds}", "max_rounds=2,null")
+    assert said.code == 2
+    assert "job 3: max_rounds=null: must be a valid integer" in said.err  # of data_seed
 
 
 def test_a_job_that_its_data_refuse_is_told_in_the_list(command: Command, tmp_path: Path) -> None:
@@ -252,6 +306,110 @@ def test_a_signal_ends_the_sweep_with_its_list(launch: Launch, tmp_path: Path, n
     assert "3 jobs: 1 interrupted, 2 waiting" in said.out
     assert said.err.count("to go on:") == 1
     assert list((only_sweep(tmp_path) / "0" / "checkpoints").glob("*.pt"))
+
+
+MOMENTS = {
+    "opening": ("flnl.run.opening.open_session", "interrupted"),
+    "the last round": ("flnl.run.progress.Bar.round", "finished"),
+    "ending": ("flnl.run.session.Session.close", "finished"),
+    "printing": ("flnl.run.progress.closing", "finished"),
+    "recording": ("flnl.sweep.ledger.Ledger.write", "finished"),
+}
+"""Where the signal arrives, and the status of the job then."""
+
+
+def signalled(monkeypatch: pytest.MonkeyPatch, moment: str, number: int) -> None:
+    """Send the signal once: with a result, in the last round or once the job has ended."""
+    owner, _, name = MOMENTS[moment][0].rpartition(".")
+    parts = owner.split(".")
+    owned = any(part[0].isupper() for part in parts)
+    holder: Any = importlib.import_module(".".join(parts[:-1] if owned else parts))
+    holder = getattr(holder, parts[-1]) if owned else holder
+    whole, sent = getattr(holder, name), []
+
+    def sending(*words: Any, **named: Any) -> Any:
+        last = words[-1]
+        early = (isinstance(last, Job) and not last.ended) or (
+            isinstance(last, RoundResult) and last.state.round < LAST
+        )
+        if not sent and not early:
+            sent.append(os.kill(os.getpid(), number))
+        return whole(*words, **named)
+
+    monkeypatch.setattr(holder, name, sending)
+
+
+LAST = 2
+ENDING = [*FEDAVG, f"rounds={LAST}"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_at_any_moment_of_a_job_ends_the_sweep(
+    number: int, code: int, moment: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that ends nevertheless has finished; the sweep goes no further, and goes on later."""
+    status = MOMENTS[moment][1]
+    with monkeypatch.context() as patched:
+        signalled(patched, moment, number)
+        said = command(*ENDING, "seed=1,2,3")
+    sweep = only_sweep(tmp_path)
+    assert (said.code, statuses(sweep)) == (code, [status, "waiting", "waiting"]), said.err
+    assert Ledger(sweep).jobs()[0].error == (None if status == "finished" else signal.Signals(number).name)
+    assert f"3 jobs: 1 {status}, 2 waiting" in said.out
+    (line,) = re.findall(r"to go on: flnl (.*)", said.err)
+    assert command(*shlex.split(line)).code == 0
+    assert statuses(sweep) == ["finished"] * 3
+
+
+@pytest.mark.parametrize("moment", ["the last round", "ending"])
+def test_a_signal_in_the_last_round_of_the_last_job_is_the_commands_status(
+    moment: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signalled(monkeypatch, moment, signal.SIGTERM)
+    said = command(*ENDING, "seed=1")
+    assert (said.code, statuses(only_sweep(tmp_path))) == (143, ["finished"])
+    assert "to go on" not in said.err
+
+
+@pytest.mark.parametrize("moment", ["the last round", "ending"])
+def test_a_single_run_that_ends_with_a_signal_has_its_status(
+    moment: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signalled(monkeypatch, moment, signal.SIGTERM)
+    said = command(*ENDING[1:], "output=run")
+    assert (said.code, record(tmp_path / "run")["status"]) == (143, "finished")
+    assert "to go on" not in said.err
+
+
+def test_a_job_that_begins_while_the_sweep_is_stopped_ends_before_its_first_round(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look at whether the sweep stops and its word that it runs, no signal reaches it."""
+    whole = Ledger.write
+
+    def stopped_meanwhile(self: Ledger, job: Job) -> None:
+        if job.status == "running":
+            self.stop(signal.SIGINT)
+        whole(self, job)
+
+    monkeypatch.setattr(Ledger, "write", stopped_meanwhile)
+    said = command(*ENDING, "seed=1,2")
+    sweep = only_sweep(tmp_path)
+    assert (said.code, statuses(sweep)) == (130, ["interrupted", "waiting"])
+    assert not (sweep / "0" / "result.json").exists()
+
+
+@pytest.mark.slow  # its workers start anew
+def test_a_signal_in_the_last_round_ends_a_sweep_in_parallel(launch: Launch, tmp_path: Path) -> None:
+    """The job that runs has finished by then; the other one does not run to its end."""
+    running = launch(*FEDAVG, "seed=1,2", "rounds=400", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1")
+    until(lambda: [s for s in sweeps(tmp_path) if [*map(rounds_done, Ledger(s).jobs()[:1])] == [400]])
+    running.signal(signal.SIGTERM)
+    assert running.wait().code == 143
+    first, second = statuses(only_sweep(tmp_path))
+    assert first == "finished"
+    assert second in ("waiting", "interrupted")
 
 
 def test_a_file_in_the_place_of_the_sweeps_folder(command: Command, tmp_path: Path) -> None:

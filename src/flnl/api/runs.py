@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 from hydra.errors import HydraException
@@ -20,7 +21,8 @@ def run(overrides: Sequence[str] = ()) -> RunResults:
     """Train one run in this process, and return what it has left in its folder.
 
     It prints what the command prints. Ctrl-C stops it after its round: its ``status`` is then "interrupted", and
-    ``run([*overrides, "resume=true"])`` continues it.
+    ``run([*overrides, "resume=true"])`` continues it. Where the run has ended nevertheless, since that was its last
+    round, the signal is raised again afterwards, so that a loop over runs ends as well.
 
     Args:
         overrides: those of the command line, as in ``["method=fedcorr", "noise.rho=0.6", "output=my_run"]``.
@@ -43,4 +45,7 @@ def run(overrides: Sequence[str] = ()) -> RunResults:
         cfg = compose.load(words)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(one_line(explain(error, words))) from None
-    return load_run(train(cfg, words).folder)
+    outcome = train(cfg, words)
+    if outcome.signal is not None and outcome.status != "interrupted":
+        signal.raise_signal(outcome.signal)
+    return load_run(outcome.folder)

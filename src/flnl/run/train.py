@@ -47,7 +47,7 @@ class Outcome:
     status: Status
     folder: Path
     record: Mapping[str, Any]  # content of its result.json
-    signal: int | None = None  # the signal that interrupted it
+    signal: int | None = None  # one that arrived while it trained or ended, also if it has finished nevertheless
 
 
 def train(
@@ -68,7 +68,7 @@ def train(
         typed: all arguments of the command, with options and Hydra's own overrides, to print the command that resumes
             the run; None if they are ``overrides``.
         opened: called with the session before its first round.
-        stop: an interruption that is already active; None to handle signals here.
+        stop: an interruption that is active from the first round on; None to handle signals here.
 
     Raises:
         UserError: for errors that the user can fix.
@@ -94,7 +94,7 @@ def train(
         opened(run)
         try:
             with progress.Bar(run.epochs, run.state.round) as bar:
-                for result in run.results():
+                for result in run.results() if stop.number is None else ():
                     run.log(result)
                     bar.round(result)
                     leave = run.enough or stop.number is not None
@@ -117,7 +117,7 @@ def train(
     if status != "finished" and job is None:
         again = _again(overrides if typed is None else typed, run.folder.path)
         print_line(f"to go on: {command(again)}", to=sys.stderr)
-    return Outcome(status, run.folder.path, record, stop.number if status == "interrupted" else None)
+    return Outcome(status, run.folder.path, record, stop.number)
 
 
 def _where(error: Exception, run: Session) -> str:

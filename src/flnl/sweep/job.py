@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,14 +74,16 @@ def run(cfg: DictConfig, overrides: Sequence[str], chosen: DictConfig) -> float:
     if not shares_a_process(chosen):
         with _output_to(folder / LOG), _asked_to_stop(ledger) as stop:
             job = _accounted(cfg, job, ledger, stop)
-        if stop.number == OUT_OF_TIME:
+        if stop.number == OUT_OF_TIME and job.status == "interrupted":
             os.kill(os.getpid(), OUT_OF_TIME)  # the state is saved; the scheduler's handler requeues the job
         return score(job)
     print(file=sys.stderr)
     print_line(f"job {number} in {folder}", to=sys.stderr)
-    job = _accounted(cfg, job, ledger, None)
-    if job.status == "interrupted":
-        raise Interrupted(signal.Signals[job.error or "SIGINT"])
+    with contextlib.ExitStack() as training:
+        stop = Interruption()
+        job = _accounted(cfg, job, ledger, stop, lambda: training.enter_context(stop))
+    if job.status == "interrupted" or stop.number is not None:
+        raise Interrupted(stop.number or signal.Signals[job.error or "SIGINT"])
     if job.error:
         print_line(f"job {number} {job.status}: {job.error}", to=sys.stderr)
     return score(job)
@@ -98,24 +100,38 @@ def score(job: Job) -> float:
     return math.nan if accuracy is None else accuracy
 
 
-def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | None) -> Job:
-    """Run a job, and record its state before it, at its first round, and after it."""
+def _accounted(
+    cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption, training: Callable[[], object] | None = None
+) -> Job:
+    """Run a job, and record its state before it, at its first round, and after it.
+
+    Args:
+        cfg: its configuration.
+        job: its state now.
+        ledger: where it is recorded.
+        stop: what notices signals.
+        training: called before the first round if the job shares a process, where ``stop`` is not yet active.
+    """
     assert job.folder is not None
     folder, session = Path(job.folder), None
 
     def opened(run: Session) -> None:
         nonlocal job, session
         session, job = run, replace(job, folder=str(run.folder.path), rounds=run.rounds)
+        if training is not None:
+            training()
         ledger.write(job)
 
     ledger.write(job)
     try:
+        if ledger.stopping:  # since it was asked for the first time: the signal found no running job
+            raise Interrupted(ledger.stopped_by or signal.SIGTERM)
         from flnl.run.train import train
 
         outcome = train(cfg, job.overrides, folder, opened=opened, stop=stop)
         metrics = {k: v for k, v in outcome.record["metrics"].items() if isinstance(v, int | float)}
         job = replace(job, status=outcome.status, folder=str(outcome.folder), metrics=metrics)
-        if outcome.signal is not None:
+        if outcome.signal is not None and outcome.status == "interrupted":
             by = ledger.stopped_by or outcome.signal  # the sweep passes any signal on to its jobs as SIGTERM
             job = replace(job, error=signal.Signals(by).name)
     except (Interrupted, KeyboardInterrupt) as stopped:
@@ -124,7 +140,7 @@ def _accounted(cfg: DictConfig, job: Job, ledger: Ledger, stop: Interruption | N
         job = replace(job, status="refused", error=str(error))
     except Exception as error:
         trace = traceback.format_exc()
-        if stop is not None:
+        if training is None:
             print(redacted(trace), file=sys.stderr, flush=True)  # goes to the job's log
         with contextlib.suppress(OSError):
             place = Path(job.folder or folder)
