@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -21,18 +21,20 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli import explain
 from flnl.cli.overrides import replaced
 from flnl.config.check import check_config, check_machine
-from flnl.config.override_text import choices_of, dotted, key_of, value_of
+from flnl.config.override_text import choices_of, dotted, key_of
 from flnl.config.short_keys import connect
+from flnl.config.written import text_at
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
 from flnl.storage.records import LOCK
 from flnl.sweep import launchers
-from flnl.sweep.job import shares_a_process
+from flnl.sweep.job import shares_a_process, typed
 from flnl.sweep.ledger import DONE, Job, Ledger
 from flnl.sweep.progress import Watch
 from flnl.sweep.table import labels, show
@@ -43,7 +45,7 @@ _open: list[Sweep] = []
 class Refused(BaseException):
     """Carries a refusal past Hydra, which turns a callback's ``Exception`` into a warning."""
 
-    def __init__(self, reason: UserError) -> None:
+    def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
         self.reason = reason
 
@@ -56,7 +58,7 @@ class Opening(Callback):
         try:
             _open.append(Sweep(config))
             launchers.install(str(config.hydra.launcher._target_))
-        except UserError as error:
+        except (UserError, HydraException, OmegaConfBaseException) as error:
             raise Refused(error) from None
 
 
@@ -209,17 +211,34 @@ def _locked(folder: Path, in_use: str) -> FileLock:
 
 
 def _expanded(config: DictConfig) -> list[list[str]]:
-    """The overrides of every job, as Hydra's basic sweeper expands them; empty with another sweeper."""
+    """The overrides of every job, as Hydra's basic sweeper expands them; empty with another sweeper.
+
+    Interpolations stay as they are: each job resolves them in its own configuration.
+    """
     if not str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
         return []
+    _move_params(config)
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-    overrides = parser.parse_overrides([*params, *config.hydra.overrides.task])
+    overrides = parser.parse_overrides(typed(config.hydra))
     jobs = BasicSweeper.split_arguments(overrides, None)[0]
     if not jobs:
         empty = [o.input_line for o in overrides if o.is_sweep_override() and not list(o.sweep_string_iterator())]
         raise UserError(f"{', '.join(map(str, empty))} gives no value, so the sweep has no jobs")
     return jobs
+
+
+def _move_params(config: DictConfig) -> None:
+    """Put what files set in ``hydra.sweeper.params`` before what was typed, where Hydra's sweeper would put it.
+
+    The sweeper itself would resolve their interpolations in a configuration that belongs to no job.
+    """
+    chosen = config.hydra
+    if not chosen.sweeper.params:
+        return
+    params = [f"{key}={chosen.sweeper.params._get_node(key)}" for key in chosen.sweeper.params]
+    with read_write(config), open_dict(config):
+        chosen.overrides.task = [*(one.replace(r"\${", "${") for one in params), *typed(chosen)]
+        chosen.sweeper.params = None
 
 
 TOGETHER = ("train.", "method.")
@@ -229,45 +248,96 @@ TOGETHER = ("train.", "method.")
 def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
     """Check enough jobs that every value of every axis is checked, and every combination of what must fit together.
 
+    A value that is computed of others is checked in every job, since each may have another.
+
     Raises:
         UserError: naming the job.
     """
     from flnl.run.opening import method_of  # imports all that runs need
 
-    _refuse_one_folder(jobs)
-    loader = GlobalHydra.instance().config_loader()
-    HydraConfig.instance().set_config(copy.deepcopy(composed))  # so that files of the search path are seen
     seen: set[object] = set()
+    rest: list[int] = []
+    taken: dict[Path, int] = {}
+    named = False
     for number, job in enumerate(jobs):
         together = frozenset((*choices_of(job), *(one for one in job if dotted(one).startswith(TOGETHER))))
+        if any("$" in one and key_of(one) != "output" for one in job):
+            together = frozenset(job)
         if {*job, together} <= seen:
+            rest.append(number)
             continue
         seen |= {*job, together}
-        try:
-            cfg = loader.load_sweep_config(composed, list(job))
-            with open_dict(cfg):
-                del cfg["hydra"]
+        with _told(number, jobs):
+            cfg, folder = _as_launched(composed, job, number)
             connect(cfg, job)
             check_config(cfg)
             if not elsewhere(composed.hydra):
                 check_machine(cfg)
             method_of(cfg, job)
-        except (UserError, HydraException) as error:
-            reason = explain.explain(error, job)
-            raise UserError(reason if len(jobs) == 1 else f"job {number}: {reason}; no job has begun") from None
+        _take(folder, number, taken)
+        named |= folder.named
+    for number in rest if named else ():
+        with _told(number, jobs):
+            _, folder = _as_launched(composed, jobs[number], number)
+        _take(folder, number, taken)
+    HydraConfig.instance().set_config(copy.deepcopy(composed))
 
 
-def _refuse_one_folder(jobs: Sequence[Sequence[str]]) -> None:
-    """Refuse jobs that would run in one folder.
+@contextmanager
+def _told(number: int, jobs: Sequence[Sequence[str]]) -> Iterator[None]:
+    """Say in which job a mistake is."""
+    try:
+        yield
+    except (UserError, HydraException, OmegaConfBaseException) as error:
+        reason = explain.explain(error, jobs[number])
+        raise UserError(reason if len(jobs) == 1 else f"job {number}: {reason}; no job has begun") from None
+
+
+class Folder(NamedTuple):
+    """Where a job will run, and the override that says so."""
+
+    path: Path
+    override: str
+    named: bool  # otherwise by the job's number alone
+
+
+def _as_launched(composed: DictConfig, job: Sequence[str], number: int) -> tuple[DictConfig, Folder]:
+    """The configuration that a job will have, in which its interpolations are resolved, and the job's folder."""
+    cfg = GlobalHydra.instance().config_loader().load_sweep_config(composed, list(job))
+    with open_dict(cfg):
+        cfg.hydra.job.id = cfg.hydra.job.num = number
+    HydraConfig.instance().set_config(cfg)
+    sweep = cfg.hydra.sweep
+    if sweep.dir != composed.hydra.sweep.dir:
+        raise UserError(f"hydra.sweep.dir={sweep.dir}: it is of all jobs; what differs goes into {SUBDIR}")
+    place = Path(str(sweep.dir), str(sweep.subdir)).absolute()
+    folder = Folder(place, f"{SUBDIR}={sweep.subdir}", "job.num}" not in str(text_at(cfg, SUBDIR)))
+    with read_write(cfg.hydra.runtime), open_dict(cfg.hydra.runtime):
+        cfg.hydra.runtime.output_dir = str(place)
+    HydraConfig.instance().set_config(cfg)  # as Hydra does, once the subfolder is known
+    here = place if cfg.hydra.job.chdir else Path.cwd()
+    cfg = copy.deepcopy(cfg)  # Hydra's part stays where ${hydra:...} looks for it
+    with read_write(cfg), open_dict(cfg):
+        del cfg["hydra"]
+    if cfg.output is not None:
+        folder = Folder(here / Path(str(cfg.output)).expanduser(), f"output={cfg.output}", named=True)
+    return cfg, folder
+
+
+SUBDIR = "hydra.sweep.subdir"
+
+
+def _take(folder: Folder, number: int, taken: dict[Path, int]) -> None:
+    """Note the folder of a job.
 
     Raises:
-        UserError: naming the override.
+        UserError: if another job would run there.
     """
-    named = [one for job in jobs for one in job if key_of(one) == "output" and "${" not in one]
-    if shared := [one for one in named if named.count(one) > 1 and value_of(one) != "null"]:
+    other = taken.setdefault(Path(os.path.realpath(folder.path)), number)
+    if other != number:
         raise UserError(
-            f"{shared[0]}: only one of these jobs can run there; set hydra.sweep.dir, or name the jobs in it, as in "
-            "'output=runs/${seed}'"
+            f"{folder.override}: jobs {other} and {number} would both run in this folder; leave it out, or name the "
+            f"jobs in it, as in '{key_of(folder.override)}=runs/${{hydra:job.num}}'"
         )
 
 
