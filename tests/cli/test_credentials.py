@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flnl.core import credentials
-from flnl.core.credentials import VARIABLE, of_host, put_aside, redacted, redacted_in
+from flnl.core.credentials import VARIABLE, of_host, put_aside, redacted, redacted_in, separated
 from flnl.core.errors import UserError
 from flnl.data.datasets.download import fetch
 from tests.cli.conftest import Command, Launch, resuming_words
@@ -112,6 +112,42 @@ def test_every_form_of_credentials_is_hidden() -> None:
         assert redacted(text) == text
     found = redacted_in({"a": [("https://me:secret@host/", 1)], "https://me:secret@host/": None})
     assert found == {"a": [("https://***@host/", 1)], "https://***@host/": None}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "me:s3cr/t",
+        "me:s3cr?t",
+        "me:s3cr#t",
+        "me:/?#@s3cr:t",
+        "me@mail:s3/cr@t",
+        "me:s3'cr/t",
+        ":s3cr/t",
+        "me:a://s3crt",
+    ],
+)
+def test_a_password_with_any_sign_is_hidden_and_the_host_gets_it(written: str) -> None:
+    """Such signs should be written %2F and so on; who pastes a password must not see it printed."""
+    for host in ("host", "host:80", "[::1]:80"):
+        url = f"https://{written}@{host}/a"
+        assert put_aside([f"dataset.mirror=[{url},https://b:c@other]"]) == [
+            f"dataset.mirror=[https://***@{host}/a,https://***@other]"
+        ]
+        assert (of_host(host), of_host("other")) == (written, "b:c")
+        assert redacted(f"{url}: not found; see https://host:80/b@c, https://host/d:e@f, https://[::1]:80/g@h") == (
+            f"https://***@{host}/a: not found; see https://host:80/b@c, https://host/d:e@f, https://[::1]:80/g@h"
+        )
+        assert separated(url) == (f"https://{host}/a", written)
+
+
+def test_a_password_with_a_slash_is_sent_as_it_is(tmp_path: Path) -> None:
+    host = Host({"a.bin": b"pixels"})
+    try:
+        fetch(tmp_path / "a.bin", [f"http://me:s3cr/t@{host.name}/a.bin"], 5.0)
+    finally:
+        host.close()
+    assert host.told == [TOLD]
 
 
 def test_words_lose_them_and_the_host_gets_them() -> None:

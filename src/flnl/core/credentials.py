@@ -18,7 +18,19 @@ HIDDEN = "***"
 VARIABLE = "FLNL_URL_CREDENTIALS"
 """Environment variable: a JSON object that maps a host (with port) to ``user:password`` as in the URL."""
 
-_CREDENTIALS = re.compile(r"""(?<=://)(?P<credentials>[^/?#\s"'<>]*)(?=@(?P<host>[^/?#\s"'<>,\]}]*))""")
+_CREDENTIALS = re.compile(
+    r"""
+    (?<=://)
+    (?P<credentials>
+        [^/?\#\s"'<>:,\[]* : (?!// | \d{1,5}[/?\#])          # a name; no host with a port and a path
+        (?: (?![,;|][\w+.-]+://) (?: [^\s"'<>] | ["'<>](?![,:;)}\]\s]|$) ) )*  # a password: any signs, up to the last @
+      | [^/?\#\s"'<>]*                              # a name or a token alone
+    )
+    (?= @ (?P<host> \[[^]]*\](?::\d+)? | [^/?\#\s"'<>,\]}@]* ) )
+    """,
+    re.VERBOSE,
+)
+"""A password may have any sign as it is; so an @ in the path after a name and a password is written %40."""
 
 
 def redacted(text: str) -> str:
@@ -26,6 +38,8 @@ def redacted(text: str) -> str:
 
     >>> redacted("fetching https://me:secret@host:8080/a and https://host/b@c")
     'fetching https://***@host:8080/a and https://host/b@c'
+    >>> redacted("https://me:se/c?r#e@t@host/a")
+    'https://***@host/a'
     """
     return _CREDENTIALS.sub(HIDDEN, text) if "://" in text else text
 
@@ -54,6 +68,17 @@ def put_aside(arguments: Sequence[str]) -> list[str]:
     if known:
         os.environ[VARIABLE] = json.dumps(known)
     return [redacted(argument) for argument in arguments]
+
+
+def separated(url: str) -> tuple[str, str | None]:
+    """A URL without its name and password, and these; None if it has none.
+
+    >>> separated("https://me:a/b@host/c")
+    ('https://host/c', 'me:a/b')
+    """
+    if (found := _CREDENTIALS.search(url)) is None:
+        return url, None
+    return url[: found.start()] + url[found.end() + 1 :], found["credentials"]
 
 
 def of_host(host: str) -> str | None:

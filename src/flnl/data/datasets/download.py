@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from flnl.core.credentials import HIDDEN, of_host, redacted
+from flnl.core.credentials import HIDDEN, of_host, redacted, separated
 from flnl.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -234,24 +234,24 @@ def _request(url: str) -> Request:
     """
     from urllib.request import Request
 
-    parts = urlsplit(url)
-    credentials, at, host = parts.netloc.rpartition("@")
+    plain, credentials = separated(url)
+    parts = urlsplit(plain)
     if credentials == HIDDEN:
-        known = of_host(host)
-        if known is None:
+        credentials = of_host(parts.netloc)
+        if credentials is None:
             raise UserError(
                 f"dataset.mirror: {redacted(url)} has to be fetched, but runs do not record name and password: write"
                 f" them again in place of {HIDDEN}"
             )
-        credentials = known
-    if not at:
-        request = Request(url)
+    if credentials is None:
+        request = Request(plain)
     elif parts.scheme in ("http", "https"):
-        request = Request(urlunsplit(parts._replace(netloc=host)))
+        request = Request(plain)
         user = base64.b64encode(unquote(credentials).encode()).decode("ascii")
         request.add_unredirected_header("Authorization", f"Basic {user}")
     else:  # ftp
-        request = Request(urlunsplit(parts._replace(netloc=f"{credentials}@{host}")))
+        user = quote(unquote(credentials), safe=":")
+        request = Request(urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc}")))
     request.add_header("User-Agent", "flnl")
     return request
 
