@@ -176,7 +176,10 @@ def test_jobs_that_work_in_their_own_folders_are_in_the_list(command: Command, t
         ("seed=1,2 hydra.sweep.dir=sweeps/${nothing}", "Interpolation key 'nothing' not found"),
         ("seed=1,2 data_seed=${nothing}", "job 0: data_seed takes nothing, which is not a key"),
         ("seed=0,9 max_rounds=1,2 eval.validation=${seed}${max_rounds}", "job 0: eval.validation="),
-        ("train.lr=0.1,0.2 train.min_lr=${train.epochs} train.cosine=true", "job 0: train.epochs=2: the cosine ends at min_lr"),
+        (
+            "train.lr=0.1,0.2 train.min_lr=${train.epochs} train.cosine=true",
+            "job 0: train.epochs=2: the cosine ends at min_lr",
+        ),
         ("hydra.launcher.n_jobs=2", "hydra.launcher.n_jobs belongs to hydra/launcher=joblib, which is not chosen here"),
         ("hydra/launcher=submitit_slurm", "hydra/launcher=submitit_slurm: there is no srun on this machine"),
     ],
@@ -325,7 +328,8 @@ def signalled(monkeypatch: pytest.MonkeyPatch, moment: str, number: int) -> None
     owned = any(part[0].isupper() for part in parts)
     holder: Any = importlib.import_module(".".join(parts[:-1] if owned else parts))
     holder = getattr(holder, parts[-1]) if owned else holder
-    whole, sent = getattr(holder, name), []
+    whole = getattr(holder, name)
+    sent: list[int] = []
 
     def sending(*words: Any, **named: Any) -> Any:
         last = words[-1]
@@ -333,7 +337,8 @@ def signalled(monkeypatch: pytest.MonkeyPatch, moment: str, number: int) -> None
             isinstance(last, RoundResult) and last.state.round < LAST
         )
         if not sent and not early:
-            sent.append(os.kill(os.getpid(), number))
+            sent.append(number)
+            os.kill(os.getpid(), number)
         return whole(*words, **named)
 
     monkeypatch.setattr(holder, name, sending)
@@ -533,6 +538,32 @@ def test_jobs_whose_sweep_was_killed_save_and_end(launch: Launch, tmp_path: Path
     until(lambda: not worker.exists(), 60)
     assert statuses(sweep) == ["interrupted", "waiting"]
     assert record(sweep / "0")["status"] == "interrupted"
+
+
+@pytest.mark.slow  # its workers start anew
+@pytest.mark.parametrize("begun", [False, True])
+def test_workers_that_start_or_wait_end_with_their_sweep(begun: bool, launch: Launch, tmp_path: Path) -> None:
+    """Also those that have got no job yet, which nobody would give them any more."""
+    running = launch(*FEDAVG, "seed=1,2,3", "rounds=100000", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    until(lambda: any("loky" in command_of(pid) for pid in children(running.pid)))
+    if begun:
+        until(lambda: [s for s in sweeps(tmp_path) if lines_of(s / "0")])
+    workers = children(running.pid)
+    running.signal(signal.SIGKILL)
+    running.wait()
+    until(lambda: not any(map(command_of, workers)), 60)
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for file in Path("/proc", str(pid)).glob("task/*/children") for one in file.read_text().split()]
+
+
+def command_of(pid: int) -> str:
+    """What a process runs; empty once it has ended."""
+    try:
+        return Path("/proc", str(pid), "cmdline").read_text()
+    except OSError:
+        return ""
 
 
 # ----------------------------------------------------------------------------------------------------------- the parts

@@ -174,6 +174,28 @@ def _output_to(log: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
+class _Worker:
+    """What a process that runs one job after the other knows of itself."""
+
+    parent: int | None = None  # the process that gives it jobs; None in a process that runs a single job
+    busy = False  # a job runs, which saves and ends by itself once its parent is gone
+
+
+def end_with(parent: int) -> None:
+    """End this process, a new worker, once ``parent`` is gone and no job runs: nobody would give it another.
+
+    Workers of a pool hold both ends of the queue of their jobs, so none of them sees it close.
+    """
+    _Worker.parent = parent
+
+    def watch() -> None:
+        while os.getppid() == parent or _Worker.busy:
+            time.sleep(ORPHAN_SECONDS)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @contextlib.contextmanager
 def _asked_to_stop(ledger: Ledger) -> Iterator[Interruption]:
     """Let SIGTERM, a scheduler's time limit, or the end of the sweep's main process ask the job to stop.
@@ -182,22 +204,24 @@ def _asked_to_stop(ledger: Ledger) -> Iterator[Interruption]:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     over, orphaned = threading.Event(), threading.Event()
-    parent, pid = os.getppid(), os.getpid()
+    parent, pid = _Worker.parent or os.getppid(), os.getpid()
 
     def watch() -> None:
-        while not over.wait(ORPHAN_SECONDS):
-            if os.getppid() != parent:
-                orphaned.set()
-                ledger.stop()
-                os.kill(pid, signal.SIGTERM)
+        while os.getppid() == parent:
+            if over.wait(ORPHAN_SECONDS):
                 return
+        orphaned.set()
+        ledger.stop()
+        os.kill(pid, signal.SIGTERM)
 
     scheduled = callable(signal.getsignal(OUT_OF_TIME))
     with Interruption((signal.SIGTERM, OUT_OF_TIME) if scheduled else (signal.SIGTERM,)) as stop:
         threading.Thread(target=watch, daemon=True).start()
+        _Worker.busy = True
         try:
             yield stop
         finally:
             over.set()
+            _Worker.busy = False
     if orphaned.is_set():
         os._exit(128 + signal.SIGTERM)  # otherwise a pool's worker would wait for work forever

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,8 @@ from hydra.core.plugins import Plugins
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
 from hydra_plugins.hydra_joblib_launcher.joblib_launcher import JoblibLauncher
+
+from flnl.sweep.job import end_with
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +96,7 @@ class Crew:
     def _pool(self) -> Any:
         from joblib.externals.loky import ProcessPoolExecutor
 
-        pool = ProcessPoolExecutor(max_workers=1)
+        pool = ProcessPoolExecutor(max_workers=1, initializer=end_with, initargs=(os.getpid(),))
         self._pools.add(pool)
         return pool
 
