@@ -13,12 +13,16 @@ import pytest
 from PIL import Image
 
 from flnl import predict
+from flnl.audit import __main__ as audit_program
 from flnl.compare import __main__ as program
 from flnl.core.errors import DiskFullError, UserError
+from flnl.core.special import is_special
 from flnl.data.federation import __main__
-from flnl.storage.output_file import check_output, is_special, save_output, write_output
+from flnl.storage.output_file import check_folder, check_output, save_output, write_output
+from flnl.tune import __main__ as tune_program
 from tests.products.conftest import Commands, Own
 from tests.products.test_compare import made
+from tests.properties.runs import Ran
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPARE = SimpleNamespace(main=program.main, __name__="flnl.compare")
@@ -231,7 +235,7 @@ def test_the_card_of_a_federation(tmp_path: Path, said: Commands) -> None:
     for place in ("/dev/null", tmp_path / "elsewhere.json"):
         answer = said(module, "dataset.train_size=100", f"output={place}", f"cache={tmp_path / 'cache'}")
         assert answer.code == 2
-        assert answer.err == f"error: output={place}: File exists; choose a folder you can write to\n"
+        assert answer.err == f"error: output={place}: {place} is no folder\n"
     assert Path("/dev/null").is_char_device()
 
 
@@ -242,3 +246,41 @@ def test_an_image_that_is_none_of_these_is_read_as_ever(own: Own, tmp_path: Path
     answer = said(predict, own.ran.folder, tmp_path)
     assert (answer.code, answer.err) == (0, "")
     assert [line.split("\t")[0] for line in answer.out.splitlines()[1:]] == [str(tmp_path / f"{n}.png") for n in "ab"]
+
+
+@pytest.mark.parametrize("words", [("tune", "--out"), ("tune", "--markdown"), ("audit",), ("card",)])
+def test_a_folder_that_takes_no_files_is_noticed_before_the_work(
+    words: tuple[str, ...], fedavg: Ran, tmp_path: Path, said: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write everywhere by its permissions; the system's own folders take no file nevertheless."""
+    monkeypatch.chdir(tmp_path)
+    arguments = {
+        "tune": ("method=fedavg", "train.lr=0.1,0.2", words[-1], "/proc/x.json"),
+        "audit": (fedavg.folder, "--out", "/proc/x"),
+        "card": ("dataset.train_size=100", "output=/proc/x"),
+    }
+    programs = {
+        "tune": SimpleNamespace(main=tune_program.main, __name__="flnl.tune"),
+        "audit": SimpleNamespace(main=audit_program.main, __name__="flnl.audit"),
+        "card": SimpleNamespace(main=__main__.main, __name__="flnl.data.federation.build"),
+    }
+    for work in (
+        "flnl.tune.runs.Runs.grids",
+        "flnl.audit.performing.examine",
+        "flnl.data.federation.build.from_config",
+    ):
+        monkeypatch.setattr(work, lambda *_, **__: pytest.fail("it has begun"))
+    answer = said(programs[words[0]], *arguments[words[0]])
+    assert answer.code == 2
+    assert "/proc/x" in answer.err
+    assert "cannot be written" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_a_folder_that_can_be_made_is_left_as_it_was(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "a" / "b"):
+        check_folder("out=it", folder)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"out=it: .*file is no folder"):
+        check_folder("out=it", tmp_path / "file" / "b")

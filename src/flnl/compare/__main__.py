@@ -18,8 +18,9 @@ from flnl.cli.parser import Parser
 from flnl.compare.runs import find, grouped, note
 from flnl.compare.table import SORTS, Table
 from flnl.core.errors import UserError
+from flnl.core.special import is_special
 from flnl.core.terminal import visible
-from flnl.storage.output_file import check_output, is_special, save_output
+from flnl.storage.output_file import check_output, save_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -55,6 +55,7 @@ def redraw(arguments: Sequence[str]) -> None:
     request = parser().parse_intermixed_args(arguments)
     from flnl.figures.drawing import FOLDER, save
     from flnl.figures.record import read
+    from flnl.storage.output_file import check_folder
 
     paths = [folder.expanduser() for folder in request.runs]
     for path in paths:
@@ -63,6 +64,7 @@ def redraw(arguments: Sequence[str]) -> None:
             from flnl.engine.model_file import ModelFile  # torch takes seconds to import
 
             ModelFile.load(path)
+        check_folder(f"{path / FOLDER}", path / FOLDER)
     for path in paths:
         files = save(path, tsne=request.tsne, places=request.config_dir, formats=request.format, dpi=request.dpi)
         names = ", ".join(dict.fromkeys(file.stem for file in files)) or "nothing to draw yet"

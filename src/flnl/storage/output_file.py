@@ -7,11 +7,11 @@ The user may name a device, a pipe or a link: the data are then written to it, n
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 
 from flnl.core.errors import DiskFullError, UserError
+from flnl.core.special import is_special
 from flnl.storage.atomic import write_atomically
 from flnl.storage.disk import writing
 
@@ -75,21 +75,39 @@ def check_output(what: str, path: Path) -> None:
         raise UserError(f"{what} is a folder; name a file")
     if not has_place:
         raise UserError(f"{what}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise UserError(f"{what} cannot be written: {path.parent} is read-only for you")
+    _try(what, path)
 
 
-def is_special(path: Path) -> bool:
-    """Whether ``path``, or the target of a link, exists and is neither a file nor a folder: a device, pipe or socket.
+def check_folder(what: str, folder: Path) -> None:
+    """Check that a folder can be written, or made, before the work whose results it will hold.
 
     Raises:
-        OSError: if the path cannot be examined.
+        UserError: if it cannot.
     """
     try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+        there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+        is_folder = there.is_dir()
+    except OSError as error:
+        raise UserError(f"{what} cannot be written ({error.strerror})") from error
+    if not is_folder:
+        raise UserError(f"{what}: {there} is no folder")
+    _try(what, there / (folder.name or "flnl"))
+
+
+def _try(what: str, path: Path) -> None:
+    """Write a file beside ``path``, as ``write_output`` does, and remove it: permissions do not tell of all folders.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"{what} cannot be written: {path.parent} is read-only for you")
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.open("xb").close()
+        beside.unlink()
+    except OSError as error:
+        raise UserError(f"{what} cannot be written ({error.strerror})") from error
 
 
 def _printed_to(path: Path) -> int | None:

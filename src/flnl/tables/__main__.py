@@ -21,7 +21,7 @@ from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError
 from flnl.core.shell import joined
 from flnl.core.terminal import HOUR, duration, print_line
-from flnl.storage.output_file import check_output, write_output
+from flnl.storage.output_file import check_folder, check_output, write_output
 from flnl.storage.paces import Paces
 from flnl.tables import load
 from flnl.tables.cost import Estimate, estimate
@@ -158,6 +158,7 @@ def render(request: Request) -> None:
     from flnl.tables.render import render as write
     from flnl.tables.render.losses import losses
 
+    check_folder(f"out={request.out}", request.out)
     plan, names = request.plan_of(request.held), {table.name for table in request.tables}
     tables = plan.filled()
     count = Count.of([one for one in tables if one.table.name in names])
@@ -218,7 +219,9 @@ def tune(request: Request, arguments: Sequence[str]) -> None:
     tuning = Tuning.of(table, request.scaling, request.options)
     file = _file_of_choices(request)
     if "out" in request.options:
-        check_output(f"out={file}", file)  # before anything runs, as is the next line
+        check_output(f"out={file}", file)  # before anything runs, as are the next lines
+    else:
+        check_folder(str(file), file.parent)
     tuning.kept(file)
     tuned = tuning.run(request.overrides, ["flnl", "tables", *arguments])
     kept = tuning.kept(file)  # another command may have written meanwhile
@@ -245,6 +248,7 @@ def agree(request: Request) -> None:
     out = request.out if "out" in request.options else RESULTS
     metric = request.options["metric"][-1] if "metric" in request.options else None
     file = out / (INDEX if metric is None else f"by_{load.known(metric, ON_TEST_SET, 'measure')}.md")
+    check_output(f"out={out}", file)
     if is_foreign(file, scales.TITLE):
         raise UserError(f"{file} is another page: out= would overwrite it; name another folder")
     order = [f"{scale}{tuned}" for scale in load.scales() for tuned in ("", "_tuned")]

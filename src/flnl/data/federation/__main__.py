@@ -39,14 +39,16 @@ def show(overrides: Sequence[str]) -> Path:
     from flnl.data.federation.build import from_config
     from flnl.data.federation.card import card, markdown, tables
     from flnl.data.federation.figure import encoded
-    from flnl.storage.output_file import write_output
+    from flnl.storage.output_file import check_folder, write_output
 
     cfg = compose.load(overrides)
     check_config(cfg)
+    key = "output_root" if cfg.output is None else "output"
+    check_folder(f"{key}={cfg[key]}", Path(cfg[key]))
     federation = from_config(cfg, Path(cfg.cache).expanduser())
-    key, folder = "output", Path(cfg.output or "")
+    folder = Path(cfg[key])
     if cfg.output is None:
-        key, folder = "output_root", Path(cfg.output_root) / f"federation-{federation.fingerprint[:8]}"
+        folder /= f"federation-{federation.fingerprint[:8]}"
     contents = card(federation)
     files = {
         "card.json": (json.dumps(contents) + "\n").encode(),
