@@ -1,6 +1,7 @@
 """Verdicts and a run's labels as they are read back: what is refused, and by which line."""
 
 import csv
+import os
 from pathlib import Path
 
 import numpy as np
@@ -127,3 +128,12 @@ def test_what_a_reviewer_has_decided_counts_more_than_what_the_audit_suggests() 
     assert corrected_labels(found, {}).tolist() == [0, 1, 2, 1, 2, 0]
     decided = {2: Verdict("wrong", 0), 3: Verdict("right", None), 4: Verdict("wrong", 0), 5: Verdict("unsure", None)}
     assert corrected_labels(found, decided).tolist() == [0, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "pipe"])
+def test_what_may_never_end_is_refused(path: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(
+        UserError, match=r"cannot be read .it is a device, a pipe or a socket, not a file.; it should be"
+    ):
+        read_verdicts(tmp_path / path, SAMPLES, CLASSES)

@@ -3,6 +3,10 @@
 import errno
 import json
 import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,13 @@ from flnl.config.check import Slot, check_read
 from flnl.core.errors import UserError
 from flnl.core.parts import ServerUpdate
 from flnl.data.federation import __main__ as card
+from flnl.engine.model_file import ModelFile
 from flnl.list import main as list_main
+from flnl.models import pretrained
+from flnl.storage import lines
+from flnl.storage.input_file import DEPTH, parse_json
+from flnl.storage.records import read_record
+from flnl.storage.tuned import Tuned
 from tests.cli.conftest import Command, Said
 from tests.products.conftest import Commands, said  # noqa: F401
 from tests.registry import BY_NAME, TINY
@@ -436,3 +446,96 @@ def test_a_group_that_is_not_there_is_refused_by_the_list(
         list_main()
     assert left.value.code == 2
     assert capsys.readouterr().err.startswith("error: a\\nb is not a group")
+
+
+@pytest.mark.parametrize("command", ["flnl", "flnl list", "flnl tables plan", "flnl compare runs", "flnl -m seed=1,2"])
+def test_a_working_folder_that_is_gone_is_named(command: str, tmp_path: Path) -> None:
+    place = tmp_path / "gone"
+    place.mkdir()
+    flnl = Path(sys.executable).with_name("flnl")
+    line = f"cd {shlex.quote(str(place))}; rmdir {shlex.quote(str(place))}; {flnl}{command.removeprefix('flnl')}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: the working folder no longer exists: go to one that does, as by cd\n"
+
+
+ENDS = {
+    "an exit": ("import sys; sys.exit(3)", "SystemExit: 3"),
+    "a good exit": ("raise SystemExit(0)", "SystemExit: 0"),
+    "another": ("class Odd(BaseException): pass\nraise Odd('so')", "Odd: so"),
+    "an error": ("1 / 0", "ZeroDivisionError: division by zero"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_a_module_that_ends_while_it_is_imported_is_named(
+    case: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network's, and that of a part which a file of one's own names."""
+    code, reason = ENDS[case]
+    (tmp_path / "ending_nets.py").write_text(code)
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "mine.yaml").write_text("_target_: ending_nets.Net\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for words in (["model=module", "model.path=ending_nets.Net"], ["--config-dir", "own", "model=mine"]):
+        found = command(*words)
+        assert found.code == 2, found
+        assert found.err.count("\n") == 1
+        assert "ending_nets cannot be imported (" in found.err
+        assert reason in found.err
+
+
+def test_a_network_that_exits_while_it_is_made_is_named(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaving_nets.py").write_text("def net():\n    raise SystemExit\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = command("model=module", "model.path=leaving_nets.net", "debug=fast")
+    assert (found.code, found.err.count("model.path=leaving_nets.net cannot be made of (): SystemExit")) == (2, 1), (
+        found
+    )
+
+
+NESTED = '{"a":' * 900 + "1" + "}" * 900
+
+
+def test_a_record_that_is_nested_too_deeply_is_damaged(command: Command, tmp_path: Path) -> None:
+    """It could be parsed, but what works on values recursively could not."""
+    config = '{"key": "a", "status": "finished", "metrics": {}, "config": %s}'
+    for deep in (NESTED, "[" * 5000 + "]" * 5000):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / "result.json").write_text(config % deep)
+        assert read_record(tmp_path / "run") is None
+        found = command(*FEDAVG, "resume=run")
+        assert (found.code, found.err.count("\n")) == (2, 1), found
+        assert "resume=run: no run is recorded there (result.json is missing or unreadable)" in found.err
+        (tmp_path / "tuned.json").write_text(deep)
+        with pytest.raises(UserError, match=r"no file of flnl tune .it is nested more than 100 levels deep"):
+            Tuned.load(tmp_path / "tuned.json")
+        assert lines.parsed(deep.encode()) is None
+
+
+def test_what_a_record_needs_is_not_too_deep() -> None:
+    for depth in (1, DEPTH):
+        assert parse_json("[" * depth + "1" + "]" * depth) is not None
+    with pytest.raises(ValueError, match="nested"):
+        parse_json("[" * (DEPTH + 1) + "1" + "]" * (DEPTH + 1))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("dataset=arrays", "dataset.file=/dev/zero"),
+        ("noise=matrix", "noise.path=/dev/zero"),
+    ],
+)
+def test_a_device_that_never_ends_is_refused(words: tuple[str, ...], command: Command) -> None:
+    found = command("method=fedavg", *words)
+    assert (found.code, found.err.count("\n")) == (2, 1), found
+    assert "/dev/zero" in found.err
+
+
+@pytest.mark.parametrize("read", [Tuned.load, ModelFile.load, lambda path: pretrained.read(str(path), "weights", "")])
+def test_a_file_of_ours_is_no_device(read: Callable[[Path], object]) -> None:
+    with pytest.raises(UserError):
+        read(Path("/dev/zero"))

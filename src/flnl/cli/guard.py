@@ -40,6 +40,7 @@ def guarded(entry: Callable[[], object], *, name: str = "the run", overrides: bo
     surroundings.complete()
     sys.argv[1:] = put_aside(sys.argv[1:])
     log_to_stderr()
+    _demand_folder()
     tracebacks = os.environ.get(TRACEBACKS, "0") not in ("", "0")
     os.environ[TRACEBACKS] = "1"  # makes Hydra raise its errors, which are shown in one line below
     try:
@@ -60,6 +61,7 @@ def guarded(entry: Callable[[], object], *, name: str = "the run", overrides: bo
     except Exception as error:
         if tracebacks:
             raise
+        _demand_folder()
         if not overrides and (argument := _path_at_fault(error, sys.argv[1:])) is not None:
             reason = error.strerror if isinstance(error, OSError) else error
             print_line(f"error: {one_line(f'{argument}: {reason}')}", to=sys.stderr)
@@ -67,6 +69,15 @@ def guarded(entry: Callable[[], object], *, name: str = "the run", overrides: bo
         where = (getattr(error, "__notes__", None) or [f"{TRACEBACKS}=1 shows where"])[-1]
         print_line(f"error: {name} failed: {one_line(in_one_line(error))}; {one_line(where)}", to=sys.stderr)
         sys.exit(1)
+
+
+def _demand_folder() -> None:
+    """End the command if its working folder has been deleted, to which all that it names is relative."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        print_line("error: the working folder no longer exists: go to one that does, as by cd", to=sys.stderr)
+        sys.exit(2)
 
 
 def _path_at_fault(error: Exception, arguments: Sequence[str]) -> str | None:

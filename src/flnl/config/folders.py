@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 
 from flnl.config.quoting import quoted
+from flnl.core.importing import import_own
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parents[1] / "conf"
@@ -37,4 +37,4 @@ def paths(schema: str, path: str) -> Iterator[Path]:
     if schema == "file":
         yield Path(path)
     elif schema == "pkg" and not path.startswith("hydra."):
-        yield from map(Path, importlib.import_module(path).__path__)
+        yield from map(Path, import_own(path).__path__)

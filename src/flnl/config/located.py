@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from flnl.core.importing import import_own
 
 NO_CLASS = "there is no such class"
 
@@ -18,7 +19,7 @@ def imported(name: Any) -> type | str:
     """The class of that name, or why there is none: its module may exist and fail while it is imported."""
     module, _, leaf = str(name).rpartition(".")
     try:
-        target = getattr(importlib.import_module(module), leaf, None)
+        target = getattr(import_own(module), leaf, None)
     except Exception as error:  # what a module does while it is imported can fail in any way
         missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         if not missing and all(part.isidentifier() for part in module.split(".")):

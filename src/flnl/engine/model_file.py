@@ -22,6 +22,7 @@ from flnl.config import compose, registry
 from flnl.config.check import faults_among
 from flnl.core.errors import UserError
 from flnl.core.payload import Params
+from flnl.core.special import refuse_special
 from flnl.data.transforms import Transform
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
@@ -82,6 +83,7 @@ class ModelFile:
         """
         file = path / NAME if path.is_dir() else path
         try:
+            refuse_special(file)
             with warnings.catch_warnings(action="ignore"):  # torch warns about some forms of damage
                 held = torch.load(file, map_location="cpu", weights_only=True)
         except FileNotFoundError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pydantic import AfterValidator
 from torch import nn
 
 from flnl.core.errors import UserError, in_one_line
+from flnl.core.importing import import_own
 from flnl.core.ranges import NamesCode
 from flnl.core.suggestions import closest, did_you_mean
 from flnl.models.layers import Shape
@@ -52,7 +52,7 @@ def _module(parts: list[str]) -> tuple[Any, list[str]]:
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])
         try:
-            return importlib.import_module(name), parts[length:]
+            return import_own(name), parts[length:]
         except Exception as error:  # what a module does while it is imported can fail in any way
             missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
             if not missing:
@@ -121,7 +121,7 @@ class ImportedModule:
                 raise UserError(f"{model} needs +model.args.{needed[0]}=...")
         try:
             made = factory(**values)
-        except Exception as error:  # a constructor may raise anything
+        except (Exception, SystemExit) as error:  # a constructor may raise anything
             arguments = ", ".join(f"{name}={value}" for name, value in values.items())
             raise UserError(f"{model} cannot be made of ({arguments}): {in_one_line(error)}") from error
         if not isinstance(made, nn.Module):

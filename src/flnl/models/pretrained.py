@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flnl.core.errors import UserError
+from flnl.core.special import refuse_special
 
 
 def fetched(weights: Any, key: str) -> Any:
@@ -48,6 +49,7 @@ def read(path: str, key: str, others: str) -> Any:
         UserError: if there is no such file, or it is damaged or holds other objects.
     """
     try:
+        refuse_special(Path(path).expanduser())
         return torch.load(Path(path).expanduser(), map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(f"{key} is not a file; give {others}, or the path of a state dict") from error

@@ -19,6 +19,7 @@ from typing import Any, Self
 from flnl.core.errors import UserError
 from flnl.storage.closing import contradiction
 from flnl.storage.disk import writing
+from flnl.storage.input_file import parse_json
 from flnl.storage.records import RESULT
 
 METRICS, CORRECTIONS = "metrics.jsonl", "corrections.jsonl"
@@ -111,7 +112,7 @@ class Lines:
         lines = _split(data)
         for line in lines:
             self._count(line)
-        return [json.loads(line) for line in lines]
+        return [parse_json(line) for line in lines]
 
     def cut(self) -> None:
         """Remove what follows the lines after which the file continues: later rounds, or an incomplete line."""
@@ -216,7 +217,7 @@ def damage(folder: Path, record: Mapping[str, Any]) -> str | None:
 def parsed(line: bytes) -> Row | None:
     """Parse a line; None if it is not a JSON object."""
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:
         return None
     return row if isinstance(row, dict) else None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from flnl.storage.input_file import read_json_file
 from flnl.storage.output_file import write_output
 
 NAME, LOCK = "paces.json", ".paces.lock"
@@ -39,7 +40,7 @@ class Paces:
     def load(cls, folder: Path) -> Paces:
         """Those kept in ``folder``; none if there is no such file, or if another version has written it."""
         try:
-            text = json.loads((folder / NAME).read_text())
+            text = read_json_file(folder / NAME)
             return cls(tuple(Pace(**row) for row in text["paces"])) if text["format"] == FORMAT else cls()
         except (OSError, ValueError, LookupError, TypeError):
             return cls()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from flnl.core.errors import UserError
+from flnl.storage.input_file import read_json_file
 
 RESULT = "result.json"
 
@@ -25,8 +25,8 @@ SWEEPS = Path("multirun")
 def read_record(folder: Path) -> dict[str, Any] | None:
     """A run's ``result.json``; None if it does not exist or is invalid."""
     try:
-        record: dict[str, Any] = json.loads((folder / RESULT).read_text())
-    except (OSError, ValueError, RecursionError):
+        record: dict[str, Any] = read_json_file(folder / RESULT)
+    except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and _whole(record) else None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from flnl.storage.input_file import read_json_file
 from flnl.storage.records import RESULT
 
 PLAN, JOBS = "sweep.json", "jobs"
@@ -14,8 +14,8 @@ PLAN, JOBS = "sweep.json", "jobs"
 def read_json(file: Path) -> dict[str, Any]:
     """The mapping in a file; an empty one if the file is missing or holds none."""
     try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError):
+        content = read_json_file(file)
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -14,6 +14,7 @@ from typing import Any
 from flnl.core.errors import UserError
 from flnl.core.ties import compared
 from flnl.storage.closing import same
+from flnl.storage.input_file import read_json_file
 from flnl.storage.output_file import save_output
 
 FORMAT = 1
@@ -219,7 +220,7 @@ class Tuned:
         from pydantic import TypeAdapter, ValidationError
 
         try:
-            text = json.loads(path.read_text())
+            text = read_json_file(path)
             if text["format"] != FORMAT:
                 raise ValueError(f"format {text['format']}")
             tuned = TypeAdapter(cls).validate_json(json.dumps(text), strict=True)

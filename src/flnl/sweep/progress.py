@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -15,6 +14,7 @@ from rich.progress import TaskID
 
 from flnl.core.counting import bars
 from flnl.core.terminal import cell, print_line, visible
+from flnl.storage.input_file import parse_json
 from flnl.sweep.ledger import Job, Ledger
 from flnl.sweep.table import labels
 
@@ -116,6 +116,6 @@ def rounds_done(job: Job) -> int:
         with (Path(job.folder) / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             whole = file.read().rpartition(b"\n")[0]  # the last line may be incomplete
-        return int(json.loads(whole.rpartition(b"\n")[2])["round"])
+        return int(parse_json(whole.rpartition(b"\n")[2])["round"])
     except (OSError, ValueError, LookupError):
         return 0

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from flnl.storage.atomic import write_atomically
+from flnl.storage.input_file import read_json_file
 from flnl.sweep.ledger import Ledger
 
 NAME = "fruitless.json"
@@ -40,7 +41,7 @@ def remember(folder: Path, again: Collection[str]) -> None:
 
 def _earlier(folder: Path) -> dict[str, str | None]:
     try:
-        errors = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        errors = read_json_file(folder / NAME)
     except (OSError, ValueError):
         return {}
     return errors if isinstance(errors, dict) else {}

@@ -35,6 +35,7 @@ from flnl.core.counting import counting
 from flnl.core.errors import UserError
 from flnl.numerics.cohort import cohort_size
 from flnl.storage.atomic import write_atomically
+from flnl.storage.input_file import read_json_file
 
 NAME = "identities.json"
 SETTING = re.compile(
@@ -167,7 +168,7 @@ class Identities:
 
     def _read(self) -> dict[str, Identity]:
         try:
-            cache = json.loads(self._file.read_text())
+            cache = read_json_file(self._file)
             if cache["digest"] == self._digest:
                 return {name: Identity(**fields) for name, fields in cache["known"].items()}
         except (OSError, ValueError, LookupError, TypeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from flnl.compare.runs import shown
 from flnl.core.errors import UserError
 from flnl.storage import lines
 from flnl.storage.closing import contradiction
+from flnl.storage.input_file import parse_json, read_json_file
 from flnl.storage.lines import METRICS, DamagedLinesError
 from flnl.storage.records import RESULT, read_record
 
@@ -79,7 +79,7 @@ def compact(file: Path) -> Compact:
     """
     repair = "restore it from where it is from, or remove it"
     try:
-        held = json.loads(file.read_text())
+        held = read_json_file(file)
         if "evaluations" not in held:
             raise UserError(f"{file} lacks the accuracies of its evaluations; render its tables again where they ran")
         rows = [*_lines(held)]
@@ -154,7 +154,7 @@ def read(folder: Path) -> Written:
 def _row(line: str) -> Row | None:
     """Parse a line of ``metrics.jsonl``; None if it is not as a run writes it."""
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:
         return None
     if not isinstance(row, dict) or not isinstance(row.get("kind"), str):

@@ -18,6 +18,7 @@ from torch import Tensor
 from flnl.core.errors import UserError
 from flnl.core.images import Labels
 from flnl.core.ranges import Count, PathText, PositiveCount
+from flnl.core.special import refuse_special
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
@@ -164,6 +165,7 @@ def _load(path: Path) -> Content:
         UserError: if the file cannot be read without running code, or an array is missing.
     """
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):

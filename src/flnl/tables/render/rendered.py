@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from statistics import fmean
 from typing import get_args, get_type_hints
 
 from flnl.core.errors import UserError
+from flnl.storage.input_file import parse_json
 from flnl.storage.spreadsheet import text_of
 from flnl.tables import load
 from flnl.tables.render.csv import FIELDS
@@ -90,7 +90,7 @@ def _lines(table: Table, file: Path, metric: str | None) -> Sequence[Line]:
 def _mean(folder: Path, records: str, metric: str) -> str:
     """The mean of a metric over the records of a cell, in percent; empty without a record."""
     values = []
-    for name in json.loads(records):
+    for name in parse_json(records):
         try:
             values.append(100 * compact(folder / name).record["metrics"][metric])
         except (LookupError, TypeError):
@@ -124,7 +124,7 @@ def _cell(table: Table, row: int, which: Sequence[int], lines: Sequence[Line]) -
 
 
 def _runs(line: Line, number: float | None) -> Iterator[Run]:
-    folders, commands = json.loads(line["folders"]), json.loads(line["commands"])
+    folders, commands = parse_json(line["folders"]), parse_json(line["commands"])
     for k, (folder, command) in enumerate(zip(folders, commands, strict=True)):
         finished = number is not None and k < int(line["seeds"])
         yield Run(
