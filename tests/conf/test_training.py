@@ -44,6 +44,21 @@ THEIRS: dict[tuple[str, ...], Callable[[torch.optim.Optimizer], Schedule]] = {
     ("multistep", "train.milestones=[2,7]"): lambda sgd: torch.optim.lr_scheduler.MultiStepLR(sgd, [2, 7], 0.1),
     ("cosine",): lambda sgd: torch.optim.lr_scheduler.CosineAnnealingLR(sgd, ROUNDS),
     ("cosine", "train.min_lr=0.02"): lambda sgd: torch.optim.lr_scheduler.CosineAnnealingLR(sgd, ROUNDS, 0.02),
+    (
+        "cosine",
+        "train.min_lr=0.02",
+        "train.cosine_every=5",
+    ): lambda sgd: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(sgd, 5, 1, 0.02),
+    ("linear",): lambda sgd: torch.optim.lr_scheduler.LinearLR(sgd, 1.0, 0.0, ROUNDS),
+    ("linear", "train.min_lr=0.03"): lambda sgd: torch.optim.lr_scheduler.LinearLR(sgd, 1.0, 0.1, ROUNDS),
+    ("linear", "train.linear_from=4"): lambda sgd: torch.optim.lr_scheduler.SequentialLR(
+        sgd,
+        [
+            torch.optim.lr_scheduler.ConstantLR(sgd, 1.0),
+            torch.optim.lr_scheduler.LinearLR(sgd, 1.0, 0.0, ROUNDS - 4),
+        ],
+        [4],
+    ),
 }
 
 
@@ -66,7 +81,11 @@ def test_a_schedule_of_a_stage_counts_its_own_rounds() -> None:
     assert run.at(10, {"cosine": True}, 0, **halfway).lr == 0.4
     assert run.at(10, {"cosine": True, "min_lr": 0.1}, 3, **halfway).lr == pytest.approx(0.1 + 0.3 * (1 - 0.5**0.5) / 2)
     assert run.at(10, {"cosine": False, "milestone_every": 2}, 3, **halfway).lr == pytest.approx(0.04)
+    assert run.at(10, {"cosine": False, "linear_from": 2}, 3, **halfway).lr == pytest.approx(0.2)
     assert run.at(0).lr == 0.4, "the first round needs no length"
+    linear = training("train/schedule=linear", "train.lr=0.4", "train.linear_from=12")
+    assert [linear.at(r, {"lr": 0.1}, 0, **halfway).lr for r in (12, 14)] == pytest.approx([0.1, 0.075])
+    assert linear.at(12).lr == 0.4, "until the rate falls no length is needed"
 
 
 def test_factors_multiply() -> None:
@@ -79,7 +98,7 @@ def test_factors_multiply() -> None:
 def test_every_schedule_sets_the_same_keys() -> None:
     files = sorted((CONF / "train" / "schedule").glob("*.yaml"))
     keys = {file.stem: set(OmegaConf.load(file)) for file in files}
-    assert set(keys) == {"constant", "cosine", "exponential", "multistep", "protocol", "step"}
+    assert set(keys) == {"constant", "cosine", "exponential", "linear", "multistep", "protocol", "step"}
     assert all(own == keys["protocol"] for own in keys.values())
 
 
@@ -122,11 +141,12 @@ def test_keys_count_only_what_is_set() -> None:
     others = (
         *("train/optimizer=adam", "train/optimizer=adamw", "train.optimizer._target_=flnl.core.optimizer.Adam"),
         *("train/schedule=cosine", "train/schedule=step", "train/schedule=exponential", "train.steps=7"),
-        *("train.clip=1.0", "train.min_lr=0.001", "train.milestones=[3]"),
+        *("train.clip=1.0", "train.min_lr=0.001", "train.milestones=[3]", "train/schedule=linear"),
+        *("train.linear_from=7", "train.cosine_every=7"),
     )
     assert len({key(), *map(key, others)}) == len(others) + 1
     plain = compose.resolved(compose.load(AVG))
-    for name in ("optimizer", "steps", "clip", "cosine", "min_lr", "milestone_every"):
+    for name in ("optimizer", "steps", "clip", "cosine", "linear_from", "min_lr", "milestone_every"):
         assert not any(k.startswith(f"train.{name}") for k in identity.identity(plain))
 
 
@@ -147,6 +167,17 @@ REFUSED = {
         "train.min_lr=0.2",
         "train.lr=0.1",
     ): "train.min_lr=0.2: the cosine ends at min_lr, which is above lr=0.1",
+    (
+        "train/schedule=linear",
+        "train.min_lr=0.2",
+        "train.lr=0.1",
+    ): "train.min_lr=0.2: the linear fall ends at min_lr, which is above lr=0.1",
+    (
+        "train/schedule=linear",
+        "train.cosine=true",
+    ): "train.cosine: the rate falls along a cosine or linearly from round 0 on; set one of them",
+    ("train.cosine_every=5",): "train.cosine_every=5: there is no cosine; set cosine=true",
+    ("train.linear_from=-1",): "train.linear_from=-1: must be greater than or equal to 0",
     ("train.clip=0.0",): "train.clip=0.0: must be greater than 0",
     ("train.steps=0",): "train.steps=0: must be greater than or equal to 1",
     ("train.milestone_every=0",): "train.milestone_every=0: must be greater than or equal to 1",
@@ -181,6 +212,11 @@ def test_the_run_says_how_it_trains() -> None:
     assert described("train/optimizer=adamw", "train.steps=20", "train.clip=1.0", "train/schedule=cosine") == (
         "AdamW, lr 0.05 falling to 0 along a cosine, batch 10, 20 steps, gradients clipped to 1"
     )
+    assert described("train/schedule=linear", "train.min_lr=0.01") == (
+        "lr 0.05 falling to 0.01 linearly, batch 10, 5 epochs"
+    )
+    assert described("train.linear_from=8") == "lr 0.05 falling to 0 linearly after round 8, batch 10, 5 epochs"
+    assert "along a cosine every 4 rounds" in described("train/schedule=cosine", "train.cosine_every=4")
     assert described("train.lr_decay=0.99", "train.milestones=[3,5]", "train.milestone_every=7") == (
         "lr 0.05 times 0.99 a round and 0.1 after rounds 3, 5 and 0.1 every 7 rounds, batch 10, 5 epochs"
     )

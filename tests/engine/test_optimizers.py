@@ -272,17 +272,19 @@ WORDS = (
     *("method=fedavg", "rounds=4", "noise=symmetric", "noise.eta=0.4", "dataset.train_size=170"),
     *("dataset.test_size=50", "partition=dirichlet", "partition.num_clients=8", "fraction=0.75", "model=mlp"),
     *("model.hidden=[8]", "train.batch_size=7", "train.steps=9", "executor=sequential", "wandb.mode=disabled"),
-    *("figures=false", "train/optimizer=adamw", "train/schedule=cosine", "train.clip=1.0", "train.keep_momentum=true"),
+    *("figures=false", "train/optimizer=adamw", "train.clip=1.0", "train.keep_momentum=true"),
 )
 
 
-def test_a_run_is_the_same_stacked_and_if_it_is_resumed(tmp_path: Path) -> None:
-    whole = run(WORDS, tmp_path / "whole")
+@pytest.mark.parametrize("schedule", [("cosine",), ("linear", "train.linear_from=1")], ids="-".join)
+def test_a_run_is_the_same_stacked_and_if_it_is_resumed(schedule: tuple[str, ...], tmp_path: Path) -> None:
+    words = (*WORDS, f"train/schedule={schedule[0]}", *schedule[1:])
+    whole = run(words, tmp_path / "whole")
     broken = tmp_path / "broken"
-    run(WORDS, broken, "max_rounds=2")
-    resumed = run(WORDS, broken, "resume=true")
+    run(words, broken, "max_rounds=2")
+    resumed = run(words, broken, "resume=true")
     assert difference(resumed.state, whole.state) is None
     assert resumed.lines == whole.lines
-    with assembled(WORDS, tmp_path / "parts", "precision=64") as parts:
+    with assembled(words, tmp_path / "parts", "precision=64") as parts:
         many = parts.results(executor=Stacked(parts.evaluator.network, 5, 1.0))
         assert difference(many, parts.results(), tolerance=1e-9) is None

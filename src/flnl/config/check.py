@@ -355,9 +355,17 @@ def _contradictions(plain: Mapping[str, Any]) -> Iterator[Fault]:
         if here["momentum"] and optimizer is not None and not issubclass(optimizer, SGD):
             key = f"{where}.momentum" if "momentum" in own else f"{where}.optimizer"
             yield key, f": {optimizer.__name__} has no momentum of SGD's (it is {here['momentum']:g}); set it to 0"
-        if here.get("cosine") and here.get("min_lr", 0.0) > here["lr"]:
-            key = next((f"{where}.{name}" for name in ("min_lr", "lr") if name in own), f"{where}.cosine")
-            yield key, f"={here[key.rpartition('.')[2]]:g}: the cosine ends at min_lr, which is above lr={here['lr']:g}"
+        linear = here.get("linear_from")
+        if here.get("cosine") and linear is not None:
+            key = f"{where}.cosine" if "cosine" in own else f"{where}.linear_from"
+            yield key, f": the rate falls along a cosine or linearly from round {linear} on; set one of them"
+        elif here.get("cosine_every") is not None and not here.get("cosine"):
+            yield f"{where}.cosine_every", f"={here['cosine_every']}: there is no cosine; set cosine=true"
+        elif (here.get("cosine") or linear is not None) and here.get("min_lr", 0.0) > here["lr"]:
+            fall = "cosine" if here.get("cosine") else "linear_from"
+            key = next((f"{where}.{name}" for name in ("min_lr", "lr") if name in own), f"{where}.{fall}")
+            what = "cosine" if here.get("cosine") else "linear fall"
+            yield key, f"={here[key.rpartition('.')[2]]:g}: the {what} ends at min_lr, which is above lr={here['lr']:g}"
 
 
 def _refuse_unread(cfg: DictConfig) -> None:

@@ -43,6 +43,8 @@ class Training:
     keep_momentum: Annotated[bool, Neutral(False)] = False
     milestone_every: Annotated[PositiveCount | None, Neutral(None)] = None
     cosine: Annotated[bool, Neutral(False)] = False
+    cosine_every: Annotated[PositiveCount | None, Neutral(None)] = None
+    linear_from: Annotated[Count | None, Neutral(None)] = None
     min_lr: Annotated[NonNegative, Neutral(0.0)] = 0.0
     steps: Annotated[PositiveCount | None, Neutral(None)] = None
     clip: Annotated[Positive | None, Neutral(None)] = None
@@ -69,9 +71,12 @@ class Training:
     ) -> Training:
         """What holds in a round: the rate is ``lr · lr_decay^r · milestone_decay^m``, with m the milestones up to r.
 
-        Under ``cosine`` it then falls to ``min_lr`` as ``min_lr + (lr - min_lr) (1 + cos(π r / R)) / 2``, with R rounds
-        in all. r counts the rounds before this one: within the stage for values of the schedule that the stage sets
-        itself, over all stages for those of the run.
+        It may then fall to ``min_lr``, as ``min_lr + (lr - min_lr) s``. Under ``cosine``, ``s = (1 + cos(π r / R)) / 2``
+        with R rounds in all; with ``cosine_every`` the cosine starts again after as many rounds, which are its R
+        (Loshchilov and Hutter, ICLR 2017, Eq. 5). From round ``linear_from`` = F on, ``s = (R - r) / (R - F)``.
+
+        r counts the rounds before this one: within the stage for values of the schedule that the stage sets itself,
+        over all stages for those of the run.
 
         A round is one aggregation, as "communication round" is in FedCorr (Sec. 3.2), whose iterations over the clients
         are made of many: each of a chain of single clients counts.
@@ -80,8 +85,8 @@ class Training:
             round: number of the round, from 0, over all stages.
             of_stage: the values that the round's stage sets, by the names of these fields.
             stage_round: number of the round, from 0, within its stage.
-            rounds: number of rounds of all stages; only a cosine after the first round needs it.
-            stage_rounds: number of rounds of the stage; likewise, for a cosine that the stage sets.
+            rounds: number of rounds of all stages; only a fall that has begun and goes on to the last round needs it.
+            stage_rounds: number of rounds of the stage; likewise, for a fall that the stage sets.
         """
         own = of_stage or {}
         here = replace(self, **own)
@@ -93,10 +98,19 @@ class Training:
         if here.milestone_every is not None:
             reached += before("milestone_every") // here.milestone_every
         lr = here.lr * here.lr_decay ** before("lr_decay") * here.milestone_decay**reached
-        if here.cosine and (done := before("cosine")):
-            length = stage_rounds if "cosine" in own else rounds
-            assert length is not None, "a cosine needs the number of rounds"
-            lr = here.min_lr + (lr - here.min_lr) * (1 + math.cos(math.pi * done / length)) / 2
+
+        def passed(name: str, start: int = 0, every: int | None = None) -> float:
+            done = before(name) - start
+            length = every or (stage_rounds if name in own else rounds)
+            if done <= 0:
+                return 0.0
+            assert length is not None, f"{name} needs the number of rounds"
+            return (done % every if every else done) / (length - start)
+
+        if here.cosine and (share := passed("cosine", every=here.cosine_every)):
+            lr = here.min_lr + (lr - here.min_lr) * (1 + math.cos(math.pi * share)) / 2
+        if here.linear_from is not None and (share := passed("linear_from", here.linear_from)):
+            lr = here.min_lr + (lr - here.min_lr) * (1 - share)
         return replace(here, lr=lr)
 
     def described(self) -> str:
@@ -115,8 +129,12 @@ class Training:
             factors.append(f"{self.milestone_decay:g} after rounds {', '.join(map(str, self.milestones))}")
         if self.milestone_every is not None:
             factors.append(f"{self.milestone_decay:g} every {self.milestone_every} rounds")
-        cosine = f" falling to {self.min_lr:g} along a cosine" if self.cosine else ""
-        return (f" times {' and '.join(factors)}" if factors else "") + cosine
+        fall = f" falling to {self.min_lr:g}" if self.cosine or self.linear_from is not None else ""
+        if self.cosine:
+            fall += " along a cosine" + (f" every {self.cosine_every} rounds" if self.cosine_every else "")
+        elif fall:
+            fall += " linearly" + (f" after round {self.linear_from}" if self.linear_from else "")
+        return (f" times {' and '.join(factors)}" if factors else "") + fall
 
 
 @dataclass(frozen=True)
