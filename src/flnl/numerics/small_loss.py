@@ -15,7 +15,7 @@ def forget_rate(round: int, rate: float, num_gradual: int, exponent: float, sche
     """f(t), the share of samples that is left out in round t (from 0).
 
     ``paper``: ``τ min(t^c / T_k, 1)`` (Han et al. 2018, Algorithm 1). ``released``: their code, ``τ^c t / (T_k - 1)``
-    before round T_k and τ from then on.
+    before t = T_k and τ from then on. (Its first epoch of training is t = 1.)
 
     >>> [forget_rate(t, 0.2, 4, 1.0, "paper") for t in (0, 2, 4, 9)]
     [0.0, 0.1, 0.2, 0.2]

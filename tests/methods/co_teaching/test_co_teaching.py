@@ -12,10 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flnl.cli.overrides import check_arguments
 from flnl.config import compose
+from flnl.config.check import check_config
 from flnl.core.errors import UserError
 from flnl.core.findings import Scalar, SuspectedSamples
 from flnl.core.messages import Broadcast
+from flnl.core.method import assemble
+from flnl.core.optimizer import Adam
 from flnl.core.parts import Setting
 from flnl.core.payload import Payload
 from flnl.core.step import FIRST, LOGITS, SECOND, Mixing, Step
@@ -108,6 +112,44 @@ def test_exponents_act_on_time_in_the_paper_and_on_the_rate_in_the_released_code
 @pytest.mark.parametrize("schedule", ["paper", "released"])
 def test_a_schedule_of_one_round_starts_at_zero(schedule: Any) -> None:
     assert [forget_rate(t, 0.4, 1, 1.0, schedule) for t in range(3)] == [0.0, 0.4, 0.4]
+
+
+@pytest.mark.parametrize(("schedule", "name", "begins"), [("paper", "paper", 0), ("released", "official", 1)])
+def test_the_released_program_numbers_its_epochs_from_one(schedule: Any, name: str, begins: int) -> None:
+    """Its table of rates is read from the second entry on: the first epoch already leaves samples out."""
+    entry = label_noise("coteaching_schedule")
+    tau, T_k, n = (entry.inputs[key] for key in ("tau", "T_k", "n"))
+    term = replace(TERM, forget_rate=tau, num_gradual=T_k, schedule=schedule)
+    first, second, labels = normal(90, 3), normal(90, 3, seed=1), torch.arange(90) % 3
+    for round in range(n - 1):
+        _, of_first, _, _ = taught(term, batch(first, second, labels, round=round))
+        kept = (1 - entry.expected[name][round + begins]) * 90
+        assert int((of_first.abs().sum(1) > 0).sum()) == int(kept + 1e-6), round
+
+
+HAN = (
+    *("method=co_teaching", "centralized=true", "noise=symmetric", "noise.eta=0.4", "method.num_gradual=10"),
+    *("rounds=80", "method/stages=two", "method.stages.late.rounds=120", "train.epochs=1", "train.keep_momentum=true"),
+    *("train/optimizer=adam", "train/schedule=linear", "train.linear_from=80", "train.batch_size=128"),
+    *("+train/optimizer@method.stages.late.train=adam", "method.stages.late.train.optimizer.beta1=0.1"),
+)
+"""The optimiser of the authors' program, as the card has it."""
+
+
+def test_the_optimiser_of_its_authors_can_be_set() -> None:
+    """From epoch 80 of 200 on, their rate falls by a line to 0, and β₁ is 0.1; Adam's averages go on."""
+    check_arguments([*HAN])
+    cfg = compose.load([*HAN])
+    check_config(cfg)
+    stages, train = assemble(compose.build(cfg.method)).stages, compose.training(cfg)
+    early, late = (train.at(r, s.train) for r, s in zip((0, 80), stages, strict=True))
+    assert [s.rounds for s in stages] == [80, 120]
+    assert late.continues(early)
+    for epoch in range(200):
+        stage = stages[epoch >= 80]
+        here = train.at(epoch, stage.train, epoch - 80 * (epoch >= 80), rounds=200, stage_rounds=stage.rounds)
+        assert here.lr == pytest.approx(0.001 if epoch < 80 else 0.001 * (200 - epoch) / (200 - 80))
+        assert here.optimizer == Adam(0.9 if epoch < 80 else 0.1, 0.999, 1e-8)
 
 
 def test_small_losses_are_exchanged() -> None:

@@ -35,8 +35,8 @@ class CoTeaching(LossTerm):
 
     ℓ¹ and ℓ² [B] are the cross-entropies of the two networks, I¹ and I² the ``max(1, ⌊(1 - f(t)) B⌋)`` samples of the
     batch with the smallest ℓ¹ and ℓ²: each network learns what the other finds easy. f(t) rises to ``forget_rate``
-    over ``num_gradual`` rounds; t counts the rounds over all stages. A client that was sent its own noise rate uses
-    it in the place of ``forget_rate``.
+    over ``num_gradual`` rounds; t counts the rounds over all stages, from 0, or from 1 with ``schedule=released``, as
+    that program numbers its epochs. A client that was sent its own noise rate uses it in the place of ``forget_rate``.
 
     From round ``disagree_from`` (from 0) on it is Co-teaching+ (Yu et al. 2019): the networks choose among the samples
     on which their predictions differ, D in the place of the batch. If there are none, each network learns the whole
@@ -87,7 +87,8 @@ class CoTeaching(LossTerm):
         )
 
     def _forget(self, round: int, rate: float) -> float:
-        return forget_rate(round, rate, self.num_gradual, self.exponent, self.schedule)
+        epoch = round + 1 if self.schedule == "released" else round
+        return forget_rate(epoch, rate, self.num_gradual, self.exponent, self.schedule)
 
     def _taught(self, step: Step, first: Tensor, second: Tensor, differ: Tensor, forget: float | Tensor) -> Taught:
         round = step.broadcast.round
