@@ -11,13 +11,31 @@ from flnl.evaluation.correction_warnings import accuracy_fell, first_correction,
 def history(*parts: tuple[int, float]) -> list[dict[str, Any]]:
     """Evaluations after rounds 1, 2, ...: so many of each accuracy, one after the other."""
     accuracies = [accuracy for count, accuracy in parts for _ in range(count)]
-    return [{"kind": "evaluation", "round": i, "accuracy": value} for i, value in enumerate(accuracies, start=1)]
+    return [
+        {"kind": "evaluation", "round": i, "stage": "usual" if i <= 20 else "final", "accuracy": value}
+        for i, value in enumerate(accuracies, start=1)
+    ]
 
 
 def test_a_fall_after_the_correction_that_stays_is_warned_of() -> None:
     line = accuracy_fell(history((10, 0.67), (40, 0.33)), 10)
     assert line is not None
-    assert "(round 11), from 67.0 % to 33.0 % (means of 5 evaluations)" in line
+    assert "(round 11), from 67.0 % to 33.0 % (means of 5 evaluations), for good in round 11, stage usual" in line
+
+
+@pytest.mark.parametrize(
+    ("parts", "where"),
+    [
+        (((20, 0.93), (10, 0.10)), "round 21, stage final"),  # with the first round of another stage
+        (((14, 0.93), (2, 0.10), (4, 0.93), (10, 0.10)), "round 21, stage final"),  # it had recovered
+        (((14, 0.93), (16, 0.10)), "round 15, stage usual"),
+        (((14, 0.93), (15, 0.10), (1, 0.93)), "round 30, stage final"),  # one evaluation at the end is no recovery
+    ],
+)
+def test_a_fall_is_told_with_its_stage(parts: Sequence[tuple[int, float]], where: str) -> None:
+    line = accuracy_fell(history(*parts), 10)
+    assert line is not None
+    assert f", for good in {where}; " in line
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,11 @@ def accuracy_fell(evaluations: Sequence[Mapping[str, Any]], corrected: int) -> s
     peak that the correction itself has brought about is no reason to blame it when the model memorises labels at the
     end. Runs with fewer than ten evaluations are not judged.
 
+    The warning names the stage since which no evaluation has come within five points: what else began with it, such as
+    another learning rate or a new start, may be the cause.
+
     Args:
-        evaluations: the evaluations in order, with ``round`` and ``accuracy`` in [0, 1].
+        evaluations: the evaluations in order, with ``round``, ``stage`` and ``accuracy`` in [0, 1].
         corrected: number of rounds after which the labels were first corrected.
     """
     accuracy = np.array([row["accuracy"] for row in evaluations], np.float64)
@@ -64,9 +67,12 @@ def accuracy_fell(evaluations: Sequence[Mapping[str, Any]], corrected: int) -> s
     before, end = float(means[: max(min(after - 1, last), 0) + 1].max()), float(means[-1])
     if before - end <= FALL:
         return None
+    near = int(np.flatnonzero(accuracy >= before - FALL)[-1])  # the last evaluation that was
+    lost = evaluations[min(near + 1, len(accuracy) - 1)]
     return (
         f"the test accuracy has fallen since the method began to suspect or change labels (round {corrected + 1}), "
-        f"from {100 * before:.1f} % to {100 * end:.1f} % (means of {MEAN_OF} evaluations); {LEAVE_ALONE}"
+        f"from {100 * before:.1f} % to {100 * end:.1f} % (means of {MEAN_OF} evaluations), for good in round "
+        f"{lost['round']}, stage {lost['stage']}; {LEAVE_ALONE}"
     )
 
 
