@@ -515,18 +515,7 @@ REGISTRY += (
     Entry("flr_elr", ("method=flr_elr", *FLR_WORDS[1:]), _fedavg(terms=FLR_TERMS)),
     Entry("flr_slr", ("method=flr_slr", *FLR_WORDS[1:]), _fedavg(terms=FLR_TERMS)),
     Entry("flr_er", ("method=flr_er", *FLR_WORDS[1:]), _fedavg(terms=FLR_TERMS)),
-    Entry(
-        "flr_as_elr_has_it",
-        (
-            *FLR_WORDS[:1],
-            "method.R_w=0",
-            "method.special=elr",
-            "method.init=zero",
-            "method.clamp=normalised",
-            *ONE_STAGE,
-        ),
-        _fedavg(terms=FLR_TERMS),
-    ),
+    Entry("elr", ("method=elr", *ONE_STAGE), _fedavg(terms="cross_entropy + elr")),
     Entry(
         "flr_once_a_round",
         (*FLR_WORDS, "method.server_pred=once", "method.warmup=server_reg", "method.R=3"),

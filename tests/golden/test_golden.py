@@ -59,6 +59,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "fedcorr": ("method=fedcorr", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
     "fedcorr_released": ("method=fedcorr_released", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
     "flr": ("method=flr", "method.R_w=2", "rounds=6"),
+    "elr": ("method=elr", "rounds=6"),
     "flr_plus": (*("method=flr_plus", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),),
     "fedpeer": ("method=fedpeer", "rounds=6"),
     "fedpeer_cores": ("method=fedpeer", "method.peer=cores", "rounds=6"),

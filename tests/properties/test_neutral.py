@@ -147,6 +147,14 @@ CASES = {
         ("method=flr_plus", "method.lam=0", *FLR_STAGES),
         ("method=fedcorr", *FLR_STAGES),
     ),
+    "elr": (("method=elr", "method.lam=0", "rounds=4"), FEDAVG),
+    "elr_as_a_case_of_flr": (
+        ("method=elr", "method.lam=4", "method.beta=0.5", "rounds=4"),
+        (
+            *("method=flr_elr", "method.init=zero", "method.clamp=normalised", "method.R_w=0", "method.lam=4"),
+            "rounds=4",
+        ),
+    ),
     "flr_elr": (("method=flr", "method.special=elr", *FLR_FOUR), ("method=flr_elr", *FLR_FOUR)),
     "flr_local_only": (("method=flr", "method.pseudo_label=local_only", *FLR_FOUR), ("method=flr_elr", *FLR_FOUR)),
     "flr_global_only": (("method=flr", "method.pseudo_label=global_only", *FLR_FOUR), ("method=flr_slr", *FLR_FOUR)),
@@ -225,6 +233,7 @@ ALIVE = {
     "fedcorr_mixup": ("method=fedcorr", *NEUTRAL[:-4], *UNTOUCHED),
     "fedcorr_first_stage": ("method=fedcorr", *NEUTRAL[:-3], "method.T1=1", "method.T2=4", "method.T3=0"),
     "flr": ("method=flr", *FLR_FOUR),
+    "elr": ("method=elr", "rounds=4"),
     "fedpeer": ("method=fedpeer", "rounds=4"),
     "arfl": ("method=arfl", "rounds=4"),
     "rofl": ("method=rofl", *ROFL_NEUTRAL[1:], "method/aggregator=mean", "method.forget_rate=0.2"),

@@ -7,7 +7,7 @@ import pytest
 
 from tests.toys import vector_names
 from tests.vectors.baselines import VECTORS
-from tests.vectors.vectors import FEDERATED, LABEL_NOISE, entries
+from tests.vectors.vectors import FEDERATED, LABEL_NOISE, MORE, entries
 
 TEXT = "".join(file.read_text() for file in Path(__file__).parents[1].rglob("test_*.py"))
 
@@ -59,3 +59,8 @@ def test_every_vector_of_a_federated_baseline_is_asserted(family: str, count: in
     ours = [name for name in entries(FEDERATED) if name.startswith(family)]
     assert len(ours) == count
     assert [name for name in ours if f'"{name}"' not in TEXT] == []
+
+
+def test_every_vector_of_elr_is_asserted():
+    assert len(entries(MORE)) == 4
+    assert [name for name in entries(MORE) if f'"{name}"' not in TEXT] == []

@@ -71,7 +71,7 @@ class Training:
     ) -> Training:
         """What holds in a round: the rate is ``lr · lr_decay^r · milestone_decay^m``, with m the milestones up to r.
 
-        It may then fall to ``min_lr``, as ``min_lr + (lr - min_lr) s``. Under ``cosine``, ``s = (1 + cos(π r / R)) / 2``
+        It may fall to ``min_lr``, as ``min_lr + (lr - min_lr) s``. Under ``cosine``, ``s = (1 + cos(π r / R)) / 2``
         with R rounds in all; with ``cosine_every`` the cosine starts again after as many rounds, which are its R
         (Loshchilov and Hutter, ICLR 2017, Eq. 5). From round ``linear_from`` = F on, ``s = (R - r) / (R - F)``.
 

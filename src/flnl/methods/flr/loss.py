@@ -45,7 +45,7 @@ class FLR(LossTerm):
     mixed input is compared with the mixed pseudo label ``λ_M t_a + (1 - λ_M) t_b``.
 
     ``clamp=normalised`` bounds each probability to [1 - ``inner_max``, ``inner_max``]; the averages are of these over
-    their sum. With ``init_average=zero``, α = 0 and constant γ, this is ELR's code (Liu et al. 2020).
+    their sum. With ``init_average=zero``, α = 0 and constant γ, this is ELR's code (Liu et al., NeurIPS 2020).
 
     ``server_pred=once`` updates s once per round, on a sample's first view; ``batch`` with every batch.
     """
@@ -137,8 +137,8 @@ class FLR(LossTerm):
         if schedule is None or self.pseudo_label == "vanilla" or not all(off):
             return None
         return (
-            f"method/local=[flr] never acts: it begins after {self.R_w} rounds (R_w), and the run has {rounds}; "
-            "raise rounds or lower R_w"
+            f"{setting.key}.R_w={self.R_w}: the run has {rounds} rounds, so the regulariser never acts; raise rounds "
+            "or lower this value"
         )
 
     def _averaged(self, kept: Tensor, logits: Tensor, past: float, first: Tensor) -> Tensor:
