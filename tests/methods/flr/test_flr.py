@@ -388,7 +388,8 @@ def test_a_network_is_left_as_it_was_by_the_received_one() -> None:
 def test_a_regulariser_that_never_acts_says_so(
     changed: Mapping[str, Any], lengths: tuple[int, ...], acts: bool
 ) -> None:
-    caution = replace(TERM, **changed).caution(Setting({0: 10}, lengths))
+    caution = replace(TERM, **changed).caution(Setting({0: 10}, lengths, key="method.local.mine"))
     assert (caution is None) == acts
     if caution is not None:
-        assert f"{changed['R_w']} rounds (R_w)" in caution
+        assert caution.startswith(f"method.local.mine.R_w={changed['R_w']}: ")
+        assert f"no more rounds than these, {lengths[-1]}; " in caution

@@ -137,8 +137,8 @@ class FLR(LossTerm):
         if schedule is None or self.pseudo_label == "vanilla" or not all(off):
             return None
         return (
-            f"{setting.key}.R_w={self.R_w}: the run has {rounds} rounds, so the regulariser never acts; raise rounds "
-            "or lower this value"
+            f"{setting.key}.R_w={self.R_w}: the regulariser never acts, since it has no more rounds than these, "
+            f"{sum(setting.lengths[self.first_stage - 1 :])}; raise rounds or lower this value"
         )
 
     def _averaged(self, kept: Tensor, logits: Tensor, past: float, first: Tensor) -> Tensor:
