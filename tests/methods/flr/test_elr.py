@@ -24,7 +24,7 @@ def term(method: str, *words: str) -> LossTerm:
     """The regulariser of a composed method."""
     cfg = compose.load([f"method={method}", *words])
     check_config(cfg)
-    (found,) = (one for name, one in compose.build(cfg.method)["local"].items() if name != "cross_entropy")
+    found: LossTerm = compose.build(cfg.method)["local"]["elr"]
     return found
 
 
