@@ -1,5 +1,6 @@
 """What a run warns of at its end: on the terminal, in its record, and when its folder is read."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def test_a_run_warns_at_once_and_at_its_end(tmp_path: Path, capsys: pytest.Captu
     assert warnings[0].startswith(changed)
     first, *_ = (row for row in ran.corrections if row["relabelled"])
     assert f"(round {first['round'] + 1})" in warnings[1]
+    assert re.search(r", for good in round \d+, stage (preprocess|finetune|usual); ", warnings[1])
     assert lines[0].startswith("the method has changed"), "at once, of the labels that were changed by then"
     assert lines[1:] == warnings
     assert flnl.load_run(ran.folder).warnings == tuple(warnings)

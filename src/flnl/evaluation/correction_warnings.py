@@ -67,8 +67,8 @@ def accuracy_fell(evaluations: Sequence[Mapping[str, Any]], corrected: int) -> s
     before, end = float(means[: max(min(after - 1, last), 0) + 1].max()), float(means[-1])
     if before - end <= FALL:
         return None
-    near = int(np.flatnonzero(accuracy >= before - FALL)[-1])  # the last evaluation that was
-    lost = evaluations[min(near + 1, len(accuracy) - 1)]
+    below = int(np.argmin((accuracy < before - FALL)[::-1]))  # number of evaluations at the end that all are
+    lost = evaluations[-max(below, 1)]
     return (
         f"the test accuracy has fallen since the method began to suspect or change labels (round {corrected + 1}), "
         f"from {100 * before:.1f} % to {100 * end:.1f} % (means of {MEAN_OF} evaluations), for good in round "

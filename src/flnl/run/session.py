@@ -173,7 +173,8 @@ class Session:
             {"kind": "round", "round": result.state.round, "correction": result.correction}
         ]
         if result.evaluation is not None:
-            rows.append({"kind": "evaluation", "round": result.state.round, **result.evaluation})
+            where = {"round": result.state.round, "stage": result.stage}
+            rows.append({"kind": "evaluation", **where, **result.evaluation})
             self._evaluations.append(rows[-1])
         if self._corrected is None:
             self._corrected = correction_warnings.first_correction(rows)
