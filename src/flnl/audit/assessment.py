@@ -38,6 +38,7 @@ from flnl.audit.result import JointEstimate, PrecisionCurve
 from flnl.audit.scores import Scoring, ranks
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
+from flnl.data.owners import called
 from flnl.numerics.randomised_response import RandomisedResponse
 
 Array = NDArray[np.float64]
@@ -54,6 +55,7 @@ class LabelledSamples:
     client: Indices  # [N]
     name: Sequence[str | int]  # [N]
     given: Labels  # [N]
+    client_names: Sequence[str] | None = None  # of all clients by number; None: they are called by their numbers
 
     def __len__(self) -> int:
         return len(self.client)
@@ -73,9 +75,14 @@ class LabelledSamples:
         """Each client's number of samples [C]."""
         return np.bincount(self.place, minlength=len(self.clients)).astype(np.int64)
 
+    @cached_property
+    def owner(self) -> list[str]:
+        """What each sample's client is called, [N]."""
+        return [called(self.client_names, client) for client in self.client.tolist()]
+
     def describe(self, i: int) -> str:
         """A sample, for messages."""
-        return f"client {self.client[i]}, sample {self.name[i]}"
+        return f"client {self.owner[i]}, sample {self.name[i]}"
 
     def blocks(self, table: ProbabilityTable) -> Iterator[tuple[Indices, Labels, Array]]:
         """Consecutive samples: their indices [n], labels [n] and probabilities [n, K] in ``table``."""

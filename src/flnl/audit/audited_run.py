@@ -52,7 +52,10 @@ class AuditedRun:
         federation = recorded_federation(_with_images_in_files(record), folder, config_dir)
         position = federation.held
         samples = LabelledSamples(
-            client=federation.holders, name=federation.names, given=federation.given.numpy()[position]
+            client=federation.holders,
+            name=federation.names,
+            given=federation.given.numpy()[position],
+            client_names=federation.client_names,
         )
         file = folder / label_table.NAME
         labels = None

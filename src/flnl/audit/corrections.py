@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.data.federation.build import from_config
 from flnl.data.federation.recorded import recorded_data
-from flnl.data.owners import LEFT_OUT
+from flnl.data.owners import LEFT_OUT, called
 from flnl.storage.disk import writing
 from flnl.storage.records import RESULT
 
@@ -51,6 +51,7 @@ class Corrections:
     label: Labels  # [all]
     owner: Indices  # [all], each sample's client, or LEFT_OUT
     clients: int  # their number, with those that hold no sample
+    names: Sequence[str] | None  # [clients], what they are called; None: by their numbers
     truth_is_there: bool = False  # whether the run takes the truth from the file that this one replaces
 
     @classmethod
@@ -66,7 +67,8 @@ class Corrections:
         names = [str(i) for i in range(len(labels))] if data.ids is None else [str(name) for name in data.ids]
         by = "id" if all(name.isdecimal() for name in names) else "path"  # positions, or paths of files with a suffix
         truth_is_there = run.config["dataset"].get("truth") == "csv"
-        return cls(names, by, labels, _owner(run), run.federation.num_clients, truth_is_there)
+        federation = run.federation
+        return cls(names, by, labels, _owner(run), federation.num_clients, federation.client_names, truth_is_there)
 
     def save(self, folder: Path, classes: tuple[str, ...], *, spreadsheet: bool) -> list[str]:
         """Write the files into ``folder``; return the overrides that have a run read them from there.
@@ -79,9 +81,12 @@ class Corrections:
         """
         names = [cell(name, spreadsheet=spreadsheet) for name in classes]
         samples = [cell(name, spreadsheet=spreadsheet) for name in self.sample]
-        labels, owner = [names[k] for k in self.label.tolist()], self.owner.tolist()
+        labels = [names[k] for k in self.label.tolist()]
+        owners = [cell(called(self.names, client), spreadsheet=spreadsheet) for client in range(self.clients)]
+        owners.append(str(LEFT_OUT))  # which reads the last one
+        owner = [owners[client] for client in self.owner.tolist()]
         apart = not np.array_equal(np.unique(self.owner), np.arange(self.clients))
-        columns = [samples, labels, *([] if apart else [list(map(str, owner))])]
+        columns = [samples, labels, *([] if apart else [owner])]
         header = [self.by, "label", *([] if apart else ["client"])]
         lines = [",".join(header), *map(",".join, zip(*columns, strict=True))]
         overrides = ["dataset.labels={folder}/" + CORRECTED, "partition=file"]
@@ -89,9 +94,9 @@ class Corrections:
             (folder / CORRECTED).write_bytes(encoded("".join(f"{line}\n" for line in lines)))
         if apart:
             with writing(folder / CLIENTS):
-                (folder / CLIENTS).write_text("".join(f"{client}\n" for client in ("client", *owner)))
+                (folder / CLIENTS).write_bytes(encoded("".join(f"{client}\n" for client in ("client", *owner))))
             overrides.append("partition.path={folder}/" + CLIENTS)
-        if self.clients > self.owner.max() + 1:
+        if apart and self.names is None:  # numbers are places then, also of clients without samples
             overrides.append(f"partition.num_clients={self.clients}")
         if self.truth_is_there:
             overrides.append("dataset.truth=none")
@@ -114,7 +119,7 @@ def corrected_labels(audit: Audit, verdicts: Mapping[int, Verdict]) -> Labels:
             labels[i] = samples.predicted[i] if verdict.label is None else verdict.label
             if labels[i] == samples.given[i]:
                 raise UserError(
-                    f"--reviewed: the label {audit.classes[labels[i]]!r} of client {samples.client[i]}, sample "
+                    f"--reviewed: the label {audit.classes[labels[i]]!r} of client {samples.owner[i]}, sample "
                     f"{samples.name[i]!r} is wrong by its verdict, and the audit suggests no other: name the right "
                     "class in the column label, or make the verdict unsure"
                 )

@@ -149,6 +149,7 @@ def _of_client(whole: Audit, assessed: Assessment, rows: Sequence[ClientSummary]
 def _audited(run: AuditedRun, assessed: Assessment) -> AuditedSamples:
     return AuditedSamples(
         client=run.samples.client,
+        owner=run.samples.owner,
         name=run.samples.name,
         position=run.position,
         given=run.samples.given,

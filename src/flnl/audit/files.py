@@ -52,7 +52,7 @@ def _lines(audit: Audit, part: slice) -> Iterator[str]:
     size = len(samples.client[part])
     flagged = samples.method_flagged
     columns: list[Sequence[object]] = [
-        samples.client[part].tolist(),
+        [cell(owner, spreadsheet=marked) for owner in samples.owner[part]],
         [cell(name, spreadsheet=marked) for name in samples.name[part]],
         samples.is_issue[part].tolist(),
         [f"{score:.9g}" for score in samples.label_score[part].tolist()],

@@ -44,8 +44,8 @@ def read_labels(path: Path, samples: LabelledSamples, classes: Sequence[str]) ->
             for line, row in lines:
                 if i == len(samples):
                     raise _other(path, line, f"{row['client']}, {row['sample']}", "no more samples")
-                here = str(samples.client[i]), str(samples.name[i]), classes[samples.given[i]]
-                there = row["client"], text_of(row["sample"]), text_of(row["given"])
+                here = samples.owner[i], str(samples.name[i]), classes[samples.given[i]]
+                there = text_of(row["client"]), text_of(row["sample"]), text_of(row["given"])
                 if there != here:
                     raise _other(path, line, _shown(there), _shown(here))
                 final[i] = numbers[text_of(row["final"])]
@@ -57,7 +57,7 @@ def read_labels(path: Path, samples: LabelledSamples, classes: Sequence[str]) ->
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path} cannot be read ({error}); it should be as the run wrote it") from error
     if i < len(samples):
-        here = str(samples.client[i]), str(samples.name[i]), classes[samples.given[i]]
+        here = samples.owner[i], str(samples.name[i]), classes[samples.given[i]]
         raise _other(path, line + 1, "no more samples", _shown(here))
     return RecordedLabels(final, flags if judged else None)
 

@@ -25,6 +25,7 @@ class AuditedSamples:
     """Every training sample of the clients."""
 
     client: Indices  # [N]
+    owner: Sequence[str]  # [N], what the client is called
     name: Sequence[str | int]  # [N], the data set's name or path of the sample, or its position in the training set
     position: Indices  # [N], in the training set
     given: Labels  # [N]
@@ -79,7 +80,7 @@ class JointEstimate:
 class ClientSummary:
     """A client, or all clients below ``Options.min_client`` samples together, or the others in a client's own audit."""
 
-    name: str  # its number, "small clients" or "other clients"
+    name: str  # what it is called, "small clients" or "other clients"
     clients: tuple[int, ...]  # whom it stands for
     samples: int
     disagreements: int  # samples whose most probable class is not the given one

@@ -247,8 +247,11 @@ def _order(path: Path, samples: LabelledSamples, client: NDArray[Any], name: NDA
         raise UserError(f"{path}: client {list(client.shape)} and sample {list(name.shape)} should be of one length")
     if np.array_equal(client, samples.client) and name.tolist() == list(samples.name):
         return np.arange(len(samples))
+    # Who makes a file may know clients by their names or, where these are no numbers, by their numbers in the run.
+    by_number = client.dtype.kind in "iu" and not all(owner.isdecimal() for owner in samples.client_names or ())
+    owners = map(str, samples.client.tolist()) if by_number else samples.owner
     keys: Sequence[tuple[str, str]] = list(zip(map(str, client.tolist()), map(str, name.tolist()), strict=True))
-    ours = list(zip(map(str, samples.client.tolist()), map(str, samples.name), strict=True))
+    ours = list(zip(owners, map(str, samples.name), strict=True))
     row: dict[tuple[str, str], int] = {}
     for number, key in enumerate(keys):
         if row.setdefault(key, number) != number:

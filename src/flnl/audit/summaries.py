@@ -41,7 +41,7 @@ def by_client(samples: AuditedSamples, rates: Sequence[float], below: Indices, c
     ends = np.searchsorted(place, np.arange(count + 1))  # samples are sorted by client
     return [
         ClientSummary(
-            name=str(clients[c]),
+            name=samples.owner[int(ends[c])],
             clients=(int(clients[c]),),
             samples=sizes[c],
             disagreements=disagreements[c],
@@ -138,6 +138,7 @@ def part_of(samples: AuditedSamples, index: Indices) -> AuditedSamples:
     return replace(
         samples,
         client=samples.client[index],
+        owner=[samples.owner[i] for i in index.tolist()],
         name=[samples.name[i] for i in index.tolist()],
         position=samples.position[index],
         given=samples.given[index],

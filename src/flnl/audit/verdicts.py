@@ -36,12 +36,12 @@ def read_verdicts(path: Path, samples: LabelledSamples, classes: Sequence[str]) 
         UserError: naming the line: an unknown sample, class or verdict, a second verdict on a sample, a wrong label
             that should be itself, or a right one that is not the given one.
     """
-    place = {(str(c), str(name)): i for i, (c, name) in enumerate(zip(samples.client, samples.name, strict=True))}
+    place = {(c, str(name)): i for i, (c, name) in enumerate(zip(samples.owner, samples.name, strict=True))}
     numbers = {name: k for k, name in enumerate(classes)}
     verdicts: dict[int, Verdict] = {}
     for number, row in _rows(path):
         where = f"--reviewed: line {number} of {path}"
-        sample = _known((row["client"], row["sample"]), (row["client"], text_of(row["sample"])), place)
+        sample = _known((row["client"], row["sample"]), (text_of(row["client"]), text_of(row["sample"])), place)
         if sample is None:
             raise UserError(f"{where}: client {row['client']} has no sample {row['sample']!r}")
         if sample in verdicts:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from flnl.audit.corrections import CLIENTS, CORRECTED, Corrections, reads_labels
@@ -15,15 +16,18 @@ from flnl.audit.result import Audit
 from flnl.config.override_text import key_of, value_of
 from flnl.config.quoting import quoted
 from flnl.core.errors import UserError
+from flnl.data.owners import called
 from flnl.storage.whole_folder import written_whole
 
 FOLDER = "audit"
 CSV, JSON, PAGE, OF_CLIENTS = "audit.csv", "audit.json", "index.html", "clients"
 WRITTEN = re.compile(
-    rf"({OF_CLIENTS}/\d+/)?({re.escape(CSV)}|{re.escape(JSON)}|{re.escape(PAGE)}|pages/\d+\.js)"
+    rf"({OF_CLIENTS}/[^/]+/)?({re.escape(CSV)}|{re.escape(JSON)}|{re.escape(PAGE)}|pages/\d+\.js)"
     rf"|{re.escape(CORRECTED)}|{re.escape(CLIENTS)}"
 )
 """The paths below its folder of all that an audit writes."""
+LONGEST = 60
+"""Letters of a client's name in the name of its folder."""
 OF_DESKTOPS = {".DS_Store", ".directory", "Thumbs.db", "desktop.ini"}
 """Files that a desktop leaves in a folder that it has shown; nobody's work is in them."""
 
@@ -92,15 +96,17 @@ def write(examined: Examined) -> Written:
     overrides = None
     with written_whole(folder) as fresh:
         _write(examined, examined.audit, fresh)
-        for client, audit in examined.of_clients.items():
-            below = fresh / OF_CLIENTS / f"{client:04d}"
+        names = run.federation.client_names
+        folders = folders_of([called(names, client) for client in examined.of_clients]) if names else None
+        for place, (client, audit) in enumerate(examined.of_clients.items()):
+            below = fresh / OF_CLIENTS / (folders[place] if folders else f"{client:04d}")
             below.mkdir(parents=True)
             _write(examined, audit, below)
         if options.corrections is not None:
             corrections = Corrections.of(examined.audit, run, examined.verdicts)
             overrides = corrections.save(fresh, examined.audit.classes, spreadsheet=options.spreadsheet)
-        names = [name for name in (PAGE, CSV, JSON, CORRECTED, CLIENTS, OF_CLIENTS) if (fresh / name).exists()]
-    files = tuple(folder / name for name in names)
+        made = [name for name in (PAGE, CSV, JSON, CORRECTED, CLIENTS, OF_CLIENTS) if (fresh / name).exists()]
+    files = tuple(folder / name for name in made)
     if overrides is None or not reads_labels(run):
         return Written(files, None)
     clean = [] if run.config["noise"]["_target_"].endswith(".Clean") else ["noise=none"]
@@ -108,6 +114,22 @@ def write(examined: Examined) -> Written:
     values = ("partition.", "noise.") if clean else ("partition.",)  # of groups that are chosen anew
     of_run = [str(text) for text in run.record.get("overrides", ())]
     return Written(files, filled, tuple(text for text in of_run if key_of(text).startswith(values)))
+
+
+def folders_of(names: Sequence[str]) -> list[str]:
+    """A folder's name for each of these clients: of letters, digits, ``-`` and ``_``, different whatever the case.
+
+    >>> folders_of(["St. Mary", "st mary", "../../etc", "Charit\u00e9", "7"])
+    ['St_Mary', 'st_mary-2', 'etc', 'Charit\u00e9', '7']
+    """
+    taken: set[str] = set()
+    folders = []
+    for name in names:
+        stem = re.sub(r"[^\w-]+", "_", name).strip("_")[:LONGEST] or "client"
+        folder = next(one for n in count(1) if (one := stem if n == 1 else f"{stem}-{n}").casefold() not in taken)
+        taken.add(folder.casefold())
+        folders.append(folder)
+    return folders
 
 
 def _filled(override: str, folder: Path) -> str:

@@ -60,6 +60,11 @@ class Owners:
         return all(name.isdecimal() for name in self.names)
 
 
+def called(names: Sequence[str] | None, client: int) -> str:
+    """What a client is called: its name, or its number where clients have no ``names``."""
+    return str(client) if names is None else names[client]
+
+
 def owner_name(written: str) -> str:
     """A client's name as it is written in a file: any text but what may be meant for another number.
 

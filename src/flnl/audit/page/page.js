@@ -150,7 +150,8 @@
   function save() {
     refresh();
     const rows = [...verdicts].map(([who, [verdict, label]]) => [...JSON.parse(who), verdict, label]);
-    rows.sort((a, b) => a[0] - b[0] || (a[1] < b[1] ? -1 : a[1] > b[1] ? 1 : 0));
+    const order = new Intl.Collator(undefined, { numeric: true });
+    rows.sort((a, b) => order.compare(a[0], b[0]) || (a[1] < b[1] ? -1 : a[1] > b[1] ? 1 : 0));
     const lines = [["client", "sample", "verdict", "label"], ...rows].map((row) => row.map(cell).join(",") + "\n");
     const url = URL.createObjectURL(new Blob(bytes(lines.join("")), { type: "text/csv" }));
     const link = make("a", { href: url, download: "verdicts.csv" });

@@ -34,7 +34,7 @@ class Suspects:
         place = {int(one): i for i, one in enumerate(self.index)}
         return {
             "ranked": self.ranked,
-            "client": samples.client[self.index].tolist(),
+            "client": [_identity(samples.owner[i]) for i in self.index],
             "sample": [str(samples.name[i]) for i in self.index],
             "row": [row.get(int(c), -1) for c in samples.client[self.index]],  # of the table of clients
             "given": samples.given[self.index].tolist(),
@@ -105,7 +105,7 @@ class Suspects:
                     else ()
                 ),
                 element("br"),
-                f"client {int(samples.client[i])} · ",
+                f"client {samples.owner[i]} · ",
                 element("b", name),
                 class_="about",
             ),
@@ -117,6 +117,11 @@ def bar(share: float) -> Markup:
     """A horizontal bar that fills a ``share`` in [0, 1] of its width."""
     filled = element("rect", width=f"{100 * min(max(share, 0.0), 1.0):.1f}", height=1)
     return element("svg", filled, viewBox="0 0 100 1", preserveAspectRatio="none", aria_hidden="true")
+
+
+def _identity(owner: str) -> str | int:
+    """A client as verdicts in a browser know it: numbers are numbers there."""
+    return int(owner) if owner.isdecimal() and str(int(owner)) == owner else owner
 
 
 def _score(value: float) -> str:

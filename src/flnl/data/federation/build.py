@@ -30,7 +30,7 @@ from flnl.data.dataset import Dataset
 from flnl.data.federation.benchmark import held_by_server
 from flnl.data.noise import ClientNoise, Noise, corrupt
 from flnl.data.noise.transition import Clean
-from flnl.data.owners import LEFT_OUT
+from flnl.data.owners import LEFT_OUT, called
 from flnl.data.partition import Partition, Pool, Split
 from flnl.numerics import label_flips, rounding
 from flnl.numerics.rounding import whole
@@ -77,7 +77,7 @@ class Federation:
 
     def called(self, client: int) -> str:
         """What a client is called: its name, or else its number."""
-        return str(client) if self.client_names is None else self.client_names[client]
+        return called(self.client_names, client)
 
     @property
     def num_classes(self) -> int:
