@@ -63,6 +63,7 @@ def audit(
         source=ProbabilitySource("window", (1, 2), True, "average of 2 early rounds; the model has seen these samples"),
         samples=AuditedSamples(
             client=client,
+            owner=[str(c) if client_names is None else client_names[c] for c in client.tolist()],
             name=number.tolist() if names is None else list(names),
             position=number,
             given=given,

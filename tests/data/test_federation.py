@@ -511,12 +511,9 @@ def test_names_change_nothing_but_what_clients_are_called(tmp_path):
 
 
 def test_clients_that_the_partition_does_not_use_are_told(tmp_path, caplog):
-    np.savez(
-        tmp_path / "arrays.npz",
-        **{f"x_{split}": np.zeros((12, 4, 4), np.uint8) for split in ("train", "test")},
-        **{f"y_{split}": np.arange(12) % 2 for split in ("train", "test")},
-        clients=np.array(["east", "west"])[np.arange(12) % 2],
-    )
+    x, y = np.zeros((12, 4, 4), np.uint8), np.arange(12) % 2
+    owners = np.array(["east", "west"])[y]
+    np.savez(tmp_path / "arrays.npz", x_train=x, x_test=x, y_train=y, y_test=y, clients=owners)
     words = ["dataset=arrays", f"dataset.root={tmp_path}", "noise=none", "model=mlp", "partition.num_clients=2"]
     for more, told in ((["partition=iid_uniform"], True), (["partition=file"], False), (["centralized=true"], False)):
         caplog.clear()

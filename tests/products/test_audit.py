@@ -38,10 +38,12 @@ from flnl.audit.verdicts import Verdict
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.streams import stream
+from flnl.data.datasets.label_file import read_label_file
 from flnl.data.federation import build
 from flnl.data.federation.build import Federation
 from flnl.data.federation.recorded import recorded_federation
 from flnl.data.images import ImageFiles, TensorImages
+from flnl.data.owner_file import read_owners
 from flnl.engine import loop
 from flnl.engine.executors import auto
 from flnl.evaluation.probabilities import NAME, Probabilities
@@ -365,11 +367,26 @@ def test_held_out_samples_have_a_line_and_their_client(fedcorr: Ran, said: Comma
 
 
 def test_samples_of_no_client_are_left_out_by_a_file_of_clients(tmp_path: Path) -> None:
-    found = Corrections(["a", "b", "c"], "path", np.array([0, 1, 1]), np.array([2, -1, 0]), 3)
+    found = Corrections(["a", "b", "c"], "path", np.array([0, 1, 1]), np.array([2, -1, 0]), 3, None)
     overrides = found.save(tmp_path, ("x", "=y"), spreadsheet=True)
     assert (tmp_path / "corrected.csv").read_text() == "path,label\na,x\nb,'=y\nc,'=y\n"
     assert (tmp_path / "clients.csv").read_text() == "client\n2\n-1\n0\n"
+    assert overrides[-2:] == ["partition.path={folder}/clients.csv", "partition.num_clients=3"]
+
+
+def test_samples_of_no_client_are_left_out_beside_clients_with_names(tmp_path: Path) -> None:
+    names = ("=east", "north, clinic", "west")
+    found = Corrections(["a", "b", "c"], "path", np.array([0, 1, 1]), np.array([2, -1, 1]), 3, names)
+    overrides = found.save(tmp_path, ("x", "y"), spreadsheet=True)
+    assert (tmp_path / "clients.csv").read_text() == 'client\nwest\n-1\n"north, clinic"\n'
     assert overrides[-1] == "partition.path={folder}/clients.csv"
+    owners = read_owners(tmp_path / "clients.csv", ["a", "b", "c"])
+    assert [owners.names[k] if k >= 0 else None for k in owners.number] == ["west", None, "north, clinic"]
+    whole = replace(found, owner=np.array([2, 0, 1]))
+    whole.save(tmp_path, ("x", "y"), spreadsheet=True)
+    corrected = read_label_file(tmp_path / "corrected.csv", "path", ["a", "b", "c"], ["x", "y"]).owners
+    assert corrected is not None
+    assert corrected.names == names
 
 
 def test_verdicts_are_read_back(own: Own, said: Commands, tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from typing import Literal, TypeVar, get_args
 
 from flnl.audit.assessment import LabelledSamples
 from flnl.core.errors import UserError
-from flnl.core.special import refuse_special
-from flnl.storage.csv_lines import CsvLines, LineLengthError
+from flnl.storage.csv_lines import CsvLines, LineLengthError, opened
 from flnl.storage.spreadsheet import text_of
 
 Name = TypeVar("Name", str, tuple[str, str])
@@ -75,8 +74,7 @@ def _known(written: Name, plain: Name, known: Mapping[Name, int]) -> int | None:
 
 def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     try:
-        refuse_special(path)
-        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        with opened(path) as file:
             lines = CsvLines(file)
             if missing := [name for name in COLUMNS if name not in lines.header]:
                 raise UserError(

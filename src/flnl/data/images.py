@@ -52,8 +52,8 @@ class Store(Images, Protocol):
 class TensorImages:
     """Images in memory: uint8 or float32 ``pixels`` [N, C, H, W].
 
-    ``larger`` [N, C, H', W'] is the source of random crops, if not ``pixels``. Those of ``unreadable`` paths are black: they
-    could not be decoded.
+    ``larger`` [N, C, H', W'] is the source of random crops, if not ``pixels``. The images at
+    ``unreadable`` paths could not be decoded and are black.
     """
 
     pixels: Tensor

@@ -10,6 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
+from flnl.core.special import refuse_special
+
 SEPARATORS = (",", ";", "\t")
 """Between values. Spreadsheets write semicolons where a comma is part of a number."""
 _STATED = re.compile(r"sep=(.)\s*", re.IGNORECASE)
@@ -31,8 +33,7 @@ def opened(path: Path) -> TextIO:
     Raises:
         OSError: if it cannot be opened, or is no regular file.
     """
-    if path.exists() and not path.is_file():
-        raise OSError("it is not a regular file")
+    refuse_special(path)
     with path.open("rb") as file:
         marked = file.read(2) in _UTF16
     if marked:

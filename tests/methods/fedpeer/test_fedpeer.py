@@ -157,7 +157,7 @@ def test_the_record_says_how_far_q_is_from_the_given_labels() -> None:
     q = state.server.exchanges["label_sharing"].known.shares.numpy()
     assert found["label_distribution_error"] == pytest.approx(np.abs(q - 1 / 3).sum())
     assert found["label_privacy_epsilon"] == 1.5
-    assert found["label_privacy_simulated"] is True
+    assert found["label_privacy_simulated"]
     open_to_all = replace(SHARING, peer_dist="global_true")
     assert "label_privacy_simulated" not in Evaluator(dealt, net, made(sharing=open_to_all)).shared(
         ran(sharing=open_to_all)[-1].state

@@ -101,7 +101,7 @@ def test_centralized_it_trains_as_its_authors(name: str) -> None:
     train = compose.training(cfg)
     assert (cfg.method.lam, cfg.method.beta, cfg.rounds) == (lam, beta, epochs)
     assert (train.epochs, train.batch_size, train.momentum, train.weight_decay) == (1, 128, 0.9, 0.001)
-    assert train.keeps_momentum
+    assert train.keep_momentum
     vector = elr("elr.lr")
     for epoch, lr in zip(vector.inputs["epochs"], vector.expected[name], strict=True):
         if epoch < epochs:
