@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flnl.cli import guard
-from flnl.cli.parser import Parser, add_config_dir
+from flnl.cli.parser import Parser, add_config_dir, add_trust
 from flnl.core.errors import UserError
 from flnl.core.terminal import cell, print_line, visible
 from flnl.data.image_file import MOST_BYTES, MOST_PIXELS
@@ -175,14 +175,7 @@ def parser() -> Parser:
         help="also write the table to FILE; a name that a spreadsheet would read as a formula gets a ' before it",
     )
     add_config_dir(arguments)
-    arguments.add_argument(
-        "--trust",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="the dotted path of a network of your own that the model may import, as it was given by model.path=PATH;"
-        " may be given more than once",
-    )
+    add_trust(arguments)
     return arguments
 
 

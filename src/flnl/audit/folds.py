@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import threadpoolctl
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.options import By
 from flnl.config import compose
-from flnl.config.check import check_config, check_machine, faults_of
-from flnl.config.registry import option_of, restored, restored_method, restored_training, withheld
-from flnl.config.schema import METHOD
+from flnl.config.check import check_config, check_machine
+from flnl.config.recorded import recorded_configuration
+from flnl.config.registry import option_of, restored, withheld
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.core.method import assemble
@@ -43,11 +43,6 @@ log = logging.getLogger(__name__)
 
 FOLDER = "folds"
 """In the run's folder: what each fold has given, for audits with other options."""
-OF_RUN = (
-    *("seed", "data_seed", "device", "precision", "threads", "memory_format", "client_memory", "centralized"),
-    *("rounds", "fraction", "on_nonfinite", "train", "eval", "audit"),
-)
-"""Keys whose values a fold takes from the run, besides its parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,18 +206,7 @@ def _configuration(run: AuditedRun) -> DictConfig:
     Raises:
         UserError: naming a value that it may not.
     """
-    source, places, config = str(run.folder / RESULT), run.config_dir, run.config
-    parts = {
-        name: restored(name, config.get(name), source, places) for name in ("dataset", "partition", "noise", "model")
-    }
-    method = restored_method(config.get("method"), source, places)
-    parts["method"] = {key: value for key, value in method.items() if key in METHOD}  # short keys refer to parts
-    values = {key: config[key] for key in OF_RUN if key in config}
-    if "train" in values:
-        values["train"] = restored_training(values["train"], source, places)
-    if faults := faults_of(values):
-        raise UserError(f"{source}: {faults}")
-    cfg = OmegaConf.create({**compose.resolved(compose.load()), **values, **parts})
+    cfg = recorded_configuration(run.config, str(run.folder / RESULT), run.config_dir)
     check_config(cfg)
     check_machine(cfg)
     return cfg

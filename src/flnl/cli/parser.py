@@ -31,6 +31,18 @@ def add_config_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add ``--trust``: paths of the user's own code that a stored file may name."""
+    parser.add_argument(
+        "--trust",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="the dotted path of a network of your own that the model may import, as it was given by model.path=PATH;"
+        " may be given more than once",
+    )
+
+
 def _folder(text: str) -> Path:
     path = Path(text).expanduser()
     if not path.is_dir():

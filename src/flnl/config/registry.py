@@ -126,8 +126,8 @@ def restored_part(
         if part.get(key) not in known:
             raise UserError(
                 f"{source}: {group}.{key}={part.get(key)} is code that a file cannot choose; if you trust it, name it: "
-                f"--trust {part.get(key)} of flnl predict, trust= of flnl.load_model, or a file in --config-dir that "
-                f"has {key}: {part.get(key)}"
+                f"--trust {part.get(key)} of flnl predict or flnl rerun, trust= of flnl.load_model, or a file in "
+                f"--config-dir that has {key}: {part.get(key)}"
             )
     return part
 

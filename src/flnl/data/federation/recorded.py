@@ -27,12 +27,21 @@ def recorded_federation(record: Mapping[str, Any], folder: Path, places: Sequenc
         UserError: if it cannot be drawn, or differs from the recorded one.
     """
     federation = from_config(recorded_data(record["config"], folder / RESULT, places))
+    demand_recorded(federation, record, folder)
+    return federation
+
+
+def demand_recorded(federation: Federation, record: Mapping[str, Any], folder: Path) -> None:
+    """Check that a federation is the one of the run with this record, in this folder.
+
+    Raises:
+        UserError: if it is another one.
+    """
     if record.get("federation") not in federation.fingerprints:
         raise UserError(
             f"{folder}: the federation drawn now differs from the run's: the data files, numpy or the code have changed"
             " since; put back the data of the run, or repeat the run"
         )
-    return federation
 
 
 def recorded_data(config: Mapping[str, Any], source: Path, places: Sequence[Path] = ()) -> DictConfig:

@@ -242,6 +242,23 @@ def settled(cfg: DictConfig, work: Work, network: Network, earlier: Any, folder:
     return executor, f"executor: {shown(described(executor))}: {reason}"
 
 
+def as_recorded(recorded: Mapping[str, Any] | str, auto: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The configuration of an executor that computes the bits of a recorded one, whoever ran the clients there.
+
+    Where workers did, those of this machine do.
+
+    Args:
+        recorded: what a record tells of the executor.
+        auto: the resolved configuration of ``executor=auto``.
+        source: the record's file, for messages.
+
+    Raises:
+        UserError: if the record tells of no executor, or of values that it does not take.
+    """
+    node = registry.restored("executor", _node(_numerical(_record(recorded))), source)
+    return {**auto["processes"], "inner": node} if _record(recorded).get("name") in WORKERS else node
+
+
 def _as_begun(node: Any, earlier: Any) -> Any:
     """With the layout of a resumed run's first record where the device would choose one."""
     if not earlier or node.get("memory_format") != "auto" or _record(earlier).get("name") != "stacked":

@@ -1,0 +1,1 @@
+"""Repeats a finished run from its folder, and says whether the bits agree."""

@@ -1,0 +1,308 @@
+"""``flnl rerun``: a run is repeated from its folder, anywhere, and its bits are compared."""
+
+import contextlib
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from flnl import __main__ as program
+from flnl.storage.records import RESULT
+from tests.cli.conftest import Said
+from tests.properties.runs import run
+from tests.registry import BY_NAME, TINY
+
+FEDAVG = [*TINY, "method=fedavg", "rounds=3", "noise.rho=0.8", "threads=1"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, which no test changes."""
+    return run(FEDAVG, tmp_path_factory.mktemp("made") / "run").folder
+
+
+@pytest.fixture
+def theirs(made: Path, tmp_path: Path) -> Path:
+    """A copy of it, as a colleague has it."""
+    return shutil.copytree(made, tmp_path / "theirs")
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """``flnl`` with these words, in this process and a folder of its own."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def said(*words: object) -> Said:
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        monkeypatch.setattr(sys, "argv", ["flnl", *map(str, words)])
+        out, err, code = io.StringIO(), io.StringIO(), 0
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                program.main()
+            except SystemExit as left:
+                code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        return Said(code, out.getvalue(), err.getvalue())
+
+    return said
+
+
+def part(said: Said, name: str) -> str:
+    """What is said of a part."""
+    return next(line.removeprefix(name).strip() for line in said.out.splitlines() if line.startswith(f"{name} "))
+
+
+def edit(folder: Path, change: Callable[[Any], object]) -> None:
+    """Change a run's record."""
+    record = json.loads((folder / RESULT).read_text())
+    change(record)
+    (folder / RESULT).write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("name", ["fedcorr", "co_teaching"])
+def test_a_moved_run_is_repeated_to_the_bit(name: str, command: Command, tmp_path: Path) -> None:
+    made = run(BY_NAME[name].words, tmp_path / "first")
+    moved = made.folder.rename(tmp_path / "moved")
+    said = command("rerun", moved, "output=again")
+    assert said.code == 0, said.err + said.out
+    assert said.out.splitlines()[-1] == f"the bits of {moved} and again agree"
+    for what in ("parameters", "metrics.jsonl", "corrections.jsonl", "labels.csv", "final numbers"):
+        assert part(said, what).startswith("the same: "), said.out
+    assert part(said, "metrics.jsonl") == f"the same: {len((moved / 'metrics.jsonl').read_text().splitlines())} lines"
+    again = json.loads(Path("again", RESULT).read_text())
+    for key in ("key", "identity", "federation", "given", "given_origin", "upper_bound"):
+        assert again.get(key) == made.record.get(key), key
+    assert ("given" in again) == (name == "co_teaching")
+    assert (moved / "model.pt").read_bytes() == Path("again", "model.pt").read_bytes()
+
+
+def test_where_the_arithmetic_is_another_the_bits_are_too(command: Command, theirs: Path) -> None:
+    said = command("rerun", theirs, "output=again", "precision=64", "memory_format=channels_last")
+    assert said.code == 1, said.err + said.out
+    assert part(said, "parameters").startswith("different: 4 of 4 tensors of model.pt")
+    assert part(said, "metrics.jsonl").startswith("different: first in round 1, line 1: ")
+    assert "note: precision 32 then, 64 now" in said.out.splitlines()
+    assert "note: memory_format contiguous then, channels_last now" in said.out.splitlines()
+    assert said.out.splitlines()[-1] == f"the bits of {theirs} and again do not agree"
+
+
+def test_what_differs_in_the_surroundings_is_said_also_where_the_bits_agree(command: Command, theirs: Path) -> None:
+    def older(record: Any) -> None:
+        record["versions"]["numpy"] = "1.0"
+        record["machine"] = "a machine \x1b[2J, AVX2"
+        record["earlier"] = [{**record, "threads": 2}]
+
+    edit(theirs, older)
+    said = command("rerun", theirs, "output=again")
+    assert said.code == 0, said.err + said.out
+    assert f"note: numpy 1.0 then, {np.__version__} now" in said.out
+    assert "note: machine a machine \\x1b[2J, AVX2 then, " in said.out
+    assert "note: before the run was resumed: threads 2 then, 1 now" in said.out
+
+
+def test_a_changed_file_of_the_run_differs(command: Command, theirs: Path) -> None:
+    labels = theirs / "labels.csv"
+    text = labels.read_text()
+    labels.write_text(text.replace("\n0,", "\n1,", 1))
+    assert labels.read_text() != text
+    said = command("rerun", theirs, "output=again")
+    assert said.code == 1, said.err
+    assert part(said, "labels.csv").startswith(f"different: {labels} is not what the run wrote")
+    assert part(said, "parameters").startswith("the same: ")
+
+
+def test_the_first_round_that_differs_is_named(command: Command, theirs: Path) -> None:
+    rows = [json.loads(line) for line in (theirs / "metrics.jsonl").read_text().splitlines()]
+    number = next(i for i, row in enumerate(rows) if row["kind"] == "round" and row["round"] == 2)
+    rows[number]["cohort"] = [0]
+    (theirs / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    edit(theirs, lambda record: record.pop("lines"))  # as early versions wrote no checksums
+    said = command("rerun", theirs, "output=again")
+    assert said.code == 1, said.err
+    assert part(said, "metrics.jsonl").startswith(f"different: first in round 2, line {number + 1}: cohort [0] then, [")
+    assert "note: nothing that the record tells of the surroundings differs" in said.out.splitlines()
+
+
+def test_without_products_the_last_checkpoint_counts(command: Command, tmp_path: Path) -> None:
+    made = run([*FEDAVG, "products=false"], tmp_path / "run")
+    said = command("rerun", made.folder, "output=again")
+    assert said.code == 0, said.err
+    assert part(said, "parameters").startswith("the same: 4 tensors of the last checkpoint")
+    assert part(said, "labels.csv").startswith("not compared: there is no ")
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["train.lr=0.2"], "train.lr=0.2: the run has 0.05, and what a run is cannot be changed: leave it out"),
+        (["seed=2"], "seed=2: what a run is cannot be changed: leave it out"),
+        (["method=fedprox"], "method=fedprox: what a run is cannot be changed; "),
+        (["max_rounds=2"], "max_rounds=2: what a run is cannot be changed: leave it out"),
+        (["thread=2"], "thread is not a key of the configuration; did you mean threads?"),
+        (["dataset.root=x"], "dataset.root=x: the run has no dataset.root"),
+        (["threads=0"], "threads=0: must be greater than or equal to 1"),
+        (["threads=1,2"], "threads=1,2: "),
+        (["--what"], "unrecognized arguments: --what"),
+    ],
+)
+def test_what_the_run_is_stays(words: list[str], fault: str, command: Command, made: Path) -> None:
+    said = command("rerun", made, "output=again", *words)
+    assert (said.code, said.out) == (2, ""), said.err
+    assert said.err.startswith(f"error: {fault}")
+    assert said.err.count("\n") == 1
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (
+            {"status": "interrupted", "rounds": 2},
+            "the run is not finished (interrupted after round 2); finish it first",
+        ),
+        (
+            {"key_format": 3, "commit": "abc"},
+            "its record has keys of format 3, and this version repeats runs of format",
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_repeated(change: Any, fault: str, command: Command, theirs: Path) -> None:
+    edit(theirs, lambda record: record.update(change))
+    said = command("rerun", theirs)
+    assert (said.code, said.out) == (2, ""), said.err
+    assert said.err.startswith(f"error: {theirs}: {fault}")
+    assert said.err.count("\n") == 1
+
+
+def test_folders_without_a_run(command: Command, theirs: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    theirs.rename(sweep / "0")
+    for folder, fault in (
+        (tmp_path / "none", f"there is no folder {tmp_path / 'none'}; name the folder of a finished run"),
+        (tmp_path / "empty", f"{tmp_path / 'empty'}: no run is recorded there"),
+        (sweep, f"{sweep} holds several runs, and one is repeated at a time: name its folder, such as {sweep / '0'}"),
+    ):
+        said = command("rerun", folder)
+        assert (said.code, said.out, said.err.count("\n")) == (2, "", 1), said.err
+        assert said.err.startswith(f"error: {fault}")
+
+
+def harm(mark: Path) -> dict[str, Any]:
+    """A node that would make a file if it were built."""
+    return {"_target_": "os.mkdir", "path": str(mark), "_args_": [str(mark)]}
+
+
+@pytest.mark.parametrize(
+    "key", ["model", "dataset", "partition", "noise", "method", "sampler", "optimizer", "executor"]
+)
+def test_a_senders_record_runs_no_code(key: str, command: Command, theirs: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    node = harm(mark)
+
+    def attack(record: Any) -> None:
+        config = record["config"]
+        match key:
+            case "sampler":
+                config["method"]["sampler"] = node
+            case "optimizer":
+                config["train"]["optimizer"] = node
+            case "executor":
+                record["executor"] = {"name": "os.mkdir", "path": str(mark)}
+            case _:
+                config[key] = node
+
+    edit(theirs, attack)
+    said = command("rerun", theirs)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1), said.err
+    assert not mark.exists()
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("key", ["device", "output", "cache", "logger", "protocol"])
+def test_a_senders_record_reads_no_environment_and_chooses_no_place(
+    key: str, command: Command, theirs: Path, tmp_path: Path
+) -> None:
+    """Interpolations would be resolved; where to write, and what else to build, is the reader's."""
+    mark = tmp_path / "mark"
+    said_by: Any = {
+        "device": "${oc.env:HOME}",
+        "output": str(mark),
+        "cache": str(mark),
+        "logger": {"evil": harm(mark)},
+        "protocol": {"name": "${oc.env:HOME}"},
+    }[key]
+    edit(theirs, lambda record: record["config"].update({key: said_by}))
+    said = command("rerun", theirs, "output=again")
+    assert (said.code == 2) is (key == "device"), said.err
+    assert not mark.exists()
+    if key != "device":
+        assert str(Path.home()) not in json.dumps(json.loads(Path("again", RESULT).read_text())["config"]["protocol"])
+
+
+def test_a_class_that_is_not_here_is_named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rerun_nets.py").write_text(
+        "from torch import nn\n\n\nclass Net(nn.Sequential):\n"
+        "    def __init__(self, shape, num_classes, width=4):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(shape[1] * shape[2], num_classes))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = [word for word in FEDAVG if not word.startswith("model.hidden")]
+    words += ["~model.hidden", "~model.dropout", "model._target_=rerun_nets.Net", "+model._partial_=true"]
+    made = run(words, tmp_path / "run")
+    sys.modules.pop("rerun_nets")
+    refused = command("rerun", made.folder)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "names 'rerun_nets.Net', which no configuration file of that group has" in refused.err
+    assert "rerun_nets" not in sys.modules
+    (tmp_path / "presets" / "model").mkdir(parents=True)
+    (tmp_path / "presets" / "model" / "lab.yaml").write_text("_target_: rerun_nets.Net\n_partial_: true\n")
+    said = command("rerun", made.folder, "output=again", "--config-dir", tmp_path / "presets")
+    assert said.code == 0, said.err + said.out
+
+
+def images(root: Path, seed: int = 0) -> None:
+    """Twelve training and six test images of two classes."""
+    pixels = np.random.default_rng(seed)
+    for split, count in (("train", 6), ("test", 3)):
+        for name in ("cat", "dog"):
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                values = pixels.integers(0, 256, (8, 8, 3), np.uint8)
+                Image.fromarray(values).save(root / split / name / f"{i}.png")
+
+
+OWN = (
+    *("dataset=image_folder", "dataset.image_size=8", "model=mlp", "model.hidden=[4]", "partition=iid_uniform"),
+    *("partition.num_clients=2", "method=fedavg", "rounds=1", "fraction=1.0", "train.batch_size=4", "train.epochs=1"),
+    *("executor=sequential", "logger=csv", "figures=false"),
+)
+
+
+def test_data_are_found_elsewhere_and_must_be_the_runs(command: Command, tmp_path: Path) -> None:
+    images(tmp_path / "data")
+    made = run([*OWN, f"dataset.root={tmp_path / 'data'}"], tmp_path / "run")
+    (tmp_path / "data").rename(tmp_path / "moved")
+    lost = command("rerun", made.folder)
+    assert (lost.code, lost.out, lost.err.count("\n")) == (2, "", 1), lost.err
+    assert "dataset.root" in lost.err
+    assert str(tmp_path / "data") in lost.err
+    said = command("rerun", made.folder, "output=again", f"dataset.root={tmp_path / 'moved'}")
+    assert said.code == 0, said.err + said.out
+    assert part(said, "parameters").startswith("the same")
+    images(tmp_path / "others", seed=1)
+    other = command("rerun", made.folder, f"dataset.root={tmp_path / 'others'}")
+    assert (other.code, other.out, other.err.count("\n")) == (2, "", 1), other.err
+    assert "the federation drawn now differs from the run's" in other.err
+    assert sorted(path.name for path in Path().iterdir()) == ["again"]
