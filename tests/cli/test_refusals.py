@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flnl.config.folders import CONF
 from flnl.run.train import LESS_MEMORY
 from tests.cli.conftest import Command
 from tests.registry import TINY
@@ -327,3 +328,46 @@ def test_clients_with_too_few_neighbours_for_lid_are_named_once(clients: int, no
     found = [line for line in said.err.splitlines() if "method.k_lid=20" in line]
     assert len(found) == notes
     assert all("10 of 10 clients" in line and "holds 17 samples" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("--config-dir", "run", "--config-name", "config"), "--config-dir run is the folder of a run: {rerun}"),
+        (("--config-dir", "run", "--config-name", "config.yaml"), "--config-dir run is the folder of a run: {rerun}"),
+        (("-cd", "run"), "--config-dir run is the folder of a run: {rerun}"),
+        (("hydra.searchpath=[run]", "-cn", "config"), "--config-dir run is the folder of a run: {rerun}"),
+        (("--config-path", "run"), "--config-path run is the folder of a run: {rerun}"),
+        (("--config-path", "{here}/run"), "--config-path {here}/run is the folder of a run: {rerun}"),
+        (("--config-name", "run/config"), "--config-name run/config: run/config.yaml is of a run: {rerun}"),
+        (("--config-name", "{here}/run/config.yaml"), "{here}/run/config.yaml is of a run: {rerun}"),
+        (("--config-dir", "own", "--config-name", "config"), "{conf}/config.yaml, not own/config.yaml: give your file"),
+        (("--config-name", "config"), "would read {conf}/config.yaml, not config.yaml: give your file another name"),
+        (("--config-name", "own/mine.yaml"), "is no path: write --config-dir own --config-name mine"),
+        (
+            ("--config-path", "own"),
+            "--config-path own replaces conf/, by an absolute path; --config-dir own adds to it",
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("more", [(), ("--cfg", "job")], ids=str)
+def test_a_file_of_ones_own_is_not_passed_over_for_the_default(
+    words: tuple[str, ...], advice: str, more: tuple[str, ...], command: Command, tmp_path: Path
+) -> None:
+    """Hydra searches ``conf/`` first: the default would be trained in the place of what the user means."""
+    for file in ("run/config.yaml", "run/result.json", "own/config.yaml", "own/mine.yaml", "config.yaml"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("seed: 7\n")
+    known = {"here": str(tmp_path), "conf": str(CONF), "rerun": "flnl rerun "}
+    said = command(*(word.format(**known) for word in (*words, *more)))
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1), said.err
+    assert advice.format(**known) in said.err
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_base_of_ones_own_with_a_name_of_its_own_is_read(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [config, _self_]\nseed: 7\n")
+    said = command("--config-dir", str(tmp_path), "--config-name", "mine", "--cfg", "job")
+    assert said.code == 0, said.err
+    assert "\nseed: 7\n" in said.out

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,7 +17,7 @@ from omegaconf import OmegaConf
 
 from flnl.cli.explain import no_such_key
 from flnl.config.compose import load, options
-from flnl.config.folders import CONF
+from flnl.config.folders import CONF, SEARCH_PATH
 from flnl.config.free_keys import may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
@@ -24,6 +26,7 @@ from flnl.config.schema import Root
 from flnl.config.short_keys import without_declarations
 from flnl.config.stage_training import may_be_added, may_stand_in
 from flnl.core.errors import UserError
+from flnl.storage.records import RESULT
 
 FLAGS = {
     *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run", "--multirun", "--info"),
@@ -45,6 +48,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise UserError(f"{argument} is not an option; {hint}")
     _check_options(arguments)
     overrides = _parsed(arguments)
+    _check_base(get_args_parser().parse_known_args(list(arguments))[0], overrides)
     for override in overrides:
         key = override.key_or_group
         if not key:
@@ -94,6 +98,39 @@ def _check_options(arguments: Sequence[str]) -> None:
             raise UserError(f"--{name} says how to show the configuration: add --cfg job")
     if chosen.shell_completion and not any(re.match("(un)?install=|query=", argument) for argument in arguments):
         raise UserError("--shell-completion takes install=bash, uninstall=bash or query=bash, or another shell's name")
+
+
+def _check_base(chosen: argparse.Namespace, overrides: Sequence[Override]) -> None:
+    """Refuse a file or folder of the user's in whose place Hydra would read ``conf/config.yaml``, or find nothing.
+
+    It searches ``conf/`` first, and takes no path for a name.
+    """
+    added = [value for o in overrides if o.key_or_group == SEARCH_PATH and isinstance(value := o.value(), list)]
+    searched = [Path(str(place).removeprefix("file://")) for places in added for place in places]
+    if chosen.config_dir is not None:
+        searched.insert(0, Path(chosen.config_dir))
+    path = None if chosen.config_path is None else Path(chosen.config_path)
+    for option, folder in (("--config-path", path), *(("--config-dir", place) for place in searched)):
+        if folder is not None and _is_file(folder / RESULT):
+            raise UserError(f"{option} {folder} is the folder of a run: flnl rerun {folder} repeats it")
+    if path is not None and not path.is_absolute():
+        raise UserError(f"--config-path {path} replaces conf/, by an absolute path; --config-dir {path} adds to it")
+    if (name := chosen.config_name) is None or path is not None:
+        return
+    file = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
+    own = next((one for place in (*searched, Path()) if _is_file(one := place / file)), None)
+    if own is None or own.resolve() == (CONF / file.lstrip("/")).resolve():
+        return
+    if _is_file(own.parent / RESULT):
+        raise UserError(f"--config-name {name}: {own} is of a run: flnl rerun {own.parent} repeats it")
+    if "/" in name:
+        raise UserError(f"--config-name {name} is no path: write --config-dir {own.parent} --config-name {own.stem}")
+    if _is_file(CONF / file):
+        raise UserError(f"--config-name {name} would read {CONF / file}, not {own}: give your file another name")
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 (never raises, however long a name is)
 
 
 def _check_section(override: Override, key: str) -> None:
