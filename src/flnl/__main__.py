@@ -21,6 +21,7 @@ COMMANDS = {
     "list": ("flnl.list", "[GROUP ...]", "all groups and options, a line each"),
     "card": ("flnl.data.federation.__main__", "KEY=VALUE ...", "the federation, without training"),
     "rerun": ("flnl.rerun.__main__", "RUN_DIR [KEY=VALUE ...]", "repeat a finished run: do the bits agree?"),
+    "config": ("flnl.config.__main__", "RUN_DIR [--short]", "a run's configuration; --short: for a paper"),
     "compare": ("flnl.compare.__main__", "RUN_DIR_OR_PATTERN ...", "finished runs side by side"),
     "figures": ("flnl.figures.__main__", "RUN_DIR ...", "redraw the figures of runs from their records"),
     "tables": ("flnl.tables.__main__", "list|plan|run|render ...", "the papers' tables, our numbers beside theirs"),
