@@ -149,7 +149,7 @@ def test_without_products_the_last_checkpoint_counts(command: Command, tmp_path:
         (["method=fedprox"], "method=fedprox: what a run is cannot be changed; "),
         (["max_rounds=2"], "max_rounds=2: what a run is cannot be changed: leave it out"),
         (["thread=2"], "thread is not a key of the configuration; did you mean threads?"),
-        (["dataset.root=x"], "dataset.root=x: the run has no dataset.root"),
+        (["dataset.root=x"], "dataset.root=x: the run of "),
         (["threads=0"], "threads=0: must be greater than or equal to 1"),
         (["threads=1,2"], "threads=1,2: "),
         (["--what"], "unrecognized arguments: --what"),
@@ -306,3 +306,73 @@ def test_data_are_found_elsewhere_and_must_be_the_runs(command: Command, tmp_pat
     assert (other.code, other.out, other.err.count("\n")) == (2, "", 1), other.err
     assert "the federation drawn now differs from the run's" in other.err
     assert sorted(path.name for path in Path().iterdir()) == ["again"]
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that was started elsewhere, and names its images, clients and noise by relative paths."""
+    there = tmp_path / "there"
+    images(there / "data")
+    (there / "clients.csv").write_text("client\n" + "\n".join("01" * 6) + "\n")
+    np.save(there / "T.npy", np.array([[0.8, 0.2], [0.3, 0.7]]))
+    monkeypatch.chdir(there)
+    words = [word for word in OWN if not word.startswith(("partition", "rounds="))]
+    words += ["dataset.root=data", "partition=file", "partition.path=clients.csv", "noise=matrix", "noise.path=T.npy"]
+    return run([*words, "rounds=2"], there / "run").folder
+
+
+def test_relative_paths_are_found_from_any_folder(started: Path, command: Command, tmp_path: Path) -> None:
+    again = command("rerun", started, "output=again")
+    assert again.code == 0, again.err + again.out
+    audit = command("audit", started, "--out", "audit", "--corrections", "suggested")
+    assert audit.code == 0, audit.err
+    assert list(Path("audit").glob("**/*.html"))
+    figures = command("figures", started, "--tsne")
+    assert figures.code == 0, figures.err
+    assert (started / "figures" / "features.png").exists()
+    assert "cwd" not in " ".join(json.loads((started / RESULT).read_text())["identity"])
+
+
+def test_data_that_have_moved_are_named_and_looked_at(started: Path, command: Command, tmp_path: Path) -> None:
+    home = started.parent
+    for name in ("data", "clients.csv", "T.npy"):
+        (home / name).rename(tmp_path / name)
+    for words in (("rerun", started), ("audit", started, "--out", "audit")):
+        lost = command(*words)
+        assert (lost.code, lost.out, lost.err.count("\n")) == (2, "", 1), lost.err
+        assert "(if it lies elsewhere here, add " in lost.err
+    here = ("dataset.root=../data", f"partition.path={tmp_path / 'clients.csv'}", f"noise.path='{tmp_path / 'T.npy'}'")
+    audit = command("audit", started, "--out", "audit", *here, "--quiet")
+    assert audit.code == 0, audit.err
+    assert str(tmp_path) not in Path("audit", "audit.json").read_text()
+    figures = command("figures", "--tsne", started, *here)
+    assert figures.code == 0, figures.err
+    assert (started / "figures" / "features.png").exists()
+    assert command("rerun", started, "output=again", *here).code == 0
+    images(tmp_path / "others", seed=1)
+    other = command("audit", started, "--out", "other", *here[1:], f"dataset.root={tmp_path / 'others'}")
+    assert other.code == 2
+    assert "the federation drawn now differs from the run's" in other.err
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (
+            ("train.lr=1",),
+            "train.lr=1: should say where the run's data lie here, as in dataset.root=FOLDER; there are ",
+        ),
+        (("dataset.root=",), "dataset.root=: should say where the run's data lie here"),
+        (("dataset.root=data",), "dataset.root=data: the run of "),
+        (("other",), "other: should say where"),
+    ],
+)
+def test_only_places_can_be_told_to_an_audit(words: tuple[str, ...], fault: str, command: Command, made: Path) -> None:
+    said = command("audit", made, "--out", "audit", *words)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1), said.err
+    assert said.err.startswith(f"error: {fault}")
+
+
+def test_places_for_figures_need_features(command: Command, made: Path) -> None:
+    assert command("figures", made, "dataset.root=data").code == 2
+    assert command("figures", "--tsne", "dataset.root=data").code == 2

@@ -18,7 +18,7 @@ from typing import get_args
 
 from flnl.audit.options import Filter, Format, Options, Score
 from flnl.cli import guard
-from flnl.cli.parser import Parser, add_config_dir
+from flnl.cli.parser import Parser, add_config_dir, add_data
 from flnl.core.errors import Interrupted
 from flnl.core.terminal import print_line
 
@@ -33,6 +33,7 @@ def parser() -> Parser:
         epilog="docs/audit.md explains the columns, the scores and what stays private.",
     )
     options.add_argument("run", metavar="RUN_DIR", type=Path, help="the folder of a finished run")
+    add_data(options)
     what = options.add_argument_group("probabilities")
     what.add_argument(
         "--probabilities",
@@ -107,9 +108,9 @@ def options_of(arguments: Sequence[str]) -> tuple[Path, Options, bool]:
     Raises:
         UserError: if an argument is wrong, or does not go with another.
     """
-    values = vars(parser().parse_args(arguments))
+    values = vars(parser().parse_intermixed_args(arguments))
     run, quiet = values.pop("run"), values.pop("quiet")
-    values["config_dir"] = tuple(values["config_dir"])
+    values |= {name: tuple(values[name]) for name in ("config_dir", "data")}
     return run.expanduser(), Options(**values), quiet
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flnl.audit.assessment import LabelledSamples
 from flnl.audit.recorded_labels import RecordedLabels, read_labels
 from flnl.config.quoting import quoted
+from flnl.config.recorded import places_of
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.data.federation.build import Federation
@@ -29,10 +30,13 @@ class AuditedRun:
     position: Indices  # [N], in the training set
     labels: RecordedLabels | None  # None without labels.csv
     config_dir: tuple[Path, ...] = ()
+    data: Mapping[str, str] = field(default_factory=dict)  # where the data lie here, by key
 
     @classmethod
-    def open(cls, folder: Path, config_dir: Sequence[Path] = ()) -> AuditedRun:
+    def open(cls, folder: Path, config_dir: Sequence[Path] = (), data: Sequence[str] = ()) -> AuditedRun:
         """Read the run in ``folder`` and draw its federation; nothing is downloaded.
+
+        ``data`` says where they lie here, as in ``dataset.root=/data``.
 
         Images that training kept in memory at the network's size are left in their files, where they are whole.
 
@@ -49,7 +53,8 @@ class AuditedRun:
                 f"{folder}: the run is not finished ({record.get('status')} after round {record.get('rounds', '?')}); "
                 f"finish it first, by the command that began it with resume={quoted(str(folder))}"
             )
-        federation = recorded_federation(_with_images_in_files(record), folder, config_dir)
+        places = places_of(data)
+        federation = recorded_federation(_with_images_in_files(record), folder, config_dir, places)
         position = federation.held
         samples = LabelledSamples(
             client=federation.holders,
@@ -62,7 +67,7 @@ class AuditedRun:
         if file.exists():
             labels = read_labels(file, samples, federation.dataset.classes)
             check_file(file, record)  # after what could be said of its lines
-        return cls(folder, record, federation, samples, position, labels, tuple(config_dir))
+        return cls(folder, record, federation, samples, position, labels, tuple(config_dir), places)
 
     def as_trained(self) -> AuditedRun:
         """The same run with images in memory where training kept them there.
@@ -72,7 +77,7 @@ class AuditedRun:
         """
         if _with_images_in_files(self.record) is self.record:
             return self
-        return replace(self, federation=recorded_federation(self.record, self.folder, self.config_dir))
+        return replace(self, federation=recorded_federation(self.record, self.folder, self.config_dir, self.data))
 
     @property
     def config(self) -> Mapping[str, Any]:

@@ -18,7 +18,6 @@ from flnl.data.federation.build import from_config
 from flnl.data.federation.recorded import recorded_data
 from flnl.data.owners import LEFT_OUT, called
 from flnl.storage.disk import writing
-from flnl.storage.records import RESULT
 
 CORRECTED, CLIENTS = "corrected.csv", "clients.csv"
 
@@ -130,7 +129,7 @@ def _owner(run: AuditedRun) -> Indices:
     """Each sample's client, also of those that the run has held out of its clients' training samples."""
     federation = run.federation
     if len(federation.validation):
-        cfg = recorded_data(run.config, run.folder / RESULT, run.config_dir)
+        cfg = recorded_data(run.record, run.folder, run.config_dir, run.data)
         cfg.eval.validation = 0.0  # partition and labels are drawn before samples are held out
         federation = replace(federation, clients=from_config(cfg).clients)
     owner = np.full(len(federation.given), LEFT_OUT, np.int64)

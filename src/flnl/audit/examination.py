@@ -47,7 +47,7 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
     Raises:
         UserError: for mistakes that the user can correct.
     """
-    run = AuditedRun.open(folder, options.config_dir)
+    run = AuditedRun.open(folder, options.config_dir, options.data)
     _refuse_unwritable(run, options)
     secret = None
     if options.label_privacy is not None:

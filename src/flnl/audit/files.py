@@ -186,5 +186,5 @@ def options(audit: Audit) -> dict[str, Any]:
     plain = asdict(audit.options)
     for name in ("probabilities", "reviewed"):
         plain[name] = plain[name].name if isinstance(plain[name], Path) else plain[name]
-    del plain["out"], plain["force"], plain["config_dir"], plain["secret"]
+    del plain["out"], plain["force"], plain["config_dir"], plain["secret"], plain["data"]
     return plain

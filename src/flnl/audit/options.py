@@ -82,6 +82,7 @@ class Options:
     per_page: int = 100  # suspects in one of its files
     thumbnails: int | None = None  # how many suspects have an image; None: all on the page
     config_dir: tuple[Path, ...] = ()  # folders of configuration files that name the user's classes
+    data: tuple[str, ...] = ()  # where the run's data lie here, as in "dataset.root=/data"; arguments of the command
 
     def __post_init__(self) -> None:
         self._take_paths()
@@ -99,6 +100,8 @@ class Options:
         places: Any = self.config_dir
         several = (places,) if isinstance(places, str | Path) else places
         object.__setattr__(self, "config_dir", tuple(Path(path).expanduser() for path in several))
+        data: Any = self.data
+        object.__setattr__(self, "data", (data,) if isinstance(data, str) else tuple(map(str, data)))
 
     def _faults(self) -> Iterator[str]:
         """Values that an option does not have."""

@@ -31,6 +31,17 @@ def add_config_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Add arguments KEY=VALUE: where a run's data lie here; ``flnl.config.recorded.places_of`` reads them."""
+    parser.add_argument(
+        "data",
+        metavar="KEY=PATH",
+        nargs="*",
+        help="where the run's data lie here if they have moved, as in dataset.root=FOLDER; also partition.path, "
+        "noise.path ...",
+    )
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add ``--trust``: paths of the user's own code that a stored file may name."""
     parser.add_argument(

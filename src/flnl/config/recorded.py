@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose
@@ -21,6 +24,69 @@ VALUES = (
     *("rounds", "fraction", "on_nonfinite", "train", "eval", "audit"),
 )
 """Other keys whose values a record chooses. All others say where the run writes, and who runs its clients."""
+
+CWD = "cwd"
+"""The key of the record that has the absolute folder where the run's relative paths began."""
+FROM_CWD = ("dataset.root", "partition.path", "noise.root", "noise.path")
+PLACES = (*FROM_CWD, "dataset.file", "dataset.labels")
+"""Keys whose values say where a run's data lie. Relative ones of ``FROM_CWD`` begin where the run was started."""
+
+
+def places_of(words: Sequence[str]) -> dict[str, str]:
+    """Where a run's data lie here, by key, from texts such as ``dataset.root=/data``.
+
+    Raises:
+        UserError: for what says no such thing.
+    """
+    found = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        if key not in PLACES or not text:
+            raise UserError(
+                f"{word}: should say where the run's data lie here, as in dataset.root=FOLDER; there are "
+                f"{', '.join(PLACES)}"
+            )
+        try:
+            value = OverridesParser.create().parse_override(word).value()
+        except HydraException:
+            value = text
+        found[key] = value if isinstance(value, str) else text
+    return found
+
+
+def placed(
+    parts: Mapping[str, Any], record: Mapping[str, Any], places: Mapping[str, str], source: str
+) -> dict[str, Any]:
+    """The parts of a run's data with paths that lead to files from any folder.
+
+    Args:
+        parts: those of its data set, partition and noise.
+        record: its record.
+        places: where its data lie here, by key.
+        source: the record's file, for messages.
+
+    Raises:
+        UserError: if a place is of a key that the run does not have.
+    """
+    found = {group: dict(part) for group, part in parts.items()}
+    for key in PLACES:
+        group, _, name = key.partition(".")
+        value = found[group].get(name)
+        if key in places:
+            if name not in found[group]:
+                raise UserError(f"{key}={places[key]}: the run of {source} has no {key}")
+            if key == "dataset.root" and found["noise"].get("root") == value:
+                found["noise"]["root"] = places[key]  # as conf/noise has it
+            found[group][name] = places[key]
+        elif key in FROM_CWD and isinstance(value, str):
+            found[group][name] = _from(record.get(CWD), value)
+    return found
+
+
+def _from(folder: object, path: str) -> str:
+    """A path that began in ``folder``: there if it is there, else as it is."""
+    there = os.path.join(folder, path) if isinstance(folder, str) and os.path.isabs(folder) else path  # noqa: PTH117, PTH118
+    return there if os.path.exists(there) else path  # noqa: PTH110 (none of these raises)
 
 
 def recorded_configuration(

@@ -7,13 +7,20 @@ from pathlib import Path
 
 from flnl.cli import guard
 from flnl.cli.parser import Parser, add_config_dir
+from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 
 
 def parser() -> Parser:
     """The arguments of the command."""
     arguments = Parser(prog="flnl figures", description="Draw the figures of runs from their records.")
-    arguments.add_argument("runs", metavar="RUN_DIR", type=Path, nargs="+", help="folders of runs")
+    arguments.add_argument(
+        "runs",
+        metavar="RUN_DIR",
+        type=Path,
+        nargs="+",
+        help="folders of runs; with --tsne also KEY=PATH, where data lie here, as in dataset.root=FOLDER",
+    )
     arguments.add_argument(
         "--tsne",
         action="store_true",
@@ -53,11 +60,18 @@ def redraw(arguments: Sequence[str]) -> None:
         UserError: for a folder without a record, or without the model that ``--tsne`` needs, before anything is drawn.
     """
     request = parser().parse_intermixed_args(arguments)
+    from flnl.config.recorded import PLACES, places_of
     from flnl.figures.drawing import FOLDER, save
     from flnl.figures.record import read
     from flnl.storage.output_file import check_folder
 
-    paths = [folder.expanduser() for folder in request.runs]
+    words = [str(word) for word in request.runs if str(word).partition("=")[0] in PLACES]
+    paths = [folder.expanduser() for folder in request.runs if str(folder) not in words]
+    if not paths or (words and not request.tsne):
+        raise UserError(
+            f"{words[0]} says where the data of a run lie: name RUN_DIR, and --tsne, which draws their features"
+        )
+    data = places_of(words)
     for path in paths:
         read(path)
         if request.tsne:
@@ -66,7 +80,9 @@ def redraw(arguments: Sequence[str]) -> None:
             ModelFile.load(path)
         check_folder(f"{path / FOLDER}", path / FOLDER)
     for path in paths:
-        files = save(path, tsne=request.tsne, places=request.config_dir, formats=request.format, dpi=request.dpi)
+        files = save(
+            path, tsne=request.tsne, places=request.config_dir, data=data, formats=request.format, dpi=request.dpi
+        )
         names = ", ".join(dict.fromkeys(file.stem for file in files)) or "nothing to draw yet"
         print_line(f"{path / FOLDER}: {names}")
 

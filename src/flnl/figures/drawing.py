@@ -39,6 +39,7 @@ def save(
     *,
     tsne: bool = False,
     places: Sequence[Path] = (),
+    data: Mapping[str, str] | None = None,
     formats: Sequence[str] = FORMATS[:1],
     dpi: int = DPI,
 ) -> list[Path]:
@@ -48,6 +49,7 @@ def save(
         folder: the run's folder.
         tsne: whether to draw the figure of the features, which needs the run's model and data, and takes seconds.
         places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
+        data: where the run's data lie here, by key.
         formats: file formats, of ``FORMATS``.
         dpi: pixels per inch, of png files.
 
@@ -63,7 +65,7 @@ def save(
     if tsne:
         from flnl.figures import features  # torch takes seconds to import
 
-        figures["features"] = lambda run: features.draw(run, folder, places)
+        figures["features"] = lambda run: features.draw(run, folder, places, data)
     for name, draw in figures.items():
         with forgiven(log, f"the figure {folder / FOLDER / name} could not be drawn"):
             figure = draw(record)

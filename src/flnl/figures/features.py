@@ -6,7 +6,7 @@ It needs the run's data and takes seconds, so it is drawn only on request.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ LINE = 0.17
 Array = NDArray[np.float64]
 
 
-def draw(record: RunRecord, folder: Path, places: Sequence[Path] = ()) -> Figure:
+def draw(record: RunRecord, folder: Path, places: Sequence[Path] = (), data: Mapping[str, str] | None = None) -> Figure:
     """Draw test samples by class; if labels are known to be wrong, also those samples by true and by given class.
 
     At most ``MOST`` evenly spaced samples of each kind are shown. The two panels of wrong labels show the same points.
@@ -48,6 +48,7 @@ def draw(record: RunRecord, folder: Path, places: Sequence[Path] = ()) -> Figure
         record: the run's record.
         folder: the run's folder.
         places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
+        data: where the run's data lie here, by key.
 
     Raises:
         UserError: if the run has no model, or its data cannot be reproduced.
@@ -56,14 +57,14 @@ def draw(record: RunRecord, folder: Path, places: Sequence[Path] = ()) -> Figure
     from flnl.engine.model_file import ModelFile
 
     model = ModelFile.load(folder)
-    federation = recorded_federation(record.result, folder, places)
-    network, data = model.network(places), federation.dataset
-    some = spread(len(data.test))
-    by_class = data.test_labels[some.numpy()]
-    panels = [("test samples, by class", embedding(network, data.test, some), by_class)]
+    federation = recorded_federation(record.result, folder, places, data)
+    network, images = model.network(places), federation.dataset
+    some = spread(len(images.test))
+    by_class = images.test_labels[some.numpy()]
+    panels = [("test samples, by class", embedding(network, images.test, some), by_class)]
     wrong = _wrong(federation)
     if len(wrong):
-        spots = embedding(network, data.train, wrong)
+        spots = embedding(network, images.train, wrong)
         assert federation.truth is not None, "wrong labels are known"
         true, given = federation.truth[wrong].numpy(), torch.as_tensor(federation.given)[wrong].numpy()
         panels += [("wrong labels, by true class", spots, true), ("wrong labels, by given class", spots, given)]

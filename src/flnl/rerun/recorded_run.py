@@ -18,14 +18,14 @@ from flnl.config.given import noise_rate
 from flnl.config.identity import FORMAT, identity, recorded_identity
 from flnl.config.override_text import dotted, group_of
 from flnl.config.quoting import quoted
-from flnl.config.recorded import recorded_configuration
+from flnl.config.recorded import PLACES, placed, places_of, recorded_configuration
 from flnl.core.errors import UserError
 from flnl.storage.records import RESULT, read_record
 from flnl.storage.sweeps import PLAN
 
 NEW = ("output", "output_root", "resume", "cache", "products", "figures", "logger", "wandb", "executor", "checkpoint")
 """Sections and keys that a repeated run has of its own: where it writes, and who runs its clients."""
-FREE = ("precision", "dataset.root", "partition.path", "noise.root", "noise.path")
+FREE = ("precision", *PLACES)
 """What may be changed of what makes a run what it is: its arithmetic, and where its files lie."""
 
 
@@ -87,6 +87,11 @@ class RecordedRun:
         cfg = recorded_configuration(config, source, places, trusted, base)
         if cfg.dataset.get("cache", "") is None:
             cfg.dataset.cache = cfg.cache  # which a record cannot choose
+        typed = places_of([word for word in others if dotted(word) in PLACES])
+        data = {group: cfg[group] for group in ("dataset", "partition", "noise")}
+        for group, part in placed(data, self.record, typed, source).items():
+            cfg[group] = part
+        others = [word for word in others if dotted(word) not in PLACES]
         for word in others:
             _set(cfg, word)
         if not any(dotted(word).startswith("executor") for word in own):
@@ -128,10 +133,9 @@ class RecordedRun:
         Raises:
             UserError: if they are missing or others.
         """
-        from flnl.data.federation.build import from_config
-        from flnl.data.federation.recorded import demand_recorded
+        from flnl.data.federation.recorded import drawn_again
 
-        demand_recorded(from_config(cfg, Path(cfg.cache).expanduser()), self.record, self.folder)
+        drawn_again(cfg, self.record, self.folder, Path(cfg.cache).expanduser())
 
 
 def _set(cfg: DictConfig, word: str) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 
 from flnl.config import compose, given, identity
 from flnl.config.override_text import key_of
+from flnl.config.recorded import CWD
 from flnl.config.registry import option_of
 from flnl.config.short_keys import shortened, shortest
 from flnl.core.credentials import redacted_in
@@ -165,6 +166,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         "memory_format": network.layout,
         "device": str(network.device),
         "executor": described(executor),
+        CWD: str(Path.cwd()),
         "started": time.time(),
         "order": next_in_order(cfg.output_root) if folder.earlier is None else folder.earlier.get("order"),
         **environment(network.device),

@@ -9,52 +9,68 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config.check import faults_of
+from flnl.config.recorded import PLACES, placed
 from flnl.config.registry import restored
 from flnl.core.errors import UserError
 from flnl.data.federation.build import Federation, from_config
 from flnl.storage.records import RESULT
 
 
-def recorded_federation(record: Mapping[str, Any], folder: Path, places: Sequence[Path] = ()) -> Federation:
+def recorded_federation(
+    record: Mapping[str, Any], folder: Path, places: Sequence[Path] = (), data: Mapping[str, str] | None = None
+) -> Federation:
     """Draw a run's federation.
 
     Args:
         record: the run's record.
         folder: the run's folder.
         places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
+        data: where the run's data lie here, by the keys of ``PLACES``.
 
     Raises:
         UserError: if it cannot be drawn, or differs from the recorded one.
     """
-    federation = from_config(recorded_data(record["config"], folder / RESULT, places))
-    demand_recorded(federation, record, folder)
-    return federation
+    return drawn_again(recorded_data(record, folder, places, data), record, folder)
 
 
-def demand_recorded(federation: Federation, record: Mapping[str, Any], folder: Path) -> None:
-    """Check that a federation is the one of the run with this record, in this folder.
+def drawn_again(cfg: DictConfig, record: Mapping[str, Any], folder: Path, cache: Path | None = None) -> Federation:
+    """Draw the federation of a configuration that should be that of a run.
 
     Raises:
-        UserError: if it is another one.
+        UserError: if it cannot be drawn, or differs from the recorded one.
     """
+    try:
+        federation = from_config(cfg, cache)
+    except UserError as error:
+        if named := [key for key in PLACES if f"{key}=" in str(error) or f"{key}:" in str(error)]:
+            raise UserError(f"{error} (if it lies elsewhere here, add {named[0]}=PATH)") from None
+        raise
     if record.get("federation") not in federation.fingerprints:
         raise UserError(
             f"{folder}: the federation drawn now differs from the run's: the data files, numpy or the code have changed"
             " since; put back the data of the run, or repeat the run"
         )
+    return federation
 
 
-def recorded_data(config: Mapping[str, Any], source: Path, places: Sequence[Path] = ()) -> DictConfig:
+def recorded_data(
+    record: Mapping[str, Any], folder: Path, places: Sequence[Path] = (), data: Mapping[str, str] | None = None
+) -> DictConfig:
     """The configuration of a run's data, restricted to what a file may choose.
+
+    Args:
+        record: the run's record.
+        folder: the run's folder.
+        places: folders, besides ``conf/``, with configuration files that name the classes of the run's parts.
+        data: where the run's data lie here, by the keys of ``PLACES``.
 
     Raises:
         UserError: naming a value that it may not.
     """
-    parts = {
-        group: restored(group, config.get(group), str(source), places) for group in ("dataset", "partition", "noise")
-    }
+    config, source = record["config"], str(folder / RESULT)
+    parts = {group: restored(group, config.get(group), source, places) for group in ("dataset", "partition", "noise")}
     values = {key: config.get(key) for key in ("data_seed", "eval")}
     values["centralized"] = config.get("centralized", False)  # runs of before there was such a key had none
     if faults := faults_of(values):
         raise UserError(f"{source}: {faults}")
-    return OmegaConf.create({**parts, **values})
+    return OmegaConf.create({**placed(parts, record, data or {}, source), **values})
