@@ -95,7 +95,7 @@ def test_the_slider_moves_the_cut(page: Any) -> None:
     assert count(page) == 50
     assert page.inner_text("#cut-count") == "50"
     assert page.inner_text("#cut-precision") == "90\u202f%"
-    assert page.inner_text("td[data-below='0']") == "17 (34\u202f%)"
+    assert page.inner_text("td[data-below='0']") == "17 (20\u202f%)"
     move(page, 0)
     assert count(page) == 0
     assert "nothing stands out" in page.inner_text("#end")

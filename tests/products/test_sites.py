@@ -57,6 +57,10 @@ def test_four_sites(photos: Path, said: Commands, monkeypatch: pytest.MonkeyPatc
     assert [row["client"] for row in json.loads((folder / "audit.json").read_text())["by_client"]] == list(SITES)
     page = (folder / "index.html").read_text()
     assert all(site.replace("'", "&#39;") in page or site.replace("'", "&#x27;") in page for site in SITES)
+    assert "north clinic" not in page.partition("</h1>")[0]
+    its_own = (folder / "clients" / "north_clinic" / "index.html").read_text()
+    assert its_own.partition("</h1>")[0].count("own · fedavg · client north clinic") == 2  # in the title, too
+    assert '"sizes":[18,54]' in its_own.replace(" ", ""), "each row's share is of its own labels"
     alone = read_csv(folder / "clients" / "north_clinic" / "audit.csv")
     assert {row["client"] for row in alone} == {"north clinic"}
     assert len(alone) == 18

@@ -153,3 +153,9 @@ class Audit:
     review: Review | None  # None without verdicts
     notes: tuple[str, ...]  # limits of this audit, in words
     measured: Mapping[str, Any] | None  # against the truth; None if it is unknown
+
+    @property
+    def title(self) -> str:
+        """What is audited: the data set, the method and, in the audit of a single client, whose labels."""
+        whose = [] if self.fingerprint is not None else [f"client {self.by_client[0].name}"]
+        return " · ".join([self.dataset, self.method, *whose])

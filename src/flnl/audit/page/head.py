@@ -26,7 +26,7 @@ def head(audit: Audit) -> Markup:
         )
     return joined(
         element("p", "Label audit", class_="over"),
-        element("h1", f"{audit.dataset} · {audit.method}"),
+        element("h1", audit.title),
         element("p", f"Probabilities: {audit.source.description}. Score: {audit.options.score.replace('_', ' ')}."),
         element("ul", *(element("li", element("b", n), element("span", what)) for n, what in tiles), class_="tiles"),
         element("p", "Nothing stands out.", class_="calm") if not issues else "",

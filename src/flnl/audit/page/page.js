@@ -292,10 +292,11 @@
     const cut = Number(slider.value);
     for (const place of document.querySelectorAll("td[data-below]")) {
       const changes = data.clients[place.dataset.below];
+      const size = data.sizes[place.dataset.below];
       let below = 0;
       for (let i = 0; i < changes.length && changes[i] <= cut; i += 2) below = changes[i + 1];
       place.dataset.value = below;
-      place.textContent = `${count(below)} (${data.below[cut] ? Math.round((100 * below) / data.below[cut]) : 0}\u202f%)`;
+      place.textContent = `${count(below)} (${size ? Math.round((100 * below) / size) : 0}\u202f%)`;
     }
   }
 

@@ -37,7 +37,8 @@ def clients(audit: Audit) -> Markup:
         element("h2", "By client", id="clients-title"),
         element(
             "p",
-            "Share of each client's labels that are issues, with its 95 % interval. Choose a client to see them.",
+            "Shares of each client's labels: those that are issues, with a 95 % interval, and those below the cut. "
+            "Neither is the share of wrong labels. Choose a client to see its issues.",
             " Flagged: by the method itself." if judged else "",
             more if left else "",
             class_="hint",

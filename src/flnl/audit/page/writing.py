@@ -66,7 +66,7 @@ def _index(audit: Audit, suspects: Suspects, images: list[str | None], pictured:
     """The content of ``index.html``; ``images`` are those of the first of ``pictured`` suspects that have one."""
     padded = [*images, *[None] * (WITHOUT_SCRIPTS - len(images))]
     parts = {
-        "title": text(f"Label audit · {audit.dataset} · {audit.method}"),
+        "title": text(f"Label audit · {audit.title}"),
         "head": head.head(audit),
         "curve": cut.section(audit),
         "clients": tables.clients(audit),
@@ -98,6 +98,7 @@ def _data(audit: Audit, suspects: Suspects, pictured: int) -> dict[str, object]:
         "below": list(curve.below),
         "expected": [None if value is None else round(value, 4) for value in curve.expected],
         "clients": [_changes(one.below) for one in audit.by_client],
+        "sizes": [one.samples for one in audit.by_client],
         "perPage": audit.options.per_page,
         "pictured": pictured,
         "suspects": suspects.columns(),
