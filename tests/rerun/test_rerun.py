@@ -6,14 +6,18 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from flnl import __main__ as program
+from flnl.engine.model_file import ModelFile
+from flnl.rerun.comparison import bits_agree
 from flnl.storage.records import RESULT
 from tests.cli.conftest import Said
 from tests.properties.runs import run
@@ -119,6 +123,25 @@ def test_a_changed_file_of_the_run_differs(command: Command, theirs: Path) -> No
     assert said.code == 1, said.err
     assert part(said, "labels.csv").startswith(f"different: {labels} is not what the run wrote")
     assert part(said, "parameters").startswith("the same: ")
+
+
+def test_a_bit_of_the_parameters_is_a_difference(command: Command, theirs: Path) -> None:
+    """Of a value, and of the sign of a zero."""
+    model = ModelFile.load(theirs)
+    names = list(model.weights)
+    weights = {name: tensor.clone() for name, tensor in model.weights.items()}
+    weights[names[1]].view(-1)[0] = torch.nextafter(weights[names[1]].view(-1)[0], torch.tensor(9.0))
+    replace(model, weights=weights).save(theirs / "model.pt")
+    said = command("rerun", theirs, "output=again")
+    assert said.code == 1, said.err
+    assert part(said, "parameters") == f"different: 1 of 4 tensors of model.pt, the first is {names[1]}"
+    assert part(said, "metrics.jsonl").startswith("the same")
+    zero = torch.zeros(2)
+    assert bits_agree(zero, zero.clone())
+    assert not bits_agree(zero, -zero)
+    assert bits_agree(zero / 0, zero / 0)
+    assert not bits_agree(zero, zero.double())
+    assert not bits_agree(zero, None)
 
 
 def test_the_first_round_that_differs_is_named(command: Command, theirs: Path) -> None:

@@ -81,13 +81,13 @@ def _parameters(before: Path, after: Path) -> Compared:
 
 
 def _tensors(then: Mapping[str, Tensor], now: Mapping[str, Tensor], where: str) -> Compared:
-    names = [name for name in dict.fromkeys([*then, *now]) if not _same(then.get(name), now.get(name))]
+    names = [name for name in dict.fromkeys([*then, *now]) if not bits_agree(then.get(name), now.get(name))]
     if names:
         return False, f"{len(names)} of {len(then)} tensors of {where}, the first is {names[0]}"
     return True, f"{len(then)} tensors of {where}, {sum(one.numel() for one in then.values()):,} values"
 
 
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
+def bits_agree(one: Tensor | None, other: Tensor | None) -> bool:
     """Whether two tensors have the same bits; NaN has some, and zero has two signs."""
     if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
         return False
