@@ -142,7 +142,7 @@ def test_weights_are_not_fetched_for_a_file() -> None:
 def test_a_record_fetches_nothing(tmp_path: Path) -> None:
     """Where data come from is the command line's word."""
     plain = compose.resolved(compose.load(["dataset=cifar10", "dataset.mirror=https://example.org/", "noise=none"]))
-    found = recorded_data(plain, tmp_path / "result.json", ()).dataset
+    found = recorded_data({"config": plain}, tmp_path).dataset
     assert (found.download, found.mirror, found.root) == (False, None, plain["dataset"]["root"])
     ray = {"_target_": "ray", "_partial_": True, "workers": 1, "num_cpus": 1.0, "num_gpus": 0.0, "address": "evil:1"}
     ray["inner"] = {"_target_": "sequential", "_partial_": True}
