@@ -102,8 +102,9 @@ def test_clients_without_samples_keep_their_numbers(arrays: list[str], tmp_path:
 
 def test_a_client_in_the_middle_without_samples(arrays: list[str], tmp_path: Path) -> None:
     np.save(tmp_path / "owner.npy", np.array([0, 2, 3] * (N // 3)))
-    partition = ["partition=file", f"partition.path={tmp_path / 'owner.npy'}"]
-    assert begins_again(tmp_path, [*arrays, "dataset.truth=none"], partition) == [*LABELS, "partition.path"]
+    partition = ["partition=file", f"partition.path={tmp_path / 'owner.npy'}", "partition.num_clients=4"]
+    keys = [*LABELS, "partition.path", "partition.num_clients"]
+    assert begins_again(tmp_path, [*arrays, "dataset.truth=none"], partition) == keys
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file names are Unicode")

@@ -480,6 +480,8 @@ def test_told_twice_it_stops_at_once(launch: Launch, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     running = launch(*(w for w in FEDAVG if not w.startswith("train.epochs")), "train.epochs=1000000", "output=run")
     running.until(running.catches_signals, "start")
+    running.until((folder / "result.json").exists, "the first round")
+    time.sleep(1)  # a signal before the round would end the run without it
     running.signal(signal.SIGINT)
     running.until(lambda: "once more" in running.err.read_text(), "answer")
     time.sleep(0.2)

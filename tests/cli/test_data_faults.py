@@ -158,9 +158,13 @@ FAULTS: dict[str, tuple[Write, tuple[str, ...], str]] = {
     "clients in an empty file": (beside("clients.npy", b""), NPY, "partition.path=clients.npy cannot be read"),
     "clients in half a file": (beside("clients.npy", b"\x93NUMPY"), NPY, "partition.path=clients.npy cannot be read"),
     "clients in an archive": (archive, NPY, "partition.path=clients.npy is an archive"),
-    "clients with gaps": (beside("clients.npy", np.full(20, 10**12)), NPY, "partition.path=clients.npy makes 10000000"),
+    "clients below 0": (beside("clients.npy", np.full(20, -2)), NPY, "partition.path=clients.npy: the client is '-2'"),
     "clients in no text": (beside("clients.csv", b"\xff\xfe\n"), CSV, "partition.path=clients.csv cannot be read"),
-    "clients beyond count": (beside("clients.csv", b"9" * 20 + b"\n"), CSV, "partition.path=clients.csv: "),
+    "clients beyond count": (
+        beside("clients.csv", b"9" * 20 + b"\n"),
+        CSV,
+        "partition.path=clients.csv names 1 clients",
+    ),
     "an imaginary transition": (
         beside("T.npy", np.eye(3) * 1j),
         (*MATRIX, "noise.path=T.npy"),

@@ -140,7 +140,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "too many digits": ([f"seed={DIGITS}"], "a number may have at most 4300 digits"),
     "an epsilon beside which 1 + epsilon is 1": (["method=fedpeer", "method.epsilon=1e-17"], "method.epsilon=1e-17"),
     # Hydra's own keys
-    "a folder of Hydra's": (["hydra.run.dir=/proc/x"], "hydra.run.dir=/proc/x: Hydra cannot do that"),
+    "a folder of Hydra's": (["hydra.run.dir=/proc/x"], "hydra.run.dir=/proc/x: a run's folder is set by output"),
     "a folder in it": (["hydra.output_subdir=/proc/x"], "hydra.output_subdir=/proc/x: Hydra cannot do that"),
     "a logger of Hydra's": (["hydra.verbose=[1]"], "hydra.verbose=[1]: Hydra cannot do that"),
     "a plugin": (["-m", "hydra.sweeper._target_=x"], "hydra.sweeper._target_=x: Hydra cannot do that"),

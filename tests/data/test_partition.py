@@ -424,6 +424,10 @@ def test_file_clients_with_names():
     assert split.names is None
     with pytest.raises(UserError, match=r"partition\.num_clients=5, .* up to 5"):
         drawn(P.File(5, None), numbered)
+    padded = Pool(np.zeros(4, np.int64), 2, clients=np.array([1, 0, 1, 1]), client_names=("01", "1"))
+    assert drawn(P.File(None, None), padded).names == ("01", "1")
+    with pytest.raises(UserError, match="'01' and '1' are two clients of one number"):
+        drawn(P.File(3, None), padded)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ def test_shares_of_labels_are_compared_with_the_given_ones(evaluator: Evaluator)
         "label_distribution_error": pytest.approx(abs(0.75 - 2 / 8) + abs(0.25 - 4 / 8) + 2 / 8),
         "label_distribution_least": -0.125,  # before the projection, not the smallest of the shares
         "label_privacy_epsilon": 2.0,
+        "label_privacy_simulated": True,
     }
 
 

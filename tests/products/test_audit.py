@@ -382,6 +382,8 @@ def test_samples_of_no_client_are_left_out_beside_clients_with_names(tmp_path: P
     assert overrides[-1] == "partition.path={folder}/clients.csv"
     owners = read_owners(tmp_path / "clients.csv", ["a", "b", "c"])
     assert [owners.names[k] if k >= 0 else None for k in owners.number] == ["west", None, "north, clinic"]
+    empty = replace(found, clients=4, names=(*names, "3"))
+    assert empty.save(tmp_path, ("x", "y"), spreadsheet=True)[-1] == "partition.num_clients=4"
     whole = replace(found, owner=np.array([2, 0, 1]))
     whole.save(tmp_path, ("x", "y"), spreadsheet=True)
     corrected = read_label_file(tmp_path / "corrected.csv", "path", ["a", "b", "c"], ["x", "y"]).owners

@@ -178,6 +178,15 @@ def test_what_was_written_is_what_is_read(damage: Callable[[dict[str, Any]], Non
         Tuned.load(damaged(damage, tmp_path, checked=True))
 
 
+def test_seeds_of_any_length_are_read_back(tmp_path: Path) -> None:
+    """In a file they are texts, of which 10 comes before 9."""
+    file = tmp_path / "tuned.json"
+    trial = Trial({"train.lr": "0.1"}, {9: 0.5, 10: 0.75})
+    written = Tuned(["flnl", "tune"], "last", [9, 10], [Study({}, ["method=fedavg"], [trial])])
+    written.save(file)
+    assert Tuned.load(file).studies[0].trials[0].scores == {9: 0.5, 10: 0.75}
+
+
 @pytest.mark.parametrize(
     ("key", "wrong"),
     [

@@ -95,7 +95,9 @@ class Corrections:
             with writing(folder / CLIENTS):
                 (folder / CLIENTS).write_bytes(encoded("".join(f"{client}\n" for client in ("client", *owner))))
             overrides.append("partition.path={folder}/" + CLIENTS)
-        if apart and self.names is None:  # numbers are places then, also of clients without samples
+        numbered = self.names is None  # numbers are places then, also of clients without samples
+        empty = np.setdiff1d(np.arange(self.clients), self.owner).size
+        if apart and (numbered or (empty and not all(map(str.isdecimal, self.names or ())))):
             overrides.append(f"partition.num_clients={self.clients}")
         if self.truth_is_there:
             overrides.append("dataset.truth=none")

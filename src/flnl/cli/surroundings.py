@@ -15,7 +15,7 @@ def complete() -> None:
     A file that is opened while a standard stream is closed would get its number, and with it what is printed.
     """
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
-        continue
+        os.set_inheritable(opened, True)  # processes that are started here need them, too
     os.close(opened)
     sys.stdin = sys.stdin or os.fdopen(0)
     sys.stdout = sys.stdout or os.fdopen(1, "w")

@@ -73,7 +73,8 @@ class Partition(Protocol):
     """A way to divide samples among clients. Schemes that follow labels also have a field ``by``.
 
     One under which all clients have the same distribution of classes, but for chance, says so by ``alike = True``:
-    defaults of methods may depend on it (``${noniid:...}``).
+    defaults of methods may depend on it (``${noniid:...}``). One that takes the data set's natural clients says so by
+    ``natural = True``; of others, a run tells that they do not.
     """
 
     def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
@@ -320,10 +321,7 @@ class File:
     num_clients: PositiveCount | None
     path: PathText | None
 
-    @property
-    def natural(self) -> bool:
-        """Whether the clients are those of the data set."""
-        return self.path is None
+    natural: ClassVar[bool] = True  # or those of ``path`` in their place
 
     def __call__(self, pool: Pool, rng: np.random.Generator, /) -> Split:
         """Read the owners."""
@@ -361,6 +359,11 @@ class File:
             raise UserError(f"partition.num_clients={self.num_clients} is too many; the maximum is {MOST_CLIENTS}")
         if owners.numeric:
             place = np.array([*map(int, owners.names), LEFT_OUT], np.int64)  # LEFT_OUT reads the last one
+            if twice := [name for name in owners.names if str(int(name)) != name and str(int(name)) in owners.names]:
+                raise UserError(
+                    f"partition.num_clients={self.num_clients}: {twice[0]!r} and '{int(twice[0])}' are two clients of one "
+                    "number; leave it out to have a client for each"
+                )
             if place.max() >= self.num_clients:
                 raise UserError(
                     f"partition.num_clients={self.num_clients}, but the clients are numbered up to {place.max()}; "

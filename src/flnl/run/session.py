@@ -271,10 +271,10 @@ class Session:
         return [line for line in lines if line is not None]
 
     def _unreadable(self) -> list[str]:
-        """The images that could not be decoded when they were read, below ``train`` or ``test`` of the data set."""
+        """The files of images that could not be decoded when they were read."""
         data = self.federation.dataset
-        splits = (("train", data.train), ("test", data.test))
-        return sorted(f"{split}/{path}" for split, images in splits for path in getattr(images, "unreadable", ()))
+        read = [path for images in (data.train, data.test) for path in getattr(images, "unreadable", ())]
+        return sorted(read)
 
     def _write_table(self) -> None:
         """Write ``metrics.csv``; other errors than a full disk are only logged."""

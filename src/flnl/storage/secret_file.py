@@ -17,13 +17,15 @@ def state_folder() -> Path:
     """The user's folder for state of this package: below ``XDG_STATE_HOME``, or else ``~/.local/state``.
 
     Raises:
-        UserError: if neither this variable nor ``HOME`` is an absolute path.
+        UserError: if neither this variable nor ``HOME`` is an absolute path, or there is no such home.
     """
     for name, below in (("XDG_STATE_HOME", "flnl"), ("HOME", ".local/state/flnl")):
-        if (path := Path(os.environ.get(name, "")) / below).is_absolute():
-            return path
+        place = Path(os.environ.get(name, ""))
+        if place.is_absolute() and (name != "HOME" or place.is_dir()):
+            return place / below
     raise UserError(
-        "neither XDG_STATE_HOME nor HOME is set to an absolute path, so no folder for the secret: name --secret FILE"
+        "neither XDG_STATE_HOME nor HOME is set to an absolute path, or there is no such home, so no folder for the "
+        "secret: name --secret FILE"
     )
 
 

@@ -242,7 +242,8 @@ class Tuned:
 def _checksum(text: Mapping[str, Any]) -> str:
     """The sha256 of a file's content, however it is laid out; 64 hex digits."""
     content = {key: value for key, value in text.items() if key != CHECKSUM}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    held = json.loads(json.dumps(content))  # with texts as keys: numbers would be in another order
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 
 def _fault(text: Mapping[str, Any], tuned: Tuned) -> str | None:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from flnl.storage.spreadsheet import text_of
 
+_SEVERAL = -1
+"""The position of a name that may mean two."""
+
 
 def composed(name: str) -> str:
     """The name with its accents composed (Unicode's NFC), by which names are equal that look equal.
@@ -18,7 +21,7 @@ def composed(name: str) -> str:
 
 
 class WrittenNames:
-    """Known names, found by what a file writes for them.
+    r"""Known names, found by what a file writes for them.
 
     A name is looked up as it stands; then without the ``'`` that a spreadsheet needs before a formula; then, if the
     names are paths, with ``/`` between folders and from the folder ``below``. At each of these steps, accents may be
@@ -63,6 +66,3 @@ def collisions(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         other = known.setdefault(composed(name), name)
         if other != name:
             yield other, name
-
-
-_SEVERAL = -1

@@ -248,7 +248,8 @@ def agree(request: Request) -> None:
     out = request.out if "out" in request.options else RESULTS
     metric = request.options["metric"][-1] if "metric" in request.options else None
     file = out / (INDEX if metric is None else f"by_{load.known(metric, ON_TEST_SET, 'measure')}.md")
-    check_output(f"out={out}", file)
+    if out.is_dir():
+        check_output(f"out={out}", file)
     if is_foreign(file, scales.TITLE):
         raise UserError(f"{file} is another page: out= would overwrite it; name another folder")
     order = [f"{scale}{tuned}" for scale in load.scales() for tuned in ("", "_tuned")]

@@ -15,8 +15,6 @@ from flnl.storage.written_names import collisions
 
 log = logging.getLogger(__name__)
 
-SPLITS = ("train", "test")
-
 
 @dataclass(frozen=True)
 class ImageSplit:

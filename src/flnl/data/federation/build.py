@@ -283,7 +283,7 @@ def _split(partition: Partition, dataset: Dataset, labels: Labels, seed: int) ->
     if not isinstance(split, Split):
         raise UserError(f"{name} returned a {type(split).__name__}; should be a Split of flnl.data.partition")
     owner = checked.integers(name, split.owner, len(labels), least=LEFT_OUT, most=split.num_clients - 1, what="client")
-    if split.names is not None and len(set(split.names)) != split.num_clients:
+    if split.names is not None and not (len(split.names) == len(set(split.names)) == split.num_clients):
         raise UserError(f"{name} returned {len(set(split.names))} different names for {split.num_clients} clients")
     return Split(owner, split.num_clients, split.names)
 
@@ -368,7 +368,8 @@ def _load(file: Path, n: int) -> Draw | None:
             nominal = kept.get("nominal")
             names = tuple(kept["names"].tolist()) if "names" in kept else None
             drawn = Draw(kept["owner"], int(kept["num_clients"]), kept["held_out"], kept["given"], nominal, names)
-            if len(drawn.owner) == n and str(kept["digest"]) == drawn.digest():
+            called = names is None or len(set(names)) == drawn.num_clients
+            if len(drawn.owner) == n and str(kept["digest"]) == drawn.digest() and called:
                 return drawn
     except Exception as error:  # a damaged file can make a reader raise anything
         log.debug("%s: %r", file, error)
