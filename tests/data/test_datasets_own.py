@@ -417,6 +417,7 @@ def save_sites(root: Path, train: str, test: str, lacks: tuple[str, str] = ("wes
 )
 def test_folders_of_sites_with_class_folders_are_clients(tmp_path: Path, train: str, test: str):
     save_sites(tmp_path, train, test)
+    save(tmp_path / ("@eaDir/train" if "{site}/train" in train else "train/@eaDir") / "ant" / "thumb.jpg", 7)
     data = folder_part(tmp_path, truth="none")()
     assert data.classes == tuple(CLASSES)
     assert data.client_names == SITES

@@ -375,18 +375,18 @@ def test_samples_of_no_client_are_left_out_by_a_file_of_clients(tmp_path: Path) 
 
 
 def test_samples_of_no_client_are_left_out_beside_clients_with_names(tmp_path: Path) -> None:
-    names = ("=east", "north, clinic", "west")
-    found = Corrections(["a", "b", "c"], "path", np.array([0, 1, 1]), np.array([2, -1, 1]), 3, names)
+    names, samples = ("=east", "north, clinic", "west"), ["a", "b", "c", "d"]
+    found = Corrections(samples, "path", np.array([0, 1, 1, 0]), np.array([2, -1, 1, 0]), 3, names)
     overrides = found.save(tmp_path, ("x", "y"), spreadsheet=True)
-    assert (tmp_path / "clients.csv").read_text() == 'client\nwest\n-1\n"north, clinic"\n'
+    assert (tmp_path / "clients.csv").read_text() == 'client\nwest\n-1\n"north, clinic"\n\'=east\n'
     assert overrides[-1] == "partition.path={folder}/clients.csv"
-    owners = read_owners(tmp_path / "clients.csv", ["a", "b", "c"])
-    assert [owners.names[k] if k >= 0 else None for k in owners.number] == ["west", None, "north, clinic"]
-    empty = replace(found, clients=4, names=(*names, "3"))
+    owners = read_owners(tmp_path / "clients.csv", samples)
+    assert (owners.names, owners.number.tolist()) == (names, [2, -1, 1, 0])
+    empty = replace(found, clients=4, names=(*names, "3"))  # by partition.num_clients
     assert empty.save(tmp_path, ("x", "y"), spreadsheet=True)[-1] == "partition.num_clients=4"
-    whole = replace(found, owner=np.array([2, 0, 1]))
+    whole = replace(found, owner=np.array([2, 0, 1, 0]))
     whole.save(tmp_path, ("x", "y"), spreadsheet=True)
-    corrected = read_label_file(tmp_path / "corrected.csv", "path", ["a", "b", "c"], ["x", "y"]).owners
+    corrected = read_label_file(tmp_path / "corrected.csv", "path", samples, ["x", "y"]).owners
     assert corrected is not None
     assert corrected.names == names
 

@@ -12,6 +12,7 @@ from flnl.audit.assessment import LabelledSamples
 from flnl.core.errors import UserError
 from flnl.storage.csv_lines import CsvLines, LineLengthError, opened
 from flnl.storage.spreadsheet import text_of
+from flnl.storage.written_names import composed
 
 Name = TypeVar("Name", str, tuple[str, str])
 Judgement = Literal["right", "wrong", "unsure"]
@@ -35,12 +36,14 @@ def read_verdicts(path: Path, samples: LabelledSamples, classes: Sequence[str]) 
         UserError: naming the line: an unknown sample, class or verdict, a second verdict on a sample, a wrong label
             that should be itself, or a right one that is not the given one.
     """
-    place = {(c, str(name)): i for i, (c, name) in enumerate(zip(samples.owner, samples.name, strict=True))}
+    named = zip(samples.owner, samples.name, strict=True)
+    place = {(composed(c), composed(str(name))): i for i, (c, name) in enumerate(named)}
     numbers = {name: k for k, name in enumerate(classes)}
     verdicts: dict[int, Verdict] = {}
     for number, row in _rows(path):
         where = f"--reviewed: line {number} of {path}"
-        sample = _known((row["client"], row["sample"]), (text_of(row["client"]), text_of(row["sample"])), place)
+        who = composed(row["client"]), composed(row["sample"])
+        sample = _known(who, (text_of(who[0]), text_of(who[1])), place)
         if sample is None:
             raise UserError(f"{where}: client {row['client']} has no sample {row['sample']!r}")
         if sample in verdicts:

@@ -361,8 +361,8 @@ class File:
             place = np.array([*map(int, owners.names), LEFT_OUT], np.int64)  # LEFT_OUT reads the last one
             if twice := [name for name in owners.names if str(int(name)) != name and str(int(name)) in owners.names]:
                 raise UserError(
-                    f"partition.num_clients={self.num_clients}: {twice[0]!r} and '{int(twice[0])}' are two clients of one "
-                    "number; leave it out to have a client for each"
+                    f"partition.num_clients={self.num_clients}: {twice[0]!r} and '{int(twice[0])}' are two clients of "
+                    "one number; leave it out to have a client for each"
                 )
             if place.max() >= self.num_clients:
                 raise UserError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from flnl.core.errors import UserError
-from flnl.data.image_names import images_below
+from flnl.data.image_names import MADE_BY_SYSTEMS, images_below
 from flnl.storage.written_names import collisions
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,8 @@ def _second(paths: Sequence[str]) -> set[str]:
 def _with_splits(root: Path) -> list[str]:
     """The names of folders below ``root`` that have a folder ``train``."""
     try:
-        return sorted(path.parent.name for path in root.glob("[!.]*/train") if path.is_dir())
+        found = (path.parent.name for path in root.glob("[!.]*/train") if path.is_dir())
+        return sorted(name for name in found if name not in MADE_BY_SYSTEMS)
     except OSError as error:
         raise UserError(f"dataset.root: {error.filename} cannot be read ({error.strerror})") from error
 
