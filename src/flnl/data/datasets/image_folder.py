@@ -180,6 +180,7 @@ def _folder_labels(split: ImageSplit, classes: Sequence[str]) -> Labels:
         if number is None:
             raise UserError(
                 f"dataset.root: {split.folder / (name or '')} is none of the classes ({', '.join(classes[:5])}"
-                f"{', ...' if len(classes) > 5 else ''}): train and test need the same folders"
+                f"{', ...' if len(classes) > 5 else ''}): train and test need the same folders; if those of train "
+                "are sites, set dataset.sites=true"
             )
     return np.array([numbers[name] for name in split.classes], np.int64)
