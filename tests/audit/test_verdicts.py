@@ -139,3 +139,17 @@ def test_what_may_never_end_is_refused(path: str, tmp_path: Path) -> None:
         UserError, match=r"cannot be read .it is a device, a pipe or a socket, not a file.; it should be"
     ):
         read_verdicts(tmp_path / path, SAMPLES, CLASSES)
+
+
+def test_accents_may_be_composed_otherwise_unless_two_samples_differ_in_nothing_else(tmp_path: Path) -> None:
+    apart, one = "cafe\u0301", "caf\u00e9"
+    file = tmp_path / "verdicts.csv"
+    header = "client,sample,verdict,label\n"
+    alone = LabelledSamples(np.array([0]), ["1.png"], np.array([0]), (one,))
+    file.write_text(f"{header}{apart},1.png,unsure,\n", encoding="utf-8")
+    assert read_verdicts(file, alone, CLASSES) == {0: Verdict("unsure", None)}
+    two = LabelledSamples(np.array([0, 0]), [one, apart], np.array([0, 1]))
+    file.write_text(f"{header}0,{apart},unsure,\n", encoding="utf-8")
+    assert read_verdicts(file, two, CLASSES) == {1: Verdict("unsure", None)}
+    file.write_text(f"{header}0,{one},unsure,\n0,{apart},unsure,\n", encoding="utf-8")
+    assert set(read_verdicts(file, two, CLASSES)) == {0, 1}

@@ -35,7 +35,7 @@ class Sure(LabelCorrector):
     rules: ClassVar[tuple[str, ...]] = ("never",)
 
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
-        raise NotImplementedError
+        raise AssertionError("no rule of the method asks for a correction")
 
     def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
         return tuple(SuspectedSamples(c, torch.tensor(mask).bool()) for c, mask in enumerate(SUSPECTED))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +37,17 @@ def read_verdicts(path: Path, samples: LabelledSamples, classes: Sequence[str]) 
         UserError: naming the line: an unknown sample, class or verdict, a second verdict on a sample, a wrong label
             that should be itself, or a right one that is not the given one.
     """
-    named = zip(samples.owner, samples.name, strict=True)
-    place = {(composed(c), composed(str(name))): i for i, (c, name) in enumerate(named)}
+    place = {(c, str(name)): i for i, (c, name) in enumerate(zip(samples.owner, samples.name, strict=True))}
+    alike = Counter((composed(c), composed(name)) for c, name in place)
+    looks = {who: i for (c, name), i in place.items() if alike[who := (composed(c), composed(name))] == 1}
     numbers = {name: k for k, name in enumerate(classes)}
     verdicts: dict[int, Verdict] = {}
     for number, row in _rows(path):
         where = f"--reviewed: line {number} of {path}"
-        who = composed(row["client"]), composed(row["sample"])
-        sample = _known(who, (text_of(who[0]), text_of(who[1])), place)
+        who, plain = (row["client"], row["sample"]), (text_of(row["client"]), text_of(row["sample"]))
+        sample = _known(who, plain, place)
+        if sample is None:
+            sample = looks.get((composed(plain[0]), composed(plain[1])))
         if sample is None:
             raise UserError(f"{where}: client {row['client']} has no sample {row['sample']!r}")
         if sample in verdicts:
