@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("evaluation", "figures", "methods"),
     ("compare", "run"),
     ("sweep",),
-    ("api", "audit", "list", "main", "predict", "rerun", "tune"),
+    ("api", "audit", "explain", "list", "main", "predict", "rerun", "tune"),
     ("tables",),
     ("doctor",),
     (DOOR,),

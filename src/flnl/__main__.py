@@ -19,6 +19,7 @@ TRAIN = "run"
 COMMANDS = {
     TRAIN: ("flnl.main", "KEY=VALUE ...", 'train; with -m a sweep. "run" may be omitted'),
     "list": ("flnl.list", "[GROUP ...]", "all groups and options, a line each"),
+    "explain": ("flnl.explain", "KEY ... [KEY=VALUE ...]", "what keys mean and may be: noise.rho, train"),
     "card": ("flnl.data.federation.__main__", "KEY=VALUE ...", "the federation, without training"),
     "rerun": ("flnl.rerun.__main__", "RUN_DIR [KEY=VALUE ...]", "repeat a finished run: do the bits agree?"),
     "config": ("flnl.config.__main__", "RUN_DIR [--short]", "a run's configuration; --short: for a paper"),

@@ -1,24 +1,23 @@
 """List the groups and their options, each with the comment at the head of its file.
 
 flnl list [GROUP...]          all groups, or these: method, method/local, noise ...
-flnl list method=METHOD       a method's short keys: the parts' keys they stand for, and their default values
+flnl list method=METHOD       a method's short keys: their values, the parts' keys they stand for, what they mean
 flnl list --markdown GROUP    the options of one group as a Markdown table
 flnl list --config-dir DIR    with the options in a folder of your own
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from flnl.cli import guard
+from flnl.cli.meanings import table
 from flnl.cli.parser import Parser, add_config_dir
-from flnl.config import compose
 from flnl.config.folders import CONF, search_path
 from flnl.config.groups import described, groups, not_an_option
-from flnl.config.short_keys import declared
+from flnl.config.meaning import Meaning, meanings
 from flnl.core.errors import UserError
 from flnl.core.suggestions import did_you_mean
 from flnl.core.terminal import cell, print_line
@@ -54,8 +53,8 @@ def rows(names: Sequence[str], places: Sequence[Path] = (CONF,)) -> Iterator[tup
             yield group, option, described(file)
 
 
-def short_keys(method: str, places: Sequence[Path] = (CONF,)) -> Iterator[tuple[str, str, str]]:
-    """Short key, value and the part's key, for each short key of a method.
+def short_keys(method: str, places: Sequence[Path] = (CONF,)) -> Iterator[Meaning]:
+    """The short keys of a method, with what they mean.
 
     Raises:
         UserError: if there is no such method, naming the nearest.
@@ -63,21 +62,17 @@ def short_keys(method: str, places: Sequence[Path] = (CONF,)) -> Iterator[tuple[
     known = groups(places)["method"]
     if method not in known:
         raise UserError(not_an_option("method", method, sorted(known)))
-    cfg = compose.load([*search_path([place for place in places if place != CONF]), f"method={method}"])
-    values = compose.resolved(cfg)["method"]
-    for name, target in declared(cfg).items():
-        value = values[name]
-        yield f"method.{name}", value if isinstance(value, str) else json.dumps(value), target
+    own = search_path([place for place in places if place != CONF])
+    yield from (one for one in meanings("method", [*own, f"method={method}"]) if one.stands_for)
 
 
 def show_short_keys(methods: Sequence[str], places: Sequence[Path] = (CONF,)) -> None:
-    """A table on a terminal; elsewhere a line ``key=value  the part's key`` each, of several methods below their names.
+    """A table on a terminal; elsewhere a line each, below the names of several methods.
 
     Raises:
         UserError: if there is no such method.
     """
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(markup=False, highlight=False)
     for method in methods:
@@ -85,15 +80,13 @@ def show_short_keys(methods: Sequence[str], places: Sequence[Path] = (CONF,)) ->
         if not keys:
             print_line(f"method={method} has no short keys; flnl method={method} --cfg job shows those of its parts")
         elif console.is_terminal:
-            table = Table("short key", "value", "stands for", title=cell(f"method={method}"), box=None, pad_edge=False)
-            for row in keys:
-                table.add_row(*map(cell, row))
-            console.print(table)
+            console.print(cell(f"method={method}", "cyan"))
+            console.print(table(keys))
         else:
             if len(methods) > 1:
                 print_line(f"method={method}")
-            for key, value, target in keys:
-                print_line(f"{key}={value}  {target}")
+            for one in keys:
+                print_line(f"{one.key}={one.value}  {one.stands_for}  {one.comment}".rstrip())
 
 
 def markdown(group: str, places: Sequence[Path] = (CONF,)) -> str:

@@ -52,18 +52,18 @@ def test_the_rendered_table_is_one_that_was_rendered() -> None:
 
 
 def test_the_short_keys_of_a_method(said: Commands) -> None:
-    assert said(listing, "method=fedprox").out.splitlines() == [
-        "method.mu=0.01  method.local.fedprox.mu",
-        "method.prox=squared_half  method.local.fedprox.form",
-    ]
+    fedprox = said(listing, "method=fedprox").out.splitlines()
+    assert fedprox[0] == "method.mu=0.01  method.local.fedprox.mu  the protocol's where it has one; 0 is FedAvg"
+    assert fedprox[1].startswith("method.prox=squared_half  method.local.fedprox.form  norm: mu ||w - w_t||")
     lines = said(listing, "method=fedcorr_released").out.splitlines()
-    assert "method.prox=norm  method.stages.preprocess.local.adaptive_proximal.form" in lines
-    assert "method.mixup_stages=[1, 2, 3]  method.batch.stages" in lines
+    starts = [line.rpartition("  ")[0] for line in lines]
+    assert "method.prox=norm  method.stages.preprocess.local.adaptive_proximal.form" in starts
+    assert "method.mixup_stages=[1, 2, 3]  method.batch.stages" in starts
     assert "has no short keys" in said(listing, "method=fedavg").out
     several = said(listing, "method=fedprox", "method=fedcorr_released").out.splitlines()
     assert several == [
         "method=fedprox",
-        *said(listing, "method=fedprox").out.splitlines(),
+        *fedprox,
         "method=fedcorr_released",
         *lines,
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,10 @@ def last_of(short: str, target: str, overrides: Sequence[str]) -> str | None:
     if not _may_be_set(target, places):
         return None
     values: dict[str, tuple[str, Any]] = {}
-    choices = choices_of(overrides, places)
-    for path, package in _order(choices, tuple(map(str, places[1:]))):
+    for path, file, package in _files(overrides, places):
         if path.startswith(HOMES):
             continue
-        file = next((file for place in places if (file := place / f"{path}.yaml").is_file()), None)
-        content = OmegaConf.create() if file is None else OmegaConf.load(file)
+        content = OmegaConf.load(file)
         assert isinstance(content, DictConfig)
         here = {key: value for key in (short, target) if (value := _value(content, package, key)) is not None}
         here = {key: value for key, value in here.items() if value != f"${{{target if key == short else short}}}"}
@@ -62,6 +60,19 @@ def last_of(short: str, target: str, overrides: Sequence[str]) -> str | None:
         both = " and ".join(f"{key}={value}" for key, (_, value) in values.items())
         raise UserError(f"{last}.yaml: {both} set the same value; leave one of them out")
     return None if first == last else list(values)[-1]
+
+
+def files(overrides: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """The files that ``overrides`` choose, in the order in which they are composed, each with the key it stands at."""
+    yield from ((file, package) for _, file, package in _files(overrides, _places(overrides)))
+
+
+def _files(overrides: Sequence[str], places: Sequence[Path]) -> Iterator[tuple[str, Path, str]]:
+    """The same, each with its path below its folder first, without suffix; Hydra's own files are left out."""
+    for path, package in _order(choices_of(overrides, places), tuple(map(str, places[1:]))):
+        file = next((file for place in places if (file := place / f"{path}.yaml").is_file()), None)
+        if file is not None:
+            yield path, file, package
 
 
 def _value(content: DictConfig, package: str, key: str) -> Any:
