@@ -19,8 +19,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from flnl import dry_run
 from flnl.cli import guard, show
 from flnl.cli.help import text
+from flnl.cli.overrides import replaced
 from flnl.config.folders import CONF
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import log_to_stderr
@@ -34,9 +36,12 @@ def _main(cfg: DictConfig) -> float | None:
     if isinstance(cfg.threads, int):
         os.environ.setdefault("OMP_NUM_THREADS", str(cfg.threads))  # before torch is first imported
     chosen: Any = HydraConfig.get()
-    if _request is not None:
+    if _request is not None or _dry:
         try:
-            print(show.text(cfg, job.typed(chosen), _request), end="")
+            if _request is None:
+                dry_run.single(cfg, job.typed(chosen))
+            else:
+                print(show.text(cfg, job.typed(chosen), _request), end="")
         except Exception as error:  # as below
             _failed.append(error)
         return None
@@ -56,6 +61,7 @@ def _main(cfg: DictConfig) -> float | None:
 
 _failed: list[Exception] = []
 _request: show.Request | None = None
+_dry = False
 
 
 def _by_hydra(arguments: Sequence[str]) -> None:
@@ -71,6 +77,8 @@ def _by_hydra(arguments: Sequence[str]) -> None:
                 _main()
             except SystemExit as left:
                 sys.exit(2 if left.code == 1 else left.code)
+            except dry_run.Told:
+                pass
     except (UserError, HydraException, OmegaConfBaseException):
         raise
     except Exception as error:
@@ -90,8 +98,13 @@ def main() -> None:
         _request = show.requested(sys.argv[1:])
         if _request is not None:
             sys.argv[1:] = _request.words
+        if _dry and {"-m", "--multirun"} & {*sys.argv[1:]}:
+            sys.argv[1:] = replaced(sys.argv[1:], (), dry_run.CALLBACK)
         _by_hydra(sys.argv[1:])
         if _failed:
             raise _failed.pop()
 
+    global _dry
+    _dry = dry_run.OPTION in sys.argv[1:]
+    sys.argv[1:] = [word for word in sys.argv[1:] if word != dry_run.OPTION]
     guard.guarded(entry)

@@ -93,6 +93,8 @@ def _check_options(arguments: Sequence[str]) -> None:
     if left:
         among = [argument for argument in arguments if argument.startswith("-")]
         raise UserError(f"{among[-1]} stands between overrides: write it before the first one")
+    if chosen.cfg and chosen.multirun:
+        raise UserError("--cfg shows one configuration: leave out -m, or list the jobs of a sweep with --dry-run")
     for name in ("resolve", "package"):
         if getattr(chosen, name) and not (chosen.cfg or chosen.help):
             raise UserError(f"--{name} says how to show the configuration: add --cfg job")

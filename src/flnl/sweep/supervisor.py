@@ -56,6 +56,7 @@ class Opening(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Open the sweep."""
         try:
+            launchers.name(config.hydra)
             _open.append(Sweep(config))
             launchers.install(str(config.hydra.launcher._target_))
         except (UserError, HydraException, OmegaConfBaseException) as error:
@@ -195,6 +196,23 @@ def _check_launcher(chosen: DictConfig) -> None:
             "hydra/launcher=submitit_slurm: there is no srun on this machine; start the sweep where Slurm's commands "
             "are, such as a cluster's login node, or choose hydra/launcher=joblib"
         )
+
+
+def planned(config: DictConfig) -> Iterator[tuple[int, list[str], DictConfig, Path]]:
+    """The jobs of a sweep, none of which begins: number, overrides, configuration and folder of each.
+
+    Raises:
+        UserError: if a job is invalid.
+    """
+    str(config.hydra.sweep.dir)  # the time in it is this one's from now on
+    jobs = _expanded(config)
+    _check(config, jobs)
+    for number, job in enumerate(jobs):
+        with _told(number, jobs):
+            cfg, folder = _as_launched(config, job, number)
+            connect(cfg, job)
+        yield number, job, cfg, folder.path
+    HydraConfig.instance().set_config(copy.deepcopy(config))
 
 
 def _locked(folder: Path, in_use: str) -> FileLock:

@@ -1,0 +1,182 @@
+"""``flnl ... --dry-run``: the runs of a command, without running them.
+
+Each is checked as it would be before it starts. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from flnl.config import compose
+from flnl.config.identity import run_key
+from flnl.config.short_keys import connect
+from flnl.core.errors import UserError
+from flnl.core.terminal import cell, console, duration, print_line
+from flnl.storage.paces import Paces
+from flnl.storage.records import read_record
+from flnl.sweep import launchers, supervisor
+from flnl.sweep.job import shares_a_process
+from flnl.sweep.ledger import Job
+from flnl.sweep.table import labels
+
+OPTION = "--dry-run"
+CALLBACK = "hydra.callbacks.sweep._target_=flnl.dry_run.Listing"
+"""In a sweep, Hydra tells this of the composed configuration before any job."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that would be made."""
+
+    number: int
+    overrides: Sequence[str]
+    key: str
+    folder: Path | None  # None: one that the run chooses when it starts
+    state: str  # new, or that of the run that is in its folder
+    kind: tuple[str, str, int, bool]  # data set, network, batch size, on a GPU: what its pace depends on
+    passes: float  # over all training data
+
+    @classmethod
+    def of(cls, number: int, overrides: Sequence[str], cfg: DictConfig, folder: Path | None) -> Planned:
+        """The run of a checked configuration."""
+        import torch
+
+        from flnl.tables.identity import Identity
+
+        plain = compose.resolved(cfg)
+        key = run_key(plain)
+        identity = Identity.of(key, plain)
+        record = None if folder is None else read_record(folder)
+        state = "new" if record is None else f"{record.get('status')} there"
+        gpu = torch.cuda.is_available() if cfg.device == "auto" else cfg.device != "cpu"
+        kind = (identity.dataset, identity.model, identity.batch, gpu)
+        return cls(number, overrides, key, folder, state, kind, identity.passes(identity.trainings))
+
+
+class Listing(Callback):
+    """Hydra's callback at the start of a sweep that lists its jobs and ends the command."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """List the jobs."""
+        try:
+            runs = [Planned.of(*job) for job in supervisor.planned(config)]
+            if not runs:
+                raise UserError(f"hydra/sweeper={_type(config.hydra.sweeper)} chooses its jobs while it runs")
+            launchers.name(config.hydra)
+            print_line(f"sweep {config.hydra.sweep.dir}: {_launched(config.hydra)}")
+            show(runs)
+            if supervisor.elsewhere(config.hydra):
+                print(_submission(config.hydra, len(runs)))
+        except Exception as error:
+            raise supervisor.Refused(error) from None
+        raise Told
+
+
+class Told(BaseException):
+    """Ends the command past Hydra, which turns a callback's ``Exception`` into a warning."""
+
+
+def single(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """List the one run of a command without ``-m``.
+
+    Raises:
+        UserError: if the configuration is wrong.
+    """
+    from flnl.config.check import check_config, check_machine
+    from flnl.run.opening import method_of
+
+    connect(cfg, overrides)
+    check_config(cfg)
+    check_machine(cfg)
+    method_of(cfg, overrides)
+    folder = None if cfg.output is None else Path(str(cfg.output)).expanduser()
+    show([Planned.of(0, overrides, cfg, folder)])
+
+
+def show(runs: Sequence[Planned]) -> None:
+    """Print a table of the runs, what of it is there already, and how long they would take."""
+    from rich import box
+    from rich.table import Table
+
+    named = labels([Job(run.number, run.overrides, "waiting", None) for run in runs])
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("job", "key", "overrides", "folder", "state"):
+        table.add_column(name, overflow="fold")
+    for run in runs:
+        folder = "" if run.folder is None else _short(run.folder)
+        table.add_row(str(run.number), run.key[:8], *map(cell, (named[run.number], folder, run.state)))
+    console().print(table)
+    counts = Counter(run.state for run in runs)
+    print_line(f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(f'{n} {state}' for state, n in counts.items())}")
+    if twice := [key for key, count in Counter(run.key for run in runs).items() if count > 1]:
+        same = [str(run.number) for run in runs if run.key == twice[0]]
+        print_line(f"jobs {', '.join(same)} are the same run, under other names of its values")
+    print_line(estimate([run for run in runs if not run.state.startswith("finished")]))
+
+
+def _short(folder: Path) -> str:
+    here = Path.cwd()
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
+
+
+def estimate(runs: Sequence[Planned], paces: Paces | None = None) -> str:
+    """How long the runs take one after the other, from what ``flnl doctor`` has timed on this machine."""
+    if paces is None:
+        paces = Paces.load(Path(compose.load([]).cache).expanduser())
+    seconds, unknown = 0.0, []
+    for run in runs:
+        dataset, model, batch, gpu = run.kind
+        near = [pace for pace in paces.values if (pace.dataset, pace.model, pace.gpu) == (dataset, model, gpu)]
+        same = [pace.seconds for pace in near if pace.batch == batch] or [pace.seconds for pace in near]
+        if same:
+            seconds += median(same) * run.passes
+        else:
+            unknown.append(run)
+    if len(unknown) == len(runs):
+        return "no estimate of the time: flnl doctor has not timed this data set and network here" if runs else ""
+    timed = f"about {duration(seconds)} one after the other, from flnl doctor's times of plain SGD"
+    return f"{timed}; without {len(unknown)} that it has not timed" if unknown else timed
+
+
+def _type(part: DictConfig) -> str:
+    """The name of a part's class."""
+    return str(part._target_).rpartition(".")[2]
+
+
+def _launched(chosen: DictConfig) -> str:
+    """Where the jobs would run."""
+    if shares_a_process(chosen):
+        return "one after the other, in this process"
+    if supervisor.elsewhere(chosen):
+        return f"submitted to Slurm as an array of jobs, {chosen.launcher.name}"
+    workers = chosen.launcher.get("n_jobs")
+    return f"{_type(chosen.launcher)}, {f'{workers} at once' if workers else 'as many at once as there are cores'}"
+
+
+def _submission(chosen: DictConfig, jobs: int) -> str:
+    """The file that sbatch would be given."""
+    from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
+    from submitit.slurm.slurm import SlurmExecutor
+
+    class Executor(SlurmExecutor):
+        """It submits nothing, so Slurm need not be here."""
+
+        @classmethod
+        def affinity(cls) -> int:
+            return 1
+
+    values: Any = OmegaConf.to_container(chosen.launcher, resolve=True)
+    values = {name: value for name, value in values.items() if value is not None and name != "_target_"}
+    executor = Executor(folder=values.pop("submitit_folder"), max_num_timeout=values.pop("max_num_timeout", 0))
+    general = {name: values.pop(name) for name in [*values] if name in BaseQueueConf.__dataclass_fields__}
+    executor.update_parameters(**executor._convert_parameters(general), **values)
+    executor.parameters["map_count"] = jobs
+    return str(executor._make_submission_file_text(executor._submitit_command_str, "..."))
