@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flnl.core.errors import UserError
+from flnl.core.extras import install
 from flnl.evaluation import label_table
 from flnl.figures import record as records
 from flnl.run import metric_names
@@ -122,7 +123,7 @@ def _pandas() -> Any:
     try:
         import pandas
     except ModuleNotFoundError as error:
-        reason = "tables of a run need pandas: install the extra pandas, as in pip install -e '.[pandas]'"
+        reason = f"tables of a run need pandas: {install('pandas')}"
         raise ModuleNotFoundError(reason) from error
     return pandas
 

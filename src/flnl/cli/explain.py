@@ -20,7 +20,11 @@ from flnl.config.identity import flatten
 from flnl.config.override_text import choices_of
 from flnl.config.stage_training import may_be_added
 from flnl.core.errors import UserError
+from flnl.core.extras import install
 from flnl.core.suggestions import closest
+
+PLUGINS = {"hydra/launcher=submitit": "cluster"}
+"""Choices that the extras add to Hydra, by their first letters."""
 
 
 def explain(error: BaseException, overrides: Sequence[str]) -> str:
@@ -66,6 +70,8 @@ def _no_such_option(text: str, overrides: Sequence[str]) -> str:
     if not match:
         return text.splitlines()[0]
     group, _, option = match.group(1).rpartition("/")
+    if lacking := next((extra for begins, extra in PLUGINS.items() if f"{group}={option}".startswith(begins)), None):
+        return f"{group}={option} is of a package that is not here: {install(lacking)}"
     known = sorted({*options(group), *re.findall(r"^\t(\S+)$", text, re.MULTILINE)})  # with those of the search path
     own = "" if closest(option, known) or _searched(overrides) else "; --config-dir FOLDER adds files of your own"
     return f"{not_an_option(group, option, known)}{own}"

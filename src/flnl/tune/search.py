@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flnl.core.errors import UserError
+from flnl.core.extras import install
 from flnl.storage.tuned import Trial, Values
 from flnl.tune.space import Space
 
@@ -23,7 +24,7 @@ def optuna_search(space: Space, evaluate: Evaluate, trials: int) -> list[Trial]:
     try:
         import optuna
     except ModuleNotFoundError:
-        raise UserError("--trials searches with Optuna: install the extra hpo, as in pip install -e '.[hpo]'") from None
+        raise UserError(f"--trials searches with Optuna: {install('hpo')}") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
     tried: dict[tuple[tuple[str, str], ...], Trial] = {}

@@ -18,6 +18,7 @@ from annotated_types import MinLen
 
 from flnl.core.cores import usable_cores
 from flnl.core.errors import UserError
+from flnl.core.extras import install
 from flnl.core.images import Images
 from flnl.core.payload import Params
 from flnl.core.ranges import FromFiles, NonNegative, PositiveCount
@@ -126,7 +127,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("executor=ray needs Ray: install the extra ray, as in pip install -e '.[ray]'") from None
+        raise UserError(f"executor=ray needs Ray: {install('ray')}") from None
     return ray
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flnl.core.errors import UserError
+from flnl.core.extras import install
 from flnl.core.run_logger import LoggedRun, Logger, OpenLogger
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ class TensorBoard(Logger):
         """
         if importlib.util.find_spec("tensorboard") is None:
             raise UserError(
-                "logger=tensorboard needs the package tensorboard: install the extra tensorboard, as in "
-                "pip install -e '.[tensorboard]', or choose logger=csv or logger=wandb"
+                f"logger=tensorboard needs the package tensorboard: {install('tensorboard')}, or choose logger=csv or "
+                "logger=wandb"
             )
 
     def open(self, run: LoggedRun) -> OpenLogger:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from flnl.core.errors import DiskFullError, UserError
+from flnl.core.extras import install
 from flnl.storage.output_file import write_output
 from flnl.tables.results import Filled
 from flnl.tables.run_record import RECORD, RECORDS
@@ -42,7 +43,7 @@ def render(
         raise UserError("there is no table to render: name one, or none to render all")
     if lacking := [name for name in NEEDED if find_spec(name) is None]:
         what = " and ".join(lacking)
-        raise UserError(f"rendering needs {what}: install the extra tables, as in pip install -e '.[tables]'")
+        raise UserError(f"rendering needs {what}: {install('tables')}")
     from flnl.tables.render.index import TITLE
 
     if is_foreign(out / INDEX, TITLE):
