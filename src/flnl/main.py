@@ -19,14 +19,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from flnl import dry_run
 from flnl.cli import guard, show
 from flnl.cli.help import text
 from flnl.cli.overrides import replaced
 from flnl.config.folders import CONF
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import log_to_stderr
-from flnl.sweep import job
+from flnl.sweep import dry_run, job
 from flnl.sweep.supervisor import accounted
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from flnl.config import compose
 from flnl.config.identity import run_key
-from flnl.dry_run import Planned, estimate
 from flnl.storage.paces import Pace, Paces
+from flnl.sweep.dry_run import Planned, estimate
 from tests.cli.conftest import Command
 from tests.cli.test_sweeps import FEDAVG
 from tests.registry import BY_NAME

@@ -164,7 +164,7 @@ def test_jobs_that_work_in_their_own_folders_are_in_the_list(command: Command, t
         ("seed=range(1,0)", "seed=range(1,0) gives no value, so the sweep has no jobs"),
         ("train.lr=0.1,abc", "job 1: train.lr=abc: must be a valid number"),
         ("train.lr=0.1,0.001 train.min_lr=0,0.01 train.cosine=true", "job 3: train.min_lr=0.01: the cosine ends at"),
-        ("method=fedavg,fedcorr", "job 1: rounds is for methods of one stage"),
+        ("method=fedavg,fedcorr", "job 1: rounds is for methods of one stage; method=fedcorr has method.T1="),
         ("seed=1,2 output=here", "output=here: jobs 0 and 1 would both run in this folder"),
         ("output=runs/a,./runs/../runs/a", "output=./runs/../runs/a: jobs 0 and 1 would both run in this folder"),
         ("data_seed=7 seed=1,2 output=runs/${data_seed}", "output=runs/7: jobs 0 and 1 would both run in"),

@@ -14,9 +14,9 @@ from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.doctor import __main__ as doctor
 from flnl.doctor import agreement, surroundings, timing
+from flnl.run.budget import dataset_name, model_name
 from flnl.storage import paces
 from flnl.storage.paces import Pace, Paces
-from flnl.tables.identity import dataset_name, model_name
 from flnl.tables.request import parse
 
 

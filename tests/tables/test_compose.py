@@ -12,8 +12,9 @@ from flnl.config.check import check_config
 from flnl.config.identity import NOT_OF_THE_KEY, run_key
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
+from flnl.run.budget import trainings
 from flnl.tables import identity, load
-from flnl.tables.identity import Identities, trainings
+from flnl.tables.identity import Identities
 from flnl.tables.plan import RECORDED
 from flnl.tables.scaling import Scaling
 

@@ -27,8 +27,8 @@ from flnl.engine.stacked.eligibility import why_not
 from flnl.engine.stacked.graph import LEAST
 from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
+from flnl.run.budget import dataset_name, model_name
 from flnl.storage.paces import Pace
-from flnl.tables.identity import dataset_name, model_name
 
 FILE = CONF / "doctor" / "networks.yaml"
 COHORT = 10

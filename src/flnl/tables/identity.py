@@ -30,10 +30,10 @@ from flnl.config import identity as identities
 from flnl.config.check import check_config
 from flnl.config.folders import CONF, SEARCH_PATH
 from flnl.config.override_text import choices_of, key_of
-from flnl.config.registry import stored_name
 from flnl.core.counting import counting
 from flnl.core.errors import UserError
-from flnl.numerics.cohort import cohort_size
+from flnl.run import budget
+from flnl.run.budget import clients, dataset_name, epochs, model_name, trainings
 from flnl.storage.atomic import write_atomically
 from flnl.storage.input_file import read_json_file
 
@@ -77,9 +77,9 @@ class Identity:
             dataset=dataset_name(plain["dataset"]),
             model=model_name(plain["model"]),
             trainings=trainings(plain),
-            epochs=_epochs(plain),
+            epochs=epochs(plain),
             batch=int(plain["train"]["batch_size"]),
-            clients=_clients(plain),
+            clients=clients(plain),
             settings=_settings(plain),
         )
 
@@ -243,18 +243,6 @@ def _name(overrides: Sequence[str]) -> str:
     return " ".join(overrides)
 
 
-def dataset_name(dataset: Mapping[str, Any]) -> str:
-    """The data set's name, with its size if only a part of it is used."""
-    sizes = [f"{name}={dataset[name]}" for name in ("train_size", "test_size") if dataset.get(name) is not None]
-    return " ".join([str(dataset["name"]), *sizes])
-
-
-def model_name(model: Mapping[str, Any]) -> str:
-    """The class of the network, with its arguments."""
-    arguments = ", ".join(f"{name}={value}" for name, value in sorted(model.items()) if not name.startswith("_"))
-    return f"{stored_name(str(model['_target_']))}({arguments})"
-
-
 def _settings(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that readers of a table are told of; ``rounds`` only if the method reads it, with its one stage."""
     several = len(plain["method"]["stages"]) > 1
@@ -265,49 +253,15 @@ def _settings(plain: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _clients(plain: Mapping[str, Any]) -> int:
-    """The number of clients that train; 1 if it follows from the data."""
-    return 1 if plain["centralized"] else int(plain["partition"].get("num_clients") or 1)
-
-
-def trainings(plain: Mapping[str, Any]) -> int:
-    """The budget of local trainings of a resolved configuration, over all stages.
-
-    A stage of passes trains every client once per pass. A stage of rounds trains one cohort per round, of the
-    fraction that its sampler sets, or else the method's sampler, or else the run.
-    """
-    return sum(_stage_trainings(plain, stage) for stage in plain["method"]["stages"].values())
-
-
-def _stage_trainings(plain: Mapping[str, Any], stage: Mapping[str, Any]) -> int:
-    clients = _clients(plain)
-    if "passes" in stage:
-        return int(stage["passes"]) * clients
-    sampler = stage.get("sampler") or plain["method"]["sampler"]
-    fraction = sampler.get("fraction", plain["fraction"])
-    return int(stage["rounds"]) * (1 if fraction is None else cohort_size(float(fraction), clients))
-
-
-def _epochs(plain: Mapping[str, Any]) -> float:
-    """Epochs of a local training, on average over the budget: stages may set a number of their own.
-
-    ``train.steps`` is not counted: how many epochs they are is not known before the data are read.
-    """
-    usual, total = plain["train"]["epochs"], trainings(plain)
-    epochs = sum(
-        _stage_trainings(plain, stage) * stage.get("train", {}).get("epochs", usual)
-        for stage in plain["method"]["stages"].values()
-    )
-    return float(epochs / total if total else usual)
-
-
 def _digest() -> str:
     """A digest of everything besides the overrides that a key depends on."""
     skipped = {CONF / folder for folder in schema.NO_GROUPS}
     files = sorted(path for path in CONF.rglob("*.yaml") if path.parent not in skipped)
     digest = hashlib.sha256(os.environ.get("FLNL_DATA", "").encode())
     package = Path(identities.__file__).parents[1]
-    code = sorted((*package.glob("config/*.py"), *package.glob("data/noise/*.py"), Path(__file__)))
+    code = sorted(
+        (*package.glob("config/*.py"), *package.glob("data/noise/*.py"), Path(budget.__file__), Path(__file__))
+    )
     for path in (*code, *files):
         digest.update(path.name.encode() + path.read_bytes())
     for path in sorted(package.rglob("*.py")):

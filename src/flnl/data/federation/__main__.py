@@ -7,17 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from flnl.cli import guard
+from flnl.cli.overrides import check_arguments
+from flnl.cli.parser import Parser, add_config_dir
+from flnl.config.folders import search_path
 from flnl.core.errors import UserError
 
 FIGURE = "federation.png"
-
-
-USAGE = """\
-flnl card KEY=VALUE ...
-Build a federation without training; print its card, and save the card and a figure.
-
-  flnl card partition=fedcorr noise.rho=0.6    overrides as of a run; flnl run --help lists them
-  flnl card ... output=FOLDER                  save into FOLDER; by default into a new folder of output_root"""
 
 
 def show(overrides: Sequence[str]) -> Path:
@@ -29,8 +25,6 @@ def show(overrides: Sequence[str]) -> Path:
     Raises:
         UserError: for mistakes that the user can correct.
     """
-    if options := [word for word in overrides if word.startswith("-")]:
-        raise UserError(f"{options[0]}: flnl card takes overrides alone, as in noise.rho=0.6; see flnl card --help")
     from rich.console import Console
 
     from flnl.config import compose
@@ -68,14 +62,38 @@ def show(overrides: Sequence[str]) -> Path:
     return folder
 
 
+def parser() -> Parser:
+    """The arguments of the command."""
+    arguments = Parser(
+        prog="flnl card",
+        description="Build a federation without training; print its card, and save the card and a figure.",
+        allow_abbrev=False,
+    )
+    arguments.add_argument(
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="*",
+        help="as of a run: partition=fedcorr noise.rho=0.6. output=FOLDER saves into FOLDER; by default into a new "
+        "folder of output_root",
+    )
+    add_config_dir(arguments)
+    return arguments
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Show what the arguments describe.
+
+    Raises:
+        UserError: for mistakes that the user can correct.
+    """
+    request = parser().parse_intermixed_args(arguments)
+    check_arguments(request.overrides)
+    show([*search_path(request.config_dir), *request.overrides])
+
+
 def main() -> None:
     """Entry point of ``flnl card``."""
-    from flnl.cli import guard
-
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(USAGE)
-        return
-    guard.guarded(lambda: show(sys.argv[1:]), name="flnl card")
+    guard.guarded(lambda: run(sys.argv[1:]), name="flnl card", overrides=False)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from flnl.config.identity import run_key
 from flnl.config.short_keys import connect
 from flnl.core.errors import UserError
 from flnl.core.terminal import cell, console, duration, print_line
+from flnl.run import budget
 from flnl.storage.paces import Paces
 from flnl.storage.records import read_record
 from flnl.sweep import launchers, supervisor
@@ -28,7 +29,7 @@ from flnl.sweep.ledger import Job
 from flnl.sweep.table import labels
 
 OPTION = "--dry-run"
-CALLBACK = "hydra.callbacks.sweep._target_=flnl.dry_run.Listing"
+CALLBACK = "hydra.callbacks.sweep._target_=flnl.sweep.dry_run.Listing"
 """In a sweep, Hydra tells this of the composed configuration before any job."""
 
 
@@ -49,16 +50,18 @@ class Planned:
         """The run of a checked configuration."""
         import torch
 
-        from flnl.tables.identity import Identity
-
         plain = compose.resolved(cfg)
         key = run_key(plain)
-        identity = Identity.of(key, plain)
         record = None if folder is None else read_record(folder)
         state = "new" if record is None else f"{record.get('status')} there"
         gpu = torch.cuda.is_available() if cfg.device == "auto" else cfg.device != "cpu"
-        kind = (identity.dataset, identity.model, identity.batch, gpu)
-        return cls(number, overrides, key, folder, state, kind, identity.passes(identity.trainings))
+        kind = (
+            budget.dataset_name(plain["dataset"]),
+            budget.model_name(plain["model"]),
+            plain["train"]["batch_size"],
+            gpu,
+        )
+        return cls(number, overrides, key, folder, state, kind, budget.passes(plain))
 
 
 class Listing(Callback):
