@@ -122,7 +122,15 @@ def test_runs_without_a_number_are_older_and_among_themselves_in_the_order_of_th
         (tmp_path / name / "result.json").write_text(json.dumps({**whole, **record}))
     found = []
     while records:
-        newest, _ = open_folder(output=None, output_root=str(tmp_path), resume=True, key="k", plain={}, job=None)
+        newest, _ = open_folder(
+            output=None,
+            output_root=str(tmp_path),
+            resume=True,
+            key="k",
+            plain={},
+            job=None,
+            same=lambda record: True,
+        )
         newest.lock.release()
         found.append(newest.path.name)
         (newest.path / "result.json").unlink()

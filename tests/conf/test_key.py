@@ -121,19 +121,18 @@ KEYS = frozenset(
         *("client_memory", "products", "figures", "eval.memorization", "eval.cohort", "dataset.download"),
         *("dataset.mirror", "dataset.timeout", "dataset.threads", "dataset.in_memory", "dataset.memory_limit"),
         *("dataset.fingerprint", "dataset.cache", "dataset.noise_rate"),
+        *("dataset.root", "dataset.file", "noise.root"),
     )
 )
 """The keys that may, one by one. Every other key counts."""
-PUBLISHED = frozenset({"dataset.root"})
-"""Where files lie that are compared with the published ones; of other files the place counts."""
 ANY_DATA = ("method=fedavg", "model=mlp", "partition=dirichlet", "noise=localized", "executor=sequential")
-WALKED: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
-    (("dataset=digits", "method=t_revision", "train/optimizer=adam", "model=resnet8"), frozenset()),
-    (("dataset=cifar10", "method=fedavg", "noise=instance", "partition=quantity_skew"), PUBLISHED),
-    (("dataset=cifar10", "dataset.verify=false", "noise=human", "method=fedes", "model=lenet5"), frozenset()),
-    (("dataset=arrays", *ANY_DATA), frozenset()),
-    (("dataset=image_folder", "dataset.root=/a", *ANY_DATA), frozenset()),
-    (("dataset=clothing1m", "dataset.root=/a", *ANY_DATA), frozenset()),
+WALKED: tuple[tuple[str, ...], ...] = (
+    ("dataset=digits", "method=t_revision", "train/optimizer=adam", "model=resnet8"),
+    ("dataset=cifar10", "method=fedavg", "noise=instance", "partition=quantity_skew"),
+    ("dataset=cifar10", "dataset.verify=false", "noise=human", "method=fedes", "model=lenet5"),
+    ("dataset=arrays", *ANY_DATA),
+    ("dataset=image_folder", "dataset.root=/a", *ANY_DATA),
+    ("dataset=clothing1m", "dataset.root=/a", *ANY_DATA),
 )
 
 
@@ -161,8 +160,8 @@ def with_another(plain: dict[str, Any], place: Sequence[str], value: Any) -> dic
     return plain | {first: with_another(plain[first], rest, value) if rest else another(value)}
 
 
-@pytest.mark.parametrize(("words", "place"), WALKED, ids=lambda words: " ".join(words) if words else "")
-def test_every_key_that_is_not_excepted_counts(words: tuple[str, ...], place: frozenset[str]) -> None:
+@pytest.mark.parametrize("words", WALKED, ids=lambda words: " ".join(words))
+def test_every_key_that_is_not_excepted_counts(words: tuple[str, ...]) -> None:
     """A key more among the exceptions would have a run taken for another one, and gone on with."""
     cfg = compose.load(words)
     plain = compose.resolved(cfg)
@@ -173,7 +172,7 @@ def test_every_key_that_is_not_excepted_counts(words: tuple[str, ...], place: fr
         if identity.run_key(with_another(plain, at, value)) == default and at[0] not in SECTIONS:
             same.add(name)
     every = {".".join(at) for at, _ in leaves(plain)}
-    assert same == (KEYS | place | short) & every
+    assert same == (KEYS | short) & every
     assert len(every - same) > 50
 
 
@@ -254,23 +253,80 @@ def test_a_record_of_the_third_format_has_the_order_of_its_stages_added() -> Non
 CIFAR = ("dataset=cifar10", "model=lenet5", "noise=human")
 
 
-def test_published_files_are_the_same_wherever_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+HERE: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("dataset=image_folder", "noise=none"), ("dataset.root=/b",)),
+    (("dataset=image_folder", "noise=none", "dataset.labels=l.csv"), ("dataset.labels=/b/l.csv",)),
+    (("dataset=arrays", "noise=none"), ("dataset.root=relative", "dataset.file=other.npz")),
+    (("dataset=clothing1m", "noise=none"), ("dataset.root=/b",)),
+    ((*CIFAR, "dataset.verify=false"), ("dataset.root=/b",)),
+    (CIFAR, ("noise.root=/b",)),
+    (("dataset=mnist", "noise=matrix", "noise.path=T.npy"), ("noise.path=/b/T.npy",)),
+    (("dataset=mnist", "partition=file", "partition.path=c.csv"), ("partition.path=/b/c.csv",)),
+)
+
+
+@pytest.mark.parametrize(("words", "elsewhere"), HERE, ids=lambda words: " ".join(words))
+def test_a_run_is_the_same_wherever_its_data_lie(words: tuple[str, ...], elsewhere: tuple[str, ...]) -> None:
+    """The folder that a table or ``flnl tune`` names after it is not: two data sets of one table may differ in it."""
+    plain, other = (compose.resolved(compose.load(one)) for one in (words, (*words, *elsewhere)))
+    assert identity.run_key(plain) == identity.run_key(other)
+    assert identity.placed_key(plain) != identity.placed_key(other)
+    assert identity.differences(plain, other) == {}
+
+
+def test_that_there_is_no_file_counts() -> None:
+    labelled = ("dataset=image_folder", "noise=none", "dataset.labels=l.csv")
+    assert key(*labelled) != key(*labelled[:2])
+    assert key("dataset=mnist", "noise=none", "partition=file") != key(
+        "dataset=mnist", "noise=none", "partition=file", "partition.path=c.csv"
+    )
+
+
+def test_published_files_need_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So folders of runs, and the records of this project, are named by their keys."""
     here = key(*CIFAR)
-    assert key(*CIFAR, "dataset.root=elsewhere") == here
     monkeypatch.setenv("FLNL_DATA", "elsewhere")
-    assert key(*CIFAR) == here
+    plain = compose.resolved(compose.load((*CIFAR, "dataset.root=elsewhere")))
+    assert identity.placed_key(plain) == identity.run_key(plain) == here
+    assert identity.places(plain) == {}
     assert key("dataset=cifar100", *CIFAR[1:], "noise.source=fine") != here
-    assert key(*CIFAR, "noise.root=other") != here, "labels that lie elsewhere may be others"
 
 
-def test_files_that_are_not_compared_may_be_others_elsewhere() -> None:
-    """Copies of the images, and everybody's own data."""
-    for words in (
-        (*CIFAR, "dataset.verify=false"),
-        ("dataset=image_folder", "noise=none"),
-        ("dataset=clothing1m", "noise=none"),
-    ):
-        assert key(*words, "dataset.root=elsewhere") != key(*words), words
+FOURTH = {
+    ("dataset=image_folder", "dataset.root=/a"): "7c4ce614ae4574a76af48a602057533ecf836ad636b241e6bf9161d0df686eda",
+    (
+        "dataset=arrays",
+        "dataset.root=/a",
+        "dataset.labels=l.csv",
+        "dataset.truth=none",
+    ): "7e2fe953109406e8a899eabb86e442aad2c55594b59b8bbf24c1cb3c5b9ac0f3",
+}
+"""Keys of the fourth format, which had where data lie."""
+
+
+@pytest.mark.parametrize("words", FOURTH, ids=lambda words: words[0])
+def test_a_record_of_the_fourth_format_has_its_key_worked_out_again(words: tuple[str, ...]) -> None:
+    plain = compose.resolved(compose.load((*words, "noise=none", "method=fedavg")))
+    older = {**identity.identity(plain), **identity.places(plain)}
+    record = {"key": FOURTH[words], "key_format": 4, "identity": older, "config": plain}
+    assert identity.recorded_key(record) == identity.run_key(plain)
+    assert identity.recorded_identity(record) == identity.identity(plain)
+    assert identity.placed_key(plain) == FOURTH[words], "its folder is found"
+    assert identity.recorded_key({**record, "identity": {**older, "seed": 2}}) != identity.run_key(plain)
+
+
+def test_contents_tell_runs_apart_or_else_the_place_does() -> None:
+    words = ("dataset=arrays", "dataset.root=/a", "partition=file", "partition.path=c.csv", "noise=none")
+    config = compose.resolved(compose.load(words))
+    told = identity.recorded_contents
+    assert told({"config": config, "data": "aa", "contents": {"partition": "bb", "noise": "cc"}}) == {
+        "dataset.contents": "aa",
+        "partition.contents": "bb",
+    }
+    assert told({"config": config, "data": "aa"}) == {"dataset.contents": "aa", "partition.path": "c.csv"}
+    file = {"dataset.root": "/a", "dataset.file": "arrays.npz"}
+    assert told({"config": config, "data": ""}) == {**file, "partition.path": "c.csv"}
+    assert told({"config": compose.resolved(compose.load(("dataset=mnist",))), "data": "aa"}) == {}
 
 
 def test_a_record_of_the_second_format_has_its_key_worked_out_again() -> None:

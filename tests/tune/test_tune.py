@@ -264,15 +264,15 @@ def scored(scores: Mapping[tuple[str, int], float | None], monkeypatch: pytest.M
         launched.extend(place(run.overrides) for run in runs)
         return True
 
-    def key(overrides: tuple[str, ...]) -> str:
-        return "{} {}".format(*place(overrides))
+    def keys(overrides: tuple[str, ...]) -> tuple[str, str]:
+        return ("{} {}".format(*place(overrides)),) * 2
 
     def of_folder(folder: Path, measure: str) -> float | None:
         rate, seed = folder.name.split()
         return scores[rate, int(seed)] if (rate, int(seed)) in launched else None
 
     monkeypatch.setattr(listed, "launch", launch)
-    monkeypatch.setattr("flnl.tune.runs._key", key)
+    monkeypatch.setattr("flnl.tune.runs._keys", keys)
     monkeypatch.setattr("flnl.tune.runs.score", of_folder)
     return launched
 

@@ -6,14 +6,16 @@ import glob
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from flnl.config.identity import recorded_identity, settings
+from flnl.config.identity import recorded_contents, recorded_identity, settings
 from flnl.config.override_text import key_of
+from flnl.config.recorded import recorded_whereabouts
 from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.storage import order
@@ -78,9 +80,19 @@ class Run:
         return _without_seeds(settings(self.config))
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
-        """The settings that determine the run's results, without seeds: values by dotted key."""
+    def configured(self) -> dict[str, Any]:
+        """The settings that determine the run's results on its data, without seeds: values by dotted key."""
         return _without_seeds(recorded_identity(self.result))
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """As ``configured``, with digests of its data: runs of one configuration on different data are different."""
+        return {**self.configured, **recorded_contents(self.result)}
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """Where its data lay, by key; not those of published files."""
+        return recorded_whereabouts(self.result)
 
     @property
     def data_seed(self) -> int:
@@ -90,16 +102,20 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ only in their seed, sorted by it; ``data_seed`` is None if it follows the seed."""
+    """Runs that differ only in their seed, sorted by it; ``data_seed`` is None if it follows the seed.
+
+    ``places`` is where their data lie, by key, if another row has the same settings on other data.
+    """
 
     runs: tuple[Run, ...]
     data_seed: int | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, Any]:
         """The settings that its runs have in common: values by dotted key."""
         data_seed = {} if self.data_seed is None else {"data_seed": self.data_seed}
-        return self.runs[0].values | data_seed
+        return {**self.runs[0].values, **data_seed, **self.places}
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -262,14 +278,19 @@ def grouped(runs: Sequence[Run]) -> list[Row]:
         alike.setdefault(json.dumps(run.identity, sort_keys=True, default=str), []).append(run)
     rows = [row for same in alike.values() for row in _by_data_seed(same)]
     _tell_of_changed_data(rows)
-    return rows
+    times = Counter(map(_settings_of, rows))
+    return [row if times[_settings_of(row)] == 1 else replace(row, places=row.runs[0].places) for row in rows]
+
+
+def _settings_of(row: Row) -> str:
+    return json.dumps([row.runs[0].configured, row.data_seed], sort_keys=True, default=str)
 
 
 def _tell_of_changed_data(rows: Sequence[Row]) -> None:
     """Name two runs whose configurations have the same data, if these were others when they ran."""
     first: dict[str, Run] = {}
     for run in (run for row in rows for run in row.runs if run.result.get("data")):
-        named = {key: value for key, value in run.identity.items() if key.startswith("dataset.")}
+        named = {key: value for key, value in run.configured.items() if key.startswith("dataset.")} | run.places
         named["dataset.fingerprint"] = run.config["dataset"].get("fingerprint")
         other = first.setdefault(json.dumps(named, sort_keys=True, default=str), run)
         if other.result["data"] != run.result["data"]:

@@ -24,9 +24,14 @@ def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, node
 
 
-FORMAT = 4
+FORMAT = 5
 """Of keys, as records name it. Keys of earlier formats are worked out again: those of the first hashed the paths of
-classes, those of the second the folder of published data sets, those of the third no order of stages."""
+classes, those of the second the folder of published data sets, those of the third no order of stages, those of the
+fourth where data lie."""
+
+PLACES = ("dataset.root", "partition.path", "noise.root", "noise.path", "dataset.file", "dataset.labels")
+"""Keys whose values say where a run's data lie. A run is the same wherever they lie, so keys do not have them; what
+they hold tells runs apart (``recorded_contents``)."""
 
 NOT_OF_THE_KEY = (
     "output",
@@ -58,7 +63,8 @@ NOT_OF_THE_KEY = (
     "dataset.cache",
     "dataset.noise_rate",
 )
-"""What may differ between two runs that are the same: where they write, how they are run, how data are fetched.
+"""What may differ between two runs that are the same, besides ``PLACES``: where they write, how they are run, how data
+are fetched.
 
 A protocol's values count where they are used, so a section for one more method changes no other's key. So does a data
 set's noise rate.
@@ -87,8 +93,7 @@ def recorded_identity(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     written = record.get("identity")
     if isinstance(written, Mapping):
-        config = record.get("config") or {}
-        return _without_place({**written, **_order_of_stages(config)}, config)
+        return _without_places({**written, **_order_of_stages(record.get("config") or {})})
     return _relevant(_canonical(_read(record["config"]), Root, imports=False))
 
 
@@ -103,6 +108,57 @@ def settings(plain: Mapping[str, Any]) -> dict[str, Any]:
 def run_key(plain: Mapping[str, Any]) -> str:
     """The key of a resolved configuration: sha256 of its identity, 64 hex digits."""
     return _digest(identity(plain))
+
+
+def placed_key(plain: Mapping[str, Any]) -> str:
+    """As ``run_key``, of the configuration with the places of its data: it names folders of runs below one root.
+
+    So runs of one configuration on different data lie beside each other. Where the contents need no place it is
+    the run's key.
+    """
+    return _digest({**identity(plain), **places(plain)})
+
+
+def places(plain: Mapping[str, Any]) -> dict[str, str]:
+    """Where a configuration's data lie, by the keys of ``PLACES``, as far as the contents may be others elsewhere.
+
+    Files that are compared with the published ones are the same wherever they lie. So is a file of labels beside them,
+    which is compared with the true labels. Only files that can be downloaded have published checksums; of others, such
+    as Clothing1M's images, the contents may be others.
+    """
+    parts = {group: part for group, part in plain.items() if isinstance(part, Mapping)}
+    found = {}
+    for key in PLACES:
+        group, _, name = key.partition(".")
+        if isinstance(value := parts.get(group, {}).get(name), str):
+            found[key] = value
+    dataset = parts.get("dataset", {})
+    if dataset.get("verify") is True and "download" in dataset:
+        root = found.pop("dataset.root", None)
+        if found.get("noise.root") == root:
+            found.pop("noise.root", None)
+    return found
+
+
+def recorded_contents(record: Mapping[str, Any]) -> dict[str, str]:
+    """What tells a run from others of its key: the digests of what lay at its places, by dotted key.
+
+    A record that has none, as of a version before there were digests or of a data set without a fingerprint, is told
+    by the place. A run of published files needs neither.
+    """
+    digests = recorded_digests(record)
+    found: dict[str, str] = {}
+    for key, place in places(record.get("config") or {}).items():
+        group = key.partition(".")[0]
+        found |= {f"{group}.contents": digests[group]} if group in digests else {key: place}
+    return found
+
+
+def recorded_digests(record: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of a run's data set and of the files of its partition and noise, by group, as far as it has them."""
+    contents = record.get("contents")
+    digests = {"dataset": record.get("data"), **(contents if isinstance(contents, Mapping) else {})}
+    return {group: digest for group, digest in digests.items() if isinstance(digest, str) and digest}
 
 
 def recorded_key(record: Mapping[str, Any]) -> str:
@@ -140,7 +196,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
 
 def _relevant(node: Mapping[str, Any]) -> dict[str, Any]:
     values = {key: value for key, value in flatten(node) if not outside(key)}
-    return _without_place({**values, **_order_of_stages(node)}, node)
+    return _without_places({**values, **_order_of_stages(node)})
 
 
 def _order_of_stages(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,22 +211,9 @@ def _order_of_stages(node: Mapping[str, Any]) -> dict[str, Any]:
     return {} if len(names) < 2 or names == usual else {STAGES: names}
 
 
-def _without_place(values: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the folder of files that are compared with the published ones: these are the same wherever they lie.
-
-    So is a file of labels beside them, which is compared with the true labels. Only files that can be downloaded have
-    published checksums; of others, such as Clothing1M's images, the contents may be others elsewhere.
-
-    Args:
-        values: an identity, as dotted keys and values.
-        node: the configuration that it is of.
-    """
-    kept = dict(values)
-    if kept.get("dataset.verify") is True and "download" in (node.get("dataset") or {}):
-        root = kept.pop("dataset.root", None)
-        if kept.get("noise.root") == root:
-            kept.pop("noise.root", None)
-    return kept
+def _without_places(values: Mapping[str, Any]) -> dict[str, Any]:
+    """An identity without where data lie; that there is no such file, null, stays."""
+    return {key: value for key, value in values.items() if not (key in PLACES and isinstance(value, str))}
 
 
 def _canonical(node: Any, schema: type | None = None, *, imports: bool = True) -> Any:

@@ -11,8 +11,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from flnl.config import compose
+from flnl.config import compose, identity
 from flnl.config.check import faults_of
+from flnl.config.identity import PLACES
 from flnl.config.registry import restored, restored_method, restored_training
 from flnl.config.schema import METHOD
 from flnl.core.errors import UserError
@@ -28,8 +29,7 @@ VALUES = (
 CWD = "cwd"
 """The key of the record that has the absolute folder where the run's relative paths began."""
 FROM_CWD = ("dataset.root", "partition.path", "noise.root", "noise.path")
-PLACES = (*FROM_CWD, "dataset.file", "dataset.labels")
-"""Keys whose values say where a run's data lie. Relative ones of ``FROM_CWD`` begin where the run was started."""
+"""Those of ``PLACES`` whose relative paths begin where the run was started; the others begin at ``dataset.root``."""
 
 
 def places_of(words: Sequence[str]) -> dict[str, str]:
@@ -87,6 +87,25 @@ def _from(folder: object, path: str) -> str:
     """A path that began in ``folder``: there if it is there, else as it is."""
     there = os.path.join(folder, path) if isinstance(folder, str) and os.path.isabs(folder) else path  # noqa: PTH117, PTH118
     return there if os.path.exists(there) else path  # noqa: PTH110 (none of these raises)
+
+
+def whereabouts(plain: Mapping[str, Any], folder: object = None) -> dict[str, str]:
+    """Where a configuration's data lie (``identity.places``), in absolute paths as far as these can be told.
+
+    Args:
+        plain: the configuration, resolved.
+        folder: where its relative paths begin, as a record has it; None for the current folder.
+    """
+    start = folder if isinstance(folder, str) else str(Path.cwd()) if folder is None else ""
+    return {
+        key: os.path.normpath(os.path.join(start, os.path.expanduser(place))) if key in FROM_CWD else place  # noqa: PTH111, PTH118
+        for key, place in identity.places(plain).items()
+    }
+
+
+def recorded_whereabouts(record: Mapping[str, Any]) -> dict[str, str]:
+    """Where the data of a recorded run lay, as ``whereabouts``."""
+    return whereabouts(record["config"], record.get(CWD, ""))
 
 
 def recorded_configuration(

@@ -60,7 +60,8 @@ def redraw(arguments: Sequence[str]) -> None:
         UserError: for a folder without a record, or without the model that ``--tsne`` needs, before anything is drawn.
     """
     request = parser().parse_intermixed_args(arguments)
-    from flnl.config.recorded import PLACES, places_of
+    from flnl.config.identity import PLACES
+    from flnl.config.recorded import places_of
     from flnl.figures.drawing import FOLDER, save
     from flnl.figures.record import read
     from flnl.storage.output_file import check_folder

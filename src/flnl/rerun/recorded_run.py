@@ -15,18 +15,20 @@ from flnl.cli.explain import no_such_key
 from flnl.cli.overrides import check_arguments
 from flnl.config import compose
 from flnl.config.given import noise_rate
-from flnl.config.identity import FORMAT, identity, recorded_identity
+from flnl.config.identity import FORMAT, PLACES, identity, recorded_identity
 from flnl.config.override_text import dotted, group_of
 from flnl.config.quoting import quoted
-from flnl.config.recorded import PLACES, placed, places_of, recorded_configuration
+from flnl.config.recorded import placed, places_of, recorded_configuration
 from flnl.core.errors import UserError
 from flnl.storage.records import RESULT, read_record
 from flnl.storage.sweeps import PLAN
 
 NEW = ("output", "output_root", "resume", "cache", "products", "figures", "logger", "wandb", "executor", "checkpoint")
 """Sections and keys that a repeated run has of its own: where it writes, and who runs its clients."""
-FREE = ("precision", *PLACES)
-"""What may be changed of what makes a run what it is: its arithmetic, and where its files lie."""
+FREE = ("precision",)
+"""What may be changed of what makes a run what it is: its arithmetic."""
+EARLIEST = 4
+"""The first format of keys whose runs are repeated."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,11 @@ class RecordedRun:
                 f"{folder}: the run is not finished ({record.get('status')} after round {record.get('rounds', '?')}); "
                 f"finish it first, by the command that began it with resume={quoted(str(folder))}"
             )
-        if record.get("key_format") != FORMAT:
+        if record.get("key_format") not in range(EARLIEST, FORMAT + 1):
             commit = f" (commit {commit})" if (commit := record.get("commit")) else ""
             raise UserError(
                 f"{folder}: its record has keys of format {record.get('key_format', 1)}, and this version repeats runs "
-                f"of format {FORMAT}: use the version that it was made with{commit}"
+                f"of formats {EARLIEST} to {FORMAT}: use the version that it was made with{commit}"
             )
         return cls(folder, record)
 

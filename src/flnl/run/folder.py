@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,18 +51,26 @@ class RunFolder:
 
 
 def open_folder(
-    *, output: str | None, output_root: str, resume: bool | str, key: str, plain: Mapping[str, Any], job: Path | None
+    *,
+    output: str | None,
+    output_root: str,
+    resume: bool | str,
+    key: str,
+    plain: Mapping[str, Any],
+    job: Path | None,
+    same: Callable[[Mapping[str, Any]], bool],
 ) -> tuple[RunFolder, str]:
     """Choose and lock the folder of this run; return it with a line that explains the choice ("" if none is needed).
 
     Args:
         output: folder given by the user; None to choose one.
         output_root: folder in which to create new run folders.
-        resume: True to resume the newest unfinished run with this ``key`` under ``output_root`` or of earlier sweeps;
-            or the folder of the run to resume.
+        resume: True to resume the newest unfinished run with this ``key`` and the same data under ``output_root`` or of
+            earlier sweeps; or the folder of the run to resume.
         key: the run's key.
         plain: the resolved configuration.
         job: folder that a sweep has assigned to this job; None outside sweeps.
+        same: whether the recorded run, which has the key, is of the data that are here.
 
     Raises:
         UserError: if the folder holds another run, is in use or cannot be written.
@@ -76,7 +84,7 @@ def open_folder(
     if output is not None:
         return _named(_path(output), resume, key, plain)
     if resume:
-        earlier = _earlier(key, [_path(output_root), SWEEPS])
+        earlier = _earlier(key, [_path(output_root), SWEEPS], same)
         if earlier is not None:
             return _continue(_lock(earlier), key, plain)
     if job is not None and read_record(job) is not None:
@@ -129,11 +137,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _earlier(key: str, roots: list[Path]) -> Path | None:
-    """The newest unfinished run with this key, or else the newest finished one; None if there is none."""
+def _earlier(key: str, roots: list[Path], same: Callable[[Mapping[str, Any]], bool]) -> Path | None:
+    """The newest unfinished run with this key and data, or else the newest finished one; None if there is none."""
     runs = [(path, record) for root in roots for path, record in _records(root) if recorded_key(record) == key]
     runs.sort(key=lambda item: (item[1].get("status") != "finished", *order.age(item[1]), str(item[0])))
-    return runs[-1][0] if runs else None
+    return next((path for path, record in reversed(runs) if same(record)), None)
 
 
 def next_in_order(output_root: str) -> int:

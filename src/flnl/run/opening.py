@@ -27,6 +27,7 @@ from flnl.core.payload import Params
 from flnl.core.state import FederatedState
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
+from flnl.data.federation.recorded import what_differs
 from flnl.engine import loop, planned
 from flnl.engine.executors import auto
 from flnl.engine.network import Network, initial_params
@@ -40,7 +41,7 @@ from flnl.models.outputs import networks
 from flnl.run import checkpoint, progress
 from flnl.run.folder import RunFolder, next_in_order, open_folder
 from flnl.run.record import environment
-from flnl.run.reuse import CHANGED
+from flnl.run.reuse import Reuse
 from flnl.run.session import Session
 from flnl.storage.atomic import write_atomically
 from flnl.storage.records import LOCK, refuse_another_run
@@ -77,7 +78,9 @@ class Claim:
 
 
 def claim(cfg: DictConfig, overrides: Sequence[str], job: Path | None) -> Claim:
-    """Check that the method's parts fit together, and lock the run's folder; reads no data.
+    """Check that the method's parts fit together, and lock the run's folder.
+
+    Data are read only where ``resume=true`` finds a run of the same key whose data lay elsewhere.
 
     Raises:
         UserError: for errors that the user can fix.
@@ -85,8 +88,15 @@ def claim(cfg: DictConfig, overrides: Sequence[str], job: Path | None) -> Claim:
     plain = compose.resolved(cfg)
     key = identity.run_key(plain)
     method = method_of(cfg, overrides)
+    reuse = Reuse()
     folder, decision = open_folder(
-        output=cfg.output, output_root=cfg.output_root, resume=cfg.resume, key=key, plain=plain, job=job
+        output=cfg.output,
+        output_root=cfg.output_root,
+        resume=cfg.resume,
+        key=key,
+        plain=plain,
+        job=job,
+        same=lambda record: reuse.same(cfg, record),
     )
     if decision:
         progress.opening([decision])
@@ -149,7 +159,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     state, seconds = loop.initial_state(params), 0.0
     lines: Mapping[str, Any] = {}
     if resumed is not None:
-        state, seconds, lines = _restored(resumed, federation, network, folder), resumed.seconds, resumed.lines
+        state = _restored(resumed, federation, network, claimed)
+        seconds, lines = resumed.seconds, resumed.lines
     work = auto.Work.of(cfg, method, network, federation.counts)
     executor, chosen = auto.settled(cfg, work, network, first_executor, folder.path)
     about = {
@@ -171,6 +182,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         "order": next_in_order(cfg.output_root) if folder.earlier is None else folder.earlier.get("order"),
         **environment(network.device),
     }
+    if federation.files:
+        about["contents"] = dict(federation.files)
     if federation.client_names is not None:
         about["client_names"] = list(federation.client_names)
     if method.upper_bound:
@@ -241,13 +254,14 @@ def initial_network(cfg: DictConfig, method: Method, data: Dataset, placement: P
 
 
 def _restored(
-    resumed: checkpoint.Checkpoint, federation: Federation, network: Network, folder: RunFolder
+    resumed: checkpoint.Checkpoint, federation: Federation, network: Network, claimed: Claim
 ) -> FederatedState:
     """The checkpoint's state, with the model on the network's device.
 
     Raises:
         UserError: if the checkpoint belongs to another run or federation.
     """
+    folder = claimed.folder
     assert folder.earlier is not None
     same = resumed.federation in federation.fingerprints
     refuse_another_run(folder.path / "checkpoints", resumed.key, folder.earlier)
@@ -257,8 +271,8 @@ def _restored(
             "; it was begun with dataset.fingerprint=contents" if federation.by_names and earlier == "contents" else ""
         )
         raise UserError(
-            f"{folder.path}: its checkpoint belongs to another federation than the one drawn now: {CHANGED}, so the run"
-            f" cannot be resumed{hint}"
+            f"{folder.path}: its checkpoint belongs to another federation than the one drawn now: "
+            f"{what_differs(folder.earlier, claimed.plain, federation.contents)}, so the run cannot be resumed{hint}"
         )
     if resumed.federation == federation.names_fingerprint and not federation.by_names:
         progress.opening(

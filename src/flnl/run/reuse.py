@@ -1,25 +1,26 @@
-"""Whether a finished run may stand for one that is asked for: its key has no contents of data files, only paths."""
+"""Whether a run may stand for one that is asked for: its key has neither the contents of data files nor their paths."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from flnl.config import compose
-from flnl.config.identity import identity
+from flnl.config.identity import identity, places
+from flnl.config.recorded import recorded_whereabouts, whereabouts
 from flnl.core.errors import UserError
 from flnl.data.federation.build import from_config
+from flnl.data.federation.recorded import what_differs
 
 log = logging.getLogger(__name__)
 
-CHANGED = "the data files, numpy or the code that draws it have changed since"
 OF_DATA = ("dataset.", "partition.", "noise.", "eval.", "centralized", "data_seed")
 """What a federation depends on."""
 
@@ -29,18 +30,19 @@ class _Drawn:
     """What is kept of a federation that was drawn to be compared."""
 
     fingerprints: tuple[str, ...] = ()  # none if it could not be drawn
+    contents: Mapping[str, Collection[str]] = field(default_factory=dict)
     by_names: bool = False
     failure: str = ""
 
 
 class Reuse:
-    """Compares finished runs with the federations that their configurations describe now; each is drawn once."""
+    """Compares runs with the federations that their configurations describe now; each is drawn once."""
 
     def __init__(self) -> None:
         self._drawn: dict[str, _Drawn] = {}
 
-    def changed(self, cfg: DictConfig, folder: Path, record: Mapping[str, Any]) -> bool:
-        """Whether a finished run is known to be of another federation.
+    def changed(self, cfg: DictConfig, folder: Path, record: Mapping[str, Any]) -> str:
+        """What tells a finished run from one of this configuration's federation, in words; "" if nothing is known to.
 
         Data are read only where the configuration has the path of files whose contents are not known: published files
         that are compared with their checksums are the same wherever they lie. Data that cannot be compared are told of.
@@ -51,24 +53,37 @@ class Reuse:
             record: its record.
         """
         plain = compose.resolved(cfg)
-        of_data = {key: value for key, value in identity(plain).items() if key.startswith(OF_DATA)}
-        if not any(_exists(value) for value in of_data.values()):
-            return False
-        drawn = self._draw(cfg, json.dumps([of_data, plain["dataset"].get("fingerprint")], sort_keys=True, default=str))
+        here = whereabouts(plain)
+        named = (*here.values(), *_of_data(plain).values())
+        if here == recorded_whereabouts(record) and not any(_exists(value) for value in named):
+            return ""
+        drawn = self._draw(cfg, plain)
         unknown = drawn.failure
         if not unknown and record.get("federation") not in drawn.fingerprints:
             if not (drawn.by_names and record["config"].get("dataset", {}).get("fingerprint") == "contents"):
-                return True
+                return what_differs(record, plain, drawn.contents)
             unknown = "dataset.fingerprint=names does not tell the contents of files"
         if unknown:
             log.warning("%s: its data cannot be compared with those of today: %s", folder, unknown)
-        return False
+        return ""
 
-    def _draw(self, cfg: DictConfig, name: str) -> _Drawn:
+    def same(self, cfg: DictConfig, record: Mapping[str, Any]) -> bool:
+        """Whether a run of a configuration's key is of its data: these lie at the same places, or agree.
+
+        Data are read only where the run's lay elsewhere.
+        """
+        plain = compose.resolved(cfg)
+        if whereabouts(plain) == recorded_whereabouts(record):
+            return True
+        return record.get("federation") in self._draw(cfg, plain).fingerprints
+
+    def _draw(self, cfg: DictConfig, plain: Mapping[str, Any]) -> _Drawn:
+        known = [_of_data(plain), places(plain), plain["dataset"].get("fingerprint")]
+        name = json.dumps(known, sort_keys=True, default=str)
         if name not in self._drawn:
             try:
                 federation = from_config(cfg, Path(cfg.cache).expanduser())
-                self._drawn[name] = _Drawn(federation.fingerprints, federation.by_names)
+                self._drawn[name] = _Drawn(federation.fingerprints, federation.contents, federation.by_names)
             except UserError as error:
                 self._drawn[name] = _Drawn(failure=str(error))
         return self._drawn[name]
@@ -80,11 +95,15 @@ def check_data(cfg: DictConfig, folder: Path, record: Mapping[str, Any]) -> None
     Raises:
         UserError: if it is of another one.
     """
-    if Reuse().changed(cfg, folder, record):
+    if why := Reuse().changed(cfg, folder, record):
         raise UserError(
-            f"{folder}: the run is finished, of another federation than the one drawn now: {CHANGED}; remove the folder"
-            " or choose another to run it again"
+            f"{folder}: the run is finished, of another federation than the one drawn now: {why}; remove the folder or "
+            "choose another to run it again"
         )
+
+
+def _of_data(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in identity(plain).items() if key.startswith(OF_DATA)}
 
 
 def _exists(value: object) -> bool:

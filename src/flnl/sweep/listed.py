@@ -1,6 +1,7 @@
 """A sweep over a list of runs that no axes span, through one of Hydra's launchers.
 
-Each run's folder is named by its key, so a run that was killed continues there when the list is launched again.
+Each run's folder is named by its key, and by where its data lie if these may be others elsewhere; so a run that was
+killed continues there when the list is launched again.
 """
 
 from __future__ import annotations

@@ -76,5 +76,5 @@ def _kinds(run: Identity) -> list[Kind]:
 
 
 def _left(plan: Plan, run: Wanted) -> int:
-    done = plan.records.get(run.identity.key, {}).get("participations") or 0
+    done = plan.records.get(run.identity.folder, {}).get("participations") or 0
     return max(0, run.identity.trainings - done)

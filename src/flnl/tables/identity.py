@@ -36,6 +36,7 @@ from flnl.run import budget
 from flnl.run.budget import clients, dataset_name, epochs, model_name, trainings
 from flnl.storage.atomic import write_atomically
 from flnl.storage.input_file import read_json_file
+from flnl.sweep.moved import FOLDER
 
 NAME = "identities.json"
 SETTING = re.compile(
@@ -54,6 +55,7 @@ class Identity:
     """What is known of a run before it starts."""
 
     key: str  # 64 hex digits
+    folder: str  # the name of the run's folder, 16 hex digits
     method: str
     dataset: str  # with its size, if only a part of it is used
     model: str  # class and arguments
@@ -64,15 +66,16 @@ class Identity:
     settings: Mapping[str, Any]  # for notes: the method's constants, training, partition; by dotted key
 
     def __post_init__(self) -> None:
-        """Check the key, which may be from a file and becomes the name of a folder in an override."""
-        if not KEY.fullmatch(self.key):
-            raise ValueError(f"{self.key!r} is no key of a run")
+        """Check the key and the folder, which may be from a file; the latter's name becomes part of an override."""
+        if not KEY.fullmatch(self.key) or not FOLDER.fullmatch(self.folder):
+            raise ValueError(f"{self.key!r} is no key of a run, or {self.folder!r} is not named by one")
 
     @classmethod
-    def of(cls, key: str, plain: Mapping[str, Any]) -> Identity:
-        """The identity of the run with this key and resolved configuration."""
+    def of(cls, key: str, folder: str, plain: Mapping[str, Any]) -> Identity:
+        """The identity of the run with this key, name of its folder and resolved configuration."""
         return cls(
             key=key,
+            folder=folder,
             method=str(plain["method"]["name"]),
             dataset=dataset_name(plain["dataset"]),
             model=model_name(plain["model"]),
@@ -82,11 +85,6 @@ class Identity:
             clients=clients(plain),
             settings=_settings(plain),
         )
-
-    @property
-    def folder(self) -> str:
-        """The name of the run's folder."""
-        return self.key[:16]
 
     def passes(self, trainings: int) -> float:
         """Convert local trainings, each over one client's average share of the data, to passes over all data."""
@@ -216,7 +214,7 @@ class Composer:
             UserError: if no configuration can be composed from them.
         """
         plain = self.plain(overrides)
-        return Identity.of(identities.run_key(plain), plain)
+        return Identity.of(identities.run_key(plain), identities.placed_key(plain)[:16], plain)
 
     def _set(self, overrides: Sequence[str]) -> DictConfig:
         """The composed configuration, the same as ``compose.load(overrides)`` gives."""

@@ -1,21 +1,24 @@
 """The runs that tables need at a scale, and their state on disk.
 
-A run's folder is named after its key, so tables share runs, and only missing runs cost time.
+A run's folder is named after its key, so tables share runs, and only missing runs cost time. Where its data lie is part
+of the name if the contents may be others elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
+from flnl.config.identity import recorded_key
 from flnl.core.errors import UserError
 from flnl.core.shell import joined
 from flnl.storage.records import RESULT, SWEEPS
+from flnl.sweep.moved import Moved
 from flnl.tables import metric_values, run_record
 from flnl.tables.added import check_settings
 from flnl.tables.failed_jobs import failed_jobs
@@ -90,10 +93,11 @@ class Plan:
         self.tables, self.scaling, self.seeds = tables, scaling, seeds
         self.root, self.folder = root, root / scaling.name
         self._starting = starting
-        self.runs: dict[str, Wanted] = {}  # by key, in the order of tables
+        self.runs: dict[str, Wanted] = {}  # by folder, in the order of tables
         self.wrong: list[str] = []  # faults of what was left out: tables of ``every``, cells of own rows; a line each
-        self._read: dict[str, Written | str] = {}  # by key
+        self._read: dict[str, Written | str] = {}  # by folder
         self._unfit: dict[str, list[str]] = {}  # why cells of the user's own rows cannot run, by row
+        self._moved = Moved(self.folder)
         identities = Identities(root)
         try:
             identities.prepare(self._overrides())
@@ -131,7 +135,7 @@ class Plan:
             if row.own:
                 check_settings(row, column)
             seeds = scaling.of(table, self.seeds).seeds
-            found = {seed: identities.of((*overrides, f"seed={seed}")) for seed in seeds}
+            found = {seed: self._identity((*overrides, f"seed={seed}"), identities) for seed in seeds}
             if row.own and self._starting and not all(self._begun(identity) for identity in found.values()):
                 identities.check(overrides)
             runs = [self._wanted(identity, seed, overrides, label) for seed, identity in found.items()]
@@ -141,6 +145,11 @@ class Plan:
             self._unfit.setdefault(row.label, []).append(f"{label}: {error}")
             return Place((), "na", str(error))
         return Place(tuple(runs), "run", None, scaling.keeps_data(row, column))
+
+    def _identity(self, overrides: Sequence[str], identities: Identities) -> Identity:
+        """The identity of a run, with the folder of a run of the same data elsewhere if that has begun."""
+        identity = identities.of(overrides)
+        return replace(identity, folder=self._moved.folder(identity.folder, identity.key, overrides))
 
     def _begun(self, identity: Identity) -> bool:
         """Whether a run has a record, so that its configuration was right where it ran."""
@@ -165,7 +174,7 @@ class Plan:
             self.wrong += faults
 
     def _wanted(self, identity: Identity, seed: int, overrides: Sequence[str], label: str) -> Wanted:
-        run = self.runs.setdefault(identity.key, Wanted(identity, seed, [*overrides, f"seed={seed}"]))
+        run = self.runs.setdefault(identity.folder, Wanted(identity, seed, [*overrides, f"seed={seed}"]))
         run.record(overrides)
         run.cells.append(label)
         return run
@@ -180,9 +189,9 @@ class Plan:
                     continue
                 try:
                     for seed in scaling.of(table, self.seeds).seeds:
-                        key = identities.of((*scaling.resolve(row, column), f"seed={seed}")).key
-                        if key in self.runs:
-                            self.runs[key].record(recorded)
+                        folder = self._identity((*scaling.resolve(row, column), f"seed={seed}"), identities).folder
+                        if folder in self.runs:
+                            self.runs[folder].record(recorded)
                 except UserError as error:
                     self.wrong.append(f"{_label(table, row, column)}: {error}")
                     break
@@ -195,9 +204,13 @@ class Plan:
 
     @cached_property
     def records(self) -> Mapping[str, dict[str, Any]]:
-        """The ``result.json`` of the runs that have begun, by key."""
-        records = {key: run_record.record(self.at(run)) for key, run in self.runs.items()}
-        return {key: record for key, record in records.items() if record is not None and record["key"] == key}
+        """The ``result.json`` of the runs that have begun, by folder."""
+        records = {folder: run_record.record(self.at(run)) for folder, run in self.runs.items()}
+        return {
+            folder: record
+            for folder, record in records.items()
+            if record is not None and recorded_key(record) == self.runs[folder].identity.key
+        }
 
     @cached_property
     def begun(self) -> Sequence[tuple[Identity, Mapping[str, Any]]]:
@@ -205,24 +218,24 @@ class Plan:
 
         Runs of other tables are known by the configuration in their records, and left out if it cannot be read.
         """
-        begun = [(self.runs[key].identity, record) for key, record in self.records.items()]
+        begun = [(self.runs[folder].identity, record) for folder, record in self.records.items()]
         own = {run.identity.folder for run in self.runs.values()}
         for file in sorted(self.folder.glob(f"*/{RESULT}")):
             if file.parent.name not in own:
                 with suppress(UserError, LookupError, TypeError, ValueError, AttributeError):
                     record = run_record.record(file.parent)
                     if record is not None:
-                        begun.append((Identity.of(record["key"], record["config"]), record))
+                        begun.append((Identity.of(record["key"], record["key"][:16], record["config"]), record))
         return begun
 
     def written(self, run: Wanted) -> Written | str:
         """The files of a finished run, or an error message if they are damaged; read once."""
-        if run.identity.key not in self._read:
+        if run.identity.folder not in self._read:
             try:
-                self._read[run.identity.key] = run_record.read(self.at(run))
+                self._read[run.identity.folder] = run_record.read(self.at(run))
             except UserError as error:
-                self._read[run.identity.key] = str(error)
-        return self._read[run.identity.key]
+                self._read[run.identity.folder] = str(error)
+        return self._read[run.identity.folder]
 
     @cached_property
     def _failed_jobs(self) -> Mapping[str, str | None]:
@@ -231,7 +244,7 @@ class Plan:
 
     def state(self, run: Wanted) -> Literal["finished", "failed", "absent"]:
         """The state of a run; one that was interrupted or killed is absent, and continues when it is run again."""
-        status = self.records.get(run.identity.key, {}).get("status")
+        status = self.records.get(run.identity.folder, {}).get("status")
         if status == "finished":
             return "finished"
         refused = status is None and run.identity.folder in self._failed_jobs
@@ -241,7 +254,7 @@ class Plan:
         """The error of a failed run on one line, from its record, or from the ledger if it has no record."""
         if self.state(run) != "failed":
             return None
-        error = self.records.get(run.identity.key, {}).get("error") or self._failed_jobs.get(run.identity.folder)
+        error = self.records.get(run.identity.folder, {}).get("error") or self._failed_jobs.get(run.identity.folder)
         return " ".join(str(error).split()) if error else None
 
     @property
@@ -315,7 +328,7 @@ def _alike(table: Table, layout: list[list[Place]]) -> Iterator[tuple[int, ...]]
     groups: dict[Any, list[int]] = {}
     for i, column in enumerate(table.columns):
         cells = [row[i] for row in layout]
-        runs = tuple(tuple(run.identity.key for run in cell.runs) for cell in cells)
+        runs = tuple(tuple(run.identity.folder for run in cell.runs) for cell in cells)
         groups.setdefault((column.key, runs) if any(runs) else i, []).append(i)
     yield from (tuple(group) for group in groups.values())
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from flnl.config import identity
+from flnl.config import compose, identity
 from flnl.core.errors import UserError
 from flnl.storage.atomic import write_atomically
 from flnl.storage.lines import CHECKSUMS, CORRECTIONS, METRICS, Lines, described
@@ -20,6 +21,9 @@ from flnl.tables import run_record
 from flnl.tables.identity import Composer
 from flnl.tables.plan import Plan, Wanted
 from flnl.tables.run_record import RECORD, RECORDS, Compact
+
+if TYPE_CHECKING:
+    from flnl.run.reuse import Reuse
 
 NOT_RESULT = ("command", "seed", "folder", "evaluation", "round", "evaluations")
 """The keys of a compact record that ``result.json`` does not have."""
@@ -52,16 +56,61 @@ def restore(plan: Plan, records: Path) -> Restored:
     if not of:
         inside = f"; did you mean {records / RECORDS}?" if (records / RECORDS).is_dir() else ""
         raise UserError(f"records={records}: the folder has no record of a run{inside}")
-    known = [(run, file) for run in plan.runs.values() if (file := records / f"{run.identity.folder}.json").is_file()]
+    held = _Held(records)
+    known = [(run, file) for run in plan.runs.values() if (file := held.file(run)) is not None]
     composer, restored = Composer(), 0
     for run, file in known:
-        if run.identity.key not in plan.records:
+        if run.identity.folder not in plan.records:
             compact = _read(file, run)
             with _unused(plan.at(run)) as unused:
                 if unused:
-                    _write(plan.at(run), file, compact, composer.plain(run.overrides), run.overrides)
+                    _write(plan.at(run), file, compact, composer.plain(run.overrides), run)
                     restored += 1
     return Restored(restored, len(known), of)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Compact records in a folder, each named as its run's folder was where it ran."""
+
+    folder: Path
+
+    def file(self, run: Wanted) -> Path | None:
+        """The record of a run, on the data that are here; None if there is none.
+
+        Raises:
+            UserError: if that of its name is known to be of other data.
+        """
+        file = self.folder / f"{run.identity.folder}.json"
+        if run.identity.key.startswith(run.identity.folder):  # the same wherever its data lie
+            return file if file.is_file() else None
+        if file.is_file():
+            if why := self._reuse.changed(compose.load(run.overrides), file, _placeless(file)):
+                raise UserError(f"{file} is of another federation than the one drawn now: {why}")
+            return file
+        alike = self._by_key.get(run.identity.key, ())
+        return next(
+            (other for other in alike if self._reuse.same(compose.load(run.overrides), _placeless(other))), None
+        )
+
+    @cached_property
+    def _by_key(self) -> Mapping[str, Sequence[Path]]:
+        found: dict[str, list[Path]] = {}
+        for file in sorted(self.folder.glob("*.json")):
+            if RECORD.fullmatch(file.name):
+                found.setdefault(str(run_record.compact(file).record["key"]), []).append(file)
+        return found
+
+    @cached_property
+    def _reuse(self) -> Reuse:
+        from flnl.run.reuse import Reuse  # torch takes seconds to import
+
+        return Reuse()
+
+
+def _placeless(file: Path) -> dict[str, Any]:
+    """A compact record, which does not have where its run's data lay."""
+    return {**run_record.compact(file).record, "config": {}}
 
 
 @contextmanager
@@ -82,12 +131,13 @@ def _unused(folder: Path) -> Iterator[bool]:
 
 def _read(file: Path, run: Wanted) -> Compact:
     compact = run_record.compact(file)
-    if compact.record["key"] != run.identity.key or compact.record["status"] != "finished":
+    key = str(compact.record["key"])  # of the fourth format it names the folder
+    if not (key == run.identity.key or key.startswith(run.identity.folder)) or compact.record["status"] != "finished":
         raise UserError(f"{file} is not the record of the finished run {run.command}")
     return compact
 
 
-def _write(folder: Path, file: Path, compact: Compact, config: Mapping[str, Any], overrides: list[str]) -> None:
+def _write(folder: Path, file: Path, compact: Compact, config: Mapping[str, Any], run: Wanted) -> None:
     metrics, corrections = (Lines(folder / name) for name in (METRICS, CORRECTIONS))
     for lines in (metrics, corrections):
         lines.path.unlink(missing_ok=True)
@@ -95,10 +145,11 @@ def _write(folder: Path, file: Path, compact: Compact, config: Mapping[str, Any]
         metrics.write(row)
     result = {key: value for key, value in compact.record.items() if key not in NOT_RESULT}
     about = {
+        "key": run.identity.key,
         "config": config,
         "identity": identity.identity(config),
         "key_format": identity.FORMAT,
-        "overrides": overrides,
+        "overrides": run.overrides,
         RESTORED: str(file),
         CHECKSUMS: described([metrics, corrections]),
     }

@@ -26,7 +26,7 @@ NOTHING_DONE = {"negative_signs": "in none of them was a client's sign negative"
 class Ended:
     """A finished run."""
 
-    key: str
+    folder: str  # its name
     planned: int  # budget of local trainings
     record: Mapping[str, Any]
     last: Mapping[str, Any]  # the last evaluation; empty if there is none
@@ -83,7 +83,7 @@ def _noise(cells: Sequence[Sequence[Ended]]) -> str:
 def _ended(plan: Plan, place: Place) -> Iterator[Ended]:
     for run in place.runs:
         if plan.state(run) == "finished" and not isinstance(written := plan.written(run), str):
-            yield Ended(run.identity.key, run.identity.trainings, written.record, written.last("evaluation"))
+            yield Ended(run.identity.folder, run.identity.trainings, written.record, written.last("evaluation"))
 
 
 def endings(rows: Rows) -> list[str]:
@@ -189,7 +189,7 @@ def sources(rows: Rows) -> list[str]:
 
 def _once(cells: Sequence[Sequence[Ended]]) -> list[Ended]:
     """The distinct runs of ``cells``."""
-    return list({run.key: run for cell in cells for run in cell}.values())
+    return list({run.folder: run for cell in cells for run in cell}.values())
 
 
 def _span(texts: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from hydra.errors import HydraException
@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from flnl.cli import explain
 from flnl.config import compose
 from flnl.config.check import check_config
-from flnl.config.identity import run_key
+from flnl.config.identity import placed_key, run_key
 from flnl.config.override_text import without
 from flnl.core.errors import UserError
 from flnl.core.shell import joined
@@ -20,6 +20,7 @@ from flnl.storage.records import SWEEPS, read_record
 from flnl.storage.tuned import Reported, Study, Trial, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun, ListedSweep
+from flnl.sweep.moved import Moved
 from flnl.tune.scores import MEASURES, RESULT, VALIDATION, score
 from flnl.tune.space import Space
 
@@ -44,6 +45,10 @@ class Runs:
     root: Path = ROOT
     sweep: type[ListedSweep] = TuneSweep  # which knows the command
     _checked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    @cached_property
+    def _moved(self) -> Moved:
+        return Moved(self.root)
 
     def grids(self, spaces: Sequence[Space], margin: float | None) -> list[list[Trial]]:
         """The trials of all combinations of each space.
@@ -128,18 +133,18 @@ class Runs:
         Raises:
             UserError: naming those that are not.
         """
-        from flnl.run.reuse import CHANGED, Reuse  # torch takes seconds to import
+        from flnl.run.reuse import Reuse  # torch takes seconds to import
 
-        reuse, stale = Reuse(), []
+        reuse, stale = Reuse(), {}
         for run in finished:
             folder = self.root / run.folder
             record = None if run.folder in self._checked else read_record(folder)
-            if record is not None and reuse.changed(compose.load(run.overrides), folder, record):
-                stale.append(str(folder))
+            if record is not None and (why := reuse.changed(compose.load(run.overrides), folder, record)):
+                stale[str(folder)] = why
         if stale:
             raise UserError(
-                f"{len(stale)} of the runs are finished, of another federation than the one drawn now: {CHANGED}; to"
-                f" run them again: {joined(['rm', '-r', *stale])}"
+                f"{len(stale)} of the runs are finished, of another federation than the one drawn now: "
+                f"{next(iter(stale.values()))}; to run them again: {joined(['rm', '-r', *stale])}"
             )
 
     def _trial(self, fixed: Sequence[str], values: Values, seeds: Sequence[int]) -> Trial:
@@ -149,7 +154,9 @@ class Runs:
 
     def _run(self, fixed: Sequence[str], values: Values, seed: int) -> ListedRun:
         overrides = (*fixed, *overrides_of(values), f"seed={seed}")
-        return ListedRun(" ".join(overrides), _key(overrides)[:16], [*QUIET, *overrides])
+        key, placed = _keys(overrides)
+        folder = self._moved.folder(placed[:16], key, overrides)
+        return ListedRun(" ".join(overrides), folder, [*QUIET, *overrides])
 
 
 def final(overrides: Sequence[str], measure: str) -> list[str]:
@@ -169,7 +176,12 @@ def _next(trials: Mapping[int, Trial], ran: Sequence[int], margin: float, *, las
 
 
 @cache
-def _key(overrides: tuple[str, ...]) -> str:
+def _keys(overrides: tuple[str, ...]) -> tuple[str, str]:
+    """The key of the run, and the one that names its folder.
+
+    Raises:
+        UserError: if it could only fail.
+    """
     from flnl.run.opening import method_of  # torch takes seconds to import
 
     try:
@@ -178,4 +190,5 @@ def _key(overrides: tuple[str, ...]) -> str:
         method_of(composed, overrides)
     except HydraException as error:
         raise UserError(explain.explain(error, overrides)) from None
-    return run_key(compose.resolved(composed))
+    plain = compose.resolved(composed)
+    return run_key(plain), placed_key(plain)

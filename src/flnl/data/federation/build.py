@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -59,6 +60,9 @@ class Federation:
     benchmark: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # the server's samples of the test set
     names_fingerprint: str | None = None  # the same, with paths and sizes of files; None if there are no files
     client_names: tuple[str, ...] | None = None  # [K], what the clients are called; None: by their numbers
+    files: Mapping[str, str] = field(
+        default_factory=dict
+    )  # sha256 of the files that partition and noise read, by group
 
     @property
     def by_names(self) -> bool:
@@ -69,6 +73,12 @@ class Federation:
     def fingerprints(self) -> tuple[str, ...]:
         """The fingerprints by which a record may name this federation."""
         return (self.fingerprint,) if self.names_fingerprint is None else (self.fingerprint, self.names_fingerprint)
+
+    @property
+    def contents(self) -> dict[str, tuple[str, ...]]:
+        """The digests by which a record may name the data set and the files of partition and noise, by group."""
+        names = (self.dataset.fingerprint, self.dataset.names_fingerprint)
+        return {"dataset": tuple(filter(None, names)), **{group: (digest,) for group, digest in self.files.items()}}
 
     @property
     def num_clients(self) -> int:
@@ -190,7 +200,8 @@ def build(
     Raises:
         UserError: if the parts do not match each other or the data.
     """
-    file = _cache_file(cache, dataset, partition, noise, seed, validation)
+    files = {name: digest for name, part in (("partition", partition), ("noise", noise)) if (digest := _files(part))}
+    file = _cache_file(cache, dataset, partition, noise, files, seed, validation)
     drawn = _load(file, len(dataset.labels)) if file is not None else None
     if drawn is None:
         drawn = draw(dataset, partition, noise, seed, validation)
@@ -211,6 +222,7 @@ def build(
         names_fingerprint=dataset.names_fingerprint and _fingerprint(dataset.names_fingerprint, drawn),
         benchmark=held_by_server(dataset.test_labels, benchmark),
         client_names=drawn.names,
+        files=files,
     )
 
 
@@ -288,8 +300,25 @@ def _split(partition: Partition, dataset: Dataset, labels: Labels, seed: int) ->
     return Split(owner, split.num_clients, split.names)
 
 
+def _files(part: object) -> str:
+    """The sha256 of the files that a part of this package reads; "" if it reads none, or where one cannot be read."""
+    if not isinstance(part, ReadsFiles) or type(part).__module__.partition(".")[0] != PACKAGE:
+        return ""
+    try:
+        contents = [file.read_bytes() for file in part.files()]
+    except OSError:
+        return ""  # drawing will report it
+    return hashlib.sha256(b"".join(contents)).hexdigest() if contents else ""
+
+
 def _cache_file(
-    cache: Path | None, dataset: Dataset, partition: Partition, noise: Noise, seed: int, validation: float
+    cache: Path | None,
+    dataset: Dataset,
+    partition: Partition,
+    noise: Noise,
+    files: Mapping[str, str],
+    seed: int,
+    validation: float,
 ) -> Path | None:
     """The cache file of a draw, named after everything that determines it, including the code.
 
@@ -302,11 +331,9 @@ def _cache_file(
         return None
     parts = {}
     for name, part in (("partition", partition), ("noise", noise)):
-        files = part.files() if isinstance(part, ReadsFiles) else ()
-        if not all(file.is_file() for file in files):
+        if isinstance(part, ReadsFiles) and part.files() and name not in files:
             return None  # drawing will report what is missing
-        contents = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-        parts[name] = [type(part).__qualname__, asdict(part), contents]  # type: ignore[call-overload]
+        parts[name] = [type(part).__qualname__, asdict(part), files.get(name)]  # type: ignore[call-overload]
     here = Path(__file__).parents[1]
     code = [
         *(Path(__file__), here / "partition.py", Path(streams.__file__), Path(label_flips.__file__)),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from flnl.config import compose
 from flnl.config.check import faults_of
-from flnl.config.recorded import PLACES, placed
+from flnl.config.identity import PLACES, recorded_digests
+from flnl.config.recorded import placed, recorded_whereabouts, whereabouts
 from flnl.config.registry import restored
 from flnl.core.errors import UserError
 from flnl.data.federation.build import Federation, from_config
 from flnl.storage.records import RESULT
+
+CHANGED = "the data files, numpy or the code that draws it have changed since"
 
 
 def recorded_federation(
@@ -46,11 +50,37 @@ def drawn_again(cfg: DictConfig, record: Mapping[str, Any], folder: Path, cache:
             raise UserError(f"{error} (if it lies elsewhere here, add {named[0]}=PATH)") from None
         raise
     if record.get("federation") not in federation.fingerprints:
+        why = what_differs(record, compose.resolved(cfg), federation.contents)
         raise UserError(
-            f"{folder}: the federation drawn now differs from the run's: the data files, numpy or the code have changed"
-            " since; put back the data of the run, or repeat the run"
+            f"{folder}: the federation drawn now differs from the run's: {why}; put back the data of the run, or repeat"
+            " the run"
         )
     return federation
+
+
+def what_differs(record: Mapping[str, Any], plain: Mapping[str, Any], contents: Mapping[str, Collection[str]]) -> str:
+    """Why the federation of a configuration is another than that of a record, in words.
+
+    Args:
+        record: that of a run of this configuration.
+        plain: the configuration, resolved.
+        contents: of the federation drawn now, as ``Federation.contents``.
+    """
+    digests = recorded_digests(record)
+    if [one.get("dataset", {}).get("fingerprint") for one in (plain, record["config"])] == ["names", "contents"]:
+        digests.pop("dataset", None)  # of another kind than any that is known here
+    for group, found in contents.items():
+        if group in digests and digests[group] not in found:
+            here, there = (_of_group(group, one) for one in (whereabouts(plain), recorded_whereabouts(record)))
+            if here and here == there:
+                return f"the data files of {here} have changed since"
+            if here:
+                return f"the data files of {here} are others than those of {there or 'the run'}"
+    return CHANGED
+
+
+def _of_group(group: str, places: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={place}" for key, place in places.items() if key.startswith(f"{group}."))
 
 
 def recorded_data(

@@ -16,6 +16,7 @@ ESSENTIAL = (
     "status",
     "data",
     "federation",
+    "contents",
     "given",
     "given_origin",
     "clean_samples",
