@@ -328,7 +328,14 @@ def test_data_are_found_elsewhere_and_must_be_the_runs(command: Command, tmp_pat
     other = command("rerun", made.folder, f"dataset.root={tmp_path / 'others'}")
     assert (other.code, other.out, other.err.count("\n")) == (2, "", 1), other.err
     assert "the federation drawn now differs from the run's" in other.err
+    assert f"the data files of dataset.root={tmp_path / 'others'} are others than those of " in other.err
     assert sorted(path.name for path in Path().iterdir()) == ["again"]
+    record = json.loads((made.folder / RESULT).read_text())
+    of_then = {**record["identity"], "dataset.root": str(tmp_path / "data")}
+    edit(made.folder, lambda held: held.update(key_format=4, key="0" * 64, identity=of_then))
+    (made.folder / "model.pt").unlink()  # has another key
+    of_fourth = command("rerun", made.folder, "output=fourth", f"dataset.root={tmp_path / 'moved'}")
+    assert of_fourth.code == 0, of_fourth.err + of_fourth.out
 
 
 @pytest.fixture

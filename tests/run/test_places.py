@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from flnl.compare.names import names
 from flnl.compare.runs import Row, find, grouped
 from flnl.config import compose, identity
 from flnl.core.errors import UserError
+from flnl.run import checkpoint
 from flnl.run.train import train
 from flnl.storage.records import RESULT
 from flnl.tune import __main__ as tune
+from tests.data.test_datasets_torchvision import write_cifar, write_mnist
 from tests.properties.runs import Ran, run
 
 TRAINED = (
@@ -53,7 +56,17 @@ def images(root: Path, seed: int = 0) -> None:
 Make = Callable[..., None]
 IMAGES = ("dataset=image_folder", "dataset.image_size=8", *TRAINED)
 ARRAYS = ("dataset=arrays", *TRAINED)
-OWN = pytest.mark.parametrize(("make", "words"), [(images, IMAGES), (arrays, ARRAYS)], ids=["images", "arrays"])
+UNVERIFIED = ("dataset.verify=false", "dataset.download=false", *TRAINED)
+OWN = pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (images, IMAGES),
+        (arrays, ARRAYS),
+        (lambda root: write_mnist(root), ("dataset=mnist", *UNVERIFIED)),
+        (lambda root: write_cifar(root), ("dataset=cifar10", *UNVERIFIED)),
+    ],
+    ids=["images", "arrays", "mnist", "cifar10"],
+)
 
 
 def recorded(folder: Path) -> dict[str, Any]:
@@ -87,7 +100,7 @@ def test_a_run_goes_on_where_its_data_lie_elsewhere(make: Make, words: tuple[str
     assert run([*words, f"dataset.root={tmp_path / 'theirs'}"], whole.folder, "resume=true").record == whole.record
 
 
-@OWN
+@pytest.mark.parametrize(("make", "words"), [(images, IMAGES), (arrays, ARRAYS)], ids=["images", "arrays"])
 def test_other_data_are_refused_by_their_name(make: Make, words: tuple[str, ...], tmp_path: Path) -> None:
     make(tmp_path / "mine")
     make(tmp_path / "theirs", 1)
@@ -100,6 +113,17 @@ def test_other_data_are_refused_by_their_name(make: Make, words: tuple[str, ...]
         assert f"are others than those of dataset.root={tmp_path / 'mine'}" in str(refused.value)
         assert "\n" not in str(refused.value)
         assert recorded(tmp_path / name)["config"]["dataset"]["root"] == "mine"
+
+
+def test_a_run_without_a_checkpoint_becomes_no_run_on_other_data(tmp_path: Path) -> None:
+    for name, seed in (("mine", 0), ("theirs", 1)):
+        arrays(tmp_path / name, seed)
+    folder = run([*ARRAYS, "dataset.root=mine", "max_rounds=1"], tmp_path / "run").folder
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(UserError, match="its run belongs to another federation"):
+        run([*ARRAYS, "dataset.root=theirs"], folder, "resume=true")
+    (tmp_path / "mine").rename(tmp_path / "moved")
+    assert run([*ARRAYS, "dataset.root=moved"], folder, "resume=true").record["status"] == "finished"
 
 
 def test_what_goes_on_is_the_run_on_these_data(tmp_path: Path) -> None:
@@ -171,10 +195,6 @@ def aged(made: Ran) -> None:
     key = identity.placed_key(plain)
     record |= {"key": key, "key_format": 4, "identity": {**record["identity"], **identity.places(plain)}}
     (made.folder / RESULT).write_text(json.dumps(record))
-    from dataclasses import replace
-
-    from flnl.run import checkpoint
-
     folder = made.folder / "checkpoints"
     newest = checkpoint.newest(folder)
     assert newest is not None

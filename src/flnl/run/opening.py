@@ -16,7 +16,7 @@ from torch import nn
 
 from flnl.config import compose, given, identity
 from flnl.config.override_text import key_of
-from flnl.config.recorded import CWD
+from flnl.config.recorded import CWD, recorded_whereabouts, whereabouts
 from flnl.config.registry import option_of
 from flnl.config.short_keys import shortened, shortest
 from flnl.core.credentials import redacted_in
@@ -161,6 +161,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     if resumed is not None:
         state = _restored(resumed, federation, network, claimed)
         seconds, lines = resumed.seconds, resumed.lines
+    elif folder.earlier is not None and whereabouts(claimed.plain) != recorded_whereabouts(folder.earlier):
+        _refuse_other_data("its run belongs", folder.earlier.get("federation"), federation, claimed)
     work = auto.Work.of(cfg, method, network, federation.counts)
     executor, chosen = auto.settled(cfg, work, network, first_executor, folder.path)
     about = {
@@ -263,23 +265,37 @@ def _restored(
     """
     folder = claimed.folder
     assert folder.earlier is not None
-    same = resumed.federation in federation.fingerprints
     refuse_another_run(folder.path / "checkpoints", resumed.key, folder.earlier)
-    if not same:
-        earlier = folder.earlier.get("config", {}).get("dataset", {}).get("fingerprint")
-        hint = (
-            "; it was begun with dataset.fingerprint=contents" if federation.by_names and earlier == "contents" else ""
-        )
-        raise UserError(
-            f"{folder.path}: its checkpoint belongs to another federation than the one drawn now: "
-            f"{what_differs(folder.earlier, claimed.plain, federation.contents)}, so the run cannot be resumed{hint}"
-        )
+    _refuse_other_data("its checkpoint belongs", resumed.federation, federation, claimed)
     if resumed.federation == federation.names_fingerprint and not federation.by_names:
         progress.opening(
             ["note: the checkpoint identifies data files by path and size; their contents were not verified"]
         )
     params = {name: p.to(network.device) for name, p in resumed.state.server.params.items()}
     return replace(resumed.state, server=replace(resumed.state.server, params=params))
+
+
+def _refuse_other_data(what: str, recorded: object, federation: Federation, claimed: Claim) -> None:
+    """Refuse to go on with a run of another federation than the one drawn now.
+
+    Args:
+        what: the beginning of the reason.
+        recorded: the fingerprint of the run's federation.
+        federation: the one drawn now.
+        claimed: the run's folder and configuration.
+
+    Raises:
+        UserError: naming what differs.
+    """
+    if recorded in federation.fingerprints:
+        return
+    before = claimed.folder.earlier or {}
+    kind = before.get("config", {}).get("dataset", {}).get("fingerprint")
+    hint = "; it was begun with dataset.fingerprint=contents" if federation.by_names and kind == "contents" else ""
+    raise UserError(
+        f"{claimed.folder.path}: {what} to another federation than the one drawn now: "
+        f"{what_differs(before, claimed.plain, federation.contents)}, so the run cannot be resumed{hint}"
+    )
 
 
 def _recorder(

@@ -205,12 +205,12 @@ class Plan:
     @cached_property
     def records(self) -> Mapping[str, dict[str, Any]]:
         """The ``result.json`` of the runs that have begun, by folder."""
-        records = {folder: run_record.record(self.at(run)) for folder, run in self.runs.items()}
-        return {
-            folder: record
-            for folder, record in records.items()
-            if record is not None and recorded_key(record) == self.runs[folder].identity.key
-        }
+        found = {}
+        for folder, run in self.runs.items():
+            record, key = run_record.record(self.at(run)), run.identity.key
+            if record is not None and (record["key"] == key or recorded_key(record) == key):
+                found[folder] = record
+        return found
 
     @cached_property
     def begun(self) -> Sequence[tuple[Identity, Mapping[str, Any]]]:
