@@ -10,7 +10,7 @@ import numpy as np
 
 from flnl import __version__
 from flnl.audit import source, summaries
-from flnl.audit.assessment import Assessment, assess
+from flnl.audit.assessment import Assessment, CleanSamples, assess
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.corrections import refuse_parts
 from flnl.audit.label_privacy import secret_in
@@ -18,6 +18,8 @@ from flnl.audit.options import Options
 from flnl.audit.probability_table import ProbabilityTable, rows_at
 from flnl.audit.result import Audit, AuditedSamples, ClientSummary, PrecisionCurve, ProbabilitySource
 from flnl.audit.verdicts import Verdict, read_verdicts
+from flnl.audit.wrong_by_review import wrong_by_client, wrong_of_all
+from flnl.audit.wrong_labels import Estimate, wrong_labels
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
 from flnl.evaluation.label_audit import audit_measures, true_labels
@@ -60,7 +62,16 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
     assessed = assess(run.samples, table, test, options, secret)
     samples = _audited(run, assessed)
     rows = summaries.by_client(samples, assessed.prior.rates.tolist(), assessed.below, len(classes))
+    found, why_not = _wrong(run, options, where, table, test, samples)
+    if found is not None:
+        by_client = wrong_by_client(found, samples, verdicts, run.data_seed)
+        rows = [replace(row, wrong=wrong) for row, wrong in zip(rows, by_client, strict=True)]
     whole = _whole(run, options, where, assessed, samples, rows, verdicts)
+    whole = replace(
+        whole,
+        wrong=None if found is None else wrong_of_all(found, samples, verdicts, run.data_seed),
+        notes=whole.notes if why_not is None else (*whole.notes, f"how many labels are wrong is not told: {why_not}"),
+    )
     parts = {
         client: _of_client(whole, assessed, rows, place, run.data_seed)
         for place, client in enumerate(run.samples.clients.tolist() if options.clients else ())
@@ -69,6 +80,28 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
     everything = [(np.arange(len(run.samples)), whole), *zip(index, parts.values(), strict=True)]
     whole, *of_clients = _with_likeliest(everything, table)
     return Examined(whole, dict(zip(parts, of_clients, strict=True)), run, verdicts)
+
+
+def _wrong(
+    run: AuditedRun,
+    options: Options,
+    where: ProbabilitySource,
+    table: ProbabilityTable,
+    test: CleanSamples | None,
+    samples: AuditedSamples,
+) -> tuple[list[Estimate] | None, str | None]:
+    """How many labels of each client are wrong, or else why that is not told."""
+    if options.label_privacy is not None:
+        return None, "it takes messages that label privacy does not cover"
+    if test is None or len(test.labels) // test.times < ENOUGH_TEST_SAMPLES:
+        return None, None  # a note says that there are too few
+    found = wrong_labels(run.samples, table, test, samples.is_issue, seen=where.in_sample)
+    if found is None:
+        return None, (
+            "the models are surer of test samples than right, and have memorised wrong labels; early models "
+            "(--probabilities window) or such as have not seen the sample (--folds 5) may tell"
+        )
+    return found, None
 
 
 def _refuse_unwritable(run: AuditedRun, options: Options) -> None:
@@ -143,6 +176,7 @@ def _of_client(whole: Audit, assessed: Assessment, rows: Sequence[ClientSummary]
         to_review=review,
         review=None,
         measured=_measured(samples),
+        wrong=rows[place].wrong,
     )
 
 

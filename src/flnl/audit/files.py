@@ -151,6 +151,7 @@ def summary(audit: Audit) -> dict[str, Any]:
             "off_diagonal": joint.off_diagonal,
             "off_diagonal_calibrated": joint.off_diagonal_calibrated,
         },
+        "wrong_labels": None if audit.wrong is None else asdict(audit.wrong),
         "by_client": [
             {
                 "client": row.name,
@@ -160,6 +161,7 @@ def summary(audit: Audit) -> dict[str, Any]:
                 "issues": row.issues,
                 "method_flagged": row.flagged,
                 "rate": row.rate,
+                "wrong_labels": None if row.wrong is None else asdict(row.wrong),
                 "most_frequent_pair": None if row.pair is None else [classes[k] for k in row.pair],
             }
             for row in audit.by_client

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flnl.audit.precision import wilson
-from flnl.audit.result import Audit
+from flnl.audit.result import Audit, ClientSummary, WrongLabels
 from flnl.audit.writing import Written
 from flnl.core.shell import joined
 from flnl.core.terminal import cell, print_line, visible
@@ -37,6 +36,7 @@ def tables(audit: Audit) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]
     numbers: list[Sequence[str]] = [
         ("samples", f"{len(samples)}"),
         ("issues", f"{issues}"),
+        ("wrong labels, expected", _range(audit.wrong)),
         ("expected precision", _share(audit.precision.of_issues)),
         ("probabilities", audit.source.description),
     ]
@@ -56,25 +56,35 @@ def tables(audit: Audit) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]
     for name, value in (audit.measured or {}).items():
         numbers.append((f"measured: {name.replace('_', ' ')}", f"{value}" if isinstance(value, int) else _share(value)))
     shown: list[tuple[str, Sequence[str], list[Sequence[str]]]] = [("audit", ("", audit.dataset), numbers)]
-    clients = sorted(
-        (row for row in audit.by_client if row.issues), key=lambda row: -row.issues / row.samples
-    )  # stable: equal rates stay in the order of clients
+    clients = sorted((row for row in audit.by_client if row.issues or _wrong(row)), key=_worst)  # stable
     by_client: list[Sequence[str]] = []
     for row in clients[:WORST]:
-        low, high = wilson(row.issues, row.samples)
         pair = "" if row.pair is None else " → ".join(classes[k] for k in row.pair)
-        rate = f"{row.issues / row.samples:.2f} ({low:.2f} to {high:.2f})"
-        by_client.append((row.name, f"{row.samples}", f"{row.issues}", rate, pair))
+        by_client.append((row.name, f"{row.samples}", _range(row.wrong), f"{row.issues}", pair))
     if by_client:
-        shown.append(
-            ("clients", ("client", "samples", "issues", "rate", "most frequent (given → predicted)"), by_client)
-        )
+        columns = ("client", "samples", "wrong, expected", "issues", "most frequent (given → predicted)")
+        shown.append(("clients", columns, by_client))
     by_pair: list[Sequence[str]] = [
         (classes[row.given], classes[row.predicted], f"{row.issues}") for row in audit.by_pair[:WORST]
     ]
     if by_pair:
         shown.append(("pairs of classes", ("given", "predicted", "issues"), by_pair))
     return shown
+
+
+def _wrong(row: ClientSummary) -> int:
+    return 0 if row.wrong is None else round(row.wrong.expected)
+
+
+def _worst(row: ClientSummary) -> tuple[float, float]:
+    """Sorts by the share of wrong labels, or of issues where that is unknown, the largest first."""
+    return -_wrong(row) / max(row.samples, 1), -row.issues / max(row.samples, 1)
+
+
+def _range(wrong: WrongLabels | None) -> str:
+    if wrong is None:
+        return "unknown"
+    return f"{round(wrong.expected)} ({wrong.low} to {wrong.high}{', by review' if wrong.judged else ''})"
 
 
 def _share(value: float | None) -> str:

@@ -77,6 +77,25 @@ class JointEstimate:
 
 
 @dataclass(frozen=True)
+class WrongLabels:
+    """How many of some labels are wrong."""
+
+    expected: float
+    low: int  # of the 95 % interval
+    high: int
+    judged: int = 0  # verdicts on labels drawn at random that it rests on; 0: it is estimated from scores
+
+    @classmethod
+    def of_all(cls, parts: Sequence[WrongLabels | None]) -> WrongLabels | None:
+        """Of several clients together; None if one is unknown. Ends are added, since clients' errors are alike."""
+        known = [part for part in parts if part is not None]
+        if not known or len(known) < len(parts):
+            return None
+        low, high, judged = (sum(getattr(part, name) for part in known) for name in ("low", "high", "judged"))
+        return cls(sum(part.expected for part in known), low, high, judged)
+
+
+@dataclass(frozen=True)
 class ClientSummary:
     """A client, or all clients below ``Options.min_client`` samples together, or the others in a client's own audit."""
 
@@ -89,6 +108,7 @@ class ClientSummary:
     rate: float | None  # e_c, its share of disagreements drawn towards that of all, by any prior; None if pooled
     pair: tuple[int, int] | None  # the most frequent (given, predicted) of its issues; None without issues
     below: tuple[int, ...]  # its samples below each of the curve's cuts
+    wrong: WrongLabels | None = None  # how many of its labels are wrong; None if that cannot be estimated
 
 
 @dataclass(frozen=True)
@@ -153,6 +173,7 @@ class Audit:
     review: Review | None  # None without verdicts
     notes: tuple[str, ...]  # limits of this audit, in words
     measured: Mapping[str, Any] | None  # against the truth; None if it is unknown
+    wrong: WrongLabels | None = None  # how many of the samples' labels are; None if that cannot be estimated
 
     @property
     def title(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from flnl.audit.precision import wilson
-from flnl.audit.result import AuditedSamples, ClientSummary, PairSummary, Review
+from flnl.audit.result import AuditedSamples, ClientSummary, PairSummary, Review, WrongLabels
 from flnl.audit.verdicts import Verdict
 from flnl.core.images import Indices
 from flnl.core.streams import stream
@@ -67,6 +67,7 @@ def pooled(rows: Sequence[ClientSummary], name: str, pair: tuple[int, int] | Non
         rate=None,
         pair=pair,
         below=tuple(np.sum([row.below for row in rows], axis=0).tolist()),
+        wrong=WrongLabels.of_all([row.wrong for row in rows]),
     )
 
 

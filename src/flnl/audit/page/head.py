@@ -7,15 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from flnl.audit.page.markup import Markup, element, joined, percent
-from flnl.audit.result import Audit
+from flnl.audit.result import Audit, WrongLabels
 
 
 def head(audit: Audit) -> Markup:
     """Title, source, numbers, notes and limits."""
     total, issues = len(audit.samples), int(audit.samples.is_issue.sum())
     precision = audit.precision.of_issues
+    wrong = audit.wrong
     tiles = [
         (f"{total:,}", f"labels of {_counted(_number_of_clients(audit), 'client')}, {len(audit.classes)} classes"),
+        *([] if wrong is None else [(f"{round(wrong.expected):,}", _about(wrong))]),
         (f"{issues:,}", f"issues: {percent(issues / total, 1)} of the labels are suspected"),
         ("–" if precision is None else percent(precision), "expected precision of the issues"),
     ]
@@ -37,6 +39,11 @@ def head(audit: Audit) -> Markup:
             element("ul", *(element("li", limit) for limit in limits(audit))),
         ),
     )
+
+
+def _about(wrong: WrongLabels) -> str:
+    how = ", by review" if wrong.judged else ""
+    return f"are expected to be wrong (95 % interval: {wrong.low:,} to {wrong.high:,}{how})"
 
 
 def _number_of_clients(audit: Audit) -> int:
@@ -65,6 +72,12 @@ def limits(audit: Audit) -> Iterator[str]:
         yield (
             f"Among {_counted(tested, 'test sample')}, a share of wrong suspicions below 1 in {tested:,} is invisible: "
             f"up to {total / tested:,.1f} wrong ones may hide behind a precision of 100 %."
+        )
+    if audit.wrong is not None:
+        yield (
+            "How many labels are wrong is estimated from how right and wrong labels of the test set score; it is not "
+            "how many are listed. Labels that were memorised make the interval wide, and a test set that differs from "
+            "a client's data misleads it."
         )
     yield (
         "This page shows names, labels and images of clients' samples. Show it only to people who may see these data; "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flnl.audit.page.markup import Markup, element, joined, percent
-from flnl.audit.precision import wilson
+from flnl.audit.page.markup import Markup, element, joined
 from flnl.audit.result import Audit, ClientSummary, PairSummary
 
 MOST_CLIENTS = 1000
@@ -29,7 +28,9 @@ def clients(audit: Audit) -> Markup:
     """Issues by client, a row each."""
     shown = shown_clients(audit)
     judged = any(one.flagged is not None for one in audit.by_client)
-    columns = ["client", "samples", "issues", "rate", *(["flagged"] if judged else []), "below cut"]
+    counted = any(one.wrong is not None for one in audit.by_client)
+    columns = ["client", "samples", *(["wrong"] if counted else []), "issues", *(["flagged"] if judged else [])]
+    columns.append("below cut")
     header = element("tr", *(_sortable(name, at) for at, name in enumerate(columns)))
     left = len(audit.by_client) - len(shown)
     more = f" These are the {len(shown):,} with the most issues; audit.json has all {len(audit.by_client):,}."
@@ -37,8 +38,8 @@ def clients(audit: Audit) -> Markup:
         element("h2", "By client", id="clients-title"),
         element(
             "p",
-            "Shares of each client's labels: those that are issues, with a 95 % interval, and those below the cut. "
-            "Neither is the share of wrong labels. Choose a client to see its issues.",
+            _wrong_said(audit) if counted else "The share of issues is not the share of wrong labels. ",
+            "Issues are listed, below the cut is where the slider is. Choose a client to see its issues.",
             " Flagged: by the method itself." if judged else "",
             more if left else "",
             class_="hint",
@@ -48,7 +49,7 @@ def clients(audit: Audit) -> Markup:
             element(
                 "table",
                 element("thead", header),
-                element("tbody", *(_client(at, one, judged) for at, one in shown)),
+                element("tbody", *(_client(at, one, judged, counted) for at, one in shown)),
                 id="clients",
             ),
             class_="scroll",
@@ -60,28 +61,52 @@ def _sortable(name: str, at: int) -> Markup:
     return element("th", element("button", name, type="button", data_column=at), scope="col", aria_sort="none")
 
 
-def _client(at: int, one: ClientSummary, judged: bool) -> Markup:
-    share = one.issues / one.samples if one.samples else 0.0
-    low, high = wilson(one.issues, one.samples)
+def _client(at: int, one: ClientSummary, judged: bool, counted: bool) -> Markup:
+    flags = "" if one.flagged is None else f"{one.flagged:,}"
+    wrong = -1.0 if one.wrong is None else one.wrong.expected / max(one.samples, 1)
+    return element(
+        "tr",
+        element("th", element("button", one.name, type="button", data_client=at), scope="row", data_value=at),
+        element("td", f"{one.samples:,}", data_value=one.samples),
+        element("td", _wrong(one), data_value=f"{wrong:.6f}", title=sentence(one)) if counted else "",
+        element("td", f"{one.issues:,}", data_value=one.issues),
+        element("td", flags, data_value=-1 if one.flagged is None else one.flagged) if judged else "",
+        element("td", "–", data_below=at, data_value=0),
+    )
+
+
+def _wrong_said(audit: Audit) -> str:
+    judged = any(one.wrong is not None and one.wrong.judged for one in audit.by_client)
+    source = "by review or estimated from the scores" if judged else "estimated from the scores"
+    return f"Wrong: about how many of a client's labels are, with a 95 % interval, {source}, listed or not. "
+
+
+def _wrong(one: ClientSummary) -> Markup | str:
+    """About how many labels are wrong, the interval, and a drawing of both as shares."""
+    if one.wrong is None or not one.samples:
+        return "–"
+    share, low, high = (100 * n / one.samples for n in (one.wrong.expected, one.wrong.low, one.wrong.high))
     drawing = element(
         "svg",
-        element("rect", width=f"{100 * share:.1f}", height=8, y=1),
-        element("line", x1=f"{100 * low:.1f}", x2=f"{100 * high:.1f}", y1=5, y2=5),
+        element("rect", width=f"{share:.1f}", height=8, y=1),
+        element("line", x1=f"{low:.1f}", x2=f"{high:.1f}", y1=5, y2=5),
         viewBox="0 0 100 10",
         preserveAspectRatio="none",
         class_="rate",
         aria_hidden="true",
     )
-    rate = joined(percent(share), " ", element("span", f"{100 * low:.0f} to {100 * high:.0f}", class_="range"), drawing)
-    flags = "" if one.flagged is None else f"{one.flagged:,}"
-    return element(
-        "tr",
-        element("th", element("button", one.name, type="button", data_client=at), scope="row", data_value=at),
-        element("td", f"{one.samples:,}", data_value=one.samples),
-        element("td", f"{one.issues:,}", data_value=one.issues),
-        element("td", rate, data_value=f"{share:.6f}"),
-        element("td", flags, data_value=-1 if one.flagged is None else one.flagged) if judged else "",
-        element("td", "–", data_below=at, data_value=0),
+    interval = element("span", f"{one.wrong.low:,} to {one.wrong.high:,}", class_="range")
+    return joined(f"{round(one.wrong.expected):,}", " ", interval, drawing)
+
+
+def sentence(one: ClientSummary) -> str | None:
+    """What is known of a client's labels, in words; None if their number is not."""
+    if one.wrong is None:
+        return None
+    review = f", by {one.wrong.judged:,} issues judged at random" if one.wrong.judged else ""
+    return (
+        f"About {round(one.wrong.expected):,} of {one.samples:,} labels are wrong ({one.wrong.low:,} to "
+        f"{one.wrong.high:,}{review}); {one.issues:,} are listed"
     )
 
 

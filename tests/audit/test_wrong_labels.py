@@ -1,0 +1,255 @@
+"""How many labels of a client are wrong: the estimate against labels that are spoiled in simulations."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import expit, log_softmax, logit, softmax
+
+from flnl.audit.assessment import CleanSamples, LabelledSamples
+from flnl.audit.calibration import Calibration
+from flnl.audit.probability_table import InMemory
+from flnl.audit.result import WrongLabels
+from flnl.audit.summaries import part_of, to_review
+from flnl.audit.verdicts import Verdict
+from flnl.audit.wrong_by_review import Judged, with_verdicts, wrong_by_client, wrong_of_all
+from flnl.audit.wrong_labels import Estimate, wrong_labels
+from tests.audit.pages import audit
+
+Array = NDArray[Any]
+K, SIZE, TESTED = 5, 250, 1500
+RATES = (0.0, 0.0, 0.05, 0.2, 0.5, 0.9)
+
+
+@dataclass
+class Drawn:
+    """Clients with a known number of wrong labels, and what models say of their samples."""
+
+    samples: LabelledSamples
+    table: InMemory
+    test: CleanSamples
+    wrong: Array  # [N]
+
+    @property
+    def numbers(self) -> Array:
+        """Wrong labels of each client."""
+        return np.bincount(self.samples.client, weights=self.wrong)
+
+    def estimates(self, *, seen: bool) -> list[Estimate]:
+        given = self.samples.given
+        issues = self.table.values.argmax(axis=1) != given
+        found = wrong_labels(self.samples, self.table, self.test, issues, seen=seen)
+        assert found is not None
+        return found
+
+
+def images(random: np.random.Generator, count: int, sharp: float = 2.0) -> tuple[Array, Array]:
+    """Probabilities of images, and true classes that are drawn by them."""
+    probabilities = softmax(sharp * random.normal(size=(count, K)), axis=1)
+    return probabilities, (probabilities.cumsum(axis=1) > random.random((count, 1))).argmax(axis=1)
+
+
+def drawn(seed: int, memory: tuple[float, float] = (0, 0), temperature: float = 1.0) -> Drawn:
+    """Clients whose labels are wrong at the ``RATES``, and memorised: the log odds of a given label are pushed."""
+    random = np.random.default_rng(seed)
+    client = np.repeat(np.arange(len(RATES)), SIZE)
+    probabilities, true = images(random, len(client))
+    wrong = random.random(len(client)) < np.array(RATES)[client]
+    given = np.where(wrong, (true + random.integers(1, K, len(client))) % K, true)
+    row = np.arange(len(client))
+    u = logit(probabilities[row, given])
+    own = expit(u + memory[0] * expit(-u) + memory[1])
+    probabilities *= ((1 - own) / (1 - probabilities[row, given]))[:, None]
+    probabilities[row, given] = own
+    of_test, labels = images(random, TESTED)
+
+    def told(values: Array) -> Array:
+        return np.asarray(softmax(np.log(values) / temperature, axis=1))
+
+    samples = LabelledSamples(client, row.tolist(), given)
+    return Drawn(samples, InMemory(told(probabilities)), CleanSamples(labels, told(of_test)), wrong)
+
+
+def covered(estimates: list[Estimate], numbers: Array) -> list[bool]:
+    return [one.every.low <= n <= one.every.high for one, n in zip(estimates, numbers, strict=True)]
+
+
+# --------------------------------------------------------------------------------------------------------- calibration
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
+def test_a_calibration_undoes_temperature_and_bias(temperature: float) -> None:
+    random = np.random.default_rng(1)
+    probabilities, labels = images(random, 40_000)
+    bias = np.array([0.5, -0.5, 0.0, 0.3, -0.3])
+    told = softmax((np.log(probabilities) - bias) / temperature, axis=1)
+    found = Calibration.fitted(labels, told)
+    assert found.sharpness == pytest.approx(temperature, rel=0.03)
+    assert np.abs(found(told) - probabilities).max() < 0.02
+
+
+def test_a_calibration_makes_the_labels_the_likeliest() -> None:
+    random = np.random.default_rng(2)
+    probabilities, labels = images(random, 500)
+    found = Calibration.fitted(labels, probabilities)
+
+    def loss(sharpness: float, bias: Array) -> float:
+        logs = log_softmax(sharpness * np.log(probabilities) + bias, axis=1)
+        return float(-logs[np.arange(500), labels].mean() + 1e-3 * (bias**2).sum() / 2)
+
+    least = loss(found.sharpness, found.bias)
+    for k in range(K):
+        for step in (-0.05, 0.05):
+            assert loss(found.sharpness, found.bias + step * (np.arange(K) == k)) > least
+            assert loss(found.sharpness + step, found.bias) > least
+
+
+# ------------------------------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_intervals_hold_the_number_of_wrong_labels(temperature: float) -> None:
+    """Of models that have not seen the samples; also where they are less sure than right, as means of models are."""
+    runs = [drawn(seed, temperature=temperature) for seed in range(20)]
+    found = [run.estimates(seen=False) for run in runs]
+    share = np.mean([covered(one, run.numbers) for one, run in zip(found, runs, strict=True)])
+    assert 0.9 <= share <= 0.99, "of 120 intervals that should hold 95 %"
+    errors = np.array([[e.every.expected for e in one] - run.numbers for one, run in zip(found, runs, strict=True)])
+    assert np.abs(errors.mean(axis=0)).max() < 6, "of 250"
+    clean = [one[0].every for one in found]
+    assert np.mean([one.low for one in clean]) < 0.5, "no wrong label is claimed where there is none"
+    assert np.mean([one.high for one in clean]) < 15
+
+
+def test_memorised_labels_are_reckoned_with() -> None:
+    memory = (1.5, 0.5)
+    runs = [drawn(seed, memory, temperature=1.5) for seed in range(8)]
+    found = [run.estimates(seen=True) for run in runs]
+    assert np.mean([covered(one, run.numbers) for one, run in zip(found, runs, strict=True)]) >= 0.9
+    plain = [run.estimates(seen=False) for run in runs]
+    assert np.mean([covered(one, run.numbers) for one, run in zip(plain, runs, strict=True)]) < 0.6
+    widths = [[np.mean([e.every.high - e.every.low for e in one]) for one in of] for of in (found, plain)]
+    assert np.mean(widths[0]) > 1.5 * np.mean(widths[1]), "how much a client's labels were memorised is uncertain"
+
+
+def test_those_that_are_missed_are_a_part() -> None:
+    run = drawn(3)
+    issues = run.table.values.argmax(axis=1) != run.samples.given
+    missed = np.bincount(run.samples.client, weights=run.wrong & ~issues)
+    for one, number in zip(run.estimates(seen=False), missed, strict=True):
+        assert one.missed.expected <= one.every.expected
+        assert one.missed.low - 3 <= number <= one.missed.high + 3
+
+
+def test_clients_may_hold_few_of_the_classes() -> None:
+    """Class 4 is easily told, and a client has no other: nothing of it is taken for wrong."""
+    random = np.random.default_rng(4)
+    probabilities, labels = images(random, 4000)
+    alone = np.flatnonzero(labels == 4)[:150]
+    rest = np.flatnonzero(labels[:2000] != 4)[:300]
+    index = np.concatenate([alone, rest])
+    client = np.repeat([0, 1], [len(alone), len(rest)])
+    samples = LabelledSamples(client, index.tolist(), labels[index])
+    test = CleanSamples(labels[2000:], probabilities[2000:])
+    found = wrong_labels(samples, InMemory(probabilities[index]), test, np.zeros(len(index), np.bool_), seen=False)
+    assert found is not None
+    assert [one.every.low for one in found] == [0, 0]
+    assert found[0].every.high < 15
+
+
+def test_nothing_is_told_of_models_that_have_memorised() -> None:
+    run = drawn(5, temperature=0.5)
+    issues = np.zeros(len(run.samples), np.bool_)
+    assert wrong_labels(run.samples, run.table, run.test, issues, seen=True) is None
+    assert wrong_labels(run.samples, run.table, run.test, issues, seen=False) is not None
+
+
+def test_a_class_without_test_samples_is_borne() -> None:
+    run = drawn(6)
+    kept = run.test.labels != 2
+    test = CleanSamples(run.test.labels[kept], run.test.probabilities[kept])
+    found = wrong_labels(run.samples, run.table, test, np.zeros(len(run.samples), np.bool_), seen=True)
+    assert found is not None
+    assert all(np.isfinite(one.every.expected) for one in found)
+
+
+def test_the_order_of_samples_of_a_client_does_not_matter() -> None:
+    run = drawn(7, (1.0, 0.3), 1.5)
+    order = np.lexsort((np.random.default_rng(0).random(len(run.samples)), run.samples.client))
+    samples = LabelledSamples(run.samples.client, order.tolist(), run.samples.given[order])
+    other = Drawn(samples, InMemory(run.table.values[order]), run.test, run.wrong[order])
+    assert other.estimates(seen=True) == run.estimates(seen=True)
+
+
+# -------------------------------------------------------------------------------------------------------------- review
+
+GUESS = Estimate(every=WrongLabels(90.0, 70, 120), missed=WrongLabels(10.0, 5, 20))
+
+
+def judged(issues: dict[Any, int], others: dict[Any, int] | None = None, drawn: dict[Any, int] | None = None) -> Judged:
+    return Judged(Counter(issues), Counter(others or {}), Counter(drawn or {}))
+
+
+def test_verdicts_of_the_top_of_the_list_are_bounds_alone() -> None:
+    found = with_verdicts(GUESS, 200, 100, judged({"wrong": 80, "right": 5}, {"right": 90}))
+    assert found == WrongLabels(90.0, 80, 105)
+    assert with_verdicts(GUESS, 200, 100, judged({"wrong": 95})).expected == 95
+
+
+def test_a_random_sample_tells_how_many_issues_are_wrong() -> None:
+    sample = {"wrong": 30, "right": 20}
+    found = with_verdicts(GUESS, 400, 100, judged(sample, drawn=sample))
+    assert found.expected == 100 * 30 / 50 + 10
+    assert (found.low, found.high, found.judged) == (46 + 5, 73 + 20, 50), "Wilson's .4618 to .7239, and those missed"
+
+
+def test_once_all_issues_are_judged_their_number_is_exact() -> None:
+    every = {"wrong": 60, "right": 40}
+    assert with_verdicts(GUESS, 400, 100, judged(every, drawn=every)) == WrongLabels(70.0, 65, 80, 100)
+    sure = with_verdicts(GUESS, 130, 100, judged(every, {"right": 20, "wrong": 10}, every))
+    assert (sure.expected, sure.low, sure.high) == (70, 70, 70)
+
+
+def test_intervals_of_a_review_hold_the_number() -> None:
+    random, held = np.random.default_rng(8), []
+    for share in (0.1, 0.5, 0.9):
+        for _ in range(200):
+            wrong = random.random(150) < share
+            sample = random.permutation(wrong)[:50]
+            tally = {"wrong": int(sample.sum()), "right": int((~sample).sum())}
+            found = with_verdicts(
+                Estimate(WrongLabels(0, 0, 0), WrongLabels(0, 0, 0)), 500, 150, judged(tally, drawn=tally)
+            )
+            held.append(found.low <= wrong.sum() <= found.high)
+    assert np.mean(held) >= 0.93
+
+
+def test_a_review_counts_for_a_client_with_enough_of_it() -> None:
+    mixed = audit(400, issues=160).samples
+    samples = part_of(mixed, np.argsort(mixed.client, kind="stable"))
+    plain = [GUESS, GUESS]
+    assert wrong_by_client(plain, samples, {}, 1) == [GUESS.every] * 2
+    right = Verdict("right", None)
+    common = to_review(samples, 1)
+    found = wrong_by_client(plain, samples, dict.fromkeys(common.tolist(), right), 1)
+    of_each = [int((samples.client[common] == c).sum()) for c in range(2)]
+    assert [one.judged for one in found] == [n if n >= 20 else 0 for n in of_each]
+    every = wrong_of_all(plain, samples, dict.fromkeys(common.tolist(), right), 1)
+    assert every is not None
+    assert every.judged == len(common)
+    index = np.flatnonzero(samples.client == 1)
+    own = index[to_review(part_of(samples, index), 1, 2)]
+    found = wrong_by_client(plain, samples, dict.fromkeys(own.tolist(), right), 1)
+    assert [one.judged for one in found] == [0, len(own)]
+    unfinished = wrong_by_client(plain, samples, dict.fromkeys(own.tolist()[1:], right), 1)
+    assert [one.judged for one in unfinished] == [0, 0]
+
+
+def test_a_sum_is_unknown_if_a_part_is() -> None:
+    one, other = WrongLabels(1.5, 0, 4), WrongLabels(2.0, 1, 5, 20)
+    assert WrongLabels.of_all([one, other]) == WrongLabels(3.5, 1, 9, 20)
+    assert WrongLabels.of_all([one, None]) is None
+    assert WrongLabels.of_all([]) is None
