@@ -19,6 +19,7 @@ from flnl.audit.page import pictures, tables, writing
 from flnl.audit.page.pictures import LONGEST, check_pictures, thumbnails
 from flnl.audit.page.writing import write_page
 from flnl.audit.precision import below_cuts
+from flnl.audit.result import WrongLabels
 from flnl.core.errors import UserError
 from flnl.core.terminal import visible
 from flnl.data.dataset import Dataset
@@ -230,6 +231,49 @@ def test_of_many_clients_those_with_the_most_issues_are_shown_in_this_order() ->
     page = Read()
     page.feed(tables.clients(replace(given, by_client=rows[:1000])))
     assert [int(value) for _, name, value in page.values if name == "data-client"] == list(range(1000))
+
+
+def test_how_many_labels_are_wrong_stands_beside_how_many_are_listed() -> None:
+    given = audit(720, client_names=["north", "south"])
+    north, south = given.by_client
+    rows = (
+        replace(north, wrong=WrongLabels(54.4, 38, 71), issues=61),
+        replace(south, wrong=WrongLabels(0.6, 0, 4, 20)),
+    )
+    page = Read()
+    page.feed(tables.clients(replace(given, by_client=rows)))
+    heads = [word for word in page.texts if word in ("client", "samples", "wrong", "issues", "rate", "below cut")]
+    assert heads == ["client", "samples", "wrong", "issues", "below cut"]
+    assert [value for _, name, value in page.values if name == "title"] == [
+        "About 54 of 360 labels are wrong (38 to 71); 61 are listed",
+        "About 1 of 360 labels are wrong (0 to 4, by 20 issues judged at random); 3 are listed",
+    ]
+    assert "54" in page.texts
+    assert "38 to 71" in page.texts
+    ends = {name: [float(v) for e, n, v in page.values if (e, n) == ("line", name)] for name in ("x1", "x2")}
+    assert ends == {"x1": [10.6, 0.0], "x2": [19.7, 1.1]}, "shares of 360"
+
+
+def test_where_nothing_is_known_of_wrong_labels_nothing_is_shown(tmp_path: Path) -> None:
+    page = Read()
+    page.feed(tables.clients(audit()))
+    assert "wrong" not in page.texts
+    assert "The share of issues is not the share of wrong labels." in " ".join(page.texts)
+    assert not [value for _, name, value in page.values if name == "title"]
+    one, _ = audit().by_client
+    page = Read()
+    page.feed(tables.clients(replace(audit(), by_client=(replace(one, wrong=WrongLabels(1, 0, 2)), one))))
+    assert page.texts.count("–") == 3, "one number is unknown, and two counts below the cut are the script's"
+
+
+def test_the_head_tells_how_many_labels_are_wrong(tmp_path: Path) -> None:
+    write_page(tmp_path, replace(audit(600), wrong=WrongLabels(1234.4, 900, 1500)), None)
+    shown = " ".join(read(tmp_path).texts)
+    assert "1,234 are expected to be wrong (95 % interval: 900 to 1,500)" in shown
+    assert "it is not how many are listed" in shown
+    (tmp_path / "judged").mkdir()
+    write_page(tmp_path / "judged", replace(audit(600), wrong=WrongLabels(12, 9, 15, 50)), None)
+    assert "(95 % interval: 9 to 15, by review)" in " ".join(read(tmp_path / "judged").texts)
 
 
 def test_many_clients_and_many_classes_are_cut_short(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from omegaconf import DictConfig
 from PIL import Image
 
 from flnl.audit import __main__ as program
-from flnl.audit import assessment, audit, audited_run, folds, performing, source, writing
+from flnl.audit import assessment, audit, audited_run, examination, folds, performing, source, writing
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.corrections import Corrections
 from flnl.audit.files import write_csv
@@ -308,6 +308,75 @@ def test_what_is_printed(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
     quiet = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "quiet", "--quiet")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
     assert (tmp_path / "quiet" / "audit.csv").read_bytes() == (tmp_path / "out" / "audit.csv").read_bytes()
+
+
+def test_how_many_labels_are_wrong_is_told_everywhere(
+    fedcorr: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "ENOUGH_TEST_SAMPLES", 50)
+    answer = said(program, fedcorr.folder, "--thumbnails", "none", "--clients", "--out", tmp_path / "out")
+    found = numbers_of(tmp_path / "out")
+    every, rows = found["wrong_labels"], found["by_client"]
+    assert every["judged"] == 0
+    for name in ("expected", "low", "high"):
+        assert every[name] == pytest.approx(sum(row["wrong_labels"][name] for row in rows))
+    told = f"{round(every['expected'])} ({every['low']} to {every['high']})"
+    lines = [line.split("\t") for line in answer.out.splitlines()]
+    assert ["wrong labels, expected", told] in lines
+    assert ["client", "samples", "wrong, expected", "issues", "most frequent (given → predicted)"] in lines
+    for row in rows:
+        wrong = row["wrong_labels"]
+        assert 0 <= wrong["low"] <= wrong["expected"] <= wrong["high"] <= row["samples"]
+        folder = tmp_path / "out" / "clients" / f"{row['clients'][0]:04d}"
+        own = numbers_of(folder)
+        assert own["wrong_labels"] == own["by_client"][0]["wrong_labels"] == wrong
+        others = sum(one["wrong_labels"]["expected"] for one in rows if one is not row)
+        assert own["by_client"][1]["wrong_labels"]["expected"] == pytest.approx(others)
+        about = f"About {round(wrong['expected'])} of {row['samples']} labels are wrong"
+        assert about in (folder / "index.html").read_text()
+        assert about in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_label_privacy_covers_no_number_of_wrong_labels(
+    fedcorr: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is computed from a client's own labels, not the drawn ones, and with what all clients' scores have told."""
+    monkeypatch.setattr(examination, "ENOUGH_TEST_SAMPLES", 50)
+    words = ("--label-privacy", "3", "--clients", "--thumbnails", "none", "--out", tmp_path / "out")
+    assert "how many labels are wrong is not told: it takes messages that" in said(program, fedcorr.folder, *words).err
+    for folder in (tmp_path / "out", *(tmp_path / "out" / "clients").iterdir()):
+        found = numbers_of(folder)
+        assert found["wrong_labels"] is None
+        assert {row["wrong_labels"] for row in found["by_client"]} == {None}
+        assert "labels are wrong (" not in (folder / "index.html").read_text()
+
+
+def test_a_review_tells_how_many_labels_are_wrong(
+    fedcorr: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "ENOUGH_TEST_SAMPLES", 50)
+    said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "first")
+    rows = read_csv(tmp_path / "first" / "audit.csv")
+    issues = [row for row in rows if row["is_label_issue"] == "True"]
+    with (tmp_path / "verdicts.csv").open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["client", "sample", "verdict", "label"])
+        for row in issues:
+            wrong = row["given_label"] != row["true_label"]
+            lines.writerow([row["client"], row["sample"], "wrong" if wrong else "right", ""])
+    words = ("--reviewed", tmp_path / "verdicts.csv", "--out", tmp_path / "second")
+    answer = said(program, fedcorr.folder, *PLAIN, *words)
+    before, found = numbers_of(tmp_path / "first"), numbers_of(tmp_path / "second")
+    assert found["wrong_labels"]["judged"] == min(len(issues), 50)
+    assert ", by review)" in answer.out
+    for old, row in zip(before["by_client"], found["by_client"], strict=True):
+        mine = [one for one in issues if one["client"] == row["client"]]
+        listed = sum(one["given_label"] != one["true_label"] for one in mine)
+        assert row["wrong_labels"]["judged"] == len(mine), "all of each client's issues"
+        assert listed <= row["wrong_labels"]["low"]
+        assert row["wrong_labels"]["high"] <= row["samples"] - (len(mine) - listed)
+        if mine:
+            assert row["wrong_labels"] != old["wrong_labels"]
 
 
 def test_a_least_precision_cuts_the_issues_or_leaves_none(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:

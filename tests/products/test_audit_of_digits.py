@@ -76,3 +76,16 @@ def test_the_client_prior_helps_where_clients_differ(ran: dict[str, Ran]) -> Non
     folder = ran["mixed"].folder
     with_prior, without = (measured(folder, prior=prior).measured["average_precision"] for prior in ("client", "none"))
     assert with_prior > without + 0.001
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_interval_holds_the_number_of_wrong_labels_of_a_client(name: str, ran: dict[str, Ran]) -> None:
+    found = measured(ran[name].folder)
+    wrong = np.bincount(found.samples.client, weights=found.samples.true != found.samples.given)
+    held = [row.wrong.low <= wrong[row.clients].sum() <= row.wrong.high for row in found.by_client]
+    assert np.mean(held) >= 0.9
+    if name == "clean":
+        assert found.wrong.low <= 2
+        assert found.wrong.expected < 0.5 * found.samples.is_issue.sum()
+    else:
+        assert found.wrong.low <= wrong.sum() <= found.wrong.high
