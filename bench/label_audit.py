@@ -1,10 +1,11 @@
-"""How well audits rank the wrong labels of real images, by noise, method, probabilities, score and client prior.
+"""How well audits rank and count the wrong labels of real images, by noise, method and the audit's choices.
 
 ``python -m bench.label_audit FOLDER [--images mnist,cifar10] [--noise ...] [--methods ...] [--seeds 1,2,3]``
 
 Runs that FOLDER lacks are made, one after the other; a command that was interrupted goes on where it stopped. Then all
-runs there are audited, and FOLDER gets ``audits.csv``, a line for each choice, and ``audits.md``, means over seeds.
-Lines of runs that are not in FOLDER stay, and these runs are not made: ``audits.csv`` can be taken to another machine.
+runs there are audited, and FOLDER gets ``audits.csv``, a line for each choice, ``numbers.csv``, a line for each client
+with how many of its labels are wrong and are thought to be, and ``audits.md``, means over seeds.
+Lines of runs that are not in FOLDER stay, and these runs are not made: both files can be taken to another machine.
 ``pooled`` is the anchor: one client with all samples, scored by five-fold cross-validation of the same network, as
 cleanlab would be used. Images are read from ``FLNL_DATA``; ``--override dataset.verify=false`` takes copies of the
 published files.
@@ -32,6 +33,7 @@ from flnl.audit import source
 from flnl.audit.assessment import assess
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.options import Options, Recorded, Score
+from flnl.audit.wrong_labels import wrong_labels
 from flnl.evaluation.label_audit import audit_measures, true_labels
 
 IMAGES = {
@@ -133,6 +135,24 @@ class Row:
     test_accuracy: float  # of the run's last model
 
 
+@dataclass(frozen=True)
+class Number:
+    """How many labels of a client are wrong, and what an audit says of it."""
+
+    images: str
+    noise: str
+    method: str
+    seed: int
+    probabilities: str
+    client: int
+    samples: int
+    wrong: int
+    issues: int
+    expected: float | None  # None where no number is told
+    low: float | None
+    high: float | None
+
+
 def make(case: Case, root: Path, more: Sequence[str]) -> None:
     """Make the run with ``more`` overrides, in a process of its own; those of the folds too if it is a pooled one.
 
@@ -158,12 +178,12 @@ def made(root: Path) -> Iterator[Case]:
                 yield Case(images, noise, method, int(path.name))
 
 
-def case_of(row: Row) -> Case:
+def case_of(row: Row | Number) -> Case:
     """The run that was audited."""
     return Case(row.images, row.noise, row.method, row.seed)
 
 
-def _place(row: Row) -> tuple[int, int, int, int]:
+def _place(row: Row | Number) -> tuple[int, int, int, int]:
     """Where its run stands in the order of the tables."""
     return [*IMAGES].index(row.images), [*NOISE].index(row.noise), METHODS.index(row.method), row.seed
 
@@ -183,6 +203,32 @@ def rows(case: Case, root: Path) -> Iterator[Row]:
                 prior=weight,
                 **_measures(run, found, dataclasses.replace(options, score=score, prior_weight=weight)),
                 test_accuracy=float(run.record["metrics"]["last"]),
+            )
+
+
+def numbers(case: Case, root: Path) -> Iterator[Number]:
+    """What audits of a run say of each client: of its window, of all its models, of the last."""
+    run = AuditedRun.open(root / case.folder)
+    true = true_labels(run.federation, run.position)
+    assert true is not None
+    for kind in KINDS:
+        where, probabilities, test = source.find(run, Options(probabilities=kind, folds=case.folds), print)
+        assert test is not None
+        is_issue = assess(run.samples, probabilities, test, Options()).is_issue
+        found = wrong_labels(run.samples, probabilities, test, is_issue, seen=where.in_sample)
+        for c, client in enumerate(run.samples.clients.tolist()):
+            mine = run.samples.place == c
+            told = None if found is None else found[c].every
+            yield Number(
+                **asdict(case),
+                probabilities=kind,
+                client=client,
+                samples=int(mine.sum()),
+                wrong=int((true != run.samples.given)[mine].sum()),
+                issues=int(is_issue[mine].sum()),
+                expected=None if told is None else told.expected,
+                low=None if told is None else told.low,
+                high=None if told is None else told.high,
             )
 
 
@@ -252,6 +298,36 @@ def _of_choices(measured: Sequence[Row]) -> str:
     return table(["noise", "method", "score", *(f"prior {weight}" for weight in PRIORS), "final"], body)
 
 
+def of_numbers(told: Sequence[Number]) -> str:
+    """A line for each noise, method and probabilities: how often the interval holds the number, and how wide it is."""
+    body = []
+    for images, noise, method, kind in dict.fromkeys((n.images, n.noise, n.method, n.probabilities) for n in told):
+        here = [n for n in told if (n.images, n.noise, n.method, n.probabilities) == (images, noise, method, kind)]
+        known = [(n, n.expected, n.low, n.high) for n in here if None not in (n.expected, n.low, n.high)]
+        held = [low <= n.wrong <= high for n, _, low, high in known]  # type: ignore[operator] # None is left out above
+        wide = [(high - low) / n.samples for n, _, low, high in known]  # type: ignore[operator]
+        off = [abs(expected - n.wrong) / n.samples for n, expected, _, _ in known]  # type: ignore[operator]
+        clean = [low == 0 for n, _, low, _ in known if not n.wrong]
+        body.append(
+            [
+                images,
+                noise,
+                method,
+                kind,
+                f"{len({n.seed for n in here})}",
+                f"{len(here)}",
+                f"{100 * sum(n.wrong for n in here) / sum(n.samples for n in here):.0f} %",
+                f"{100 * sum(n.issues for n in here) / sum(n.samples for n in here):.0f} %",
+                f"{mean(held):.2f}" if held else "not told",
+                f"{100 * mean(off):.1f}" if off else "",
+                f"{100 * mean(wide):.0f}" if wide else "",
+                f"{sum(clean)} of {len(clean)}" if clean else "",
+            ]
+        )
+    head = ["images", "noise", "method", "probabilities", "seeds", "clients", "wrong", "listed", "held"]
+    return table([*head, "off", "width", "clean, from 0"], body)
+
+
 def _mean(measured: Sequence[Row], name: str) -> str:
     known = values(measured, name)
     return f"{mean(known):.3f}".lstrip("0") if known else "none"
@@ -272,8 +348,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.label_audit", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--override", action="append", default=[], help="of all runs; may be given more than once")
     args = chosen(parser, {"images": [*IMAGES], "noise": [*NOISE], "methods": METHODS}, argv)
-    file = args.folder / "audits.csv"
-    known = read_rows(file, Row)
+    file, numbers_file = args.folder / "audits.csv", args.folder / "numbers.csv"
+    known, told = read_rows(file, Row), read_rows(numbers_file, Number)
     elsewhere = {case for case in map(case_of, known) if not (args.folder / case.folder).exists()}
     for images, seed, method, noise in itertools.product(args.images, args.seeds, args.methods, args.noise):
         case = Case(images, noise, method, seed)
@@ -283,7 +359,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     measured += [row for case in made(args.folder) for row in rows(case, args.folder)]
     measured.sort(key=_place)
     write_rows(file, Row, measured)
-    text = report(measured)
+    told = [number for number in told if case_of(number) in elsewhere]
+    told += [number for case in made(args.folder) for number in numbers(case, args.folder)]
+    told.sort(key=_place)
+    write_rows(numbers_file, Number, told)
+    text = f"{report(measured)}\n{of_numbers(told)}\n"
     (args.folder / "audits.md").write_text(text)
     print(text)
 
