@@ -28,7 +28,7 @@ from omegaconf import DictConfig
 from PIL import Image
 
 from flnl.audit import __main__ as program
-from flnl.audit import assessment, audit, audited_run, examination, folds, performing, source, writing
+from flnl.audit import assessment, audit, audited_run, choice, examination, folds, performing, source, writing
 from flnl.audit.audited_run import AuditedRun
 from flnl.audit.corrections import Corrections
 from flnl.audit.files import write_csv
@@ -82,13 +82,7 @@ def numbers_of(folder: Path) -> dict[str, Any]:
 def test_audit_csv_is_a_table_of_the_runs_labels(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
     answer = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "out")
     few = "note: 50 test samples: too few for an expected precision to rely on; review a sample\n"
-    slow = (
-        r"note: early models are right on \d+ % of the test samples; where a model learns as slowly, the mean over the "
-        r"whole run may rank better: add --probabilities all\n"
-    )
-    assert answer.code == 0
-    assert re.fullmatch(slow + few, answer.err)
-    assert said(program, fedcorr.folder, *PLAIN, "--probabilities", "all", "--out", tmp_path / "all").err == few
+    assert (answer.code, answer.err) == (0, few)
     table = pandas.read_csv(tmp_path / "out" / "audit.csv")
     labels = pandas.read_csv(fedcorr.folder / "labels.csv")
     kinds = {name: str(kind) for name, kind in table.dtypes.items()}
@@ -851,6 +845,68 @@ def test_the_rounds_of_all_folds_are_told(fedavg: Ran, monkeypatch: pytest.Monke
     assert "average of 2 early rounds or average of 3 early rounds;" in where.description
 
 
+def told_by(kind: str, ran: Ran) -> dict[str, Any]:
+    """Fields of a recording by which one kind is right on every test sample, and the others know nothing."""
+    recorded = Probabilities.load(ran.folder / NAME)
+    tested = AuditedRun.open(ran.folder).federation.dataset.test_labels[recorded.tested]
+    right = np.eye(10, dtype=np.float32)[tested]
+    return {f"test_{name}": right if name == kind else np.full_like(right, 0.1) for name in ("window", "all", "final")}
+
+
+@pytest.mark.parametrize("kind", ["window", "all", "final"])
+def test_the_test_set_chooses_between_what_the_run_recorded(
+    kind: str, fedavg: Ran, said: Commands, copied: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied(fedavg)
+    recorded = replace(Probabilities.load(folder / NAME), **told_by(kind, fedavg))
+    recorded.save(folder / NAME)
+    few = said(program, folder, *PLAIN, "--out", folder / "few")
+    assert "why these\twindow by default: 50 test samples are too few to compare it with others\n" in few.out
+    assert numbers_of(folder / "few")["source"]["choice"]["compared"] == []
+    monkeypatch.setattr(choice, "ENOUGH", 50)
+    answer = said(program, folder)
+    found = numbers_of(folder / "audit")["source"]
+    assert (found["name"], found["choice"]["taken"]) == (kind, kind)
+    assert [one["name"] for one in found["choice"]["compared"]] == ["window", "all", "final"]
+    rounds = {"window": recorded.window_rounds, "all": recorded.rounds, "final": np.array([5])}[kind]
+    assert found["rounds"] == rounds.tolist()
+    assert f"why these\t{kind} ranks spoiled test labels best; " in answer.out
+    assert f"<p>{found['choice']['reason'].capitalize()[:30]}" in (folder / "audit" / "index.html").read_text()
+    scores = [float(row["label_score"]) for row in read_csv(folder / "audit" / "audit.csv")]
+    given = AuditedRun.open(folder).samples.given
+    assert np.allclose(scores, getattr(recorded, kind)[np.arange(len(given)), given], atol=1e-6)
+    for asked in ("window", "final"):
+        forced = said(program, folder, *PLAIN, "--probabilities", asked, "--out", folder / asked)
+        assert "why these" not in forced.out
+        source_of = numbers_of(folder / asked)["source"]
+        assert (source_of["name"], source_of["choice"]) == (asked, None)
+
+
+@pytest.mark.parametrize("kind", ["window", "all", "final"])
+def test_the_test_set_chooses_between_what_folds_recorded(
+    kind: str, fedavg: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = AuditedRun.open(fedavg.folder)
+    held = replace(Probabilities.load(fedavg.folder / NAME), **told_by(kind, fedavg))
+    parts = np.array_split(np.arange(len(opened.samples)), 5)
+    given = [
+        folds.Fold(part, replace(held, **{name: getattr(held, name)[part] for name in ("window", "all", "final")}))
+        for part in parts
+    ]
+    monkeypatch.setattr(folds, "out_of_fold", lambda *_: given)
+    where, _, _ = source.of_folds(opened, Options(folds=5), print)
+    assert where.choice is not None
+    assert where.choice.taken == "window", "50 test samples, though each is scored by five models, are few"
+    monkeypatch.setattr(choice, "ENOUGH", 50)
+    where, table, test = source.of_folds(opened, Options(folds=5), print)
+    assert (where.name, where.choice.taken if where.choice else None) == ("folds", kind)
+    assert np.array_equal(next(table.blocks()), getattr(held, kind).astype(np.float64))
+    assert test is not None
+    assert (test.probabilities.argmax(1) == test.labels).all()
+    forced, _, _ = source.of_folds(opened, Options(folds=5, probabilities="all"), print)
+    assert forced.choice is None
+
+
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     """The positions that are in tasks of clients, by fold."""
     trained: list[set[int]] = []
@@ -1045,7 +1101,7 @@ def test_what_a_client_gets_depends_on_what_others_draw_alone(
     runs = (opened, replace(opened, samples=changed, federation=replace(opened.federation, fingerprint=digest)))
     draw = np.random.default_rng(0).integers(0, 10, len(others))
     monkeypatch.setattr(assessment, "drawn_labels", lambda *_: draw)
-    recording = source.of_recording(opened, fedavg.folder / NAME, "window")
+    recording = source.of_recording(opened, fedavg.folder / NAME, Options())
     monkeypatch.setattr(source, "find", lambda *_: recording)
     got = []
     for number, one in enumerate(runs):

@@ -39,8 +39,9 @@ def parser() -> Parser:
         "--probabilities",
         metavar="SOURCE",
         default=None,
-        help="window (default where recorded: mean over the first half of the run), all (over the whole run), final "
-        "(the last model), folds, or an .npz file with pred_probs, client and sample",
+        help="window (mean over the first half of the run), all (over the whole run), final (the last model), folds, "
+        "or an .npz file with pred_probs, client and sample; by default that of the first three which ranks spoiled "
+        "test labels best",
     )
     what.add_argument(
         "--out-of-sample",

@@ -133,6 +133,7 @@ def summary(audit: Audit) -> dict[str, Any]:
             "in_sample": audit.source.in_sample,
             "label_privacy": audit.options.label_privacy,
             "description": audit.source.description,
+            "choice": None if audit.source.choice is None else asdict(audit.source.choice),
         },
         "notes": list(audit.notes),
         "classes": list(classes),

@@ -58,7 +58,9 @@ class Options:
         UserError: naming the option: for a value that it does not have, and for options that exclude each other.
     """
 
-    probabilities: Path | str | None = None  # one of SOURCES or an .npz file; None: window where recorded, else final
+    probabilities: Path | str | None = (
+        None  # one of SOURCES or an .npz file; None: of those recorded the best on the test set
+    )
     out_of_sample: bool = False  # whether no model behind a file's probabilities was trained on its sample
     folds: int | None = None  # number of folds for probabilities="folds"
     by: By = "samples"  # what the folds divide

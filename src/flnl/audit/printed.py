@@ -40,6 +40,8 @@ def tables(audit: Audit) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]
         ("expected precision", _share(audit.precision.of_issues)),
         ("probabilities", audit.source.description),
     ]
+    if audit.source.choice is not None:
+        numbers.append(("why these", audit.source.choice.reason))
     if audit.cut is not None:
         numbers.append(("cut on the suspicion score", f"{audit.cut:.2f}"))
     if audit.review is not None and audit.review.interval is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flnl.audit.choice import Choice
 from flnl.audit.options import Options
 from flnl.core.images import Indices, Labels
 
@@ -59,6 +60,7 @@ class ProbabilitySource:
     in_sample: bool  # whether a model behind them was trained on the sample that it scores
     description: str  # in words: "average of 28 early rounds; the model has seen these samples"
     note: str | None = None  # how to get better ones
+    choice: Choice | None = None  # between those of the run; None if they were asked for, or there was none
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from flnl.audit.assessment import CleanSamples, LabelledSamples
 from flnl.audit.audited_run import AuditedRun
-from flnl.audit.options import Options
+from flnl.audit.choice import Choice, choose
+from flnl.audit.options import Options, Recorded
 from flnl.audit.probability_table import InFile, InMemory, ProbabilityTable, read_arrays
 from flnl.audit.result import ProbabilitySource
 from flnl.core.errors import UserError
@@ -28,8 +29,8 @@ from flnl.storage.records import refuse_another_run
 Array = NDArray[np.float64]
 Table = tuple[ProbabilitySource, ProbabilityTable, CleanSamples | None]
 
-LEARNS_SLOWLY = 0.6
-"""Accuracy below which the mean over the whole run may rank better than that of its first half, as on CIFAR-10."""
+KINDS = get_args(Recorded)
+"""What a run records, in the order of preference among equal ones."""
 SCORED = 16_384
 """Samples that the final model scores at once."""
 ONE = ("key", "federation", "round")
@@ -54,8 +55,8 @@ def find(run: AuditedRun, options: Options, report: Callable[[str], None]) -> Ta
     if isinstance(asked, Path):
         return of_file(run, asked, out_of_sample=options.out_of_sample)
     recording = run.folder / RECORDING
-    if asked in (None, "window", "all", "final") and recording.exists():
-        return of_recording(run, recording, asked or "window")
+    if asked in (None, *KINDS) and recording.exists():
+        return of_recording(run, recording, options)
     if asked in ("window", "all"):
         raise UserError(
             f"--probabilities {asked}: {run.folder} has no {RECORDING}; leave it out to use the final model, or repeat "
@@ -64,40 +65,52 @@ def find(run: AuditedRun, options: Options, report: Callable[[str], None]) -> Ta
     return of_final_model(run, None if asked == "final" else UNRECORDED)
 
 
-def of_recording(run: AuditedRun, path: Path, kind: str) -> Table:
-    """The probabilities that the run recorded.
+def of_recording(run: AuditedRun, path: Path, options: Options) -> Table:
+    """The probabilities that the run recorded: those asked for, else those that the test set chooses.
 
     Raises:
         UserError: if the file is damaged or of another run.
     """
-    held = read_arrays(path, (*ONE, "client", "sample", "tested", "rounds", "window_rounds", f"test_{kind}"))
-    if len(held) < len(ONE) + 6 or any(held[name].size != 1 for name in ONE):
+    kinds = _kinds(options)
+    names = (*ONE, "client", "sample", "tested", "rounds", "window_rounds", *(f"test_{kind}" for kind in kinds))
+    held = read_arrays(path, names)
+    if len(held) < len(names) or any(held[name].size != 1 for name in ONE):
         raise UserError(f"{path} lacks arrays of a recording; repeat the run with audit.record=true")
     refuse_another_run(path, str(held["key"]), run.record)
     if str(held["federation"]) not in run.federation.fingerprints:
         raise UserError(f"{path} is of another federation than the run's; put back the file that the run wrote")
     _refuse_another_round(run, path, int(held["round"]))
     _refuse_other_samples(path, run.samples, held["client"], held["sample"])
+    tests = {kind: held[f"test_{kind}"] for kind in kinds}
+    for rows in tests.values():
+        _refuse_other_tests(run, rows, path, held["tested"])
+    labels = run.federation.dataset.test_labels[run.federation.tested]
+    kind, choice = _chosen(run, tests, labels, options)
     rounds = {"window": held["window_rounds"], "all": held["rounds"], "final": held["round"].reshape(1)}[kind]
-    test = _clean(run, held[f"test_{kind}"], path, held["tested"])
     source = ProbabilitySource(
         name=kind,
         rounds=tuple(int(number) for number in rounds.tolist()),
         in_sample=True,
         description=described(kind, len(rounds), int(held["round"])) + "; the model has seen these samples",
-        note=_of_slow_learning(test) if kind == "window" and len(rounds) < len(held["rounds"]) else None,
+        choice=choice,
     )
-    return source, InFile.open(path, kind), test
+    return source, InFile.open(path, kind), CleanSamples(labels, tests[kind].astype(np.float64))
 
 
-def _of_slow_learning(test: CleanSamples) -> str | None:
-    right = int((test.probabilities.argmax(axis=1) == test.labels).sum())
-    if right >= LEARNS_SLOWLY * len(test.labels):
-        return None
-    return (
-        f"early models are right on {100 * right / len(test.labels):.0f} % of the test samples; where a model learns "
-        "as slowly, the mean over the whole run may rank better: add --probabilities all"
-    )
+def _kinds(options: Options) -> tuple[str, ...]:
+    """Which of the means over models to choose from: the one that was asked for, or all."""
+    asked = options.probabilities
+    return (asked,) if isinstance(asked, str) and asked in KINDS else KINDS
+
+
+def _chosen(
+    run: AuditedRun, tests: Mapping[str, NDArray[Any]], labels: NDArray[np.int64], options: Options, times: int = 1
+) -> tuple[str, Choice | None]:
+    """The kind to take: the only one that there is, or the one that ranks spoiled test ``labels`` [M] best."""
+    if len(tests) == 1:
+        return next(iter(tests)), None
+    choice = choose(tests, labels, options.score, run.data_seed, times)
+    return choice.taken, choice
 
 
 def described(kind: str, count: int, last: int) -> str:
@@ -154,10 +167,14 @@ def of_folds(run: AuditedRun, options: Options, report: Callable[[str], None]) -
     """
     from flnl.audit.folds import out_of_fold
 
-    asked = options.probabilities
-    kind = asked if isinstance(asked, str) and asked in ("all", "final") else "window"
     number = 5 if options.folds is None else options.folds
     folds = out_of_fold(run, number, options.by, report)
+    labels = np.tile(run.federation.dataset.test_labels[run.federation.tested], number)
+    tests = {
+        kind: np.concatenate([getattr(fold.probabilities, f"test_{kind}") for fold in folds])
+        for kind in _kinds(options)
+    }
+    kind, choice = _chosen(run, tests, labels, options, number)
     rounds = [_rounds_of(fold.probabilities, kind) for fold in folds]
     means = dict.fromkeys(  # folds may differ where clients have lost all of their samples
         described(kind, len(one), fold.probabilities.round) for one, fold in zip(rounds, folds, strict=True)
@@ -168,13 +185,12 @@ def of_folds(run: AuditedRun, options: Options, report: Callable[[str], None]) -
         in_sample=False,
         description=f"{number} folds by {options.by}, {' or '.join(means)}; no model has seen the sample that it "
         "scores",
+        choice=choice,
     )
     values = np.empty((len(run.samples), folds[0].probabilities.window.shape[1]), np.float32)
     for fold in folds:
         values[fold.index] = getattr(fold.probabilities, kind)
-    tested = np.concatenate([getattr(fold.probabilities, f"test_{kind}") for fold in folds]).astype(np.float64)
-    labels = np.tile(run.federation.dataset.test_labels[run.federation.tested], number)
-    return source, InMemory(values), CleanSamples(labels, tested, number)
+    return source, InMemory(values), CleanSamples(labels, tests[kind].astype(np.float64), number)
 
 
 def _rounds_of(probabilities: Probabilities, kind: str) -> list[int]:
@@ -207,10 +223,14 @@ def of_file(run: AuditedRun, path: Path, *, out_of_sample: bool) -> Table:
     seen = "no model has seen the sample that it scores" if out_of_sample else "the model may have seen these samples"
     source = ProbabilitySource(path.name, (), not out_of_sample, f"{path.name}; {seen}")
     test = held.get("test_pred_probs")
-    return source, table, None if test is None else _clean(run, test, path, run.federation.tested)
+    if test is None:
+        return source, table, None
+    tested = run.federation.tested
+    _refuse_other_tests(run, test, path, tested)
+    return source, table, CleanSamples(run.federation.dataset.test_labels[tested], test.astype(np.float64))
 
 
-def _clean(run: AuditedRun, probabilities: NDArray[Any], path: Path, tested: NDArray[Any]) -> CleanSamples:
+def _refuse_other_tests(run: AuditedRun, probabilities: NDArray[Any], path: Path, tested: NDArray[Any]) -> None:
     if not np.array_equal(tested, run.federation.tested):
         raise UserError(f"{path} is of other test samples than the run's; repeat the run with audit.record=true")
     if probabilities.dtype.kind != "f" or probabilities.ndim != 2 or len(probabilities) != len(tested):
@@ -218,7 +238,6 @@ def _clean(run: AuditedRun, probabilities: NDArray[Any], path: Path, tested: NDA
             f"{path}: its probabilities of test samples are {probabilities.dtype} {list(probabilities.shape)}; they "
             f"should be float [{len(tested)}, {len(run.federation.dataset.classes)}]"
         )
-    return CleanSamples(run.federation.dataset.test_labels[run.federation.tested], probabilities.astype(np.float64))
 
 
 def _refuse_another_round(run: AuditedRun, path: Path, rounds: int) -> None:

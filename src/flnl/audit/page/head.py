@@ -30,6 +30,7 @@ def head(audit: Audit) -> Markup:
         element("p", "Label audit", class_="over"),
         element("h1", audit.title),
         element("p", f"Probabilities: {audit.source.description}. Score: {audit.options.score.replace('_', ' ')}."),
+        "" if audit.source.choice is None else element("p", _sentence(audit.source.choice.reason)),
         element("ul", *(element("li", element("b", n), element("span", what)) for n, what in tiles), class_="tiles"),
         element("p", "Nothing stands out.", class_="calm") if not issues else "",
         *(element("p", _sentence(note), class_="note") for note in audit.notes),
