@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Protocol
 
 from bench.report import table
 from bench.ways import environment
@@ -153,7 +153,22 @@ class Number:
     high: float | None
 
 
-def make(case: Case, root: Path, more: Sequence[str]) -> None:
+class Planned(Protocol):
+    """A run to make and audit."""
+
+    @property
+    def folder(self) -> str:
+        """The path of its folder."""
+
+    @property
+    def folds(self) -> int | None:
+        """Into how many folds the audit divides the samples; None if it takes what the run recorded."""
+
+    def overrides(self, root: Path) -> list[str]:
+        """The overrides of the command that makes it."""
+
+
+def make(case: Planned, root: Path, more: Sequence[str]) -> None:
     """Make the run with ``more`` overrides, in a process of its own; those of the folds too if it is a pooled one.
 
     Raises:
