@@ -4,7 +4,8 @@
 
 The JPEGs are scikit-learn's digits, written below FOLDER as one's own images would be. Runs that FOLDER lacks are made,
 one after the other; a command that was interrupted goes on where it stopped. Then all runs there are audited as
-``flnl audit`` does by default; FOLDER gets ``methods.csv``, a line for each run, and ``methods.md``, means over seeds.
+``flnl audit --probabilities window`` does; FOLDER gets ``methods.csv``, a line for each run, and ``methods.md``, means
+over seeds.
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ def made(root: Path) -> Iterator[Case]:
 
 
 def measured(case: Case, root: Path) -> Row:
-    """What the run's record and an audit by default say about it."""
-    examined = examine(root / case.folder, Options(formats=()), lambda line: None)
+    """What the run's record and an audit by the window say about it."""
+    examined = examine(root / case.folder, Options(probabilities="window", formats=()), lambda line: None)
     record, measures = examined.run.record, examined.audit.measured
     assert measures is not None, "the truth of the digits is known"
     metrics = record["metrics"]

@@ -69,6 +69,22 @@ def test_of_equal_candidates_the_first_is_taken() -> None:
     assert choose({"window": worse, "all": rows, "final": rows}, LABELS, "self_confidence", 0).taken == "all"
 
 
+def test_later_models_are_taken_only_if_clearly_ahead() -> None:
+    """The test set does not show what they have memorised of the clients' labels."""
+    early = seen(0.8, 0.3)
+    late = early.copy()
+    (wrong, *_) = np.flatnonzero(early.argmax(axis=1) != LABELS)
+    late[wrong] = 0.9 * early[wrong] + 0.1 * np.eye(CLASSES)[LABELS[wrong]]
+    for names, late_first in ((("window", "final"), False), (("final", "window"), True)):
+        rows = (late, early) if late_first else (early, late)
+        choice = choose(dict(zip(names, rows, strict=True)), LABELS, "self_confidence", 0)
+        one, other = (compared.average_precision for compared in choice.compared)
+        assert 0 < abs(other - one) < 0.01
+        assert choice.taken == names[0]
+        how = "best" if late_first else "about as well as final, of later models"
+        assert choice.reason.startswith(f"{names[0]} ranks spoiled test labels {how}; ")
+
+
 def test_few_test_samples_choose_nothing() -> None:
     worse, better = seen(0.3, 0.6), seen(0.9, 0.6)
     few = ENOUGH - 1

@@ -18,7 +18,10 @@ def test_what_is_lost_is_told_against_the_best_kind() -> None:
     text = report({"mnist, symmetric, fedavg": [one, other]})
     line = "| mnist, symmetric, fedavg | 2 | .650 / .650 / .550 | .250 / .500 / .750 | .250 / .500 / .750 |"
     assert f"{line} all 1, final 1 | 0.050 |" in text
-    behind = "the choice 0.050 (at most 0.100), window 0.100 (at most 0.200), all 0.100 (at most 0.100), final 0.200"
+    behind = (
+        "the choice 0.050 (at most 0.100), the best on the test set 0.200 (at most 0.400), "
+        "window 0.100 (at most 0.200), all 0.100 (at most 0.100), final 0.200"
+    )
     assert f"Behind the best kind, of 2 runs: {behind}" in text
 
 
@@ -28,7 +31,7 @@ def test_a_run_is_audited_by_each_kind(tmp_path: Path, capsys: pytest.CaptureFix
     run([*words, "seed=1", "figures=false", "wandb.mode=disabled", "audit.record=true"], folder)
     found = compared(folder, None)
     assert [*found.ranking] == [*found.spoiled] == [*found.accuracy] == ["window", "all", "final"]
-    assert found.taken == max(found.spoiled, key=lambda kind: found.spoiled[kind])
+    assert found.spoiled[found.taken] >= max(found.spoiled.values()) - 0.01
     assert found.lost("final") + found.lost("window") + found.lost("all") > 0
     probability_choice.main([str(tmp_path)])
     assert f"{tmp_path.name}: mnist, symmetric, fedavg | 1 |" in capsys.readouterr().out
