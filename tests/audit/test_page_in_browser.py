@@ -268,8 +268,8 @@ def test_hostile_names_do_nothing_and_come_back(shown: Open, tmp_path: Path) -> 
     for _ in HOSTILE:
         page.keyboard.press("w")
     rows = saved(page)[1:]
-    assert [row[1] for row in rows] == list(HOSTILE)
-    assert [row[3] for row in rows] == [*HOSTILE[1:], HOSTILE[0]]
+    assert {row[1]: row[3] for row in rows} == dict(zip(HOSTILE, [*HOSTILE[1:], HOSTILE[0]], strict=True))
+    assert len(rows) == many
     assert page.locator("#grid script, #grid img, #grid b b").count() == 0
 
 
