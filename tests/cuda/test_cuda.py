@@ -28,6 +28,7 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.placement import placement_for
 from flnl.engine.stacked.graph import Recorder
+from flnl.models.lenet import LeNet5
 from flnl.models.resnet import ResNet
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
@@ -42,6 +43,7 @@ from tests.simulated_gpu import device
 TRAINING = Training(lr=0.05, momentum=0.5, weight_decay=0.001, batch_size=5, epochs=2, lr_decay=1.0)
 SIZES = (40, 37, 40, 31, 44)
 TERMS: dict[str, LossTerm] = {"cross_entropy": CrossEntropy()}
+SMALL = Transform(size=(16, 16), mean=(0.4,) * 3, std=(0.2,) * 3)
 CROPPED = Transform(size=(12, 12), mean=(0.4,) * 3, std=(0.2,) * 3, padding=2, flip=True)
 
 
@@ -53,7 +55,7 @@ def network(device: str, precision: int | str = 32, layout: Any = "auto") -> Net
 
 def tasks(net: Network, sizes: Sequence[int] = SIZES, round: int = 0) -> list[ClientTask]:
     draw = torch.Generator().manual_seed(1)
-    store = TensorImages(torch.randint(0, 256, (sum(sizes), 3, 12, 12), dtype=torch.uint8, generator=draw))
+    store = TensorImages(torch.randint(0, 256, (sum(sizes), 3, *net.transform.size), dtype=torch.uint8, generator=draw))
     labels = torch.randint(0, 3, (sum(sizes),), generator=draw)
     index = torch.arange(sum(sizes)).split(list(sizes))
     sent = Broadcast(round, 1, net.params())
@@ -92,12 +94,12 @@ def test_the_device_computes_what_the_cpu_computes(stack: int, gpu: str) -> None
     close(found[0], found[1], 1e-8)
 
 
-@pytest.mark.parametrize("stack", [0, 5], ids=["sequential", "stacked"])
+@pytest.mark.parametrize("graphs", [None, "stacks", "branches"], ids=["sequential", "stacked", "branches"])
 @pytest.mark.parametrize("entry", others_slow(), ids=str)
 def test_a_method_is_the_same_run(
-    entry: Entry, stack: int, tmp_path: Path, gpu: str, monkeypatch: pytest.MonkeyPatch
+    entry: Entry, graphs: Any, tmp_path: Path, gpu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole runs in double precision, to the bit on the simulated GPU; stacks record their steps."""
+    """Whole runs in double precision, to the bit on the simulated GPU; branches compute as stacks of one client."""
     if "dropout" in entry.name:
         pytest.skip("dropout draws from the device's own generator")
     monkeypatch.setattr("flnl.engine.stacked.graph.LEAST", 2)  # three batches make an epoch here
@@ -107,7 +109,8 @@ def test_a_method_is_the_same_run(
     for kind in ("cpu", gpu):
         with assembled(words, tmp_path / kind, "precision=64", f"device={kind}") as parts:
             net = parts.evaluator.network
-            runs.append(parts.results(executor=Stacked(net, 5, 1.0) if stack else Sequential(net)))
+            stack = 1 if graphs == "branches" and kind == "cpu" else 5
+            runs.append(parts.results(executor=Stacked(net, stack, 4.0, graphs) if graphs else Sequential(net)))
     for one, other in zip(*runs, strict=True):
         assert one.cohort == other.cohort
         for name, tensor in one.state.server.params.items():
@@ -244,6 +247,116 @@ def test_graphs_give_the_bits_of_the_steps_that_they_record(
     assert replays[0] > 20
 
 
+def resnet18(device: str, precision: int | str) -> Network:
+    torch.manual_seed(0)
+    return Network(ResNet(16, [2, 2, 2, 2])((3, 16, 16), 3), SMALL, 3, placement_for(device, precision))
+
+
+def lenet5(device: str, precision: int | str) -> Network:
+    torch.manual_seed(0)
+    return Network(
+        LeNet5()((3, 32, 32), 3), Transform((32, 32), (0.4,) * 3, (0.2,) * 3), 3, placement_for(device, precision)
+    )
+
+
+def replays(library: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts graphs that are made, and replays."""
+    kind, counted = library.CUDAGraph, [0, 0]
+    replay = kind.replay
+
+    def replayed(graph: Any) -> None:
+        counted[1] += 1
+        replay(graph)
+
+    monkeypatch.setattr(kind, "replay", replayed)
+    return counted
+
+
+@pytest.mark.parametrize("precision", [32, "bf16"])
+@pytest.mark.parametrize("made", [network, resnet18, lenet5])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"batch": Mixup(1.0, True, None), "terms": {**TERMS, "near": Proximal(0.1, "squared_half")}},
+        {"training": replace(TRAINING, lr=0.01, momentum=0.0, clip=0.5, optimizer=AdamW(0.9, 0.99, 1e-8))},
+    ],
+    ids=["plain", "mixup and a term that sees it", "clipped AdamW"],
+)
+def test_branches_give_the_bits_of_graphs_of_one_client(
+    precision: int | str, made: Any, parts: dict[str, Any], gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over three rounds of unequal clients, whose branches end one after another; losses as well as parameters.
+
+    On a real GPU the branches run at the same time: memory that two of them shared would show here.
+    """
+    counted, found = replays(torch.get_device_module(gpu), monkeypatch), []
+    monkeypatch.setattr("flnl.engine.stacked.graph.IDLE", 2)  # both with idle branches and without
+    ways: tuple[tuple[int, Any], ...] = ((1, True), (5, "branches"))
+    for stack, graphs in ways:
+        net, own = made(gpu, precision), list[Any]()
+        executor = Stacked(net, stack, 4.0, graphs)
+        for number in range(3):
+            own += [(r.params, r.loss) for r in results(executor, job(**parts), tasks(net, round=number))]
+            net.load(own[-1][0])
+        assert not executor.refusals
+        found.append(own)
+    assert difference(found[0], found[1]) is None
+    assert counted[1] > 40
+
+
+def test_a_client_is_the_same_whoever_is_beside_it(gpu: str) -> None:
+    found = []
+    for chosen in ((0, 1, 2, 3, 4), (2,), (4, 2)):
+        net = network(gpu)
+        given = tasks(net)
+        every = results(Stacked(net, 5, 4.0, "branches"), job(), [given[k] for k in chosen])
+        found.append(next(result.params for result in every if result.client == 2))
+    assert difference(found[0], found[1]) is None
+    assert difference(found[0], found[2]) is None
+
+
+def test_a_client_that_cannot_be_recorded_runs_beside_the_others(gpu: str, caplog: pytest.LogCaptureFixture) -> None:
+    @dataclass(frozen=True)
+    class Copies(LossTerm):
+        """Copies from the host, of client 2 alone."""
+
+        def begin(self, network: Any, task: ClientTask, state: Any) -> Any:
+            return task.client == 2
+
+        def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+            share = torch.ones(3).to(step.logits.device).mean() if state else 1.0
+            return share * step.logits.square().mean(), state
+
+    net = network(gpu)
+    work = job(terms={**TERMS, "copies": Copies()})
+    many = results(Stacked(net, 5, 4.0, "branches"), work, tasks(net))
+    assert "without a CUDA graph" in caplog.text
+    close(many, results(Stacked(net, 1, 4.0, True), work, tasks(net)), 0.0)
+
+
+def test_a_recording_that_fails_in_a_branch_leaves_the_device_usable(gpu: str) -> None:
+    """The branches join before the recording ends, and the next one is made."""
+    device = torch.device(gpu, 0)
+    numbers, record = torch.arange(4.0, device=device), Recorder(device)
+
+    def doubled() -> Tensor:
+        return numbers * 2
+
+    def reads() -> Tensor:
+        return numbers * numbers.sum().item()
+
+    for step in (doubled, reads):
+        for branch in range(3):
+            record.warm(step, branch)
+    with pytest.raises(RuntimeError, match="captur"):
+        record().capture([(0, doubled), (1, reads), (2, doubled)])
+    graph = record()
+    together = graph.capture([(0, doubled), (2, doubled)])
+    graph.replay()
+    assert together.tolist() == [0.0, 2.0, 4.0, 6.0] * 2
+
+
 @pytest.mark.parametrize("optimizer", [SGD(), Adam(0.9, 0.99, 1e-8)])
 @pytest.mark.parametrize("precision", [32, 64])
 def test_graphs_follow_a_learning_rate_that_changes(
@@ -301,17 +414,17 @@ def test_a_recording_follows_others_that_are_gone_or_failed(gpu: str) -> None:
         return numbers * numbers.sum().item()
 
     graphs = [record()]
-    graphs[0].warm(doubled)
-    first = graphs[0].capture(doubled)  # keeps memory of the pool in use when the graph is gone
+    record.warm(doubled)
+    first = graphs[0].capture([(0, doubled)])  # keeps memory of the pool in use when the graph is gone
     graphs.clear()
     for step in (doubled, reads, doubled):
         graphs.append(record())
-        graphs[-1].warm(step)
+        record.warm(step)
         if step is reads:
             with pytest.raises(RuntimeError, match="captur"):
-                graphs[-1].capture(step)
+                graphs[-1].capture([(0, step)])
         else:
-            last = graphs[-1].capture(step)
+            last = graphs[-1].capture([(0, step)])
             graphs[-1].replay()
             assert last.tolist() == [0.0, 2.0, 4.0, 6.0]
         assert library.current_stream() == before

@@ -63,16 +63,17 @@ def test_a_recording_refuses_what_waits(name: str, gpu: str) -> None:
     here = torch.ones(3, 3, device=gpu)
     graph = Recorder(here.device)()
     with pytest.raises(RuntimeError, match="captur"):
-        graph.capture(lambda: WAITING[name](here))
+        graph.capture([(0, lambda: WAITING[name](here))])
     assert (here + 1).sum().item() == 18.0
 
 
 @pytest.mark.parametrize("name", ["arithmetic", "a choice"])
 def test_a_recording_computes_when_it_is_replayed(name: str, gpu: str) -> None:
     here = torch.ones(3, 3, device=gpu)
-    graph = Recorder(here.device)()
-    graph.warm(lambda: QUICK[name](here))
-    result = graph.capture(lambda: QUICK[name](here))
+    record = Recorder(here.device)
+    record.warm(lambda: QUICK[name](here))
+    graph = record()
+    result = graph.capture([(0, lambda: QUICK[name](here))])
     for value in (5.0, -1.0):
         here.fill_(value)
         graph.replay()

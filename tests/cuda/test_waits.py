@@ -31,7 +31,7 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     """
     heard: list[str] = []
     drawn: list[Draws] = []
-    order, alone, together = Draws.order, sgd.LocalTraining._train, training._Stack.train
+    order, alone, together = Draws.order, sgd.LocalTraining._train, training.Turns.run
     steps, phases = Steps._of, Planner._phases
 
     def next_order(self: Draws, chosen: Any) -> Any:
@@ -74,7 +74,7 @@ def later_epochs(library: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     monkeypatch.setattr(Planner, "_phases", of_phases)
     monkeypatch.setattr(sgd.LocalTraining, "_train", train_one)
     monkeypatch.setattr(sgd, "mean_over_steps", mean_at_the_end)
-    monkeypatch.setattr(training._Stack, "train", train_many)
+    monkeypatch.setattr(training.Turns, "run", train_many)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield heard

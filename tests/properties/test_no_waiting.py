@@ -57,7 +57,7 @@ def unwatched(call: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("entry", others_slow(), ids=str)
 def test_nothing_waits_inside_an_epoch(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: set[str] = set()
-    alone, together = sgd.LocalTraining._train, training._Stack.train
+    alone, together = sgd.LocalTraining._train, training.Turns.run
 
     def one(*args: Any) -> Any:
         with watched(found):
@@ -70,7 +70,7 @@ def test_nothing_waits_inside_an_epoch(entry: Entry, tmp_path: Path, monkeypatch
     monkeypatch.setattr(sgd.LocalTraining, "_train", one)
     monkeypatch.setattr(sgd, "mean_over_steps", unwatched(mean_over_steps))
     monkeypatch.setattr(sgd.LocalTraining, "states", unwatched(sgd.LocalTraining.states))
-    monkeypatch.setattr(training._Stack, "train", many)
+    monkeypatch.setattr(training.Turns, "run", many)
     with assembled(entry.words, tmp_path / "run") as parts:
         net = parts.evaluator.network
         parts.results(executor=Sequential(net))

@@ -65,7 +65,7 @@ def examine(entry: Entry, stack: int) -> tuple[str, int, int, int, str]:
         for kind in ("cpu", device.NAME):
             with assembled(words, Path(folder) / kind, "precision=64", f"device={kind}") as parts:
                 net = parts.evaluator.network
-                executor: Any = Stacked(net, 5, 1.0) if stack else Sequential(net)
+                executor: Any = Stacked(net, 5, 1.0, "stacks") if stack else Sequential(net)
                 logging.getLogger("flnl").addHandler(reasons)
                 if kind == "cpu":
                     rounds = parts.results(executor=executor)

@@ -3,7 +3,7 @@
 As with the real one no Python runs in a replay, what was a number stays that number, and a recording changes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,16 +22,12 @@ class Tape:
         self._done: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.replays = 0
 
-    def warm(self, step: Callable[[], Tensor]) -> Tensor:
-        """As it is."""
-        return step()
-
-    def capture(self, step: Callable[[], Tensor]) -> Tensor:
-        """Write down what ``step`` does; whatever it changed is as it was."""
+    def capture(self, steps: Sequence[tuple[int, Callable[[], Tensor]]]) -> Tensor:
+        """Write down what ``steps`` do, one after another; whatever they changed is as it was."""
         writing = _Writing(self._done)
         try:
             with writing:
-                return step()
+                return torch.cat([step() for _, step in steps])
         except BaseException:
             self._done.clear()
             raise

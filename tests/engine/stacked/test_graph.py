@@ -3,7 +3,7 @@
 A tape stands for the GPU's graph (``tests/engine/stacked/tape.py``); ``tests/cuda`` has the real one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from flnl.core.errors import UserError
 from flnl.core.messages import Broadcast, ClientState, ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.step import Step
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
@@ -53,15 +53,42 @@ class Recorder:
         self.said: list[str] = []
         self.tapes: list[Tape] = []
         self._tape = tape
-        self.graphs = Graphs(self._made, self.said.append)
+        self.graphs = Graphs(self, self.said.append)
 
-    def _made(self) -> Tape:
+    def __call__(self) -> Tape:
         self.tapes.append(self._tape())
         return self.tapes[-1]
+
+    def warm(self, step: Callable[[], Tensor], branch: int) -> Tensor:
+        """As it is."""
+        return step()
 
     @property
     def replays(self) -> int:
         return sum(tape.replays for tape in self.tapes)
+
+
+def cohort(
+    net: Network,
+    sizes: Sequence[int],
+    clients: Sequence[int] | None = None,
+    params: Params | None = None,
+    states: Mapping[int, ClientState] | None = None,
+    round: int = 0,
+    count: int = 1,
+) -> list[ClientTask]:
+    """The tasks of a round, each with a directive of its own; by default of all clients, with the network's model."""
+    dealt, sent = random_federation(sizes), net.params() if params is None else params
+    return [
+        ClientTask(
+            k,
+            dealt.samples(k),
+            Broadcast(round, 1, sent, Payload(NoiseDirective(True, (k + 1 + round) / 10)), (count, 2)),
+            (states or {}).get(k, ClientState()),
+            5,
+        )
+        for k in (range(len(sizes)) if clients is None else clients)
+    ]
 
 
 def rounds(
@@ -69,21 +96,12 @@ def rounds(
 ) -> list[dict[str, Any]]:
     """Rounds of a cohort, each from the first client's model of the last, with what clients keep."""
     sizes = given.get("sizes", SIZES)
-    dealt = random_federation(sizes)
     params, states, found = net.params(), dict[int, ClientState](given.get("states", {})), []
     for round in range(count):
-        tasks = [
-            ClientTask(
-                k,
-                dealt.samples(k),
-                Broadcast(round, 1, params, Payload(NoiseDirective(True, (k + 1 + round) / 10)), (count, 2)),
-                states.get(k, ClientState()),
-                5,
-            )
-            for k in given.get("cohorts", [range(len(sizes))] * count)[round]
-        ]
+        clients = given.get("cohorts", [range(len(sizes))] * count)[round]
+        tasks = cohort(net, sizes, clients, params, states, round, count)
         more = [] if graphs is None else [graphs]
-        fits = train(work, net, stacked(net).network, tasks, given.get("pooled", 10_000), *more)
+        fits = given.get("way", train)(work, net, stacked(net).network, tasks, given.get("pooled", 10_000), *more)
         for task, fit in zip(tasks, fits, strict=True):
             found.append({"params": fit.params, "states": dict(fit.states), "loss": fit.loss, "steps": fit.steps})
             ended = {name: term.finish(net, task, fit, fit.states[name]) for name, term in work.terms.items()}
@@ -329,8 +347,8 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_is_said_once(reason: str):
 class Broken(Tape):
     """Fails in the middle of a recording."""
 
-    def capture(self, step: Callable[[], Tensor]) -> Tensor:
-        super().capture(step)
+    def capture(self, steps: Sequence[tuple[int, Callable[[], Tensor]]]) -> Tensor:
+        super().capture(steps)
         self._done.clear()
         raise RuntimeError("operation not permitted when stream is capturing")
 

@@ -260,10 +260,11 @@ def as_recorded(recorded: Mapping[str, Any] | str, auto: Mapping[str, Any], sour
 
 
 def _as_begun(node: Any, earlier: Any) -> Any:
-    """With the layout of a resumed run's first record where the device would choose one."""
-    if not earlier or node.get("memory_format") != "auto" or _record(earlier).get("name") != "stacked":
+    """With what a resumed run's first record says of the layout and of graphs where the device would choose."""
+    if not earlier or _record(earlier).get("name") != "stacked":
         return node
-    return {**node, "memory_format": _record(earlier).get("memory_format", "contiguous")}
+    begun = _numerical(_record(earlier))
+    return {**node, **{key: begun[key] for key in ("memory_format", "graphs") if node.get(key) == "auto"}}
 
 
 def _started_as_now(record: Mapping[str, Any], plain: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -317,11 +318,17 @@ def _stacks(record: Mapping[str, Any]) -> bool:
 
 
 def _record(recorded: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    """A recorded executor as a mapping; early records hold only its name."""
-    return recorded if isinstance(recorded, Mapping) else {"name": recorded}
+    """A recorded executor as a mapping, in the present words.
+
+    Early records hold only its name. No record says auto of graphs on a GPU, but the early ones, of recorded stacks.
+    """
+    record = recorded if isinstance(recorded, Mapping) else {"name": recorded}
+    if record.get("name") == "stacked" and record.get("graphs", "auto") == "auto":
+        return {**record, "graphs": "stacks"}
+    return record
 
 
 def _node(record: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a recorded executor, with the stored name of its class."""
-    settings = {k: _node(v) if isinstance(v, Mapping) else v for k, v in record.items() if k != "name"}
+    settings = {k: _node(_record(v)) if isinstance(v, Mapping) else v for k, v in record.items() if k != "name"}
     return {**settings, "_partial_": True, **({"_target_": record["name"]} if "name" in record else {})}

@@ -13,7 +13,7 @@ from annotated_types import Ge, Interval, MultipleOf
 
 from flnl.core.errors import UserError
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor
-from flnl.core.messages import ClientResult, ClientTask
+from flnl.core.messages import ClientResult, ClientTask, Fit
 from flnl.core.ranges import Positive, PositiveCount
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Layout, Network
@@ -21,12 +21,15 @@ from flnl.engine.stacked.eligibility import clients_in, why_not
 from flnl.engine.stacked.errors import NotStackable
 from flnl.engine.stacked.graph import Graphs, Recorder, can_record
 from flnl.engine.stacked.network import stacked
-from flnl.engine.stacked.training import train
+from flnl.engine.stacked.training import train, train_apart
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 V = TypeVar("V")
+
+GraphsOf = Literal["auto", "branches", "stacks"]
+"""What a CUDA graph records: clients side by side, or a stack; auto means branches. On a CPU nothing is recorded."""
 
 GIB = 2**30
 CPU_MEMORY, GPU_MEMORY = 1.0, 16.0
@@ -50,7 +53,7 @@ class Stacked(Executor):
     network: Network
     stack: Few | Blocks  # maximum number of clients in a stack
     memory: Positive | None  # GiB that a stack may take; None for the default
-    graphs: Literal["auto"] | bool = "auto"  # record steps as CUDA graphs; early run records lack this field
+    graphs: GraphsOf | bool = "auto"  # how steps are recorded as CUDA graphs; early run records lack this field
     split: PositiveCount = 1  # number of sections of a cohort; early run records lack this field
     memory_format: Layout = "contiguous"  # "auto": channels last on a CPU in 32 bits; early run records lack this field
     _logged: set[str] = field(default_factory=set, repr=False, compare=False)
@@ -89,8 +92,9 @@ class Stacked(Executor):
         asked: Any = job
         if isinstance(asked, LocalTraining) and self._at_once(asked, tasks):
             results = self._trained(asked, tasks)
-            if results is not None:
-                return cast("list[T]", results)
+            return cast(
+                "list[T]", [asked(self.network, t) if r is None else r for t, r in zip(tasks, results, strict=True)]
+            )
         return [job(self.network, task) for task in tasks]
 
     def settings(self) -> dict[str, Any]:
@@ -98,7 +102,7 @@ class Stacked(Executor):
         return {
             "stack": self.stack,
             "memory": self._memory,
-            "graphs": self.graphs,
+            "graphs": self._recorded_as,
             "split": self.split,
             "memory_format": "channels_last" if self._channels_last else "contiguous",
         }
@@ -121,7 +125,9 @@ class Stacked(Executor):
 
     @property
     def limitation(self) -> str:
-        """That the device is too small for the default memory limit, for the user; empty if it is not."""
+        """What of the settings the device cannot do, for the user; empty if it can do all."""
+        if self.graphs == "branches" and not can_record(self.network.device):
+            return "executor.graphs=branches is for a GPU: nothing is recorded here"
         if self.memory is not None or self.network.device.type == "cpu" or self._memory == GPU_MEMORY:
             return ""
         return f"executor.memory={self._memory:g} GiB, {100 * GPU_SHARE:.0f} % of what {self.network.device} has"
@@ -131,6 +137,18 @@ class Stacked(Executor):
         """The CUDA graphs of this network, kept from round to round."""
         wanted = self.graphs is not False and can_record(self.network.device)
         return Graphs(Recorder(self.network.device) if wanted else None, self._log_eager)
+
+    @property
+    def _branches(self) -> bool:
+        """Whether clients are stacks of one, which are branches of one graph."""
+        return self.graphs in ("auto", "branches") and can_record(self.network.device)
+
+    @property
+    def _recorded_as(self) -> GraphsOf | bool:
+        """The effective setting."""
+        if not can_record(self.network.device):
+            return False if self.graphs is False else "auto"
+        return "branches" if self._branches else self.graphs
 
     @property
     def refusals(self) -> Sequence[str]:
@@ -149,7 +167,7 @@ class Stacked(Executor):
         reason = why_not(job, self.network)
         if reason is None:
             limit = int(self._memory * GIB * (1 - POOLED))
-            count = clients_in(job, self.network, self.stack, limit, graphs=bool(self._graphs))
+            count = clients_in(job, self.network, self.stack, limit, graphs=bool(self._graphs), branches=self._branches)
             if count:
                 return count
             few = 1 if self._graphs else min(self.stack, BLOCK)
@@ -157,23 +175,33 @@ class Stacked(Executor):
         self._log_unstacked(reason)
         return 0
 
-    def _trained(self, job: LocalTraining, tasks: Sequence[ClientTask]) -> list[ClientResult] | None:
-        """The clients' results; None if training shows that they cannot be stacked."""
+    def _trained(self, job: LocalTraining, tasks: Sequence[ClientTask]) -> list[ClientResult | None]:
+        """The clients' results; None for those of which training shows that they cannot be stacked."""
         network = self.network
         many = stacked(network).network
         many.lay_out(torch.channels_last if self._channels_last else torch.contiguous_format)
-        tasks = [self._begun(job, task) for task in tasks]
+        begun = [self._begun(job, task) for task in tasks]
         with network.receiving(len(tasks)):
-            try:
-                fits = train(job, network, many, tasks, self._pooled(), self._graphs)
-            except NotStackable as refusal:
-                self._log_unstacked(str(refusal))
-                return None
-            results = []
-            for task, fit in zip(tasks, fits, strict=True):
+            fits = self._fits(job, begun)
+            results = list[ClientResult | None]()
+            for task, fit in zip(begun, fits, strict=True):
+                if isinstance(fit, NotStackable):
+                    self._log_unstacked(str(fit))
+                    results.append(None)
+                    continue
                 with network.holding(fit.params):
                     results.append(job.report(network, task, fit))
             return results
+
+    def _fits(self, job: LocalTraining, tasks: Sequence[ClientTask]) -> Sequence[Fit | NotStackable]:
+        """The clients' fits, or why they have none: of each client that is a branch, else of all of them."""
+        given = job, self.network, stacked(self.network).network, tasks, self._pooled(), self._graphs
+        if self._branches:
+            return train_apart(*given)
+        try:
+            return train(*given)
+        except NotStackable as refusal:
+            return [refusal for _ in tasks]
 
     def _begun(self, job: LocalTraining, task: ClientTask) -> ClientTask:
         with self.network.holding(task.broadcast.params):

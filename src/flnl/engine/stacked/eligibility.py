@@ -23,21 +23,29 @@ def why_not(job: LocalTraining, network: Network) -> str | None:
     return None
 
 
-def clients_in(job: LocalTraining, network: Network, most: int, limit: int, *, graphs: bool = False) -> int:
+WORKSPACES = 64 * 2**20
+"""Bytes that libraries keep for a branch's stream: cuBLAS 32 MiB (``CUBLAS_WORKSPACE_CONFIG``) for each of the two
+threads that run forward and backward passes."""
+
+
+def clients_in(
+    job: LocalTraining, network: Network, most: int, limit: int, *, graphs: bool = False, branches: bool = False
+) -> int:
     """Number of clients to train at once in ``limit`` bytes, at most ``most``; 0 if too few fit.
 
     The number is a multiple of ``BLOCK``, unless ``most`` is smaller, or ``graphs`` make small stacks worthwhile. Each
     client needs its model four times (weights, gradients, momentum, result), seven times with graphs (also the graph's
     weights and momentum, and the received model), plus the activations of one batch; an optimiser with further buffers
     of the parameters' size needs more, and so does a gradient transform that changes the optimiser's step (parameters
-    before it, and new ones twice). The rule ignores load and machine, so a resumed run is split in the same way
-    anywhere.
+    before it, and new ones twice). With ``branches`` a client also needs the workspaces of its stream. The rule ignores
+    load and machine, so a resumed run is split in the same way anywhere.
     """
     parameters = sum(t.numel() * t.element_size() for t in network.params().values())
     activations = job.training.batch_size * stacked(network).activations
     further = max(0, sum(not buffer.scalar for buffer in job.training.buffers) - 1) + 3 * job.updates
     copies = 7 + 2 * further if graphs else 4 + further
-    fit = min(most, int(limit // (copies * parameters + activations)))
+    each = copies * parameters + activations + (WORKSPACES if branches else 0)
+    fit = min(most, int(limit // each))
     if fit < BLOCK:
         return fit if graphs or most < BLOCK else 0
     return fit - fit % BLOCK

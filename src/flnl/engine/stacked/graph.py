@@ -1,18 +1,23 @@
-"""Records a training step as a CUDA graph once and replays it.
+"""Records training steps as CUDA graphs once and replays them.
 
 On a GPU a step is hundreds of kernel launches, each of which costs the host more time than the device; a CUDA graph is
 a single launch. A graph refers to memory addresses, so it computes on its own tensors: the clients' tensors are copied
 in before its steps and back afterwards, and each batch before each step. Non-tensor values are constants of the
 recording: a graph can be reused only while they are equal. ``flnl.engine.stacked.tracing`` detects whether a step
 reads the numbers of the round and of the batch.
+
+A graph may have several branches: steps of different stacks, each recorded on a stream of its own, so that the device
+runs them at the same time. A branch computes to the bit what it computes alone.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -20,7 +25,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.payload import Params
-from flnl.engine.stacked.errors import NotStackable, line
+from flnl.engine.stacked.errors import line
 from flnl.engine.stacked.joining import Joined, alike
 from flnl.engine.stacked.objective import Batch, Objective
 from flnl.engine.stacked.step import Stepper, View
@@ -31,22 +36,38 @@ LEAST = 4
 WARM = 3
 """Eager steps before the recording: libraries initialise during them, and the last one is traced."""
 MOST = 8
-"""Maximum number of graphs kept; each holds its clients' models, gradients, momenta and intermediate values."""
+"""Maximum number of kinds of step kept, each with its clients' models, gradients and momenta; and of graphs of each."""
+IDLE = 100
+"""To record a branch takes about as long as this many of its steps: so long a graph with idle branches is used."""
+
+Call = Callable[[], Tensor]
 
 
 class Capture(Protocol):
-    """Records the tensor operations of one call and replays them."""
+    """Records the tensor operations of some calls and replays them."""
 
-    def warm(self, step: Callable[[], Tensor]) -> Tensor:
-        """Run ``step`` eagerly, as a warm-up before the recording."""
-        ...
+    def capture(self, steps: Sequence[tuple[int, Call]]) -> Tensor:
+        """Record calls, each with the number of its branch, without running them.
 
-    def capture(self, step: Callable[[], Tensor]) -> Tensor:
-        """Record ``step`` without running it; return the tensor that replays write the result to."""
+        Returns:
+            The tensor to which replays write the results, one after another in the first dimension.
+        """
         ...
 
     def replay(self) -> None:
         """Run the recorded operations, on the same tensors."""
+        ...
+
+
+class Captures(Protocol):
+    """Makes captures."""
+
+    def __call__(self) -> Capture:
+        """A new one."""
+        ...
+
+    def warm(self, step: Call, branch: int) -> Tensor:
+        """Run ``step`` eagerly, as a warm-up before it is recorded with this number."""
         ...
 
 
@@ -56,22 +77,54 @@ def can_record(device: torch.device) -> bool:
 
 
 class Recorder:
-    """Makes the graphs of one device. They share a side stream and a memory pool.
+    """Makes the graphs of one device. They share a memory pool, a side stream, and a stream for each branch.
 
-    Sharing the pool is safe because graphs are replayed one at a time and their results are copied before the next.
-    Torch ends a pool with its last graph, so a graph that is recorded when no other is left begins a new pool; so does
-    the next one after a failure, which may leave the pool unusable.
+    Sharing the pool is safe because graphs are replayed one at a time and their results are copied before the next;
+    memory of one stream is never given to another, so the branches of a graph share none. Torch ends a pool with its
+    last graph, so a graph that is recorded when no other is left begins a new pool; so does the next one after a
+    failure, which may leave the pool unusable.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.library = torch.get_device_module(device)
         self.stream = self.library.Stream()
+        self._streams: list[Any] = []  # by branch
         self._pool: Any = None
         self._recorded = WeakSet[CudaGraph]()  # into this pool
 
     def __call__(self) -> CudaGraph:
         """A new graph."""
         return CudaGraph(self)
+
+    def warm(self, step: Call, branch: int = 0) -> Tensor:
+        """Run on the branch's stream, for which libraries make their handles and workspaces now."""
+        current, stream = self.library.current_stream(), self._of(branch)
+        stream.wait_stream(current)
+        with self.library.stream(stream):
+            loss = step()
+        current.wait_stream(stream)
+        loss.record_stream(current)
+        return loss
+
+    def side_by_side(self, steps: Sequence[tuple[int, Call]]) -> Tensor:
+        """Run each call on its branch's stream, after what the current stream has; this one then waits for them all."""
+        current, streams = self.library.current_stream(), [self._of(branch) for branch, _ in steps]
+        for stream in streams:
+            stream.wait_stream(current)
+        results = []
+        try:
+            for stream, (_, step) in zip(streams, steps, strict=True):
+                with self.library.stream(stream):
+                    results.append(step())
+        finally:  # a recording that fails ends only when its branches have joined
+            for stream in streams:
+                current.wait_stream(stream)
+        return results[0] if len(results) == 1 else torch.cat(results)
+
+    def _of(self, branch: int) -> Any:
+        while len(self._streams) <= branch:
+            self._streams.append(self.library.Stream())
+        return self._streams[branch]
 
     @contextmanager
     def recording(self, graph: CudaGraph) -> Iterator[Any]:
@@ -88,31 +141,21 @@ class Recorder:
 
 
 class CudaGraph:
-    """``torch.cuda.CUDAGraph``, or that of another device, recorded on the side stream of ``recorder``."""
+    """``torch.cuda.CUDAGraph``, or that of another device, recorded on the streams of ``recorder``."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder, self._torch, self._stream = recorder, recorder.library, recorder.stream
+        self._recorder, self._torch = recorder, recorder.library
         self._graph = self._torch.CUDAGraph()
 
-    def warm(self, step: Callable[[], Tensor]) -> Tensor:
-        """Run on the side stream, as torch requires for warm-up."""
-        current = self._torch.current_stream()
-        self._stream.wait_stream(current)
-        with self._torch.stream(self._stream):
-            loss = step()
-        current.wait_stream(self._stream)
-        loss.record_stream(current)
-        return loss
-
-    def capture(self, step: Callable[[], Tensor]) -> Tensor:
+    def capture(self, steps: Sequence[tuple[int, Call]]) -> Tensor:
         """Record the kernels without running them. Other threads may use the device meanwhile."""
         back = self._torch.stream(self._torch.current_stream())  # if a recording fails, torch stays on the side stream
         with back, self._recorder.recording(self) as pool, warnings.catch_warnings():
             # torch adds this to a failure before the first operation, whose error says what happened
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
-            way = {"pool": pool, "stream": self._stream, "capture_error_mode": "thread_local"}
+            way = {"pool": pool, "stream": self._recorder.stream, "capture_error_mode": "thread_local"}
             with self._torch.graph(self._graph, **way):
-                return step()
+                return self._recorder.side_by_side(steps)
 
     def replay(self) -> None:
         """Replay on the current stream."""
@@ -174,28 +217,33 @@ class Given:
         return replace(self, received=replace(self.received, form=replace(self.received.form, round=0)))
 
 
-class Graph:
-    """The step for a fixed number of clients and batch size: run eagerly at first, then recorded, then replayed."""
+class Branch:
+    """The tensors on which a stack's steps of one kind run, eagerly at first, then recorded."""
 
-    def __init__(self, capture: Capture, stepper: Stepper, view: View) -> None:
+    def __init__(self, captures: Captures, number: int, stepper: Stepper, view: View) -> None:
         self.constants = Constants.of(stepper)
+        self.number = number
         self.refusal: str | None = None
         self._round = stepper.objective.tasks[0].broadcast.round
         self._asked: set[str] = set()
-        self._capture, self._steps, self._recorded = capture, 0, False
+        self._captures, self._steps = captures, 0
         self._rate = None if stepper.rate is None else stepper.rate.clone()
         kept, momenta = _clone(view.kept), {name: _clone(stored) for name, stored in view.momenta.items()}
         self._view = View.of(stepper.many, stepper.job.training, view.members, kept, momenta, self._rate)
         given = Given.of(stepper.objective, view.members)
         self._given = None if given is None else given.copied()
         self._batch: Batch | None = None
-        self._loss: Tensor | None = None
         self._now: Stepper | None = None
 
     # ---------------------------------------------------------------------------------------------- from and to clients
 
+    @property
+    def busy(self) -> bool:
+        """Whether clients are in these tensors: between ``take`` and ``give``."""
+        return self._now is not None
+
     def serves(self, stepper: Stepper, members: tuple[int, ...]) -> bool:
-        """Whether the recording is valid for these clients in this round."""
+        """Whether a recording is valid for these clients in this round."""
         if Constants.of(stepper) != self.constants:
             return False
         if ROUND in self._asked and stepper.objective.tasks[0].broadcast.round != self._round:
@@ -223,25 +271,38 @@ class Graph:
         if self._given is not None and self._given.held is not None:
             held = self._stepper.objective.held(view.members)
             stepper.objective.hold(view.members, held.each(torch.clone))
-        self._now = None  # do not keep the clients' data alive
+        self.drop()
+
+    def drop(self) -> None:
+        """Keep nothing of the clients alive."""
+        self._now = None
 
     # --------------------------------------------------------------------------------------------------------- steps
 
-    def __call__(self, _: View, batch: Batch) -> Tensor:
-        """Run one step of the current clients; return the losses before it, as ``Stepper`` does."""
+    def __call__(self, batch: Batch) -> Tensor | None:
+        """Run the step on ``batch`` if it must run eagerly, and return the losses before it, as ``Stepper`` does.
+
+        None if it is to be recorded, or replayed: then the batch is in the branch's tensors.
+        """
         if self.refusal is not None or not self._holds(batch):
             return self._step(batch)
+        if self._steps >= WARM:
+            return None
+        self._steps += 1
+        last = self._steps == WARM
+        with Waits(self.refuse) if last else nullcontext():
+            loss = self._captures.warm(self.eager, self.number)
+        if last and NUMBER in self._asked:
+            self.refuse("a part of the method counts the batches")
+        return loss
+
+    def eager(self) -> Tensor:
+        """One step on the batch in the branch's tensors."""
         assert self._batch is not None
-        if self._steps < WARM:
-            return self._warmed(self._batch)
-        if not self._recorded and not self._record(self._batch):
-            return self._step(self._batch)
-        self._capture.replay()
-        assert self._loss is not None
-        return self._loss.clone()
+        return self._step(self._batch)
 
     def _holds(self, batch: Batch) -> bool:
-        """Copy the batch into the recording's tensors; return False, without copying, if its structure differs."""
+        """Copy the batch into the branch's tensors; return False, without copying, if its structure differs."""
         if self._batch is None:
             self._batch = batch.each(torch.clone)
         elif not alike(replace(batch, number=0), replace(self._batch, number=0)):
@@ -251,30 +312,6 @@ class Graph:
             self._batch = replace(self._batch, number=batch.number)
         return True
 
-    def _warmed(self, batch: Batch) -> Tensor:
-        self._steps += 1
-        last = self._steps == WARM
-        with Waits(self._refuse) if last else nullcontext():
-            loss = self._capture.warm(lambda: self._step(batch))
-        if last and NUMBER in self._asked:
-            self._refuse("a part of the method counts the batches")
-        return loss
-
-    def _record(self, batch: Batch) -> bool:
-        """Record the step; return whether that worked. If not, no tensor has changed."""
-        self._without_gradients()
-        try:
-            self._loss = self._capture.capture(lambda: self._step(batch))
-        except NotStackable:
-            raise
-        except Exception as error:  # any library may fail during a recording
-            self._refuse(line(error))
-            self._without_gradients()
-            if self._given is not None and self._given.held is not None:
-                self._stepper.objective.hold(self._view.members, self._given.held)
-        self._recorded = self.refusal is None
-        return self._recorded
-
     def _step(self, batch: Batch) -> Tensor:
         """One step; afterwards the terms' states are copied back to the tensors they were in before."""
         stepper = self._stepper
@@ -283,91 +320,207 @@ class Graph:
             after = stepper.objective.held(self._view.members)
             if alike(after, self._given.held):
                 _copy(self._given.held.held(), after.held())
-                stepper.objective.hold(self._view.members, self._given.held)
+                self.as_before()
             else:
-                self._refuse("a term's state changes its structure")
+                self.refuse("a term's state changes its structure")
         return loss
+
+    def as_before(self) -> None:
+        """Let the terms' states be those in the branch's tensors."""
+        if self._given is not None and self._given.held is not None:
+            self._stepper.objective.hold(self._view.members, self._given.held)
 
     @property
     def _stepper(self) -> Stepper:
         assert self._now is not None, "take() has been called"
         return self._now
 
-    def _without_gradients(self) -> None:
+    def without_gradients(self) -> None:
+        """Free the gradients."""
         for parameter in self._view.live.values():
             parameter.grad = None
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Record no step of this branch, for the first of all reasons given."""
         self.refusal = self.refusal or reason
 
 
+class Graph:
+    """One step of each of some branches, recorded to run at the same time."""
+
+    def __init__(self, capture: Capture, branches: Sequence[Branch]) -> None:
+        self.branches = tuple(branches)
+        self._capture = capture
+        self._losses: Tensor | None = None
+
+    def record(self) -> bool:
+        """Record the steps; return whether that worked. If not, no tensor has changed, and a branch is refused."""
+        begun: list[Branch] = []
+        ended: list[Branch] = []
+
+        def step(branch: Branch) -> Tensor:
+            begun.append(branch)
+            loss = branch.eager()
+            ended.append(branch)
+            return loss
+
+        for branch in self.branches:
+            branch.without_gradients()
+        try:
+            self._losses = self._capture.capture([(b.number, partial(step, b)) for b in self.branches])
+        except Exception as error:  # any library may fail during a recording
+            at_fault = [branch for branch in begun if branch not in ended] or self.branches
+            for branch in at_fault:
+                branch.refuse(line(error))
+            for branch in self.branches:
+                branch.without_gradients()
+                branch.as_before()
+        return all(branch.refusal is None for branch in self.branches)
+
+    def replay(self) -> dict[int, Tensor]:
+        """Run the steps on the batches that the branches hold; each one's losses before it, by the branch's number."""
+        self._capture.replay()
+        assert self._losses is not None
+        losses = self._losses.clone().chunk(len(self.branches))
+        return {branch.number: of_branch for branch, of_branch in zip(self.branches, losses, strict=True)}
+
+
+@dataclass
+class Kind:
+    """What is kept of the steps of one number of clients and size of batch: branches by number, and their graphs."""
+
+    branches: dict[int, Branch] = field(default_factory=dict)
+    graphs: dict[tuple[int, ...], Graph] = field(default_factory=dict)  # by the numbers of their branches
+    idle: Counter[tuple[int, ...]] = field(default_factory=Counter)  # steps of idle branches, beside these ones
+
+    def put(self, branch: Branch) -> None:
+        """Add a branch in the place of one with its number."""
+        self.remove(branch.number)
+        self.branches[branch.number] = branch
+
+    def remove(self, number: int) -> None:
+        """Forget a branch and its graphs."""
+        self.branches.pop(number, None)
+        self.graphs = {numbers: graph for numbers, graph in self.graphs.items() if number not in numbers}
+
+    def wider(self, numbers: tuple[int, ...]) -> Graph | None:
+        """The smallest graph that has these branches and others that are not in use; None if none is worth using.
+
+        The other branches compute, too, on what they held last, which nothing reads any more.
+        """
+        free = {number for number, branch in self.branches.items() if not branch.busy}
+        fitting = [n for n in self.graphs if set(numbers) < set(n) <= {*numbers, *free}]
+        if not fitting:
+            return None
+        least = min(fitting, key=len)
+        full = len(self.graphs) >= MOST
+        if not full and self.idle[numbers] >= IDLE * len(numbers):
+            return None
+        self.idle[numbers] += len(least) - len(numbers)
+        return self.graphs[least]
+
+
 class Graphs:
-    """The graphs of one network, one for each number of clients and batch size; none without ``capture``.
+    """The graphs of one network, for each number of clients and batch size; none without ``captures``.
 
     ``say`` is called with the reason whenever steps cannot be recorded.
     """
 
-    def __init__(self, capture: Callable[[], Capture] | None, say: Callable[[str], object]) -> None:
-        self._capture, self._say = capture, say
-        self._graphs: dict[tuple[int, int], Graph] = {}  # in order of last use
+    def __init__(self, captures: Captures | None, say: Callable[[str], object]) -> None:
+        self._captures, self._say = captures, say
+        self._kinds: dict[tuple[int, int], Kind] = {}  # in order of last use
         self._refused: dict[tuple[int, int], tuple[Constants, str]] = {}
         self.refusals: list[str] = []  # why steps could not be recorded, each reason once
         self._used: set[tuple[int, int]] = set()
 
     def __bool__(self) -> bool:
-        return self._capture is not None
+        return self._captures is not None
 
     @property
-    def kept(self) -> list[Graph]:
-        """The graphs that can be reused, in order of last use."""
-        return list(self._graphs.values())
+    def kept(self) -> list[Branch]:
+        """The branches that can be reused, by kind in order of last use."""
+        return [branch for kind in self._kinds.values() for branch in kind.branches.values()]
 
     def begin(self) -> None:
-        """Start training a new stack: graphs of the previous stack may be evicted."""
+        """Start training new stacks: what was kept for the previous ones may be evicted."""
         self._used.clear()
 
-    @contextmanager
-    def of(self, stepper: Stepper, view: View, steps: int, size: int) -> Iterator[Callable[[View, Batch], Tensor]]:
-        """The function that runs ``view``'s next ``steps`` on batches of ``size``: a graph, or ``stepper`` itself."""
-        key = len(view.members), size
-        graph = self._graph(key, stepper, view, steps)
-        if graph is None:
-            yield stepper
-            return
-        graph.take(stepper, view)
-        try:
-            yield graph
-        except BaseException:
-            self._graphs.pop(key, None)
-            raise
-        graph.give(stepper, view)
-        if graph.refusal is not None:
-            del self._graphs[key]
-            self._refused[key] = graph.constants, graph.refusal
-            if graph.refusal not in self.refusals:
-                self.refusals.append(graph.refusal)
-            self._say(graph.refusal)
+    def enter(self, number: int, stepper: Stepper, view: View, steps: int, size: int) -> Branch | None:
+        """The branch of this number, with the clients of ``view``, for their next ``steps`` on batches of ``size``.
 
-    def _graph(self, key: tuple[int, int], stepper: Stepper, view: View, steps: int) -> Graph | None:
-        if self._capture is None:
+        None if these steps are not to be recorded; else ``leave`` or ``forget`` follows.
+        """
+        branch = self._branch((len(view.members), size), number, stepper, view, steps)
+        if branch is not None:
+            branch.take(stepper, view)
+        return branch
+
+    def leave(self, branch: Branch, stepper: Stepper, view: View, size: int) -> None:
+        """Give the clients of ``view`` the results of their steps in the branch."""
+        branch.give(stepper, view)
+        if branch.refusal is None:
+            return
+        key = len(view.members), size
+        kind = self._kinds[key]
+        kind.remove(branch.number)
+        same = [other for other in kind.branches.values() if other.constants == branch.constants]
+        if all(other.refusal is not None for other in same):  # else it is something about these clients
+            self._refused[key] = branch.constants, branch.refusal
+        if not kind.branches:
+            del self._kinds[key]
+        if branch.refusal not in self.refusals:
+            self.refusals.append(branch.refusal)
+        self._say(branch.refusal)
+
+    def forget(self, branch: Branch) -> None:
+        """Forget a branch whose steps have failed."""
+        branch.drop()
+        for kind in self._kinds.values():
+            if kind.branches.get(branch.number) is branch:
+                kind.remove(branch.number)
+
+    def graph(self, branches: Sequence[Branch], clients: int, size: int) -> Graph | None:
+        """A graph of these branches and maybe idle ones, recorded now if need be; None if that has refused a branch.
+
+        Args:
+            branches: those that hold a batch of the next step, by increasing number.
+            clients: number of clients in each.
+            size: of each client's batch.
+        """
+        kind, numbers = self._kinds[clients, size], tuple(branch.number for branch in branches)
+        graph = kind.graphs.get(numbers) or kind.wider(numbers)
+        if graph is None:
+            assert self._captures is not None
+            graph = Graph(self._captures(), branches)
+            if not graph.record():
+                return None
+            kind.graphs[numbers] = graph
+        return graph
+
+    def _branch(self, key: tuple[int, int], number: int, stepper: Stepper, view: View, steps: int) -> Branch | None:
+        if self._captures is None:
             return None
         if steps < LEAST:
             self._say(f"fewer than {LEAST} equal steps follow each other (last batches, clients of different size)")
             return None
         if key in self._refused and self._refused[key][0] == Constants.of(stepper):
             return None
-        graph = self._graphs.pop(key, None)
-        if graph is None or not graph.serves(stepper, view.members):
-            if len(self._graphs) >= MOST:
-                oldest = next(iter(self._graphs))
+        kind = self._kinds.pop(key, None)
+        if kind is None:
+            if len(self._kinds) >= MOST:
+                oldest = next(iter(self._kinds))
                 if oldest in self._used:
                     self._say(f"a stack needs more than {MOST} graphs")
                     return None
-                del self._graphs[oldest]
-            graph = Graph(self._capture(), stepper, view)
-        self._graphs[key] = graph
+                del self._kinds[oldest]
+            kind = Kind()
+        self._kinds[key] = kind
         self._used.add(key)
-        return graph
+        branch = kind.branches.get(number)
+        if branch is None or not branch.serves(stepper, view.members):
+            branch = Branch(self._captures, number, stepper, view)
+            kind.put(branch)
+        return branch
 
 
 EAGER = Graphs(None, lambda _: None)

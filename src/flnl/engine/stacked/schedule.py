@@ -21,6 +21,11 @@ class Run:
     steps: int
     size: int  # of each batch
 
+    @property
+    def kind(self) -> tuple[int, int]:
+        """Number of clients, and size of their batches."""
+        return len(self.members), self.size
+
     def where(self, starts: Sequence[int]) -> Tensor:
         """Positions of the samples, int64 [steps, K, size]; the epoch of client k begins at ``starts[k]``."""
         begin = torch.tensor([starts[k] + first for k, first in zip(self.members, self.first, strict=True)])

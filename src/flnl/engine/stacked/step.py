@@ -82,6 +82,8 @@ class Stepper:
 
     def __call__(self, view: View, batch: Batch) -> Tensor:
         """Update the members' tensors; return the losses before the step, [K] or rows [K, B]."""
+        if self.network.has_batch_norm:  # a batch of one has no statistics: use the running ones
+            self.mode(training=batch.labels.shape[1] > 1)
         self.many.bind(view.tensors)
         for parameter in view.live.values():
             parameter.grad = None
@@ -98,6 +100,12 @@ class Stepper:
         if self.job.updates:
             self._update(view, before, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
         return loss.detach()
+
+    def mode(self, *, training: bool) -> None:
+        """Set the mode of both networks."""
+        for module in (self.many.module, self.network.module):
+            if module.training != training:
+                module.train(training)
 
     def _transform(self, view: View, outputs: Outputs, batch: Batch) -> None:
         """Replace the gradients by the gradient transform's version of them."""

@@ -1,7 +1,8 @@
 """Local training of K clients as one network: one forward, one backward and one optimiser step for all of them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -21,7 +22,7 @@ from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
-from flnl.engine.stacked.graph import EAGER, Graphs
+from flnl.engine.stacked.graph import EAGER, Branch, Graphs
 from flnl.engine.stacked.joining import Joined, join
 from flnl.engine.stacked.network import StackedNetwork
 from flnl.engine.stacked.objective import Batch, Objective
@@ -53,18 +54,64 @@ def train(
     Raises:
         NotStackable: if the job or its data cannot be run for many clients at once.
     """
+    sizes, order = _ranked(job, network, tasks)
+    stack = _Stack(job, network, many, [tasks[k] for k in order], [sizes[k] for k in order], pooled)
+    (trained,) = _together([stack], graphs)
+    if isinstance(trained, NotStackable):
+        raise trained
+    return [trained[order.index(k)] for k in range(len(tasks))]
+
+
+def train_apart(
+    job: LocalTraining,
+    network: Network,
+    many: StackedNetwork,
+    tasks: Sequence[ClientTask],
+    pooled: int,
+    graphs: Graphs = EAGER,
+) -> list[Fit | NotStackable]:
+    """Train each client as a stack of one, their steps as branches of one graph where they are recorded.
+
+    The arguments are those of ``train``. A client's fit is that of a stack of one, to the bit.
+
+    Returns:
+        Each client's fit, or why it cannot be trained in this way, in the order of ``tasks``.
+    """
+    sizes, order = _ranked(job, network, tasks)
+    each = pooled // max(1, len(tasks))
+    found: dict[int, Fit | NotStackable] = {}
+    stacks: dict[int, _Stack] = {}
+    for k in order:
+        try:
+            stacks[k] = _Stack(job, network, many, [tasks[k]], [sizes[k]], each)
+        except NotStackable as refusal:
+            found[k] = refusal
+    params = [tasks[k].broadcast.params for k in stacks]
+    alike = all(received is params[0] for received in params)  # steps share the one network for the received model
+    for group in [list(stacks)] if alike else [[k] for k in stacks]:
+        for k, trained in zip(group, _together([stacks[k] for k in group], graphs), strict=True):
+            found[k] = trained if isinstance(trained, NotStackable) else trained[0]
+    return [found[k] for k in range(len(tasks))]
+
+
+def _ranked(job: LocalTraining, network: Network, tasks: Sequence[ClientTask]) -> tuple[list[list[int]], list[int]]:
+    """The sizes of each client's batches, and the clients in the order of their ranks."""
     size = job.training.batch_size
     sizes = [batch_sizes(len(t.samples), size, join_last_of_one=network.has_batch_norm) for t in tasks]
-    order = ranked(sizes, size)
-    stack = _Stack(job, network, many, [tasks[k] for k in order], [sizes[k] for k in order], pooled, graphs)
+    return sizes, ranked(sizes, size)
+
+
+def _together(stacks: Sequence["_Stack"], graphs: Graphs) -> list[list[Fit] | NotStackable]:
+    """Train stacks side by side; each one's fits by rank, or why they have none."""
     graphs.begin()
+    turns = Turns(stacks, graphs)
     try:
-        stack.train()
-        fits = stack.fits()
+        turns.run()
+        return [turns.refused.get(k) or stack.fits() for k, stack in enumerate(stacks)]
     finally:
-        many.release()
-        network.module.eval()
-    return [fits[order.index(k)] for k in range(len(tasks))]
+        for stack in stacks[:1]:
+            stack.many.release()
+            stack.network.module.eval()
 
 
 @dataclass(frozen=True)
@@ -78,6 +125,103 @@ class Epoch:
     crops: Sequence[Augmentation | None]  # of each view
 
 
+@dataclass
+class Turn:
+    """Consecutive equal steps of some clients of a stack."""
+
+    run: Run
+    view: View
+    index: Tensor | None  # of the members' ranks, if the view is a copy
+    batches: Iterator[Batch]
+    losses: list[Tensor] = field(default_factory=list)  # of the steps so far
+
+    @property
+    def left(self) -> int:
+        """Number of steps still to run."""
+        return self.run.steps - len(self.losses)
+
+
+@dataclass
+class Turns:
+    """Runs the steps of several stacks at the same time: recorded ones of equal kind as branches of one graph."""
+
+    stacks: Sequence["_Stack"]
+    graphs: Graphs
+    refused: dict[int, NotStackable] = field(default_factory=dict)  # stacks that cannot be trained as such
+    _now: dict[int, tuple[Turn, Branch]] = field(default_factory=dict)  # by the stack's number, which is the branch's
+
+    def run(self) -> None:
+        """Run all steps of all stacks."""
+        following = [stack.turns() for stack in self.stacks]
+        try:
+            for number, turns in enumerate(following):
+                self._go_on(number, turns)
+            while self._now:
+                for _ in range(min(turn.left for turn, _ in self._now.values())):
+                    self._step()
+                for number, (turn, branch) in list(self._now.items()):
+                    if turn.left == 0:
+                        stack = self.stacks[number]
+                        self.graphs.leave(branch, stack.step, turn.view, turn.run.size)
+                        del self._now[number]
+                        stack.end(turn)
+                        self._go_on(number, following[number])
+        finally:
+            for _, branch in self._now.values():
+                self.graphs.forget(branch)
+
+    def _go_on(self, number: int, turns: Iterator[Turn]) -> None:
+        """Run the stack's turns up to the next one that a branch takes."""
+        stack = self.stacks[number]
+        with self._refusing(number):
+            for turn in turns:
+                branch = self.graphs.enter(number, stack.step, turn.view, turn.run.steps, turn.run.size)
+                if branch is not None:
+                    self._now[number] = turn, branch
+                    return
+                turn.losses += [stack.step(turn.view, batch) for batch in turn.batches]
+                stack.end(turn)
+
+    def _step(self) -> None:
+        """One step of every stack that is in a branch."""
+        ready: dict[tuple[int, int], list[Branch]] = {}
+        for number in sorted(self._now):
+            turn, branch = self._now[number]
+            with self._refusing(number):
+                loss = branch(next(turn.batches))
+                if loss is None:
+                    ready.setdefault(turn.run.kind, []).append(branch)
+                else:
+                    turn.losses.append(loss)
+        for kind, branches in ready.items():
+            self._recorded(kind, branches)
+
+    def _recorded(self, kind: tuple[int, int], branches: list[Branch]) -> None:
+        """The step of these branches by a graph; those that cannot be recorded run apart."""
+        while branches:
+            graph = self.graphs.graph(branches, *kind)
+            if graph is not None:
+                losses = graph.replay()
+                for branch in branches:
+                    self._now[branch.number][0].losses.append(losses[branch.number])
+                return
+            for branch in branches:
+                if branch.refusal is not None:
+                    with self._refusing(branch.number):
+                        self._now[branch.number][0].losses.append(branch.eager())
+            branches = [branch for branch in branches if branch.refusal is None]
+
+    @contextmanager
+    def _refusing(self, number: int) -> Iterator[None]:
+        """Leave out a stack that cannot be trained as such."""
+        try:
+            yield
+        except NotStackable as refusal:
+            self.refused[number] = refusal
+            if number in self._now:
+                self.graphs.forget(self._now.pop(number)[1])
+
+
 class _Stack:
     """The clients of one stack by rank, and all state of their training."""
 
@@ -89,10 +233,8 @@ class _Stack:
         tasks: Sequence[ClientTask],
         sizes: Sequence[Sequence[int]],
         pooled: int,
-        graphs: Graphs,
     ) -> None:
         self.job, self.network, self.many, self.tasks = job, network, many, tasks
-        self.graphs = graphs
         device = network.device
         self.kept = many.store([task.broadcast.params for task in tasks])
         self.momenta = {buffer.name: self._buffer(buffer) for buffer in job.training.buffers}
@@ -144,9 +286,9 @@ class _Stack:
 
     # ----------------------------------------------------------------------------------------------------- training
 
-    def train(self) -> None:
-        """Run all steps of all epochs."""
-        self._mode(True)
+    def turns(self) -> Iterator[Turn]:
+        """All steps of all epochs, in order; a turn is to be ended before the next one is asked for."""
+        self.step.mode(training=True)
         planned: tuple[Sequence[Sequence[int]], Sequence[int]] | None = None
         pieces: list[tuple[Run, Sequence[Tensor]]] = []
         for plan in self.planner.plans(self._parameters_by_client):
@@ -158,7 +300,8 @@ class _Stack:
             epoch = self._epoch(plan, counts)
             inputs = self._inputs([part for _, parts in pieces for part in parts], epoch)
             for run, parts in pieces:
-                self._run(run, parts, epoch, inputs)
+                view, index = self._view(run.members)
+                yield Turn(run, view, index, self._run(run, parts, epoch, inputs))
             self.steps = [done + len(own) for done, own in zip(self.steps, plan.sizes, strict=True)]
 
     def _pieces(self, sizes: Sequence[Sequence[int]], starts: Sequence[int]) -> list[tuple[Run, Sequence[Tensor]]]:
@@ -210,31 +353,26 @@ class _Stack:
                 flips.append(torch.zeros(rest, dtype=torch.bool))
         return Augmentation(torch.cat(offsets), torch.cat(flips))
 
-    def _run(self, run: Run, parts: Sequence[Tensor], epoch: Epoch, inputs: Iterator[tuple[Tensor, ...]]) -> None:
-        """Train the members of ``run`` on the next of ``inputs``.
+    def _run(
+        self, run: Run, parts: Sequence[Tensor], epoch: Epoch, inputs: Iterator[tuple[Tensor, ...]]
+    ) -> Iterator[Batch]:
+        """The batches of ``run``, from the next of ``inputs``.
 
         Each of ``parts``, int64 [steps, K, B], holds the positions in ``epoch`` of the samples of one item of
         ``inputs``.
         """
-        if self.network.has_batch_norm:  # a batch of one has no statistics: use the running ones
-            self._mode(run.size > 1)
-        view, index = self._view(run.members)
         number = run.number
-        losses: list[Tensor] = []
-        with self.graphs.of(self.step, view, run.steps, run.size) as step:
-            for part in parts:
-                losses += [step(view, batch) for batch in self._batches(run, part, next(inputs), epoch, number)]
-                number += len(part)
-        if index is None:
-            self.losses[run.members[0] : run.members[-1] + 1] += summed(losses)
-        else:
-            self.losses.index_add_(0, index, summed(losses))
-            self._back(view, index)
+        for part in parts:
+            yield from self._batches(run, part, next(inputs), epoch, number)
+            number += len(part)
 
-    def _mode(self, training: bool) -> None:
-        for module in (self.many.module, self.network.module):
-            if module.training != training:
-                module.train(training)
+    def end(self, turn: Turn) -> None:
+        """Take in the losses of a turn, and its members' tensors where they are copies."""
+        if turn.index is None:
+            self.losses[turn.run.members[0] : turn.run.members[-1] + 1] += summed(turn.losses)
+        else:
+            self.losses.index_add_(0, turn.index, summed(turn.losses))
+            self._back(turn.view, turn.index)
 
     # ------------------------------------------------------------------------------------------------------- batches
 
