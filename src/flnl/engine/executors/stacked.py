@@ -16,7 +16,7 @@ from flnl.core.execution import BLOCK, Block, ClientJob, Executor
 from flnl.core.messages import ClientResult, ClientTask, Fit
 from flnl.core.ranges import Positive, PositiveCount
 from flnl.engine.local.sgd import LocalTraining
-from flnl.engine.network import Layout, Network
+from flnl.engine.network import Layout, Network, laid_out
 from flnl.engine.stacked.eligibility import clients_in, why_not
 from flnl.engine.stacked.errors import NotStackable
 from flnl.engine.stacked.graph import Graphs, Recorder, can_record
@@ -55,7 +55,7 @@ class Stacked(Executor):
     memory: Positive | None  # GiB that a stack may take; None for the default
     graphs: GraphsOf | bool = "auto"  # how steps are recorded as CUDA graphs; early run records lack this field
     split: PositiveCount = 1  # number of sections of a cohort; early run records lack this field
-    memory_format: Layout = "contiguous"  # "auto": channels last on a CPU in 32 bits; early run records lack this field
+    memory_format: Layout = "contiguous"  # early run records lack this field
     _logged: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -109,9 +109,12 @@ class Stacked(Executor):
 
     @property
     def _channels_last(self) -> bool:
-        """In ``auto``, where it is faster: on a CPU in 32 bits."""
-        faster = self.network.device.type == "cpu" and self.network.dtype == torch.float32
-        return self.memory_format == "channels_last" or (self.memory_format == "auto" and faster)
+        """In ``auto``, where it is faster: on a CPU in 32 bits, on a GPU where it is for single clients."""
+        if self.memory_format != "auto":
+            return self.memory_format == "channels_last"
+        if self.network.device.type == "cpu":
+            return self.network.dtype == torch.float32
+        return laid_out(self.network.module, self.network.placement, "auto") == torch.channels_last
 
     @cached_property
     def _memory(self) -> float:
@@ -179,7 +182,8 @@ class Stacked(Executor):
         """The clients' results; None for those of which training shows that they cannot be stacked."""
         network = self.network
         many = stacked(network).network
-        many.lay_out(torch.channels_last if self._channels_last else torch.contiguous_format)
+        layout = torch.channels_last if self._channels_last else torch.contiguous_format
+        many.lay_out(layout, weights=network.device.type != "cpu")
         begun = [self._begun(job, task) for task in tasks]
         with network.receiving(len(tasks)):
             fits = self._fits(job, begun)

@@ -528,7 +528,7 @@ EAGER = Graphs(None, lambda _: None)
 
 
 def _clone(tensors: Params) -> Params:
-    return {name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+    return {name: t.clone() for name, t in tensors.items()}
 
 
 def _copy(into: list[Tensor], values: list[Tensor]) -> None:

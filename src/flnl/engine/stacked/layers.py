@@ -36,6 +36,11 @@ NUMBERS = Form(lambda t: t, lambda t: t, lambda t, _: t)
 """[K]: one number per client."""
 
 
+def channels_last(weights: Tensor, of: Callable[[Tensor], Tensor] = lambda t: t) -> Tensor:
+    """Convolutions' weights [K, out, in, h, w] with ``in`` last in memory, after ``of`` them as [K, out, h, w, in]."""
+    return of(weights.permute(0, 1, 3, 4, 2)).contiguous().permute(0, 1, 4, 2, 3)
+
+
 class Layer(nn.Module):
     """A layer whose tensors are plain attributes set from outside; None for tensors that the layer lacks."""
 

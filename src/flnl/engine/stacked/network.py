@@ -15,11 +15,12 @@ from flnl.core.step import LOGITS
 from flnl.core.streams import torch_seeded
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
-from flnl.engine.stacked.layers import KNOWN, Conv2d, Form, Layer
+from flnl.engine.stacked.layers import KNOWN, Conv2d, Form, Layer, channels_last
 from flnl.models import outputs as by_name
 
 log = logging.getLogger(__name__)
 
+CONTIGUOUS = torch.contiguous_format
 SAMPLES, CLIENTS = 3, 2
 """Sizes for the comparison with the plain network; different, so that mixed-up dimensions are noticed."""
 
@@ -74,6 +75,7 @@ class StackedNetwork:
         self.trainable = [name for name, p in module.named_parameters() if p.requires_grad]
         self.readable: tuple[str, ...] = ()  # outputs that agree with those of the plain module
         self._bound: Mapping[str, Tensor] | None = None
+        self._weights_last = False
 
     def store(self, params: Sequence[Params]) -> dict[str, Tensor]:
         """Stack the received parameters and buffers of all clients: stored layout, [K, ...] each, by name."""
@@ -82,7 +84,9 @@ class StackedNetwork:
             first = params[0][name]
             shared = all(p[name] is first for p in params)
             tensor = first.expand(len(params), *first.shape) if shared else torch.stack([p[name] for p in params])
-            kept[name] = slot.form.store(tensor).clone(memory_format=torch.contiguous_format)
+            whole = slot.form.store(tensor)
+            last = self._last(slot, whole)
+            kept[name] = channels_last(whole, Tensor.clone) if last else whole.clone(memory_format=CONTIGUOUS)
         return kept
 
     def bind(self, tensors: Mapping[str, Tensor]) -> None:
@@ -94,8 +98,12 @@ class StackedNetwork:
             slot = self.slots[name]
             setattr(slot.layer, slot.attribute, tensor)
 
-    def lay_out(self, memory_format: torch.memory_format) -> None:
-        """Compute convolutions, and what follows them, in this memory layout from now on."""
+    def lay_out(self, memory_format: torch.memory_format, *, weights: bool = False) -> None:
+        """Compute convolutions, and what follows them, in this memory layout from now on.
+
+        With ``weights``, theirs are stored in it, too, so that no step has to convert them.
+        """
+        self._weights_last = weights and memory_format == torch.channels_last
         for layer in self.module.modules():
             if isinstance(layer, Conv2d):
                 layer.memory_format = memory_format
@@ -108,7 +116,13 @@ class StackedNetwork:
 
     def kept(self, name: str, tensor: Tensor) -> Tensor:
         """Convert a tensor [K, *shape], in the plain module's layout, to the stored layout."""
-        return self.slots[name].form.store(tensor).contiguous()
+        slot = self.slots[name]
+        stored = slot.form.store(tensor)
+        return channels_last(stored) if self._last(slot, stored) else stored.contiguous()
+
+    def _last(self, slot: Slot, tensor: Tensor) -> bool:
+        """Whether a tensor in the stored layout lies channels last."""
+        return self._weights_last and isinstance(slot.layer, Conv2d) and tensor.dim() == 5
 
     def leaf(self, name: str, kept: Tensor) -> Tensor:
         """Convert a tensor from the stored layout to the layer's layout (a view)."""

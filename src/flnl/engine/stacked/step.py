@@ -130,11 +130,12 @@ def clip(gradients: Sequence[Tensor], clients: int, most: float) -> None:
     """Scale each client's gradients down, in place, to a norm of ``most``, as ``torch.nn.utils.clip_grad_norm_`` does.
 
     Args:
-        gradients: in the layers' layout: contiguous, the clients side by side in the first dimension.
+        gradients: in the layers' layout, the clients side by side in the first dimension.
         clients: number of clients in each.
         most: largest norm over all of a client's gradients.
     """
-    rows = [gradient.view(clients, -1) for gradient in gradients]
+    dense = [gradient if gradient.is_contiguous() else gradient.permute(0, 2, 3, 1) for gradient in gradients]
+    rows = [gradient.view(clients, -1) for gradient in dense]
     if not rows:
         return
     norms = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(row, dim=1) for row in rows]), dim=0)

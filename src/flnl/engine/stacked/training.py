@@ -24,6 +24,7 @@ from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.graph import EAGER, Branch, Graphs
 from flnl.engine.stacked.joining import Joined, join
+from flnl.engine.stacked.layers import channels_last
 from flnl.engine.stacked.network import StackedNetwork
 from flnl.engine.stacked.objective import Batch, Objective
 from flnl.engine.stacked.plan import Plan, Planner
@@ -480,7 +481,7 @@ class _Stack:
         def part(tensors: Params) -> Params:
             if index is None:
                 return {name: t[first:last] for name, t in tensors.items()}
-            return {name: t.index_select(0, index) for name, t in tensors.items()}
+            return {name: _rows(t, index) for name, t in tensors.items()}
 
         momenta = {buffer: part(stored) for buffer, stored in self.momenta.items()}
         view = View.of(self.many, self.job.training, members, part(self.kept), momenta, self.step.rate)
@@ -530,6 +531,13 @@ class _Stack:
 def _starts(counts: Sequence[int]) -> list[int]:
     """Where each client's samples begin, if all are one after another."""
     return [0, *accumulate(counts)][:-1]
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    """Copies of the clients' parts of a stored tensor, in its layout."""
+    if tensor.is_contiguous():
+        return tensor.index_select(0, index)
+    return channels_last(tensor, lambda t: t.index_select(0, index))
 
 
 def _of(k: int, tensors: Params) -> Params:
