@@ -1,22 +1,23 @@
-"""Time of local training on a GPU: FedCorr's setting on images in the shape of CIFAR-10, all ways in turn.
+"""Images a second of local training on a GPU: FedCorr's setting on images in the shape of CIFAR-10, way after way.
 
-``python -m bench.gpu [--repeats 5] [--ways A;B] [--device cpu --tiny]``
+``python -m bench.gpu [--seconds 7] [--ways A;B] [--out FILE] [--profile] [--device cpu --tiny]``
 
-All ways run in one process and take turns, on images in device memory. A round is the local training of a cohort,
-without evaluation, aggregation and logging.
+All ways run in one process, on images in device memory. Only local training is measured, without evaluation,
+aggregation and logging. The report is written anew after each way; a way that fails is reported, and the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import gc
 import shlex
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,34 +41,30 @@ from flnl.engine.placement import placement_for
 from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 
-FEDCORR = Workload("gpu", "ResNet-18, 3x32x32", "resnet18", "pixels", cohort=10, turn=1, clients=10, samples=500)
+FEDCORR = Workload("gpu", "ResNet-18, 3x32x32", "resnet18", "pixels", cohort=10, turn=1, clients=20, samples=500)
 TINY = replace(FEDCORR, title="LeNet-5, 3x32x32, tiny", model="lenet5", cohort=2, clients=2, samples=40, epochs=1)
-ALONE, TOGETHER = 500, 9500
-"""Trainings of FedCorr on CIFAR-10 (Table 7): 5 x 100 one at a time, then 500 + 450 rounds of 10."""
+GOAL = 27_800
+"""Images a second with which FedCorr's 10,000 trainings on CIFAR-10 (5 epochs of 500 images) take 15 minutes."""
 MEMORY = 64.0
 """Memory limit of a stack in GiB, large enough for every size."""
+FIRST = 10
+"""Batches of each client in the first two rounds, of which one starts libraries and records steps."""
+PROFILED = 20
+"""Steps of each client that are profiled."""
+KERNELS = 25
+"""Kernels in the profile."""
+
+KINDS = ("hand", "sequential", "graphs", "stack", "branches")
 
 
 @dataclass(frozen=True)
 class Way:
     """One way to train a cohort."""
 
-    kind: str  # hand, sequential, stack or graphs
-    precision: str  # fp32, tf32 (fp32 with torch's own default of TF32 in convolutions) or bf16
+    kind: str  # of ``KINDS``
+    precision: str  # default (torch's own: TF32 in convolutions, any kernels), fp32, tf32 or bf16
     layout: Layout
-    stack: int | None = None  # clients per stack; None: no stack
-
-    @property
-    def graphs(self) -> bool:
-        """Whether its steps are CUDA graphs."""
-        return self.kind == "graphs"
-
-    @property
-    def alone(self) -> str:
-        """The way that trains single clients with the same settings."""
-        if self.stack is None:
-            return self.title
-        return (replace(self, stack=1) if self.graphs else Way("sequential", self.precision, self.layout)).title
+    stack: int | None = None  # clients at once; None: one after another
 
     @property
     def title(self) -> str:
@@ -75,55 +72,52 @@ class Way:
         stack = "" if self.stack is None else f" of {self.stack}"
         return f"{self.kind}{stack}, {self.precision}, {self.layout}"
 
-
-def ways(clients: int) -> dict[str, Way]:
-    """All ways by name; the first is the baseline."""
-    floor = [Way("hand", precision, layout) for precision, layout in PLAIN]
-    single = [Way("sequential", precision, layout) for precision, layout in PLAIN if precision != "tf32"]
-    stacks = sorted({size for size in (1, 2, 5, 10) if size <= clients})
-    stacked = [Way("stack", p, "contiguous", k) for p in ("fp32", "bf16") for k in stacks if k > 1]
-    graphed = [Way("graphs", p, "contiguous", k) for p in ("fp32", "bf16") for k in stacks]
-    return {way.title: way for way in (*floor, *single, *stacked, *graphed)}
+    @property
+    def order(self) -> tuple[int, int, str, str]:
+        """Its place in the report."""
+        return KINDS.index(self.kind), self.stack or 0, self.precision, self.layout
 
 
-PLAIN: tuple[tuple[str, Layout], ...] = (
-    ("fp32", "contiguous"),
-    ("tf32", "contiguous"),
-    ("fp32", "channels_last"),
-    ("bf16", "contiguous"),
-    ("bf16", "channels_last"),
-)
+def ways(cohort: int) -> dict[str, Way]:
+    """All ways by name, the most telling first; the first is the baseline."""
+    chosen = [
+        Way("hand", "fp32", "contiguous"),
+        *(Way("branches", p, layout, cohort) for p, layout in LAYOUTS),
+        Way("branches", "bf16", "contiguous", cohort),
+        *(Way("graphs", p, layout, 1) for p, layout in LAYOUTS),
+        Way("stack", "bf16", "channels_last", cohort),
+        Way("stack", "fp32", "contiguous", cohort),
+        *(Way("branches", p, layout, k) for k in (cohort // 2, 2 * cohort) for p, layout in LAYOUTS),
+        Way("hand", "bf16", "channels_last"),
+        Way("hand", "bf16", "contiguous"),
+        Way("hand", "tf32", "contiguous"),
+        Way("hand", "default", "contiguous"),
+        Way("sequential", "bf16", "channels_last"),
+        Way("sequential", "fp32", "contiguous"),
+    ]
+    return {way.title: way for way in chosen}
 
 
-@contextmanager
-def allowed(way: Way, device: torch.device) -> Iterator[None]:
-    """Allow TF32 and nondeterministic kernels while a way with torch's defaults runs."""
-    if device.type != "cuda":
-        yield
-        return
-    default = way.precision == "tf32"
-    torch.use_deterministic_algorithms(not default, warn_only=True)
-    torch.backends.cudnn.allow_tf32 = default
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.backends.cudnn.allow_tf32 = False
+LAYOUTS: tuple[tuple[str, Layout], ...] = (("bf16", "channels_last"), ("fp32", "contiguous"), ("tf32", "channels_last"))
+"""The layout that a run takes for each precision."""
 
-
-Round = Callable[[int], float]
-"""Trains the cohort in round ``n`` from the initial model and returns the mean loss, or NaN if it is not computed."""
+Round = Callable[[int, Workload], float]
+"""Trains the workload's cohort in round ``n`` from the initial model; the mean loss, or NaN if it is not computed."""
 
 
 def by_hand(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: torch.device) -> Round:
     """The hand-written loop, with inputs normalised before the clock starts."""
+    placement_for(device.type, PRECISION.get(way.precision, 32))
+    if way.precision == "default":
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.allow_tf32 = True
     memory_format = torch.channels_last if way.layout == "channels_last" else torch.contiguous_format
     network = model(workload).to(device).to(memory_format=memory_format)  # type: ignore[call-overload]
     initial = {name: t.clone() for name, t in network.state_dict().items()}
     inputs = normalise(images.to(device)).contiguous(memory_format=memory_format).split(workload.samples)
     held = labels.to(device).split(workload.samples)
 
-    def round(number: int) -> float:
+    def round(number: int, workload: Workload) -> float:
         for client in range(workload.cohort):
             network.load_state_dict(initial)
             epochs = [order.to(device) for order in orders(workload, number, client)]
@@ -136,122 +130,198 @@ def by_hand(way: Way, workload: Workload, images: Tensor, labels: Tensor, device
 
 def ours(way: Way, workload: Workload, images: Tensor, labels: Tensor, device: torch.device) -> Round:
     """Our executors, with the same inputs as in a run."""
-    fabric = placement_for(device.type, "bf16" if way.precision == "bf16" else 32)
+    placement = placement_for(device.type, PRECISION[way.precision])
     transform = Transform(size=workload.shape[1:], mean=(0.5,) * 3, std=(0.5,) * 3)
-    network = Network(model(workload), transform, 10, fabric, way.layout)
+    network = Network(model(workload), transform, 10, placement, way.layout)
     training = Training(workload.lr, workload.momentum, 0.0, workload.batch, workload.epochs, lr_decay=1.0)
-    job = LocalTraining(training, Plain(), {"cross_entropy": CrossEntropy()}, None, {})
     executor: Any = Sequential(network)
     if way.stack is not None:
-        executor = Stacked(network, way.stack, MEMORY, way.graphs)
+        graphs: Any = {"branches": "branches", "graphs": True, "stack": device.type != "cpu"}[way.kind]
+        executor = Stacked(network, way.stack, MEMORY, graphs, memory_format=way.layout)
     store, params = TensorImages(images), network.params()
     index = torch.arange(len(images)).split(workload.samples)
 
-    def round(number: int) -> float:
+    def round(number: int, workload: Workload) -> float:
+        job = LocalTraining(
+            replace(training, epochs=workload.epochs), Plain(), {"cross_entropy": CrossEntropy()}, None, {}
+        )
         sent = Broadcast(number, 1, params)
-        tasks = [
-            ClientTask(k, Samples(store, index[k], labels[index[k]]), sent, ClientState(), SEED)
-            for k in range(workload.cohort)
-        ]
+        own = [index[k][: workload.samples] for k in range(workload.cohort)]
+        tasks = [ClientTask(k, Samples(store, at, labels[at]), sent, ClientState(), SEED) for k, at in enumerate(own)]
         losses = [result.loss for block in executor.map(job, tasks, as_list) for result in block.results]
+        if way.stack is not None and (refused := executor.refusals):
+            raise RuntimeError(f"steps could not be recorded: {'; '.join(refused)}")
         return statistics.fmean(losses)
 
     return round
+
+
+PRECISION: dict[str, int | str] = {"fp32": 32, "tf32": "tf32", "bf16": "bf16"}
 
 
 @dataclass(frozen=True)
 class Measured:
     """What was measured of one way."""
 
-    first: float  # seconds of the first round, in which libraries initialise and steps are recorded
-    seconds: tuple[float, ...] = ()  # of every repeat
-    loss: float = math.nan  # the mean loss of the last round
+    recording: float = float("nan")  # seconds that the first round took more than the second
+    rates: tuple[float, ...] = ()  # images a second of every timed round
+    epochs: int = 0  # of the timed rounds
+    memory: float = float("nan")  # peak, GiB
+    loss: float = float("nan")  # the mean loss of the last round
+    failure: str = ""
 
     @property
-    def median(self) -> float:
-        """Of the repeats; NaN before the first."""
-        return statistics.median(self.seconds) if self.seconds else math.nan
+    def rate(self) -> float:
+        """The median; NaN if there is none."""
+        return statistics.median(self.rates) if self.rates else float("nan")
 
 
-def measure(
-    chosen: dict[str, Way], workload: Workload, device: torch.device, repeats: int, tell: Callable[[str], object]
-) -> Iterator[dict[str, Measured]]:
-    """What is known so far, by way: after the first rounds, and after each turn of all ways."""
-    draw = torch.Generator().manual_seed(0)
-    shape = (workload.clients * workload.samples, *workload.shape)
-    images = torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8)
-    labels = torch.randint(0, 10, shape[:1], generator=draw)
-    rounds: dict[str, Round] = {}
+@dataclass(frozen=True)
+class Bench:
+    """Where and on what ways are measured."""
+
+    workload: Workload
+    device: torch.device
+    seconds: float
+
+    def prepared(self, way: Way) -> tuple[Round, Workload]:
+        """The way, ready to train; and its cohort, of the workload's clients or of as many as it trains at once."""
+        workload = replace(self.workload, cohort=max(self.workload.cohort, way.stack or 0))
+        draw = torch.Generator().manual_seed(0)
+        shape = (max(workload.clients, workload.cohort) * workload.samples, *workload.shape)
+        images = torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8)
+        labels = torch.randint(0, 10, shape[:1], generator=draw)
+        make = by_hand if way.kind == "hand" else ours
+        return make(way, workload, images, labels, self.device), workload
+
+    def measured(self, way: Way) -> Measured:
+        """Two short rounds, then rounds for the given time: of all epochs if one fits into it, else of one epoch."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        round, workload = self.prepared(way)
+        short = replace(workload, samples=min(workload.samples, FIRST * workload.batch), epochs=1)
+        first, second = (self._timed(round, number, short)[0] for number in range(2))
+        whole = second / short.samples * workload.samples * workload.epochs <= self.seconds
+        timed = replace(workload, epochs=workload.epochs if whole else 1)
+        count = timed.cohort * timed.samples * timed.epochs
+        rates, loss, began, number = list[float](), float("nan"), time.perf_counter(), 2
+        while not rates or time.perf_counter() - began < self.seconds:
+            took, loss = self._timed(round, number, timed)
+            rates.append(count / took)
+            number += 1
+        peak = torch.cuda.max_memory_allocated() / 2**30 if self.device.type == "cuda" else float("nan")
+        return Measured(max(0.0, first - second), tuple(rates), timed.epochs, peak, loss)
+
+    def _timed(self, round: Round, number: int, workload: Workload) -> tuple[float, float]:
+        began = time.perf_counter()
+        loss = round(number, workload)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began, loss
+
+    def profile(self, way: Way) -> str:
+        """A table of the kernels that take the most time, of a round of ``PROFILED`` steps a client."""
+        from torch.profiler import ProfilerActivity, profile
+
+        round, workload = self.prepared(way)
+        short = replace(workload, samples=min(workload.samples, PROFILED * workload.batch), epochs=1)
+        self._timed(round, 0, short)
+        cuda = self.device.type == "cuda"
+        with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as found:
+            wall, _ = self._timed(round, 1, short)
+        steps = short.cohort * -(-short.samples // short.batch)
+
+        def time_of_row(row: Any) -> float:
+            return float(row.device_time_total if cuda else row.self_cpu_time_total)
+
+        rows = sorted(found.key_averages(), key=time_of_row, reverse=True)
+        head = ("kernel", "us a client-step", "calls a client-step")
+        cells = [
+            (row.key[:90].replace("|", " "), f"{time_of_row(row) / steps:.1f}", f"{row.count / steps:.1f}")
+            for row in rows[:KERNELS]
+        ]
+        total, calls = sum(map(time_of_row, rows)) / steps, sum(row.count for row in rows) / steps
+        about = (
+            f"{PROFILED} steps a client of *{way.title}*, profiled: {1e6 * wall / steps:.0f} us a client-step, in "
+            f"which {calls:.0f} kernels take {total:.0f} us, summed over those that run at the same time."
+        )
+        return f"{about}\n\n{table(head, cells)}"
+
+
+def measure(chosen: dict[str, Way], bench: Bench, tell: Callable[[str], object]) -> Iterator[dict[str, Measured]]:
+    """What is known so far, by way: after each way."""
     results: dict[str, Measured] = {}
     for name, way in chosen.items():
-        with allowed(way, device):
-            rounds[name] = (by_hand if way.kind == "hand" else ours)(way, workload, images, labels, device)
-            seconds, loss = _timed(rounds[name], 0, device)
-        results[name] = Measured(seconds, loss=loss)
-        tell(f"{name}: {time_of(seconds)} for the first round")
-    yield dict(results)
-    for number in range(1, repeats + 1):
-        for name, way in chosen.items():
-            with allowed(way, device):
-                seconds, loss = _timed(rounds[name], number, device)
-            results[name] = replace(results[name], seconds=(*results[name].seconds, seconds), loss=loss)
-        tell(f"{number} of {repeats}")
+        try:
+            results[name] = one = bench.measured(way)
+            tell(f"{name}: {one.rate:,.0f} images a second, {time_of(one.recording)} to start and record")
+        except Exception as error:  # the other ways are worth having
+            results[name] = Measured(failure=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            tell(f"{name}: {results[name].failure}")
+        gc.collect()
+        if bench.device.type == "cuda":
+            torch.cuda.empty_cache()
         yield dict(results)
 
 
-def _timed(round: Round, number: int, device: torch.device) -> tuple[float, float]:
-    began = time.perf_counter()
-    loss = round(number)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began, loss
-
-
 READING = """\
-A round is the local training of {cohort} clients of {samples} samples on batches of {batch} for {epochs} epochs, with
-{steps} steps in all, from images that lie on the device as bytes; no evaluation. *hand* is the plain loop, *sequential*
-our loop of one client after another, *stack of K* one network of K clients, *graphs of K* its steps as CUDA graphs.
-Stacks lay out their weights in their own way, so there is no second layout of them. Ratios are repeat by repeat to the
-first line; tf32 is fp32 with torch's defaults (TF32 in convolutions, kernels that need not repeat their bits), which no
-run of ours has. *FedCorr* is its 10,000 trainings on CIFAR-10: 500 one at a time, 9,500 ten at a time. Several graphs
-at once on several streams are not measured: one thread drives one stack here.
+Local training of {cohort} clients (of as many as are trained at once, if those are more) of {samples} samples on
+batches of {batch}, from images that lie on the device as bytes; SGD with momentum; no evaluation. Each way runs for
+{seconds:g} seconds, in rounds of {epochs} epochs, or of one where {epochs} take longer; its number is the median of the
+rounds, with least and most. *hand* is the plain loop, *sequential* our loop of one client after another, *graphs of 1*
+one client after another by CUDA graphs, *stack of K* one network of K clients with grouped convolutions in one graph,
+*branches of K* K clients side by side in one graph. *default* is fp32 with torch's own settings (TF32 in convolutions,
+kernels that need not repeat their bits), which no run of ours has. *Recording* is what the first round took more than a
+second one of equal length, with the start of libraries. {goal:,} images a second are FedCorr's 10,000 trainings on
+CIFAR-10, 25 million images, in 15 minutes.
 """
-HEAD = (
-    "way",
-    "first round",
-    "a round, median",
-    "rounds/s",
-    "times as fast as hand",
-    "FedCorr, hours",
-    "last mean loss",
-)
 
 
-def markdown(results: dict[str, Measured], chosen: dict[str, Way], workload: Workload, about: str) -> str:
+def markdown(results: dict[str, Measured], chosen: dict[str, Way], bench: Bench, about: str, profile: str = "") -> str:
     """The report; a dash for what was not measured."""
-    floor = next(iter(results.values())).seconds
+    floor = next(iter(results.values())).rate
+    head = (
+        "way",
+        "images/s",
+        "least to most",
+        "times hand",
+        f"of {GOAL:,}",
+        "recording",
+        "peak, GiB",
+        "last mean loss",
+    )
     rows = []
-    for name, one in results.items():
-        ratios = [slow / fast for slow, fast in zip(floor, one.seconds, strict=True)]
-        alone = results[chosen[name].alone].median if chosen[name].alone in results else math.nan
-        hours = (ALONE * alone + TOGETHER * one.median) / workload.cohort / 3600
-        cells = time_of(one.first), time_of(one.median), f"{1 / one.median:.3g}"
-        ratio = statistics.median(ratios) if ratios else math.nan
-        shown = (name, *cells, f"{ratio:.2f}", f"{hours:.2f}", f"{one.loss:.4f}")
-        rows.append(tuple("-" if cell.startswith("nan") else cell for cell in shown))
-    sizes = {name: getattr(workload, name) for name in ("cohort", "samples", "batch", "epochs", "steps")}
-    return "\n\n".join([f"# {workload.title}", about, READING.format(**sizes).strip(), table(HEAD, rows)]) + "\n"
+    for name in sorted(results, key=lambda name: chosen[name].order):
+        one = results[name]
+        spread = f"{min(one.rates):,.0f} to {max(one.rates):,.0f}" if one.rates else "-"
+        cells = (f"{one.rate:,.0f}", spread, f"{one.rate / floor:.2f}", f"{one.rate / GOAL:.2f}")
+        more = (time_of(one.recording), f"{one.memory:.1f}", f"{one.loss:.4f}")
+        rows.append((name, *("-" if cell.startswith("nan") else cell for cell in (*cells, *more))))
+    sizes: dict[str, Any] = {name: getattr(bench.workload, name) for name in ("cohort", "samples", "batch", "epochs")}
+    failures = [f"- {name}: {one.failure}" for name, one in results.items() if one.failure]
+    parts = [
+        f"# {bench.workload.title}",
+        about,
+        READING.format(**sizes, seconds=bench.seconds, goal=GOAL).strip(),
+        table(head, rows),
+        *(["Failed:\n\n" + "\n".join(failures)] if failures else []),
+        *([profile] if profile else []),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("bench.gpu", description="How fast local training is on a GPU.")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model and little data, to try this command out")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=7.0, help="for each way, after its first rounds")
     parser.add_argument(
-        "--ways", metavar="A;B", help="beginnings of names, as in 'hand;graphs of 10'; the first is kept"
+        "--ways", metavar="A;B", help="beginnings of names, as in 'hand;branches of 10'; the first is kept"
     )
-    parser.add_argument("--name", help="of the file in bench/results (gpu, or part where not everything is measured)")
+    parser.add_argument("--profile", action="store_true", help="the kernels of the fastest way, too")
+    parser.add_argument(
+        "--out", metavar="FILE", help="the report (bench/results/gpu.md, or part.md where not everything is measured)"
+    )
     return parser.parse_args(arguments)
 
 
@@ -262,7 +332,7 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
         print("bench.gpu: torch finds no GPU here; try the command out with --device cpu --tiny", file=sys.stderr)
         sys.exit(2)
     device, workload = torch.device(options.device), TINY if options.tiny else FEDCORR
-    began = time.monotonic()
+    bench, began = Bench(workload, device, options.seconds), time.monotonic()
 
     def tell(line: str) -> None:
         print(f"[{time.monotonic() - began:4.0f} s] {line}", file=sys.stderr, flush=True)
@@ -272,17 +342,30 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
     first = next(iter(available))
     chosen = {name: way for name, way in available.items() if name == first or name.startswith(starts)}
     if device.type == "cpu":
-        chosen = {name: way for name, way in chosen.items() if not way.graphs}
-        tell("graphs are left out: they are a GPU's")
+        chosen = {n: w for n, w in chosen.items() if w.kind not in ("graphs", "branches") and w.precision != "tf32"}
+        tell("graphs, branches and tf32 are left out: they are a GPU's")
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else "none: the CPU stands in"
     command = shlex.join(["python", "-m", "bench.gpu", *arguments])
     whole = options.ways is None and not options.tiny and device.type == "cuda"
-    name = options.name or ("gpu" if whole else "part")
-    text = ""
-    for results in measure(chosen, workload, device, options.repeats, tell):
+    out = Path(options.out) if options.out else ROOT / "bench/results" / f"{'gpu' if whole else 'part'}.md"
+    text, results = "", dict[str, Measured]()
+
+    def write(profile: str = "") -> None:
+        nonlocal text
         about = conditions(here, command, time.monotonic() - began, ("GPU", gpu))
-        text = markdown(results, chosen, workload, about)
-        (ROOT / "bench/results" / f"{name}.md").write_text(text)  # each time, so that a stop loses one turn
+        text = markdown(results, chosen, bench, about, profile)
+        out.write_text(text)  # each time, so that a stop loses one way
+
+    for known in measure(chosen, bench, tell):
+        results = known
+        write()
+    if options.profile and any(one.rates for one in results.values()):
+        fastest = max((name for name in results if results[name].rates), key=lambda name: results[name].rate)
+        tell(f"profile of {fastest}")
+        try:
+            write(bench.profile(chosen[fastest]))
+        except Exception as error:  # the times are worth having
+            tell(f"no profile: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
     print(text)
 
 

@@ -18,48 +18,71 @@ def test_without_a_gpu_one_sentence_says_so(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_it_can_be_tried_out_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bench/results").mkdir(parents=True)
-    monkeypatch.setattr(gpu, "ROOT", tmp_path)
-    monkeypatch.setattr(gpu, "TINY", replace(gpu.TINY, samples=10, model="mlp"))
-    ways = "sequential, fp32, channels_last;stack of 2, fp32;graphs of 2"
-    gpu.main(["--device", "cpu", "--tiny", "--repeats", "1", "--ways", ways])
-    lines = (tmp_path / "bench/results/part.md").read_text().splitlines()
-    shown = [line.split("|")[1].strip() for line in lines[lines.index("| way |" + _rest(lines)) + 2 :]]
-    assert shown == [
+    """All that a CPU can do, a way that fails among it, and a profile; the report is there after each way."""
+    monkeypatch.setattr(gpu, "TINY", replace(gpu.TINY, samples=20))
+    prepared, out, seen = gpu.Bench.prepared, tmp_path / "gpu.md", list[int]()
+
+    def failing(bench: gpu.Bench, way: gpu.Way) -> object:
+        seen.append(out.read_text().count("\n| ") if out.exists() else 0)
+        if way.kind == "sequential" and way.precision == "bf16":
+            raise RuntimeError("out of memory")
+        return prepared(bench, way)
+
+    monkeypatch.setattr(gpu.Bench, "prepared", failing)
+    gpu.main(["--device", "cpu", "--tiny", "--seconds", "0.01", "--profile", "--out", str(out)])
+    text = out.read_text()
+    rows = _cells(text)
+    assert [row[0] for row in rows] == [
+        "hand, bf16, channels_last",
+        "hand, bf16, contiguous",
+        "hand, default, contiguous",
         "hand, fp32, contiguous",
-        "sequential, fp32, channels_last",
+        "sequential, bf16, channels_last",
+        "sequential, fp32, contiguous",
+        "stack of 2, bf16, channels_last",
         "stack of 2, fp32, contiguous",
     ]
+    assert all(float(row[1].replace(",", "")) > 0 for row in rows if row[0] != "sequential, bf16, channels_last")
+    assert rows[3][3] == "1.00"
+    assert rows[4][1:] == ["-"] * 7
+    assert "- sequential, bf16, channels_last: RuntimeError: out of memory" in text
+    assert "us a client-step" in text
+    assert seen == sorted(set(seen))  # before each way, and before the profile
 
 
-def _rest(lines: list[str]) -> str:
-    return next(line for line in lines if line.startswith("| way |")).removeprefix("| way |")
-
-
-def test_hours_count_single_trainings_at_their_own_rate() -> None:
-    """500 trainings of one client and 950 rounds of ten, by hand: graphs of 10 take 2 s a round, of 1 take 6 s."""
+def test_every_way_of_a_gpu_is_measured_in_the_layout_that_runs_take() -> None:
     ways = gpu.ways(10)
-    names = ["hand, fp32, contiguous", "graphs of 1, fp32, contiguous", "graphs of 10, fp32, contiguous"]
-    chosen = {name: ways[name] for name in names}
-    times = [(20.0, 30.0, 22.0), (6.0, 6.0, 6.0), (2.0, 2.0, 2.0)]
-    found = {name: gpu.Measured(40.0, seconds, 1.5) for name, seconds in zip(names, times, strict=True)}
-    rows = _cells(gpu.markdown(found, chosen, gpu.FEDCORR, ""))
-    assert [row[4] for row in rows] == ["1.00", "3.67", "11.00"]
-    assert [row[5] for row in rows] == ["6.11", "1.67", f"{(50 * 6 + 950 * 2) / 3600:.2f}"]
+    for size in (5, 10, 20):
+        for precision, layout in (("fp32", "contiguous"), ("bf16", "channels_last"), ("tf32", "channels_last")):
+            assert f"branches of {size}, {precision}, {layout}" in ways
+    assert next(iter(ways)) == "hand, fp32, contiguous"
 
 
-def test_what_was_not_measured_is_a_dash() -> None:
-    """After the first rounds alone; and the hours of stacks where no single client was timed."""
-    ways, names = gpu.ways(10), ["hand, fp32, contiguous", "graphs of 10, fp32, contiguous"]
-    chosen = {name: ways[name] for name in names}
-    assert _cells(gpu.markdown({name: gpu.Measured(40.0) for name in names}, chosen, gpu.FEDCORR, "")) == [
-        [name, "40 s", "-", "-", "-", "-", "-"] for name in names
+def test_ratios_are_to_the_first_way_and_to_the_goal() -> None:
+    """By hand: 1,000 images a second, branches 13,900, half of the goal."""
+    ways = gpu.ways(10)
+    names = ["hand, fp32, contiguous", "branches of 10, bf16, channels_last", "graphs of 1, bf16, channels_last"]
+    found = {
+        names[0]: gpu.Measured(2.0, (900.0, 1000.0, 1300.0), 1, 0.5, float("nan")),
+        names[1]: gpu.Measured(0.75, (13_900.0,), 5, 2.6, 1.5),
+        names[2]: gpu.Measured(failure="RuntimeError: no"),
+    }
+    bench = gpu.Bench(gpu.FEDCORR, torch.device("cpu"), 7.0)
+    rows = _cells(gpu.markdown(found, {name: ways[name] for name in names}, bench, ""))
+    assert rows == [
+        [names[0], "1,000", "900 to 1,300", "1.00", "0.04", "2 s", "0.5", "-"],
+        [names[2], *["-"] * 7],
+        [names[1], "13,900", "13,900 to 13,900", "13.90", "0.50", "750 ms", "2.6", "1.5000"],
     ]
-    found = {name: gpu.Measured(40.0, (2.0,), 1.5) for name in names}
-    assert _cells(gpu.markdown(found, chosen, gpu.FEDCORR, ""))[1][5] == "-"
 
 
 def _cells(text: str) -> list[list[str]]:
-    lines = text.rstrip().splitlines()
-    last = max(number for number, line in enumerate(lines) if line.startswith("| ---"))
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in lines[last + 1 :]]
+    """The rows of the table of ways."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("| way |")) + 2
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows

@@ -73,7 +73,7 @@ MISTAKES = {
     "train.batch_size=99999999999999999999": "train.batch_size",
     "device=cuda:3": "device=cuda:3: must be auto, cpu or cuda",
     "device=mps": "device=mps: must be auto, cpu or cuda, or an accelerator that a package has registered with torch",
-    "precision=bf16-mixed": "precision=bf16-mixed: must be 32, 64 or 'bf16'",
+    "precision=bf16-mixed": "precision=bf16-mixed: must be 32, 64, 'bf16' or 'tf32'",
     "wandb.project=''": "wandb.project",
     # a method's values, by the key that was typed
     "method.theta=2": "method.theta",

@@ -136,9 +136,45 @@ class Looking(LossTerm):
         return 0 * step.logits.float().sum(), state
 
 
-@pytest.mark.parametrize(("precision", "dtype", "last"), [("bf16", torch.bfloat16, True), (32, torch.float32, False)])
+@pytest.mark.parametrize("precision", [32, "tf32", "bf16"])
+def test_float32_is_float32_unless_tf32_is_asked_for(precision: int | str, gpu: str) -> None:
+    """On a GPU that has TF32, products show it."""
+    placement_for(gpu, precision)
+    try:
+        allowed = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        assert allowed == (precision == "tf32",) * 2
+        factor = torch.full((64, 64), 1 + 2.0**-20, device=gpu)  # 20 bits after the point; TF32 has 10
+        exact = bool((factor @ torch.eye(64, device=gpu) == factor).all())
+        has = gpu == "cuda" and torch.cuda.get_device_capability() >= (8, 0)
+        assert exact == (not (has and precision == "tf32"))
+    finally:
+        placement_for(gpu, 32)
+
+
+def test_in_bf16_weights_and_their_momenta_lie_channels_last(gpu: str) -> None:
+    """So no step converts them; in float32 they do not, where that is faster."""
+    for precision, last in (("bf16", True), (32, False)):
+        net = network(gpu, precision)
+        executor = Stacked(net, 5, 4.0, "branches", memory_format="auto")
+        assert executor.settings()["memory_format"] == ("channels_last" if last else "contiguous")
+        results(executor, job(), tasks(net))
+        for branch in executor._graphs.kept:
+            view = branch._view
+            several = [p for p in view.live.values() if p.dim() == 4 and min(p.shape[1:3]) > 1]
+            assert several
+            assert {p.is_contiguous(memory_format=torch.channels_last) for p in several} == {last}
+            assert [p.grad.stride() for p in several if p.grad is not None] == [p.stride() for p in several]
+            assert {t.shape: t.stride() for t in view.kept.values()}.items() >= {
+                t.shape: t.stride() for t in view.momenta["momentum"].values()
+            }.items()
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "last"),
+    [("bf16", torch.bfloat16, True), ("tf32", torch.float32, True), (32, torch.float32, False)],
+)
 def test_precision_and_layout_reach_the_step(precision: int | str, dtype: torch.dtype, last: bool, gpu: str) -> None:
-    """Channels last is auto's layout in bf16 alone; parameters stay in float32."""
+    """Channels last is auto's layout in bf16 and TF32 alone; parameters stay in float32."""
     net, seen = network(gpu, precision), list[Any]()
     found = results(Sequential(net), job(terms={**TERMS, "looking": Looking(seen)}), tasks(net)[:1])
     assert {(kind, there.type, way) for kind, there, way in seen} == {(dtype, gpu, last)}

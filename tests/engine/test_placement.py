@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 
+from flnl.core.errors import UserError
 from flnl.engine.placement import placement_for
 
 LAUNCHERS = {
@@ -40,3 +41,8 @@ def test_launchers_variables_change_nothing(
         assert (torch.ones(2, 2, dtype=torch.float32) @ torch.ones(2, 2, dtype=torch.float32)).dtype == product
         assert torch.ones(1).dtype == made
     assert torch.ones(1).dtype == torch.float32
+
+
+def test_tf32_is_a_gpus():
+    with pytest.raises(UserError, match=r"precision=tf32, but this run is on a CPU.*: use precision=32"):
+        placement_for("cpu", "tf32")

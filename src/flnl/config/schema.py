@@ -187,7 +187,7 @@ class Root:
     output_root: PathText
     cache: PathText
     device: Device
-    precision: Literal[32, 64, "bf16"]
+    precision: Literal[32, 64, "bf16", "tf32"]
     threads: Annotated[int, Interval(ge=1, le=1024)]
     memory_format: Literal["auto", "contiguous", "channels_last"]
     client_memory: NonNegative

@@ -41,10 +41,10 @@ def laid_out(module: nn.Module, placement: Placement, layout: Layout) -> torch.m
     """Memory layout of convolutions' inputs and weights; it changes the order of sums, so it is a setting of the run.
 
     ``auto`` is channels last for networks with convolutions, which take about a tenth less time so on a CPU; on a GPU
-    only in bf16, whose matrix units need it; never in float64, which has no faster kernels for it.
+    only in bf16 and TF32, whose matrix units need it; never in float64, which has no faster kernels for it.
     """
     convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
-    gains = ("32-true", "bf16-mixed") if placement.device.type == "cpu" else ("bf16-mixed",)
+    gains = ("32-true", "bf16-mixed") if placement.device.type == "cpu" else ("bf16-mixed", "32-tf32")
     last = layout == "channels_last" or (layout == "auto" and convolves and placement.precision in gains)
     return torch.channels_last if last else torch.contiguous_format
 

@@ -14,7 +14,7 @@ import torch
 
 from flnl.core.errors import UserError
 
-PRECISIONS: dict[int | str, str] = {32: "32-true", "bf16": "bf16-mixed", 64: "64-true"}
+PRECISIONS: dict[int | str, str] = {32: "32-true", "tf32": "32-tf32", "bf16": "bf16-mixed", 64: "64-true"}
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,18 @@ class Placement:
     """Where and in which precision a network computes."""
 
     device: torch.device
-    precision: str  # Lightning's name, a value of ``PRECISIONS``
+    precision: str  # a value of ``PRECISIONS``: Lightning's name, or 32-tf32
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext  # context of a training step
 
 
 def placement_for(device: str, precision: int | str) -> Placement:
     """Set up a device and a precision for this process.
 
+    With ``tf32`` a GPU's matrix units round the factors of products and convolutions of float32 to 10 bits, in
+    evaluation as well as in training.
+
     Raises:
-        UserError: if there is no such device.
+        UserError: if there is no such device, or if it has no TF32.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -45,7 +48,10 @@ def placement_for(device: str, precision: int | str) -> Placement:
         # Nothing here reads memory that was not written, so filling it costs time for nothing.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no stub
         torch.backends.cudnn.benchmark = False
-        torch.backends.cudnn.allow_tf32 = False  # precision=32 means 32
+        # precision=32 means 32
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    elif precision == "tf32":
+        raise UserError("precision=tf32, but this run is on a CPU and TF32 is of NVIDIA's GPUs: use precision=32")
     name = PRECISIONS[precision]
     placed = torch.device("cpu") if device == "cpu" else torch.device(device, 0)
     return Placement(placed, name, _autocast(name, device))
@@ -53,7 +59,7 @@ def placement_for(device: str, precision: int | str) -> Placement:
 
 def _autocast(name: str, device: str) -> Callable[[], AbstractContextManager[Any]]:
     """Lightning's context of a training step; importing Lightning takes as long as importing torch."""
-    if name == "32-true":
+    if name in ("32-true", "32-tf32"):
         return nullcontext
     from lightning.fabric.plugins.precision import DoublePrecision, MixedPrecision
 
