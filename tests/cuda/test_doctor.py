@@ -91,7 +91,7 @@ def test_a_gpu_that_is_wrong_is_found(
 
     def faulty(overrides: Sequence[str]) -> Any:
         result = trained(overrides)
-        if "executor.graphs=true" in overrides:
+        if "executor.graphs=branches" in overrides:
             runs[0] += fault == "unsteady"
             size = 1e-9 * runs[0] if fault == "unsteady" else 1e-3
             return agreement.Trained({n: p + size for n, p in result.params.items()}, 0.0)

@@ -30,7 +30,7 @@ QUIET = ("wandb.mode=disabled", "figures=false", "products=false", "precision=64
 WAYS: Mapping[str, Sequence[str]] = {
     "one by one": ("executor=sequential",),
     "stacked": ("executor=stacked", "executor.graphs=false"),
-    "recorded": ("executor=stacked", "executor.graphs=true"),
+    "recorded": ("executor=stacked", "executor.graphs=branches"),
 }
 """How clients are trained on the GPU, by title."""
 

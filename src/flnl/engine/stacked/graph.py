@@ -279,15 +279,19 @@ class Branch:
 
     # --------------------------------------------------------------------------------------------------------- steps
 
-    def __call__(self, batch: Batch) -> Tensor | None:
+    def __call__(self, batch: Batch, copies: Copies) -> Tensor | None:
         """Run the step on ``batch`` if it must run eagerly, and return the losses before it, as ``Stepper`` does.
 
-        None if it is to be recorded, or replayed: then the batch is in the branch's tensors.
+        None if it is to be recorded, or replayed, once ``copies`` are made, among which are those of the batch.
         """
-        if self.refusal is not None or not self._holds(batch):
+        if self.refusal is not None or not self._fits(batch):
             return self._step(batch)
+        assert self._batch is not None
         if self._steps >= WARM:
+            copies.add(self._batch.held(), batch.held())
             return None
+        _copy(self._batch.held(), batch.held())
+        self._batch = replace(self._batch, number=batch.number)
         self._steps += 1
         last = self._steps == WARM
         with Waits(self.refuse) if last else nullcontext():
@@ -301,16 +305,11 @@ class Branch:
         assert self._batch is not None
         return self._step(self._batch)
 
-    def _holds(self, batch: Batch) -> bool:
-        """Copy the batch into the branch's tensors; return False, without copying, if its structure differs."""
+    def _fits(self, batch: Batch) -> bool:
+        """Whether the batch differs from the branch's only in the values of its tensors."""
         if self._batch is None:
             self._batch = batch.each(torch.clone)
-        elif not alike(replace(batch, number=0), replace(self._batch, number=0)):
-            return False
-        else:
-            _copy(self._batch.held(), batch.held())
-            self._batch = replace(self._batch, number=batch.number)
-        return True
+        return self._batch.alike(batch)
 
     def _step(self, batch: Batch) -> Tensor:
         """One step; afterwards the terms' states are copied back to the tensors they were in before."""
@@ -343,6 +342,27 @@ class Branch:
     def refuse(self, reason: str) -> None:
         """Record no step of this branch, for the first of all reasons given."""
         self.refusal = self.refusal or reason
+
+
+class Copies:
+    """Copies to make at once, by the type of the tensors."""
+
+    def __init__(self) -> None:
+        self._lists: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def add(self, into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        """Add copies of ``values``."""
+        for target, value in zip(into, values, strict=True):
+            targets, sources = self._lists.setdefault(target.dtype, ([], []))
+            targets.append(target)
+            sources.append(value)
+
+    @torch.no_grad()
+    def make(self) -> None:
+        """Make them, in a kernel for many tensors where the device has one."""
+        for targets, sources in self._lists.values():
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+        self._lists.clear()
 
 
 class Graph:
@@ -531,7 +551,7 @@ def _clone(tensors: Params) -> Params:
     return {name: t.clone() for name, t in tensors.items()}
 
 
-def _copy(into: list[Tensor], values: list[Tensor]) -> None:
-    with torch.no_grad():
-        for target, value in zip(into, values, strict=True):
-            target.copy_(value, non_blocking=True)
+def _copy(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    copies = Copies()
+    copies.add(into, values)
+    copies.make()

@@ -22,7 +22,7 @@ from flnl.core.step import LOGITS, ForwardPasses, Step
 from flnl.engine.local.batching import inherits
 from flnl.engine.network import Network, outputs_on
 from flnl.engine.stacked.errors import NotStackable, line
-from flnl.engine.stacked.joining import Joined, flattened, join, mapped
+from flnl.engine.stacked.joining import Joined, alike, flattened, join, mapped
 from flnl.engine.stacked.network import Outputs, StackedNetwork
 from flnl.engine.stacked.tracing import RECEIVED, WatchedBroadcast, WatchedStep
 from flnl.engine.stacked.vmapping import over_clients
@@ -53,7 +53,23 @@ class Batch:
 
     def held(self) -> list[Tensor]:
         """Every tensor, in an order that depends only on the batch's structure."""
-        return flattened(self)[1]
+        if self.draws is not None or self.mixing is not None:
+            return flattened(self)[1]
+        optional = [t for t in (self.weight, self.unmixed) if t is not None]
+        return [self.inputs, self.labels, self.targets, self.positions, *optional, *self.views]
+
+    def alike(self, other: "Batch") -> bool:
+        """Whether ``other`` differs only in its number and in the values of its tensors."""
+        if self._parts != other._parts or not alike(self.draws, other.draws) or not alike(self.mixing, other.mixing):
+            return False
+        pairs = zip(self.held(), other.held(), strict=True)
+        return all(mine.shape == its.shape and mine.dtype == its.dtype for mine, its in pairs)
+
+    @property
+    def _parts(self) -> tuple[bool, bool, bool, bool, int]:
+        """Which optional parts it has, and how many views."""
+        optional = (part is not None for part in (self.draws, self.mixing, self.weight, self.unmixed))
+        return *optional, len(self.views)  # type: ignore[return-value]
 
 
 @dataclass

@@ -22,7 +22,7 @@ from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable, line
-from flnl.engine.stacked.graph import EAGER, Branch, Graphs
+from flnl.engine.stacked.graph import EAGER, Branch, Copies, Graphs
 from flnl.engine.stacked.joining import Joined, join
 from flnl.engine.stacked.layers import channels_last
 from flnl.engine.stacked.network import StackedNetwork
@@ -186,14 +186,16 @@ class Turns:
     def _step(self) -> None:
         """One step of every stack that is in a branch."""
         ready: dict[tuple[int, int], list[Branch]] = {}
+        copies = Copies()
         for number in sorted(self._now):
             turn, branch = self._now[number]
             with self._refusing(number):
-                loss = branch(next(turn.batches))
+                loss = branch(next(turn.batches), copies)
                 if loss is None:
                     ready.setdefault(turn.run.kind, []).append(branch)
                 else:
                     turn.losses.append(loss)
+        copies.make()
         for kind, branches in ready.items():
             self._recorded(kind, branches)
 
@@ -405,12 +407,13 @@ class _Stack:
         def of_all(values: Sequence[Any]) -> Joined:
             return self.objective.join(values, run.members)
 
-        for step in range(steps):
+        apart = zip(*(t.unbind() for t in (inputs, labels, targets, positions)), strict=True)
+        for step, (of_inputs, of_labels, of_targets, of_positions) in enumerate(apart):
             yield Batch(
-                inputs=inputs[step],
-                labels=labels[step],
-                targets=targets[step],
-                positions=positions[step],
+                inputs=of_inputs,
+                labels=of_labels,
+                targets=of_targets,
+                positions=of_positions,
                 weight=None if weight is None else weight[step],
                 draws=of_all([self.draws[k].of_terms(size) for k in run.members]) if self.objective.draws else None,
                 number=number + step,
