@@ -52,16 +52,22 @@ def images(random: np.random.Generator, count: int, sharp: float = 2.0) -> tuple
     return probabilities, (probabilities.cumsum(axis=1) > random.random((count, 1))).argmax(axis=1)
 
 
-def drawn(seed: int, memory: tuple[float, float] = (0, 0), temperature: float = 1.0) -> Drawn:
-    """Clients whose labels are wrong at the ``RATES``, and memorised: the log odds of a given label are pushed."""
+def drawn(
+    seed: int, memory: tuple[float, float] = (0, 0), temperature: float = 1.0, spread: float = 0.0, size: int = SIZE
+) -> Drawn:
+    """Clients whose labels are wrong at the ``RATES``, and memorised: the log odds of a given label are pushed.
+
+    ``spread`` is how much clients differ in it, as the standard deviation of its logarithm.
+    """
     random = np.random.default_rng(seed)
-    client = np.repeat(np.arange(len(RATES)), SIZE)
+    client = np.repeat(np.arange(len(RATES)), size)
     probabilities, true = images(random, len(client))
     wrong = random.random(len(client)) < np.array(RATES)[client]
     given = np.where(wrong, (true + random.integers(1, K, len(client))) % K, true)
     row = np.arange(len(client))
     u = logit(probabilities[row, given])
-    own = expit(u + memory[0] * expit(-u) + memory[1])
+    strength = np.exp(spread * random.normal(size=len(RATES)))[client]
+    own = expit(u + strength * (memory[0] * expit(-u) + memory[1]))
     probabilities *= ((1 - own) / (1 - probabilities[row, given]))[:, None]
     probabilities[row, given] = own
     of_test, labels = images(random, TESTED)
@@ -135,6 +141,21 @@ def test_memorised_labels_are_reckoned_with() -> None:
     assert np.mean(widths[0]) > 1.5 * np.mean(widths[1]), "how much a client's labels were memorised is uncertain"
 
 
+@pytest.mark.parametrize("memory", [(3.0, 0.0), (0.0, 1.5)])
+def test_a_push_of_either_form_is_found(memory: tuple[float, float]) -> None:
+    """By 1 - p, as a step of gradient descent does, or the same for all; of many labels, so that little is chance."""
+    run = drawn(1, memory, temperature=1.5, size=3000)
+    for one, number in zip(run.estimates(seen=True), run.numbers, strict=True):
+        assert one.every.low <= number <= one.every.high
+        assert abs(one.every.expected - number) < 200, "of 3000"
+
+
+def test_clients_may_differ_in_how_much_was_memorised() -> None:
+    runs = [drawn(seed, (1.5, 0.5), 1.5, spread=0.5) for seed in range(10)]
+    held = [covered(run.estimates(seen=True), run.numbers) for run in runs]
+    assert np.mean(held) >= 0.9
+
+
 def test_those_that_are_missed_are_a_part() -> None:
     run = drawn(3)
     issues = run.table.values.argmax(axis=1) != run.samples.given
@@ -163,6 +184,8 @@ def test_clients_may_hold_few_of_the_classes() -> None:
 def test_nothing_is_told_of_models_that_have_memorised() -> None:
     run = drawn(5, temperature=0.5)
     issues = np.zeros(len(run.samples), np.bool_)
+    for seed in range(6):
+        assert drawn(seed).estimates(seen=True), "as sure as right, but for chance"
     assert wrong_labels(run.samples, run.table, run.test, issues, seen=True) is None
     assert wrong_labels(run.samples, run.table, run.test, issues, seen=False) is not None
 

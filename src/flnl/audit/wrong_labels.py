@@ -33,6 +33,8 @@ SPREAD = 0.5
 """Standard deviation of ln s."""
 POWER = 0.1
 """Of the likelihood of s. Both were chosen on MNIST and CIFAR-10 (docs/audit.md, How many labels are wrong)."""
+SUREST = 0.9
+"""Least sharpness of models that have seen the labels: 1 is as sure as right, and last models on MNIST had .5 to .7."""
 EDGES = np.linspace(-6.0, 4.0, 41)
 """Between the bins of clients' scores [B - 1]. Beyond, a label is as good as certainly wrong or right."""
 UNSEEN = np.linspace(-12.0, 12.0, 241)
@@ -64,7 +66,7 @@ def wrong_labels(
 ) -> list[Estimate] | None:
     """The estimate for each client [C]; None if the models have memorised too much to tell.
 
-    They have if they are surer of test samples than right: wrong labels that are memorised score as right ones.
+    They have if they are clearly surer of test samples than right: wrong labels that are memorised score as right ones.
 
     Args:
         samples: the samples.
@@ -74,7 +76,7 @@ def wrong_labels(
         seen: whether a model behind the probabilities was trained on the clients' labels.
     """
     calibration = Calibration.fitted(test.labels, test.probabilities)
-    if seen and calibration.sharpness < 1:
+    if seen and calibration.sharpness < SUREST:
         return None
     clients, classes, bins = len(samples.clients), table.shape[1], len(EDGES) + 1
     scores, given = np.zeros((2, clients, bins)), np.zeros((clients, classes))
