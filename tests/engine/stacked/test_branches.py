@@ -230,6 +230,27 @@ def test_branches_wait_for_the_beginning_alone_and_the_end_for_them_all(
             record.side_by_side(steps)
     else:
         assert record.side_by_side(steps).tolist() == [0.0, 1.0, 2.0]
+    check(library)
+
+
+def test_a_step_to_warm_up_is_waited_for_even_if_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has begun computes on, while memory that it reads may be given to others."""
+    library = Library()
+    monkeypatch.setattr(torch, "get_device_module", lambda _: library)
+    record = Recorder(torch.device("cpu"))
+
+    def step() -> Tensor:
+        library.done.append((library.current_stream().number, "works"))
+        raise NotStackable("no")
+
+    with pytest.raises(NotStackable):
+        record.warm(step, 0)
+    (stream, _, _), works, end = library.done
+    assert (works, end) == ((stream, "works"), (0, "waits for", stream))
+
+
+def check(library: Library) -> None:
+    """The order of a fork, the branches' work, and a join."""
     works = [k for k, event in enumerate(library.done) if event[1] == "works"]
     before, after = library.done[: works[0]], library.done[works[-1] + 1 :]
     streams = [event[0] for event in before]

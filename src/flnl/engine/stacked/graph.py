@@ -100,9 +100,11 @@ class Recorder:
         """Run on the branch's stream, for which libraries make their handles and workspaces now."""
         current, stream = self.library.current_stream(), self._of(branch)
         stream.wait_stream(current)
-        with self.library.stream(stream):
-            loss = step()
-        current.wait_stream(stream)
+        try:
+            with self.library.stream(stream):
+                loss = step()
+        finally:  # also after a failure: what it has begun still computes on tensors that others may get
+            current.wait_stream(stream)
         loss.record_stream(current)
         return loss
 
