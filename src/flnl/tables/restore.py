@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 NOT_RESULT = ("command", "seed", "folder", "evaluation", "round", "evaluations")
 """The keys of a compact record that ``result.json`` does not have."""
+WITH_PLACES = 4
+"""The format of the key in a compact record whose key names its file and is not the run's."""
 RESTORED = "restored_from"
 """The key in ``result.json`` that tells a restored run, with the path of its record."""
 
@@ -76,18 +78,12 @@ class _Held:
     folder: Path
 
     def file(self, run: Wanted) -> Path | None:
-        """The record of a run, on the data that are here; None if there is none.
-
-        Raises:
-            UserError: if that of its name is known to be of other data.
-        """
+        """The record of a run: that of its name, or of its key on the data that are here; None if there is none."""
         file = self.folder / f"{run.identity.folder}.json"
-        if run.identity.key.startswith(run.identity.folder):  # the same wherever its data lie
-            return file if file.is_file() else None
         if file.is_file():
-            if why := self._reuse.changed(compose.load(run.overrides), file, _placeless(file)):
-                raise UserError(f"{file} is of another federation than the one drawn now: {why}")
             return file
+        if run.identity.key.startswith(run.identity.folder):  # the same wherever its data lie
+            return None
         alike = self._by_key.get(run.identity.key, ())
         return next(
             (other for other in alike if self._reuse.same(compose.load(run.overrides), _placeless(other))), None
@@ -131,7 +127,7 @@ def _unused(folder: Path) -> Iterator[bool]:
 
 def _read(file: Path, run: Wanted) -> Compact:
     compact = run_record.compact(file)
-    key = str(compact.record["key"])  # of the fourth format it names the folder
+    key = str(compact.record["key"])  # one with the places of data names the folder
     if not (key == run.identity.key or key.startswith(run.identity.folder)) or compact.record["status"] != "finished":
         raise UserError(f"{file} is not the record of the finished run {run.command}")
     return compact
@@ -145,10 +141,9 @@ def _write(folder: Path, file: Path, compact: Compact, config: Mapping[str, Any]
         metrics.write(row)
     result = {key: value for key, value in compact.record.items() if key not in NOT_RESULT}
     about = {
-        "key": run.identity.key,
         "config": config,
         "identity": identity.identity(config),
-        "key_format": identity.FORMAT,
+        "key_format": identity.FORMAT if result["key"] == run.identity.key else WITH_PLACES,
         "overrides": run.overrides,
         RESTORED: str(file),
         CHECKSUMS: described([metrics, corrections]),
