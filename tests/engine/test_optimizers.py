@@ -268,6 +268,12 @@ def test_a_stack_leaves_room_for_both_averages() -> None:
     assert counts[0] > counts[1] > 0
 
 
+def test_branches_leave_room_for_the_workspaces_of_their_streams() -> None:
+    net, limit = network(mlp(4, 3)), 1000 * 2**20
+    counts = [clients_in(job(training(SGD())), net, 60, limit, graphs=True, branches=on) for on in (False, True)]
+    assert counts == [60, 15]  # of 64 MiB and little more
+
+
 WORDS = (
     *("method=fedavg", "rounds=4", "noise=symmetric", "noise.eta=0.4", "dataset.train_size=170"),
     *("dataset.test_size=50", "partition=dirichlet", "partition.num_clients=8", "fraction=0.75", "model=mlp"),

@@ -248,6 +248,8 @@ ON_RAY = {"name": "ray", "workers": 2, "num_cpus": 1, "num_gpus": 0, "address": 
             {**ON_RAY, "inner": {**STACKED, "memory": 2.0, "memory_format": "channels_last"}},
             ["executor's memory 1.0 then, 2.0 now", "executor's memory_format contiguous then, channels_last now"],
         ),
+        (STACKED, {**STACKED, "graphs": "branches"}, ["executor's graphs stacks then, branches now"]),
+        ({**STACKED, "graphs": "branches"}, {**STACKED, "graphs": "branches", "stack": 10, "memory": 2.0}, []),
         ("stacked", PROCESSES, ["executor stacked then, sequential now"]),
         (PROCESSES, IN_WORKERS, ["executor sequential then, stacked now"]),
     ],
@@ -290,6 +292,25 @@ def test_stacks_of_early_records_are_contiguous() -> None:
     assert auto._as_begun(node, {"name": "stacked", "stack": 20})["memory_format"] == "contiguous"
     for earlier in (None, "sequential", {"name": "sequential"}):
         assert auto._as_begun(node, earlier) == node
+
+
+@pytest.mark.parametrize("inner", [None, "processes"])
+@pytest.mark.parametrize(("graphs", "kept"), [("auto", "stacks"), ("branches", "branches"), (False, False)])
+def test_graphs_are_those_of_the_record(graphs: Any, kept: Any, inner: str | None) -> None:
+    """No record says auto of a GPU any more; in early ones it is a recorded stack."""
+    record: dict[str, Any] = {**STACKED, "graphs": graphs}
+    if inner:
+        record = {**IN_WORKERS, "inner": record}
+    assert auto.as_recorded(record, {"processes": {}}, "result.json").get("inner", {"graphs": kept})["graphs"] == kept
+    node = auto._as_begun({"_target_": "x", "graphs": "auto", "memory_format": "auto"}, record)
+    assert node["graphs"] == ("auto" if inner else kept)
+    assert auto._node(auto._record(record)).get("inner", {"graphs": kept})["graphs"] == kept
+
+
+def test_branches_on_a_cpu_are_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run([*WORDS, "executor=stacked", "executor.graphs=branches"], tmp_path / "run", "max_rounds=1")
+    assert executor_of(ran)["graphs"] == "auto"
+    assert "executor.graphs=branches is for a GPU: nothing is recorded here" in capsys.readouterr().err
 
 
 REASON = auto.unstackable

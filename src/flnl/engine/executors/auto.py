@@ -291,7 +291,9 @@ def changed(then: Mapping[str, Any] | str, now: Mapping[str, Any] | str) -> list
     before, after = _numerical(_record(then)), _numerical(_record(now))
     if before.get("name") != after.get("name"):
         return [f"executor {before.get('name')} then, {after.get('name')} now"]
-    keys = [key for key in after if key in before and before[key] != after[key]]
+    side_by_side = before.get("graphs") == after.get("graphs") == "branches"
+    free = ("stack", "memory", "split") if side_by_side else ()  # branches do not depend on who is beside them
+    keys = [key for key in after if key in before and before[key] != after[key] and key not in free]
     return [f"executor's {key} {before[key]} then, {after[key]} now" for key in keys]
 
 
