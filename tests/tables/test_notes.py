@@ -18,7 +18,10 @@ from flnl.tables.table import Column, Metric, Row, Table
 def identity(**said: Any) -> Identity:
     settings = {key.replace("__", "."): value for key, value in said.pop("settings", {}).items()}
     return Identity(
-        **{**dict.fromkeys(("method", "dataset", "model"), "x"), **COST, **said}, key="a" * 64, settings=settings
+        **{**dict.fromkeys(("method", "dataset", "model"), "x"), **COST, **said},
+        key="a" * 64,
+        folder="a" * 16,
+        settings=settings,
     )
 
 
