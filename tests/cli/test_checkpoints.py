@@ -308,7 +308,7 @@ def test_an_error_while_a_round_is_recorded_names_that_round(tmp_path: Path, mon
 
 
 def test_changed_data_are_not_gone_on_with(command: Command, tmp_path: Path) -> None:
-    """The key has the path of the files, not their contents; the fingerprint in the checkpoint has those."""
+    """The key has neither the path of the files nor their contents; the fingerprint in the checkpoint has those."""
     rng = np.random.default_rng(0)
     images, labels = rng.random((60, 1, 4, 4), dtype=np.float32), np.arange(60) % 3
     np.savez(tmp_path / "a.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
