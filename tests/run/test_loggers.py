@@ -216,7 +216,7 @@ def test_a_missing_package_is_named_before_the_run(monkeypatch: pytest.MonkeyPat
     whole = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "tensorboard" else whole(name))
     check_machine(compose.load(["logger=csv"]))
-    with pytest.raises(UserError, match=r"pip install -e '\.\[tensorboard\]'"):
+    with pytest.raises(UserError, match=r"pip install .*\[tensorboard\]'"):
         check_machine(compose.load(["logger=[csv,tensorboard]"]))
 
 
