@@ -59,6 +59,7 @@ docs/running
 docs/noise
 docs/own_data
 docs/audit
+docs/audit_measured
 docs/sweeps
 docs/comparing
 docs/tables
