@@ -98,8 +98,8 @@ def test_paths_may_be_text_and_begin_with_a_home(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HOME", "/home/somebody")
     given: Any = {"probabilities": "~/p.npz", "reviewed": "~/v.csv", "out": "~/x", "config_dir": "~/conf"}
     chosen, home = Options(**given), Path("/home/somebody")
-    assert (chosen.probabilities, chosen.reviewed, chosen.out) == (home / "p.npz", home / "v.csv", home / "x")
+    assert (chosen.probabilities, chosen.reviewed, chosen.out) == (home / "p.npz", (home / "v.csv",), home / "x")
     assert chosen.config_dir == (home / "conf",)
     run, by_command, _ = options_of(["~/run", "--out=~/x", "--reviewed=~/v.csv", "--probabilities=~/p.npz"])
-    assert (run, by_command.out, by_command.reviewed) == (home / "run", home / "x", home / "v.csv")
+    assert (run, by_command.out, by_command.reviewed) == (home / "run", home / "x", (home / "v.csv",))
     assert by_command.probabilities == home / "p.npz"

@@ -22,7 +22,7 @@ SAMPLES = LabelledSamples(np.array([0, 0, 1]), ["a.png", "two\nlines.png", "c.pn
 def verdicts_of(folder: Path, lines: str) -> dict[int, Verdict]:
     """The verdicts that a file with these lines after its header says."""
     (folder / "verdicts.csv").write_text("client,sample,verdict,label\n" + lines)
-    return read_verdicts(folder / "verdicts.csv", SAMPLES, CLASSES)
+    return read_verdicts([folder / "verdicts.csv"], SAMPLES, CLASSES)
 
 
 def test_a_wrong_label_cannot_be_the_right_one(tmp_path: Path) -> None:
@@ -56,10 +56,10 @@ def test_a_spreadsheets_separators_are_taken(tmp_path: Path, separator: str) -> 
     file = tmp_path / "verdicts.csv"
     lines = (["client", "sample", "verdict", "label"], ["0", "a,b.png", "wrong", "bee"])
     file.write_text("".join(separator.join(line) + "\n" for line in lines))
-    assert read_verdicts(file, samples, CLASSES) == {0: Verdict("wrong", 1)}
+    assert read_verdicts([file], samples, CLASSES) == {0: Verdict("wrong", 1)}
     file.write_text(file.read_text() + separator.join(["0", "d.png", "right"]) + "\n")
     with pytest.raises(UserError, match=r"line 3 of .* has another number of values"):
-        read_verdicts(file, samples, CLASSES)
+        read_verdicts([file], samples, CLASSES)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
@@ -69,7 +69,7 @@ def test_a_file_in_utf_16_is_read(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "verdicts.csv").write_text(
         f"{begin}client\tsample\tverdict\tlabel\n0\ta.png\tunsure\t\n", encoding=encoding
     )
-    assert read_verdicts(tmp_path / "verdicts.csv", SAMPLES, CLASSES) == {0: Verdict("unsure", None)}
+    assert read_verdicts([tmp_path / "verdicts.csv"], SAMPLES, CLASSES) == {0: Verdict("unsure", None)}
 
 
 def test_the_line_of_a_runs_labels_is_named(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_verdicts_with_two_columns_of_labels_are_refused(tmp_path: Path) -> None
     file = tmp_path / "verdicts.csv"
     file.write_text("client,sample,verdict,label,label\n0,a.png,wrong,bee,ant\n")
     with pytest.raises(UserError, match="it has the column 'label' twice"):
-        read_verdicts(file, SAMPLES, CLASSES)
+        read_verdicts([file], SAMPLES, CLASSES)
 
 
 def test_a_wrong_label_that_the_audit_would_suggest_needs_another() -> None:
@@ -138,7 +138,7 @@ def test_what_may_never_end_is_refused(path: str, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"cannot be read .it is a device, a pipe or a socket, not a file.; it should be"
     ):
-        read_verdicts(tmp_path / path, SAMPLES, CLASSES)
+        read_verdicts([tmp_path / path], SAMPLES, CLASSES)
 
 
 def test_accents_may_be_composed_otherwise_unless_two_samples_differ_in_nothing_else(tmp_path: Path) -> None:
@@ -147,9 +147,20 @@ def test_accents_may_be_composed_otherwise_unless_two_samples_differ_in_nothing_
     header = "client,sample,verdict,label\n"
     alone = LabelledSamples(np.array([0]), ["1.png"], np.array([0]), (one,))
     file.write_text(f"{header}{apart},1.png,unsure,\n", encoding="utf-8")
-    assert read_verdicts(file, alone, CLASSES) == {0: Verdict("unsure", None)}
+    assert read_verdicts([file], alone, CLASSES) == {0: Verdict("unsure", None)}
     two = LabelledSamples(np.array([0, 0]), [one, apart], np.array([0, 1]))
     file.write_text(f"{header}0,{apart},unsure,\n", encoding="utf-8")
-    assert read_verdicts(file, two, CLASSES) == {1: Verdict("unsure", None)}
+    assert read_verdicts([file], two, CLASSES) == {1: Verdict("unsure", None)}
     file.write_text(f"{header}0,{one},unsure,\n0,{apart},unsure,\n", encoding="utf-8")
-    assert set(read_verdicts(file, two, CLASSES)) == {0, 1}
+    assert set(read_verdicts([file], two, CLASSES)) == {0, 1}
+
+
+def test_each_client_may_save_its_own(tmp_path: Path) -> None:
+    header = "client,sample,verdict,label\n"
+    one, other = tmp_path / "one.csv", tmp_path / "other.csv"
+    one.write_text(header + "0,a.png,wrong,bee\n")
+    other.write_text(header + "1,c.png,right,\n")
+    assert read_verdicts([one, other], SAMPLES, CLASSES) == {0: Verdict("wrong", 1), 2: Verdict("right", None)}
+    other.write_text(header + "1,c.png,right,\n0,a.png,unsure,\n")
+    with pytest.raises(UserError, match=r"line 3 of .*other.csv: sample 'a.png' of client 0 has a verdict already"):
+        read_verdicts([one, other], SAMPLES, CLASSES)

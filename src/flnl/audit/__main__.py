@@ -89,7 +89,14 @@ def parser() -> Parser:
     files.add_argument(
         "--corrections", choices=("suggested", "reviewed"), help="write corrected.csv, for dataset.labels"
     )
-    files.add_argument("--reviewed", metavar="FILE", type=Path, help="verdicts.csv, as saved from the page")
+    files.add_argument(
+        "--reviewed",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="verdicts.csv, as saved from the page; may be given more than once, as where each client saves its own",
+    )
     page = options.add_argument_group("page")
     page.add_argument(
         "--top", metavar="N", type=_count(1), default=default.top, help=f"suspects, by default {default.top}"
@@ -111,7 +118,7 @@ def options_of(arguments: Sequence[str]) -> tuple[Path, Options, bool]:
     """
     values = vars(parser().parse_intermixed_args(arguments))
     run, quiet = values.pop("run"), values.pop("quiet")
-    values |= {name: tuple(values[name]) for name in ("config_dir", "data")}
+    values |= {name: tuple(values[name]) for name in ("config_dir", "data", "reviewed")}
     return run.expanduser(), Options(**values), quiet
 
 

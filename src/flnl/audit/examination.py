@@ -55,7 +55,7 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
     if options.label_privacy is not None:
         secret = secret_in(options.secret, [folder, *([] if options.out is None else [options.out])], report)
     classes = run.federation.dataset.classes
-    verdicts = {} if options.reviewed is None else read_verdicts(options.reviewed, run.samples, classes)
+    verdicts = read_verdicts(options.reviewed, run.samples, classes)
     where, table, test = source.find(run, options, report)
     if table.shape[1] != len(classes):
         raise UserError(f"the probabilities are of {table.shape[1]} classes, and the run has {len(classes)}")
@@ -150,7 +150,7 @@ def _whole(
         precision=assessed.precision,
         cut=assessed.cut,
         to_review=review,
-        review=summaries.reviewed(verdicts, review) if options.reviewed is not None else None,
+        review=summaries.reviewed(verdicts, review) if options.reviewed else None,
         notes=_notes(where, assessed.precision, options),
         measured=_measured(samples),
     )

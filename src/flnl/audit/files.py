@@ -187,7 +187,8 @@ def summary(audit: Audit) -> dict[str, Any]:
 def options(audit: Audit) -> dict[str, Any]:
     """The options as plain values; of paths, which may tell where data lie, the name alone."""
     plain = asdict(audit.options)
-    for name in ("probabilities", "reviewed"):
-        plain[name] = plain[name].name if isinstance(plain[name], Path) else plain[name]
+    source = plain["probabilities"]
+    plain["probabilities"] = source.name if isinstance(source, Path) else source
+    plain["reviewed"] = [path.name for path in plain["reviewed"]]
     del plain["out"], plain["force"], plain["config_dir"], plain["secret"], plain["data"]
     return plain

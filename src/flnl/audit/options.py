@@ -75,7 +75,7 @@ class Options:
     clients: bool = False  # also write an audit for each client, with the others pooled
     min_client: int = 10  # clients with fewer samples are pooled in tables
     corrections: Literal["suggested", "reviewed"] | None = None
-    reviewed: Path | None = None  # verdicts.csv, as the page saves it
+    reviewed: tuple[Path, ...] = ()  # files of verdicts, as the pages save them
     out: Path | None = None  # by default the folder "audit" of the run
     force: bool = False  # replace an earlier audit
     formats: tuple[Format, ...] = ("html", "csv", "json")
@@ -96,12 +96,13 @@ class Options:
         source = self.probabilities
         if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".npz")):
             object.__setattr__(self, "probabilities", Path(source).expanduser())
-        for name in ("reviewed", "out", "secret"):
+        for name in ("out", "secret"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path).expanduser())
-        places: Any = self.config_dir
-        several = (places,) if isinstance(places, str | Path) else places
-        object.__setattr__(self, "config_dir", tuple(Path(path).expanduser() for path in several))
+        for name in ("reviewed", "config_dir"):
+            given: Any = getattr(self, name)
+            several = (given,) if isinstance(given, str | Path) else given or ()
+            object.__setattr__(self, name, tuple(Path(path).expanduser() for path in several))
         data: Any = self.data
         object.__setattr__(self, "data", (data,) if isinstance(data, str) else tuple(map(str, data)))
 
@@ -153,7 +154,7 @@ class Options:
             )
         if self.secret is not None and self.label_privacy is None:
             yield f"--secret {self.secret} is what --label-privacy draws from: leave it out, or add --label-privacy"
-        if self.corrections == "reviewed" and self.reviewed is None:
+        if self.corrections == "reviewed" and not self.reviewed:
             yield "--corrections reviewed needs verdicts: add --reviewed verdicts.csv"
 
 

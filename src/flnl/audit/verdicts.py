@@ -28,8 +28,8 @@ class Verdict:
     label: int | None  # the right class of a wrong label, if the reviewer names it
 
 
-def read_verdicts(path: Path, samples: LabelledSamples, classes: Sequence[str]) -> dict[int, Verdict]:
-    """Read verdicts, by the index of the sample.
+def read_verdicts(paths: Sequence[Path], samples: LabelledSamples, classes: Sequence[str]) -> dict[int, Verdict]:
+    """Read the verdicts of all files, by the index of the sample.
 
     A name that looks like a formula may have a ``'`` before it, as a spreadsheet's copy may have.
 
@@ -42,7 +42,7 @@ def read_verdicts(path: Path, samples: LabelledSamples, classes: Sequence[str]) 
     looks = {who: i for (c, name), i in place.items() if alike[who := (composed(c), composed(name))] == 1}
     numbers = {name: k for k, name in enumerate(classes)}
     verdicts: dict[int, Verdict] = {}
-    for number, row in _rows(path):
+    for path, number, row in ((path, *line) for path in paths for line in _rows(path)):
         where = f"--reviewed: line {number} of {path}"
         who, plain = (row["client"], row["sample"]), (text_of(row["client"]), text_of(row["sample"]))
         sample = _known(who, plain, place)
