@@ -58,7 +58,7 @@ def test_the_best_ranking_is_taken_and_not_the_best_accuracy() -> None:
     accuracies = [one.accuracy for one in choice.compared]
     assert accuracies[0] > accuracies[1] > accuracies[2]
     assert choice.taken == "all"
-    assert choice.reason.startswith("all ranks spoiled test labels best; ")
+    assert choice.reason.startswith("on the test set all finds labels that were spoiled on purpose best: ")
     for one in choice.compared:
         assert f"{one.name} {one.average_precision:.3f} ({100 * one.accuracy:.1f} %)" in choice.reason
 
@@ -81,8 +81,8 @@ def test_later_models_are_taken_only_if_clearly_ahead() -> None:
         one, other = (compared.average_precision for compared in choice.compared)
         assert 0 < abs(other - one) < 0.01
         assert choice.taken == names[0]
-        how = "best" if late_first else "about as well as final, of later models"
-        assert choice.reason.startswith(f"{names[0]} ranks spoiled test labels {how}; ")
+        how = "best" if late_first else "about as well as final, which has later models"
+        assert choice.reason.startswith(f"on the test set {names[0]} finds labels that were spoiled on purpose {how}: ")
 
 
 def test_few_test_samples_choose_nothing() -> None:

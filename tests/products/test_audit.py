@@ -870,7 +870,7 @@ def test_the_test_set_chooses_between_what_the_run_recorded(
     assert [one["name"] for one in found["choice"]["compared"]] == ["window", "all", "final"]
     rounds = {"window": recorded.window_rounds, "all": recorded.rounds, "final": np.array([5])}[kind]
     assert found["rounds"] == rounds.tolist()
-    assert f"why these\t{kind} ranks spoiled test labels best; " in answer.out
+    assert f"why these\ton the test set {kind} finds labels that were spoiled on purpose best: " in answer.out
     assert f"<p>{found['choice']['reason'].capitalize()[:30]}" in (folder / "audit" / "index.html").read_text()
     scores = [float(row["label_score"]) for row in read_csv(folder / "audit" / "audit.csv")]
     given = AuditedRun.open(folder).samples.given

@@ -100,9 +100,9 @@ def _spoiled(labels: Labels, classes: int, seed: int, draw: int) -> tuple[NDArra
 def _reason(taken: Compared, compared: tuple[Compared, ...]) -> str:
     best = max(compared, key=lambda one: one.average_precision)
     ahead = best.average_precision > taken.average_precision
-    how = f"about as well as {best.name}, of later models" if ahead else "best"
+    how = f"about as well as {best.name}, which has later models" if ahead else "best"
     each = ", ".join(f"{one.name} {one.average_precision:.3f} ({100 * one.accuracy:.1f} %)" for one in compared)
     return (
-        f"{taken.name} ranks spoiled test labels {how}; average precision where {100 * SPOILED:.0f} % are spoiled, and "
-        f"accuracy: {each}"
+        f"on the test set {taken.name} finds labels that were spoiled on purpose {how}: average precision (and "
+        f"accuracy) {each}"
     )

@@ -42,7 +42,7 @@ def read_verdicts(paths: Sequence[Path], samples: LabelledSamples, classes: Sequ
     looks = {who: i for (c, name), i in place.items() if alike[who := (composed(c), composed(name))] == 1}
     numbers = {name: k for k, name in enumerate(classes)}
     verdicts: dict[int, Verdict] = {}
-    for path, number, row in ((path, *line) for path in paths for line in _rows(path)):
+    for path, number, row in ((file, *line) for file in paths for line in _rows(file)):
         where = f"--reviewed: line {number} of {path}"
         who, plain = (row["client"], row["sample"]), (text_of(row["client"]), text_of(row["sample"]))
         sample = _known(who, plain, place)

@@ -19,7 +19,7 @@ def head(audit: Audit) -> Markup:
         (f"{total:,}", f"labels of {_counted(_number_of_clients(audit), 'client')}, {len(audit.classes)} classes"),
         *([] if wrong is None else [(f"{round(wrong.expected):,}", _about(wrong))]),
         (f"{issues:,}", f"issues: {percent(issues / total, 1)} of the labels are suspected"),
-        ("–" if precision is None else percent(precision), "expected precision of the issues"),
+        ("–" if precision is None else percent(precision), "expected precision of the issues, a cautious number"),
     ]
     if audit.review is not None and audit.review.precision is not None:
         low, high = audit.review.interval or (0.0, 1.0)
