@@ -57,6 +57,7 @@ CONTENTS = """
 :caption: Using it
 docs/running
 docs/noise
+docs/hospitals
 docs/own_data
 docs/audit
 docs/audit_measured
