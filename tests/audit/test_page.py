@@ -430,3 +430,15 @@ def test_no_path_of_this_machine_is_on_a_page(tmp_path: Path) -> None:
     content = b"".join(file.read_bytes() for file in (tmp_path / "page").rglob("*") if file.is_file())
     assert b"0.png" in content
     assert str(tmp_path).encode() not in content
+
+
+def test_each_cell_of_the_matrix_asks_for_its_own_pair(tmp_path: Path) -> None:
+    """Both directions of a pair have numbers of their own."""
+    found = audit(40, classes=("ant", "bee", "cat"), issues=30)
+    write_page(tmp_path, found, None)
+    text = (tmp_path / "index.html").read_text()
+    cell = re.compile(r'<button type="button" data-given="(\d)" data-predicted="(\d)">(\d+)</button>')
+    shown = {(int(given), int(predicted)): int(count) for given, predicted, count in cell.findall(text)}
+    expected = {(one.given, one.predicted): one.issues for one in found.by_pair if one.issues}
+    assert shown == expected
+    assert any(shown.get((k, j)) != count for (j, k), count in shown.items()), "the toy tells directions apart"
