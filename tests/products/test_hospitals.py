@@ -94,4 +94,4 @@ def test_the_page(photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     given = {row["sample"]: row["given"] for row in read_csv(photos / "outputs/second/labels.csv")}
     assert given == {row["path"]: row["label"] for row in corrected}
     assert json.loads(Path("outputs/second/result.json").read_text())["client_names"] == sorted(SITES)
-    assert "2 runs" in told(compare, monkeypatch, capsys) or Path("outputs/second").exists()
+    assert "dataset.labels=null" in told(compare, monkeypatch, capsys), "both runs have a row"
