@@ -684,3 +684,17 @@ def test_files_that_are_no_plain_arrays(tmp_path: Path):
     with (tmp_path / "arrays.npz").open("wb") as file:
         np.save(file, np.zeros(3))
     assert "single array" in refusal(arrays_part(tmp_path))
+
+
+def test_images_of_sites_beside_those_of_everybody_are_not_passed_over_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_sites(tmp_path, "{site}/train/{name}", "test/{name}")
+    for name in CLASSES:
+        save(tmp_path / "train" / name / "own.png", 1)
+    assert folder_part(tmp_path, sites=False)().client_names is None
+    assert not caplog.messages
+    assert folder_part(tmp_path)().client_names is None
+    assert caplog.messages == [
+        f"{tmp_path / 'train'} and {tmp_path / SITES[0] / 'train'} are both there: only the first is read"
+    ]

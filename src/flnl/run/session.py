@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import TracebackType
@@ -238,8 +238,8 @@ class Session:
         files = {} if hurry else self._products()
         grown = self._grown()
         lists: dict[str, Any] = {
-            "unreadable_images": self._unreadable(),
-            "warnings": self._warnings(grown["metrics"]),
+            "unreadable_images": (unreadable := self._unreadable()),
+            "warnings": self._warnings(grown["metrics"], unreadable),
             "clients": self.evaluator.clients(self.state),
             "selection": [] if hurry else self._selection(),
             FILES: files,
@@ -251,14 +251,14 @@ class Session:
         self._end_loggers(record, failed=False)
         return record
 
-    def _warnings(self, numbers: Mapping[str, Any]) -> list[str]:
+    def _warnings(self, numbers: Mapping[str, Any], black: Sequence[str]) -> list[str]:
         """What the method may have harmed, one line each.
 
         Args:
             numbers: the metrics of the result.
+            black: the files of images that could not be decoded.
         """
         labels = len(self.federation.held)
-        black = self._unreadable()
         unread = (
             f"{len(black):,} images could not be decoded and were read as black, such as {black[0]}" if black else None
         )

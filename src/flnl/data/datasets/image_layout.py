@@ -46,7 +46,11 @@ def read_layout(root: Path, sites: bool | Literal["auto"]) -> tuple[ImageSplit, 
     Raises:
         UserError: if there are no images, a folder cannot be read, or two class folders have equal names.
     """
-    if sites and not (root / "train").is_dir() and (owners := _with_splits(root)):
+    owners = _with_splits(root) if sites else []
+    if owners and (root / "train").is_dir():
+        log.warning("%s and %s are both there: only the first is read", root / "train", root / owners[0] / "train")
+        owners = []
+    if owners:
         train = _of_each(root, owners, "train")
         test = _split(root, "test") if (root / "test").is_dir() else _of_each(root, owners, "test")
     else:
