@@ -13,8 +13,8 @@ import pytest
 from filelock import FileLock
 from hydra.core.plugins import Plugins
 
+from flnl.config import identity
 from flnl.sweep.listed import check
-from flnl.tables.identity import Identity
 from tests.cli.conftest import ROOT
 from tests.tables.conftest import Tables, copied
 
@@ -406,7 +406,8 @@ def test_a_key_that_reads_as_a_number_names_its_folder(
     command: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hydra would read 19845228033e2323 as infinity."""
-    monkeypatch.setattr(Identity, "folder", property(lambda self: f"{int(self.key[:3], 16)}e2323"))
+    real = identity.placed_key
+    monkeypatch.setattr(identity, "placed_key", lambda plain: f"1{int(real(plain)[:3], 16):010}e2323")
     copied(tmp_path)
     said = command("run", "mine", "scale=small", "--", "hydra/launcher=basic")
     assert said.out.splitlines()[-1] == "2 of 2 cells can run, 2 have run, 0 failed"

@@ -25,6 +25,7 @@ from flnl.core import streams
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.core.messages import Samples
+from flnl.core.special import refuse_special
 from flnl.core.streams import stream
 from flnl.data import checked
 from flnl.data.dataset import Dataset
@@ -305,6 +306,8 @@ def _files(part: object) -> str:
     if not isinstance(part, ReadsFiles) or type(part).__module__.partition(".")[0] != PACKAGE:
         return ""
     try:
+        for file in part.files():
+            refuse_special(file)
         contents = [file.read_bytes() for file in part.files()]
     except OSError:
         return ""  # drawing will report it
