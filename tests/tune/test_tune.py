@@ -457,6 +457,33 @@ def test_options_may_stand_between_overrides(tmp_path: Path, monkeypatch: pytest
         tune.tune(["method=fedavg", "--each", "noise", "train.lr=0.1,0.2", "--seeds", "7"])
 
 
+@pytest.mark.slow  # its workers start anew
+def test_a_method_of_ones_own_is_tuned_in_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its folder is how the command finds it: keys, overrides and the file are those of any method."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own" / "method").mkdir(parents=True)
+    text = "defaults: [parts/default@_here_, override local: [cross_entropy, fedprox], _self_]\nname: mine\n"
+    (tmp_path / "own" / "method" / "mine.yaml").write_text(f"# Mine.\n{text}")
+    key = "method.local.fedprox.mu"
+    words = ["--config-dir", "own", "method=mine", *TINY[1:], f"{key}=0.1,1", "--seeds", "7", "--report", "1"]
+    tune.tune([*words, "--", "hydra.launcher.n_jobs=2"])
+    (study,) = Tuned.load(tmp_path / "tuned.json").studies
+    assert study.fixed == ["method=mine", *TINY[1:]]
+    assert study.reported is not None
+    assert study.chosen is not None
+    runs = [folder for trial in study.trials for folder in trial.runs.values()] + [*study.reported.runs.values()]
+    records = [json.loads((tmp_path / folder / "result.json").read_text()) for folder in runs]
+    assert [one["config"]["method"]["name"] for one in records] == ["mine"] * 3
+    assert [one["config"]["method"]["local"]["fedprox"]["mu"] for one in records[:2]] == [0.1, 1]
+    assert [Path(folder).name for folder in runs] == [one["key"][:16] for one in records]
+    said = capsys.readouterr().out
+    assert f"flnl \"hydra.searchpath=['file://{tmp_path}/own']\" method=mine " in said
+    tune.tune([*words, "--", "hydra.launcher.n_jobs=2"])  # of runs that are finished
+    assert "begins" not in capsys.readouterr().err
+
+
 def test_validation_is_scored_on_held_out_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = [*TINY, "train.lr=0.2,0.1", "--seeds", "7", "--measure", "validation", "--share", "0.2"]

@@ -1,7 +1,7 @@
 """Choose hyperparameters on seeds, or on samples, that are kept out of the results.
 
     flnl tune KEY=VALUE ... KEY=VALUE,VALUE ... [--each KEY] [--seeds 101,102,103] [--measure last]
-        [--margin 0.05] [--report 1,2,3,4,5] [--out FILE [--add]] [--markdown FILE]
+        [--margin 0.05] [--report 1,2,3,4,5] [--out FILE [--add]] [--markdown FILE] [--config-dir DIR]
 
 Keys with several values are the axes of a grid; with ``--margin``, combinations far behind are dropped after each seed.
 With ``--trials N`` Optuna searches them, and intervals too. With ``--report`` the chosen combination is then run under
@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 
 from flnl.cli import guard
-from flnl.cli.parser import Parser
+from flnl.cli.parser import Parser, add_config_dir
+from flnl.config.folders import search_path
 from flnl.config.override_text import key_of
 from flnl.core.errors import UserError
 from flnl.core.shell import joined
@@ -110,6 +111,7 @@ def parser() -> Parser:
         "the same overrides but for the keys under --each. Choices for the same values are replaced",
     )
     options.add_argument("--markdown", metavar="FILE", type=Path, help="write tables of results and scores to FILE")
+    add_config_dir(options)
     return options
 
 
@@ -151,16 +153,17 @@ def tune(arguments: Sequence[str]) -> None:
         if file is not None:
             check_output(f"{name} {file}", file)  # before anything runs
     refuse_keys([*space.fixed, *(axis.key for axis in space.axes)])
-    runs = Runs(options.seeds, options.measure, launching)
+    own = search_path(options.config_dir)
+    runs = Runs(options.seeds, options.measure, launching, own=own)
     parts = space.split(options.each)
     question = _question(options, parts[0])
     if options.add:
         _kept(options.out, question)  # before anything runs
-    listed.check(parts[0][1].fixed, launching, "write it before --")
+    listed.check([*own, *parts[0][1].fixed], launching, "write it before --")
     tried = _tried([part for _, part in parts], runs, options)
     studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]
     tuned = Tuned(["flnl", "tune", *arguments], options.measure, options.seeds, studies)
-    show(tuned)
+    show(tuned, own)
     if all(study.chosen is None for study in studies) and _chose(options.out):
         raise UserError(
             f"nothing could be chosen: every combination has a run that failed; {options.out} stays as it is"

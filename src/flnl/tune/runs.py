@@ -44,6 +44,7 @@ class Runs:
     launching: Sequence[str]  # how runs are launched
     root: Path = ROOT
     sweep: type[ListedSweep] = TuneSweep  # which knows the command
+    own: Sequence[str] = ()  # what adds folders of the user's to the search path
     _checked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @cached_property
@@ -154,9 +155,10 @@ class Runs:
 
     def _run(self, fixed: Sequence[str], values: Values, seed: int) -> ListedRun:
         overrides = (*fixed, *overrides_of(values), f"seed={seed}")
-        key, placed = _keys(overrides)
-        folder = self._moved.folder(placed[:16], key, overrides)
-        return ListedRun(" ".join(overrides), folder, [*QUIET, *overrides])
+        all_of_them = (*self.own, *overrides)
+        key, placed = _keys(all_of_them)
+        folder = self._moved.folder(placed[:16], key, all_of_them)
+        return ListedRun(" ".join(overrides), folder, [*QUIET, *all_of_them])
 
 
 def final(overrides: Sequence[str], measure: str) -> list[str]:

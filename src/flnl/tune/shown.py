@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -12,8 +14,8 @@ from flnl.tune.markdown import spread
 from flnl.tune.runs import final
 
 
-def show(tuned: Tuned) -> None:
-    """Print every combination's score, and the command with the chosen values."""
+def show(tuned: Tuned, own: Sequence[str] = ()) -> None:
+    """Print every combination's score, and the command with the chosen values, after the overrides ``own``."""
     console = Console(markup=False, highlight=False)
     for study in tuned.studies:
         title = " ".join([*overrides_of(study.each)]) or " ".join(study.fixed)
@@ -30,7 +32,7 @@ def show(tuned: Tuned) -> None:
             grid.add_row(*trial.values.values(), *scores, _percent(trial.mean), mark)
         console.print(grid)
         if study.chosen is not None:
-            print_line(f"flnl {joined(final(study.overrides, tuned.measure))}")
+            print_line(f"flnl {joined([*own, *final(study.overrides, tuned.measure)])}")
 
 
 def show_reported(tuned: Tuned) -> None:
