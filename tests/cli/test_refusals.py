@@ -71,8 +71,9 @@ MISTAKES = {
     "noise=matrix noise.path=a_file": "noise.path=a_file",
     "threads=100000": "threads=100000: must be less",
     "train.batch_size=99999999999999999999": "train.batch_size",
-    "device=cuda:3": "device=cuda:3: must be auto, cpu or cuda",
-    "device=mps": "device=mps: must be auto, cpu or cuda, or an accelerator that a package has registered with torch",
+    "device=cuda:one": "device=cuda:one: must be auto, cpu, cuda or, with several GPUs, one of them as in cuda:1",
+    "device=cpu:0": "device=cpu:0: must be auto, cpu, cuda or",
+    "device=mps": "as in cuda:1, or an accelerator that a package has registered with torch",
     "precision=bf16-mixed": "precision=bf16-mixed: must be 32, 64, 'bf16' or 'tf32'",
     "wandb.project=''": "wandb.project",
     # a method's values, by the key that was typed

@@ -34,6 +34,7 @@ EXCLUDED = (
     "cache=/somewhere",
     "device=cpu",
     "device=cuda",
+    "device=cuda:1",
     "threads=2",
     "checkpoint.every=3",
     "checkpoint.keep=5",

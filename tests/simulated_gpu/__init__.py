@@ -3,7 +3,7 @@
 It is torch's extension device (PrivateUse1). The CPU's kernels compute on the same memory, so values equal the CPU's to
 the bit; what CUDA refuses is refused:
 
-- Tensors with dimensions must all be on the device; scalars of the CPU may take part, and indices of the CPU in
+- Tensors with dimensions must all be on one device; scalars of the CPU may take part, and indices of the CPU in
   advanced indexing. A tensor that is written must be on the device. Generators of the CPU are refused.
 - New memory is filled with NaN and -1.
 - ``torch.sim.CUDAGraph`` records operations with their addresses and replays them. During a recording values mean
@@ -17,7 +17,8 @@ the bit; what CUDA refuses is refused:
   first time in a process it warns that it is a prototype.
 
 It cannot show: races between streams (everything is synchronous), speed, the order of CUDA's sums, sparse tensors,
-complex views, pinned memory, other generators than the default one, more than one device, and forked processes.
+complex views, pinned memory, other generators than the default one, and forked processes. There are one or two devices,
+as FLNL_SIMULATED_GPU says, or as many as CUDA_VISIBLE_DEVICES lists; both have one memory and one generator.
 
 ``device.cpp`` is compiled once with g++ (``library``), into a cache outside the checkout; ``device`` registers it with
 torch. Processes that a test starts get the device by ``site/sitecustomize.py``.

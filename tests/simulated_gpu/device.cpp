@@ -31,7 +31,18 @@ using at::Tensor;
 using c10::IValue;
 using torch::jit::Stack;
 constexpr auto SIM = c10::DeviceType::PrivateUse1;
-const c10::Device HERE(SIM, 0);
+constexpr c10::DeviceIndex DEVICES = 2;
+thread_local c10::DeviceIndex current = 0;
+c10::Device here() { return {SIM, current}; }
+
+// Makes a device the current one of the thread as long as it lives.
+struct On {
+  c10::DeviceIndex before = current;
+  explicit On(std::optional<c10::Device> device) {
+    if (device.has_value() && device->has_index()) current = device->index();
+  }
+  ~On() { current = before; }
+};
 const c10::DispatchKeySet CPU_KEYS(c10::DispatchKey::CPU);
 
 bool on_sim(const Tensor& t) { return t.defined() && t.device().type() == SIM; }
@@ -56,13 +67,13 @@ void release(void* given) {
 
 struct SimAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
-    if (size == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, HERE};
+    if (size == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, here()};
     void* at = c10::alloc_cpu(size);
     if (poison || in_capture) std::memset(at, in_capture ? 0 : 0xFF, size);
     int64_t now = allocated += static_cast<int64_t>(size);
     int64_t before = peak;
     while (now > before && !peak.compare_exchange_weak(before, now)) {}
-    return {at, new Piece{at, size}, &release, HERE};
+    return {at, new Piece{at, size}, &release, here()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, size_t size) const override { std::memcpy(to, from, size); }
@@ -76,16 +87,25 @@ thread_local int64_t stream_now = 0;
 
 struct SimGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return SIM; }
-  c10::Device exchangeDevice(c10::Device) const override { return HERE; }
-  c10::Device getDevice() const override { return HERE; }
-  void setDevice(c10::Device d) const override { TORCH_CHECK(d.index() <= 0, "sim: there is one device"); }
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::Stream getStream(c10::Device) const override { return c10::Stream(c10::Stream::UNSAFE, HERE, stream_now); }
-  c10::Stream getDefaultStream(c10::Device) const override { return c10::Stream(c10::Stream::UNSAFE, HERE, 0); }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return c10::Stream(c10::Stream::UNSAFE, HERE, 1); }
-  c10::Stream getNewStream(c10::Device, int) const override { return c10::Stream(c10::Stream::UNSAFE, HERE, 1); }
+  c10::Device exchangeDevice(c10::Device d) const override {
+    c10::Device before = here();
+    setDevice(d);
+    return before;
+  }
+  c10::Device getDevice() const override { return here(); }
+  void setDevice(c10::Device d) const override {
+    TORCH_CHECK(d.index() < DEVICES, "sim: there are ", int(DEVICES), " devices");
+    uncheckedSetDevice(d);
+  }
+  void uncheckedSetDevice(c10::Device d) const noexcept override {
+    if (d.has_index()) current = d.index();
+  }
+  c10::Stream getStream(c10::Device d) const override { return c10::Stream(c10::Stream::UNSAFE, d, stream_now); }
+  c10::Stream getDefaultStream(c10::Device d) const override { return c10::Stream(c10::Stream::UNSAFE, d, 0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device d, bool) const override { return c10::Stream(c10::Stream::UNSAFE, d, 1); }
+  c10::Stream getNewStream(c10::Device d, int) const override { return c10::Stream(c10::Stream::UNSAFE, d, 1); }
   c10::Stream exchangeStream(c10::Stream s) const override {
-    c10::Stream before(c10::Stream::UNSAFE, HERE, stream_now);
+    c10::Stream before(c10::Stream::UNSAFE, here(), stream_now);
     stream_now = s.id();
     return before;
   }
@@ -95,7 +115,7 @@ struct SimGuard final : c10::impl::DeviceGuardImplInterface {
   }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  c10::DeviceIndex deviceCount() const noexcept override { return DEVICES; }
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream&) const override {}
   void synchronizeEvent(void*) const override {}
@@ -106,7 +126,7 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, SimGuard);
 // -------------------------------------------------------------------------------------------------------- generators
 
 struct SimGenerator final : at::CPUGeneratorImpl {
-  explicit SimGenerator(uint64_t seed) : at::CPUGeneratorImpl(seed) { device_ = HERE; }
+  explicit SimGenerator(uint64_t seed) : at::CPUGeneratorImpl(seed) { device_ = c10::Device(SIM, 0); }
 };
 
 at::Generator& default_generator() {
@@ -118,17 +138,18 @@ struct SimHooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return 1; }
-  c10::DeviceIndex getCurrentDevice() const override { return 0; }
-  void setCurrentDevice(c10::DeviceIndex) const override {}
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
+  c10::DeviceIndex deviceCount() const override { return DEVICES; }
+  c10::DeviceIndex getCurrentDevice() const override { return current; }
+  void setCurrentDevice(c10::DeviceIndex index) const override { current = index; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override { return std::exchange(current, index); }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override { return default_generator(); }
   at::Generator getNewGenerator(c10::DeviceIndex) const override {
     return at::make_generator<SimGenerator>(c10::default_rng_seed_val);
   }
-  at::Device getDeviceFromPtr(void*) const override { return HERE; }
+  at::Device getDeviceFromPtr(void*) const override { return here(); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override {
+    On on(storage.device());
     auto made = allocator.allocate(size);
     auto kept = std::min(size, storage.nbytes());
     if (kept) std::memcpy(made.get(), storage.data(), kept);
@@ -201,9 +222,9 @@ struct Views {
     return made;
   }
 
-  static c10::DataPtr wrapped(const c10::Storage& of) {
+  static c10::DataPtr wrapped(const c10::Storage& of) {  // on the current device
     auto* kept = new c10::Storage(of);
-    return {of.mutable_data(), kept, [](void* p) { delete static_cast<c10::Storage*>(p); }, HERE};
+    return {of.mutable_data(), kept, [](void* p) { delete static_cast<c10::Storage*>(p); }, here()};
   }
 
   Tensor result(const Tensor& t) {
@@ -338,6 +359,7 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   Stack args(stack->begin() + begin, stack->end());
 
   bool mask = false, host_index = false, any = false;
+  std::optional<c10::Device> place;
   for (size_t i = 0; i < count; ++i) {
     const bool written = writes(name, schema.arguments()[i]);
     const bool indices = indexing && args[i].isOptionalTensorList();
@@ -349,6 +371,10 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
       }
       if (on_sim(t)) {
         any = any || !indices;
+        TORCH_CHECK(!place.has_value() || *place == t.device(),
+                    "Expected all tensors to be on the same device, but found at least two devices, ", *place, " and ",
+                    t.device(), " in ", name);
+        place = t.device();
         TORCH_CHECK(t.layout() == at::kStrided, "sim: only strided tensors, in ", name);
         return;
       }
@@ -378,6 +404,9 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
       at::globalContext().alertNotDeterministic("cumsum_cuda_kernel");
   }
 
+  for (const IValue& value : args)
+    if (!place.has_value() && value.isDevice() && value.toDevice().type() == SIM) place = value.toDevice();
+  On on(place);
   Views views;
   std::vector<std::pair<Tensor, Tensor>> changed;  // device, host
   std::vector<Tensor> alive, hosts;
@@ -460,7 +489,8 @@ void replay(Recording& of) {
 // --------------------------------------------------------------------------------------------------- ops of its own
 
 Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout> layout,
-             std::optional<c10::Device>, std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
+             std::optional<c10::Device> device, std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
+  On on(device);
   TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK(layout.value_or(at::kStrided) == at::kStrided, "sim: only strided tensors");
   return at::detail::empty_generic(size, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
@@ -468,7 +498,8 @@ Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> type, std::opti
 }
 
 Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> type,
-                     std::optional<at::Layout>, std::optional<c10::Device>, std::optional<bool>) {
+                     std::optional<at::Layout>, std::optional<c10::Device> device, std::optional<bool>) {
+  On on(device);
   return at::detail::empty_strided_generic(size, stride, &allocator,
                                            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                            c10::dtype_or_default(type));
@@ -540,6 +571,7 @@ Tensor& set_source_tensor(Tensor& self, const Tensor& source) {
   return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 Tensor& set_empty(Tensor& self) {
+  On on(self.device());
   return set_storage(self, at::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), 0, allocator.allocate(0), &allocator, true)), 0, {0}, {1});
 }
@@ -593,6 +625,8 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("hooks", [] { at::RegisterPrivateUse1HooksInterface(new SimHooks()); });
   m.def("default_generator", [] { return default_generator(); });
+  m.def("current", [] { return int(current); });
+  m.def("set_current", [](int index) { current = static_cast<c10::DeviceIndex>(index); });
   m.def("allocated", [] { return allocated.load(); });
   m.def("peak", [] { return peak.load(); });
   m.def("reset_peak", [] { peak = allocated.load(); });

@@ -21,7 +21,7 @@ MEMORY = 8 * 2**30
 """Bytes of memory that it says it has."""
 
 SITE = Path(__file__).with_name("site")
-"""With this folder on its path and FLNL_SIMULATED_GPU=1 in its environment, a new process has the device."""
+"""With this folder on its path and FLNL_SIMULATED_GPU=1, or 2, in its environment, a new process has so many GPUs."""
 
 MODES: tuple[Mode, ...] = ("default", "warn", "error")
 """Ways to watch for waits, by their numbers."""
@@ -42,7 +42,7 @@ class Stream:
     """A stream; everything is synchronous, so it orders nothing."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        self.number, self.device = next(_numbers), torch.device(NAME, 0)
+        self.number, self.device = next(_numbers), torch.device(NAME, load().current())
 
     def wait_stream(self, other: Any) -> None:
         """Nothing is pending."""
@@ -146,6 +146,13 @@ def use_stream(stream: Any) -> Iterator[Any]:
         del _current[before:]
 
 
+def count() -> int:
+    """How many GPUs this process sees: as many as FLNL_SIMULATED_GPU says, or those of CUDA_VISIBLE_DEVICES."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    here = int(os.environ.get("FLNL_SIMULATED_GPU", "1"))
+    return here if seen is None else len([one for one in seen.split(",") if one])
+
+
 def _generator() -> torch.Generator:
     generator: torch.Generator = load().default_generator()
     return generator
@@ -164,9 +171,9 @@ def _module() -> types.ModuleType:
         "_is_in_bad_fork": lambda: os.getpid() != _process,
         "_lazy_init": lambda: None,
         "init": lambda: None,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
+        "device_count": count,
+        "current_device": library.current,
+        "set_device": lambda device: library.set_current(torch.device(device).index),
         "synchronize": lambda device=None: None,
         "get_device_name": lambda device=None: properties.name,
         "get_device_capability": lambda device=None: (properties.major, properties.minor),
@@ -178,7 +185,7 @@ def _module() -> types.ModuleType:
         "max_memory_allocated": lambda device=None: library.peak(),
         "reset_peak_memory_stats": lambda device=None: library.reset_peak(),
         "empty_cache": lambda: None,
-        "default_generators": (_generator(),),
+        "default_generators": (_generator(),) * 2,
         "get_rng_state": lambda device=device: _generator().get_state(),
         "set_rng_state": lambda state, device=device: _generator().set_state(state),
         "get_rng_state_all": lambda: [_generator().get_state()],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -14,18 +15,23 @@ from flnl.core.optimizer import SGD, Buffer, Optimizer
 from flnl.core.ranges import Count, Neutral, NonNegative, PathText, Positive, PositiveCount, PositiveShare, Seed
 
 
-def _is_device(kind: str) -> str:
-    if kind in ("auto", "cpu", "cuda"):
-        return kind
+def _is_device(device: str) -> str:
+    kind = re.sub(r":[0-9]{1,4}\Z", "", device)
+    if device in ("auto", "cpu") or kind == "cuda":
+        return device
     import torch  # not needed to check what everybody uses
 
     if kind != torch._C._get_privateuse1_backend_name() or not hasattr(torch, kind):
-        raise ValueError("must be auto, cpu or cuda, or an accelerator that a package has registered with torch")
-    return kind
+        raise ValueError(
+            "must be auto, cpu, cuda or, with several GPUs, one of them as in cuda:1, or an accelerator that a package "
+            "has registered with torch"
+        )
+    return device
 
 
 Device = Annotated[str, AfterValidator(_is_device)]
-"""Where networks are trained: ``auto``, or a kind of device; besides torch's own, one that extends it (PrivateUse1)."""
+"""Where networks are trained: ``auto``, or a kind of device, with a number where there are several; besides torch's
+own, one that extends it (PrivateUse1)."""
 
 
 @dataclass(frozen=True)

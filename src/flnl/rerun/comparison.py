@@ -144,12 +144,12 @@ def _changes(record: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[st
     pairs: list[tuple[str, object, object]] = [
         (key, theirs.get(key, "absent"), ours.get(key, "absent")) for key in dict.fromkeys([*theirs, *ours])
     ]
-    pairs += [(key, record.get(key), again.get(key)) for key in ("threads", "device", "memory_format", "machine")]
-    then, now = (one.get("versions") or {} for one in (record, again))
-    pairs += [
-        (package, then.get(package, "none"), now.get(package, "none")) for package in dict.fromkeys([*then, *now])
-    ]
+    executors: Sequence[Any] = [one.get("executor") or "sequential" for one in (record, again)]
+    then, now = map(auto.device_of_clients, executors, (record.get("device"), again.get("device")))
+    pairs += [("device", then, now)]
+    pairs += [(key, record.get(key), again.get(key)) for key in ("threads", "memory_format", "machine")]
+    old, new = (one.get("versions") or {} for one in (record, again))
+    pairs += [(package, old.get(package, "none"), new.get(package, "none")) for package in dict.fromkeys([*old, *new])]
     pairs += [("commit", record.get("commit"), again.get("commit"))]
     yield from (f"{name} {before} then, {after} now" for name, before, after in pairs if before != after)
-    executors: Sequence[Any] = [one.get("executor") or "sequential" for one in (record, again)]
     yield from auto.changed(executors[0], executors[1])

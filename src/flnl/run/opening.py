@@ -31,7 +31,7 @@ from flnl.data.federation.recorded import what_differs
 from flnl.engine import loop, planned
 from flnl.engine.executors import auto
 from flnl.engine.network import Network, initial_params
-from flnl.engine.placement import Placement, placement_for
+from flnl.engine.placement import Placement, placement_for, taken
 from flnl.engine.planned import Evaluations
 from flnl.evaluation import probabilities
 from flnl.evaluation.evaluator import Evaluator
@@ -217,7 +217,8 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         number = f"{about['clean_samples']:,} clean samples of the test set, on which models are not tested"
         progress.opening([f"note: the method is given {number}: eval.benchmark={cfg.eval.benchmark:g}"])
     progress.stages(method)
-    progress.opening([f"warning: {line}" for line in method.warnings()])
+    others = filter(None, [taken(network.device)])
+    progress.opening([f"warning: {line}" for line in (*method.warnings(), *others)])
     sizes = {client: federation.sizes[client] for client in federation.with_data}
     progress.opening([f"note: {shortened(cfg, line)}" for line in method.cautions(sizes)])
     progress.opening([f"note: {line}" for line in _unused(network.module, method)])

@@ -21,6 +21,7 @@ from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.payload import CPU
 from flnl.core.state import RoundResult
+from flnl.engine.placement import visible
 from flnl.run import metric_names
 from flnl.storage import lines
 from flnl.storage.atomic import write_atomically
@@ -109,13 +110,19 @@ class Record:
 
 
 def environment(device: torch.device = CPU) -> dict[str, Any]:
-    """Commit, versions and machine, as far as they are known; a CPU's instructions and a GPU decide about last bits."""
+    """Commit, versions and machine, as far as they are known; a CPU's instructions and a GPU decide about last bits.
+
+    ``gpu`` says which of the machine's GPUs ``device`` is, as ``CUDA_VISIBLE_DEVICES`` would.
+    """
     machine = [platform.platform(), torch.backends.cpu.get_cpu_capability()]
+    gpu = {}
     if device.type != "cpu":
-        machine.append(str(torch.get_device_module(device).get_device_name(device)))
+        name = str(torch.get_device_module(device).get_device_name(device))
+        machine.append(name)
+        gpu["gpu"] = {"id": visible(device.type)[device.index], "name": name}
     if device.type == "cuda":
         machine.append(f"CUDA {torch.version.cuda}")
-    return {"commit": _commit(), "versions": dict(_versions()), "machine": ", ".join(machine)}
+    return {"commit": _commit(), "versions": dict(_versions()), "machine": ", ".join(machine), **gpu}
 
 
 @cache

@@ -261,7 +261,8 @@ def test_what_changes_last_bits_is_said(then: Any, now: Any, said: list[str]) ->
 
 def test_clients_are_where_the_workers_have_gpus() -> None:
     assert auto.device_of_clients("sequential", "cpu") == auto.device_of_clients(ON_RAY, "cpu") == "cpu"
-    assert auto.device_of_clients({**ON_RAY, "num_gpus": 0.5}, "cpu") == "cuda:0"
+    assert auto.device_of_clients({**ON_RAY, "num_gpus": 0.5}, "cpu") == "cuda"
+    assert auto.device_of_clients("sequential", "cuda:1") == auto.device_of_clients("sequential", "cuda:0") == "cuda"
 
 
 def test_a_run_that_goes_on_in_other_stacks_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

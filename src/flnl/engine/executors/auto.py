@@ -310,8 +310,8 @@ def _numerical(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def device_of_clients(recorded: Mapping[str, Any] | str, device: str | None) -> str | None:
-    """Where clients are trained in a run on ``device``: workers on Ray may have GPUs where this process has none."""
-    return "cuda:0" if _record(recorded).get("num_gpus") else device
+    """The kind of device of clients in a run on ``device``: Ray's workers may have GPUs where this process has none."""
+    return "cuda" if _record(recorded).get("num_gpus") else device and device.partition(":")[0]
 
 
 def _stacks(record: Mapping[str, Any]) -> bool:

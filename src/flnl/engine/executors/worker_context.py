@@ -44,7 +44,7 @@ class Recipe:
         """The recipe of a network in this process."""
         names = {name: precision for precision, name in PRECISIONS.items()}
         precision = names[network.placement.precision]
-        device, threads = network.device.type, torch.get_num_threads()
+        device, threads = str(network.device), torch.get_num_threads()
         return cls(network.module, network.transform, network.num_classes, device, precision, threads, network.layout)
 
     def encoded(self, inner: Inner) -> bytes:
