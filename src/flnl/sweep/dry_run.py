@@ -24,6 +24,7 @@ from flnl.run import budget
 from flnl.storage.paces import Paces
 from flnl.storage.records import read_record
 from flnl.sweep import launchers, supervisor
+from flnl.sweep.gpus import Share
 from flnl.sweep.job import shares_a_process
 from flnl.sweep.ledger import Job
 from flnl.sweep.table import labels
@@ -42,6 +43,7 @@ class Planned:
     key: str
     folder: Path | None  # None: one that the run chooses when it starts
     state: str  # new, or that of the run that is in its folder
+    device: str  # as configured
     kind: tuple[str, str, int, bool]  # data set, network, batch size, on a GPU: what its pace depends on
     passes: float  # over all training data
 
@@ -61,7 +63,7 @@ class Planned:
             plain["train"]["batch_size"],
             gpu,
         )
-        return cls(number, overrides, key, folder, state, kind, budget.passes(plain))
+        return cls(number, overrides, key, folder, state, cfg.device, kind, budget.passes(plain))
 
 
 class Listing(Callback):
@@ -74,7 +76,7 @@ class Listing(Callback):
             if not runs:
                 raise UserError(f"hydra/sweeper={_type(config.hydra.sweeper)} chooses its jobs while it runs")
             launchers.name(config.hydra)
-            print_line(f"sweep {config.hydra.sweep.dir}: {_launched(config.hydra)}")
+            print_line(f"sweep {config.hydra.sweep.dir}: {_launched(config.hydra, runs)}")
             show(runs)
             if supervisor.elsewhere(config.hydra):
                 print(_submission(config.hydra, len(runs)))
@@ -94,11 +96,13 @@ def single(cfg: DictConfig, overrides: Sequence[str]) -> None:
         UserError: if the configuration is wrong.
     """
     from flnl.config.check import check_config, check_machine
+    from flnl.engine.placement import device_for
     from flnl.run.opening import method_of
 
     connect(cfg, overrides)
     check_config(cfg)
     check_machine(cfg)
+    device_for(cfg.device)
     method_of(cfg, overrides)
     folder = None if cfg.output is None else Path(str(cfg.output)).expanduser()
     show([Planned.of(0, overrides, cfg, folder)])
@@ -154,14 +158,17 @@ def _type(part: DictConfig) -> str:
     return str(part._target_).rpartition(".")[2]
 
 
-def _launched(chosen: DictConfig) -> str:
+def _launched(chosen: DictConfig, runs: Sequence[Planned]) -> str:
     """Where the jobs would run."""
     if shares_a_process(chosen):
         return "one after the other, in this process"
     if supervisor.elsewhere(chosen):
         return f"submitted to Slurm as an array of jobs, {chosen.launcher.name}"
     workers = chosen.launcher.get("n_jobs")
-    return f"{_type(chosen.launcher)}, {f'{workers} at once' if workers else 'as many at once as there are cores'}"
+    at_once = f"{workers} at once" if workers else "as many at once as there are cores"
+    if workers and (share := Share.of({run.device for run in runs}, len(runs), workers)).gpus:
+        at_once = share.told(len(runs))
+    return f"{_type(chosen.launcher)}, {at_once}"
 
 
 def _submission(chosen: DictConfig, jobs: int) -> str:

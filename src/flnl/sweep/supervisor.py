@@ -271,6 +271,7 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
     Raises:
         UserError: naming the job.
     """
+    from flnl.engine.placement import device_for
     from flnl.run.opening import method_of  # imports all that runs need
 
     seen: set[object] = set()
@@ -291,6 +292,7 @@ def _check(composed: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
             check_config(cfg)
             if not elsewhere(composed.hydra):
                 check_machine(cfg)
+                device_for(cfg.device)
             method_of(cfg, job)
         _take(folder, number, taken)
         named |= folder.named

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,9 @@ from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
 from hydra_plugins.hydra_joblib_launcher.joblib_launcher import JoblibLauncher
 
+from flnl.config.override_text import key_of
+from flnl.core.terminal import print_line
+from flnl.sweep.gpus import Share
 from flnl.sweep.job import end_with
 
 log = logging.getLogger(__name__)
@@ -31,28 +35,46 @@ Job = tuple[int, Sequence[str]]
 
 
 class Workers(JoblibLauncher):  # type: ignore[misc]  # Hydra's plugin is untyped
-    """The launcher behind ``hydra/launcher=joblib``; of joblib's settings, only ``n_jobs`` is used."""
+    """The launcher behind ``hydra/launcher=joblib``; of joblib's settings, only ``n_jobs`` is used.
+
+    On GPUs, -1 stands for one job on each.
+    """
+
+    _told = False  # of GPUs; a sweeper that optimises launches many times
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run the jobs, ``n_jobs`` at once, each in the next free worker; return their results in order."""
-        from joblib import effective_n_jobs
+        """Run the jobs, each in the next free worker; return their results in order.
 
+        Raises:
+            UserError: if there is no such device as a job asks for.
+        """
         assert self.config is not None
         setup_globals()
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
         Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         given = (self.hydra_context, self.config, self.task_function, Singleton.get_state())
         jobs = list(enumerate(job_overrides, initial_job_idx))
-        crew = Crew(iter(jobs), given)
-        count = min(effective_n_jobs(self.joblib.get("n_jobs", -1)), len(jobs))
-        with ThreadPoolExecutor(count, thread_name_prefix="worker") as threads:
+        share = Share.of(self._devices(job_overrides), len(jobs), self.joblib.get("n_jobs", -1))
+        if share.gpus and not self._told:
+            self._told = True
+            for line in (share.told(len(jobs)), *(f"warning: {line}" for line in share.warnings())):
+                print_line(line, to=sys.stderr)
+        first, rest = jobs[: share.workers], jobs[share.workers :]
+        crew = Crew(iter(rest), given, share)
+        with ThreadPoolExecutor(share.workers, thread_name_prefix="worker") as threads:
             try:
-                for done in [threads.submit(crew.work) for _ in range(count)]:
+                for done in [threads.submit(crew.work, *of_one) for of_one in enumerate(first)]:
                     done.result()
             except BaseException:
                 crew.kill()
                 raise
         return [crew.results[number] for number, _ in jobs]
+
+    def _devices(self, jobs: Sequence[Sequence[str]]) -> set[str]:
+        """The values of ``device`` of the jobs; those that override it alike are composed once."""
+        different = {tuple(one for one in job if key_of(one) == "device"): job for job in jobs}
+        loader = self.hydra_context.config_loader
+        return {str(loader.load_sweep_config(self.config, list(job)).device) for job in different.values()}
 
 
 @dataclass
@@ -61,15 +83,17 @@ class Crew:
 
     jobs: Iterator[Job]
     given: tuple[Any, ...]  # arguments that Hydra's plugin passes to every job besides its number and overrides
+    share: Share
     results: dict[int, JobReturn] = field(default_factory=dict)  # by job number
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _pools: set[Any] = field(default_factory=set)
 
-    def work(self) -> None:
-        """Give jobs to one worker, and start another if it dies."""
+    def work(self, number: int, first: Job) -> None:
+        """Give jobs to one worker, and start another on the same GPU if it dies."""
         pool: Any = None
-        while (job := self._next()) is not None:
-            pool = pool or self._pool()
+        job: Job | None = first
+        while job is not None:
+            pool = pool or self._pool(number)
             try:
                 self.results[job[0]] = _submitted(pool, job, self.given).result()
             except BrokenProcessPool:
@@ -78,6 +102,7 @@ class Crew:
                 self._pools.discard(pool)
                 pool.shutdown(wait=False, kill_workers=True)
                 pool = None
+            job = self._next()
         if pool is not None:
             pool.shutdown()
             self._pools.discard(pool)
@@ -93,10 +118,11 @@ class Crew:
         with self._lock:
             return next(self.jobs, None)
 
-    def _pool(self) -> Any:
+    def _pool(self, number: int) -> Any:
         from joblib.externals.loky import ProcessPoolExecutor
 
-        pool = ProcessPoolExecutor(max_workers=1, initializer=end_with, initargs=(os.getpid(),))
+        environment = {**self.share.environment(number)}
+        pool = ProcessPoolExecutor(max_workers=1, initializer=end_with, initargs=(os.getpid(),), env=environment)
         self._pools.add(pool)
         return pool
 

@@ -1,0 +1,78 @@
+"""How the jobs of a sweep share the GPUs of a machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
+
+from flnl.sweep.job import end_with
+
+
+@dataclass(frozen=True)
+class Share:
+    """The GPUs of a sweep's jobs, and how many jobs run at once.
+
+    A worker keeps its GPU and takes the next job once its own has ended, so no GPU idles while a job waits.
+    """
+
+    gpus: tuple[str, ...]  # as CUDA_VISIBLE_DEVICES names them, or as jobs do; none if all are on the CPU
+    kind: str | None  # of device, if each worker sees one of them alone; None if jobs name theirs, as in device=cuda:1
+    workers: int
+
+    @classmethod
+    def of(cls, devices: Collection[str], jobs: int, n_jobs: int) -> Share:
+        """The share of ``jobs`` jobs on ``devices``, values of ``device``; ``n_jobs=-1`` is one at a time on each GPU.
+
+        Raises:
+            UserError: if there is no such device.
+        """
+        from joblib import effective_n_jobs
+
+        from flnl.engine.placement import device_for, visible  # torch takes seconds to import
+
+        placed = {device: place for device in devices if (place := device_for(device)).type != "cpu"}
+        kind = (
+            None if any(":" in device for device in placed) else next((place.type for place in placed.values()), None)
+        )
+        gpus = sorted({str(place) for place in placed.values()}) if kind is None else visible(kind)
+        workers = len(gpus) if gpus and n_jobs == -1 else effective_n_jobs(n_jobs)
+        return cls(tuple(gpus), kind, min(workers, jobs))
+
+    def environment(self, worker: int) -> Mapping[str, str]:
+        """What a worker has in its environment besides what this process has."""
+        if self.kind is None:
+            return {}
+        from flnl.engine.placement import VISIBLE
+
+        return {VISIBLE: self.gpus[worker % len(self.gpus)]}
+
+    def warnings(self) -> list[str]:
+        """A line for each GPU of whose memory other processes hold much.
+
+        A process of its own looks, since one that has looked keeps some of it.
+        """
+        import torch
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        from flnl.engine.placement import taken
+
+        names = [f"{self.kind}:{number}" for number in range(len(self.gpus))] if self.kind else self.gpus
+        with (
+            suppress(RuntimeError),  # jobs on this GPU will say more
+            ProcessPoolExecutor(1, initializer=end_with, initargs=(os.getpid(),)) as once,
+        ):
+            return [line for line in once.map(taken, map(torch.device, names)) if line]
+        return []
+
+    def told(self, jobs: int) -> str:
+        """The share of GPUs in words, such as ``6 jobs on 2 GPUs, 1 at a time on each``."""
+        used = min(len(self.gpus), self.workers)
+        most = ceil(self.workers / used)
+        text = f"{jobs} job{'s' * (jobs > 1)} on {used} GPU{'s' * (used > 1)}, "
+        text += f"{'up to ' * (self.workers % used > 0)}{most} at a time{' on each' * (used > 1)}"
+        if most == 1 and jobs > self.workers:
+            text += f"; hydra.launcher.n_jobs={2 * used} would run 2"
+        return text
