@@ -1,8 +1,9 @@
-"""Escape text for LaTeX."""
+"""Escape text for LaTeX, and set a table with its notes; it needs only the package booktabs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 GREEK = {
     **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "ζ": "zeta", "η": "eta", "θ": "theta"},
@@ -55,3 +56,39 @@ ESCAPES = str.maketrans(
 def escaped(text: str) -> str:
     """Escape ``text`` so that LaTeX prints it literally; Greek letters and signs need no packages."""
     return "-{}".join(part.translate(ESCAPES) for part in re.split("-(?=-)", text))  # hyphens are joined to a dash
+
+
+def table(caption: str, label: str, kinds: str, head: Sequence[str], rows: Sequence[str], below: Sequence[str]) -> str:
+    r"""A floating ``table`` for ``\input``: caption, booktabs' rules, and the notes below. All texts are LaTeX.
+
+    Args:
+        caption: its caption.
+        label: what ``\ref`` calls it, behind ``tab:``; other characters than letters and digits become hyphens.
+        kinds: the columns, as ``tabular`` takes them.
+        head: the lines above the rule in the middle.
+        rows: the lines below it.
+        below: the notes, a paragraph each.
+    """
+    lines = [
+        r"% needs \usepackage{booktabs}; where it is too wide, put the tabular into a \resizebox of graphicx",
+        r"\begin{table}",
+        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
+        rf"\caption{{{caption}}}",
+        rf"\label{{tab:{''.join(c if c.isascii() and c.isalnum() else '-' for c in label)}}}",
+        rf"\begin{{tabular}}{{{kinds}}}",
+        r"\toprule",
+        *head,
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *([r"\par\medskip\raggedright"] if below else []),
+        *(rf"{line}\par" for line in below),
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def row(cells: Sequence[str]) -> str:
+    """A line of cells that are LaTeX."""
+    return " & ".join(cells) + r" \\"

@@ -90,6 +90,11 @@ class Scale:
     papers: bool = False  # whether the conditions are the paper's
     tuned: bool = False  # whether methods have values that were chosen for them
 
+    @property
+    def caption(self) -> str:
+        """The end of a figure's caption."""
+        return f" at scale “{self.name}”: {self.title}"
+
 
 @dataclass(frozen=True)
 class Filled:

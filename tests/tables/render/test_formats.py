@@ -247,7 +247,7 @@ def test_means_of_equal_sums_are_tied_in_bold_orders_and_ranks() -> None:
     (order,) = agreements(filled)
     assert order.reversed == ()
     assert order.coefficient == pytest.approx(1.5 / (2 * 1.5) ** 0.5)  # of ranks 1.5, 1.5, 3 and 1, 2, 3
-    found = ranking("P", [filled])
+    found = ranking([filled])
     assert found is not None
     assert found.mean_ranks == {"a": 1.5, "b": 1.5, "c": 3.0}
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from flnl.compare import diagram
+from flnl.compare.ranking import critical_difference
 from flnl.tables.render import drawings, markdown, phrases
-from flnl.tables.render.ranking import Ranking, critical_difference, ranking
+from flnl.tables.render.ranking import Ranking, papers_mean_ranks, ranking
 from flnl.tables.results import Filled
 from tests.tables.render.made import ACCURACY, SMALL, Given, table
 
@@ -27,7 +29,7 @@ def filled(numbers: np.ndarray = NUMBERS, methods: tuple[str, ...] = METHODS, nu
 
 
 def ranked(*tables: Filled) -> Ranking:
-    found = ranking("P", tables)
+    found = ranking(tables)
     assert found is not None
     return found
 
@@ -37,7 +39,7 @@ def test_ranks_begin_with_the_best_and_ties_share_theirs() -> None:
     found = ranked(filled())
     np.testing.assert_array_equal(found.ranks, expected)
     assert found.mean_ranks == pytest.approx({"a": 7 / 6, "b": 12.5 / 6, "c": 17 / 6, "d": 23.5 / 6})
-    assert found.papers_mean_ranks == pytest.approx(found.mean_ranks)
+    assert papers_mean_ranks(found) == pytest.approx(found.mean_ranks)
 
 
 def test_the_papers_ranks_leave_out_methods_that_it_does_not_have() -> None:
@@ -47,10 +49,10 @@ def test_the_papers_ranks_leave_out_methods_that_it_does_not_have() -> None:
     papers["d"] = [None] * len(NUMBERS)
     settings = [f"s{i}" for i in range(len(NUMBERS))]
     found = ranked(table(ours, papers, settings))
-    assert found.papers_mean_ranks == pytest.approx({"a": 7 / 6, "b": 12.5 / 6, "c": 16.5 / 6})
-    assert "| d | 3.92 | – |" in markdown.ranks(found, "")
+    assert papers_mean_ranks(found) == pytest.approx({"a": 7 / 6, "b": 12.5 / 6, "c": 16.5 / 6})
+    assert "| d | 3.92 | – |" in markdown.ranks(found, "P", "")
     papers["a"] = [None, *papers["a"][1:]]
-    assert ranked(table(ours, papers, settings)).papers_mean_ranks is None
+    assert papers_mean_ranks(ranked(table(ours, papers, settings))) is None
 
 
 def test_friedman_from_its_definition() -> None:
@@ -73,8 +75,8 @@ def test_pairs_that_are_further_apart_than_the_critical_difference() -> None:
     """2.569 sqrt(20 / 36) = 1.915: a and d are 2.75 apart, b and d 1.833, a and c 1.667."""
     found = ranked(filled())
     assert found.apart == [("a", "d")]
-    assert "1 of 6 pairs do" in phrases.verdict(found)
-    assert "6 settings and 4 methods" in phrases.verdict(found)
+    assert "1 of 6 pairs do" in found.verdict
+    assert "6 settings and 4 methods" in found.verdict
 
 
 def test_without_a_difference_no_pair_is_apart() -> None:
@@ -83,7 +85,7 @@ def test_without_a_difference_no_pair_is_apart() -> None:
     found = ranked(filled(square, ("a", "b", "c")))
     assert found.friedman == pytest.approx((0, 1))
     assert found.apart == []
-    assert "no pair is told apart" in phrases.verdict(found)
+    assert "no pair is told apart" in found.verdict
     tied = ranked(filled(np.ones((5, 3)), ("a", "b", "c")))
     assert tied.friedman == (0, 1)
 
@@ -91,9 +93,9 @@ def test_without_a_difference_no_pair_is_apart() -> None:
 def test_too_few_settings_or_methods_are_said_and_not_tested() -> None:
     assert ranked(filled(NUMBERS[:4])).too_few
     assert ranked(filled(NUMBERS[:, :2], ("a", "b"))).too_few
-    assert "4 methods in 4 settings" in phrases.verdict(ranked(filled(NUMBERS[:4])))
+    assert "4 methods in 4 settings" in ranked(filled(NUMBERS[:4])).verdict
     assert ranked(filled(NUMBERS[:5, :3], ("a", "b", "c"))).too_few is None
-    assert ranking("P", [filled(NUMBERS[:, :1], ("a",))]) is None
+    assert ranking([filled(NUMBERS[:, :1], ("a",))]) is None
 
 
 def test_most_settings_go_before_most_methods() -> None:
@@ -144,7 +146,7 @@ def test_of_variants_of_a_method_the_plain_one_competes() -> None:
 
 
 def test_the_diagram_names_each_method_with_its_rank_and_joins_those_that_are_not_apart() -> None:
-    text = drawings.svg(drawings.critical(ranked(filled()), SMALL))
+    text = drawings.svg(diagram.draw(ranked(filled()), SMALL.caption))
     texts = ["".join(node.itertext()).strip() for node in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
     for said in ("a  1.17", "b  2.08", "2.83  c", "3.92  d", "CD = 1.91"):
         assert said in texts
@@ -153,4 +155,4 @@ def test_the_diagram_names_each_method_with_its_rank_and_joins_those_that_are_no
         xs = [float(point.split()[0]) for point in re.split(r"[ML]", bar)[1:]]
         assert xs == sorted(xs), "the same in every process"
     assert text.count("stroke-width: 2.5") == 2, "a bar over a, b, c and one over b, c, d"
-    assert text == drawings.svg(drawings.critical(ranked(filled()), SMALL))
+    assert text == drawings.svg(diagram.draw(ranked(filled()), SMALL.caption))

@@ -77,6 +77,7 @@ def is_foreign(page: Path, title: str) -> bool:
 
 
 def _files(filled: Sequence[Filled], names: Collection[str], together: bool) -> Iterator[tuple[str, str]]:
+    from flnl.compare import diagram
     from flnl.tables.render import csv, drawings, index, latex, markdown, records, report
     from flnl.tables.render.agreement import agreements
     from flnl.tables.render.evidence import Evidence
@@ -87,7 +88,7 @@ def _files(filled: Sequence[Filled], names: Collection[str], together: bool) -> 
     for name in dict.fromkeys(one.table.paper for one in filled):
         of_paper = [one for one in filled if one.table.paper == name]
         tables = [report.Shown(Sheet(one), agreements(one), evidence, places.of(one)) for one in of_paper]
-        papers.append(report.Paper(name, tables, ranking(name, of_paper) if name else None, evidence))
+        papers.append(report.Paper(name, tables, ranking(of_paper) if name else None, evidence))
     for table in (table for paper in papers for table in paper.tables if table.name in names):
         yield f"{table.name}.md", markdown.table(table.sheet, table.agreements, evidence.origin([table.filled]))
         yield f"{table.name}.tex", latex.table(table.sheet, table.agreements)
@@ -97,7 +98,10 @@ def _files(filled: Sequence[Filled], names: Collection[str], together: bool) -> 
         return
     for paper in papers:
         if paper.ranking is not None and not paper.ranking.too_few:
-            yield index.figure(paper.name), drawings.svg(drawings.critical(paper.ranking, paper.tables[0].filled.scale))
+            yield (
+                index.figure(paper.name),
+                drawings.svg(diagram.draw(paper.ranking, paper.tables[0].filled.scale.caption)),
+            )
     provenance = evidence.provenance(filled)
     yield INDEX, index.page(papers, provenance)
     yield REPORT, report.page(papers, provenance)

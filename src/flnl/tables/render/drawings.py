@@ -1,4 +1,4 @@
-"""Figures as SVG: learning curves of a table's methods, and critical-difference diagrams.
+"""Figures as SVG: learning curves of a table's methods, and any figure in a page.
 
 Equal numbers give equal bytes. ``inline`` replaces the colours of the house style by CSS variables, so the page sets
 them.
@@ -18,22 +18,18 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from flnl.figure_style import DASHES, EIGHT, GREY, INK, bare
 from flnl.figures.curves import Curve, band
 from flnl.figures.drawing import FIGURES
 from flnl.figures.record import read
-from flnl.tables.render.ranking import Ranking
-from flnl.tables.results import Scale
 
 PANEL = (3.1, 2.1)
 """Width and height of a panel of curves, in inches."""
 POINTS = 120
 """Maximum number of points of a curve: more would not be visible in a panel, only enlarge the page."""
-BAR = 2.5
-"""Width, in points, of the bars that join methods without a significant difference."""
 STILL_DPI = 80
 """Resolution of the figures that a page embeds as PNG."""
 COLOURS = 64
@@ -83,51 +79,6 @@ def curves(rows: Mapping[int, Sequence[Curve]], limits: tuple[float, float], fur
 def look(place: int) -> tuple[str, str]:
     """Colour and dash pattern of the row at ``place``."""
     return EIGHT[place % len(EIGHT)], DASHES[place // len(EIGHT) % len(DASHES)]
-
-
-def critical(ranking: Ranking, scale: Scale) -> Figure:
-    """The critical-difference diagram: methods at their mean ranks, best on the left, bars join insignificant ones.
-
-    The figure names the scale, since it may be copied out of its page.
-    """
-    import scikit_posthocs
-
-    ranks = ranking.mean_ranks
-    same = scikit_posthocs.posthoc_nemenyi_friedman(ranking.ranks)
-    same.index = same.columns = list(ranking.methods)
-    if not ranking.significant:
-        same.loc[:, :] = 1.0
-    figure = Figure(figsize=(7.5, 1.8 + 0.22 * len(ranks)))
-    axes = figure.add_axes((0.22, 0.14, 0.56, 0.68))
-    scikit_posthocs.critical_difference_diagram(
-        ranks,
-        same,
-        ax=axes,
-        label_fmt_left="{label}  {rank:.2f} ",
-        label_fmt_right=" {rank:.2f}  {label}",
-        text_h_margin=0.05 * len(ranks),
-        color_palette=dict.fromkeys(ranks, INK),
-        crossbar_props={"color": INK, "linewidth": BAR},
-        marker_props={"s": 14},
-        elbow_props={"lw": 0.9},
-        label_props={"fontsize": 9, "parse_math": False},
-    )
-    for bar in axes.get_lines():  # their ends come from a set, whose order differs between processes
-        if bar.get_linewidth() == BAR:
-            bar.set_xdata(np.sort(np.asarray(bar.get_xdata(), float)))
-    above = axes.get_xaxis_transform()
-    axes.plot([1, 1 + ranking.critical_difference], [1.16, 1.16], color=INK, lw=1.2, transform=above, clip_on=False)
-    for end in (1, 1 + ranking.critical_difference):
-        axes.plot([end, end], [1.13, 1.19], color=INK, lw=1.2, transform=above, clip_on=False)
-    label = f"  CD = {ranking.critical_difference:.2f}"
-    axes.text(1 + ranking.critical_difference, 1.16, label, va="center", fontsize=9, color=INK, transform=above)
-    axes.xaxis.set_major_locator(FixedLocator(range(1, len(ranks) + 1)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda rank, _: f"{rank:.0f}"))
-    axes.tick_params(colors=INK, labelsize=9)
-    axes.spines["top"].set_color(INK)
-    caption = f"{len(ranking.settings)} settings at scale “{scale.name}”: {scale.title}"
-    figure.text(0.5, 0.03, caption, ha="center", fontsize=8, color=INK)
-    return figure
 
 
 def svg(figure: Figure) -> str:

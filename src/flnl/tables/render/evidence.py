@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from flnl.core.errors import UserError
+from flnl.core.words import counted
 from flnl.figures import curves
 from flnl.tables import run_record
-from flnl.tables.render.sheet import counted
 from flnl.tables.results import Cell, Filled, Run
 from flnl.tables.run_record import RECORDS
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from flnl.core.markdown import grid
 from flnl.tables.render.markdown import bullets, escaped, ranks, scale
-from flnl.tables.render.phrases import left_out, rests_on, verdict
+from flnl.tables.render.phrases import left_out, rests_on
 from flnl.tables.render.report import STATES, UNPUBLISHED, Paper, changes, is_tuned
 
 TITLE = "# Tables at scale"
@@ -42,8 +42,8 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
         if paper.ranking is not None:
             parts += [
                 f"## {escaped(paper.name or UNPUBLISHED)}: methods over all settings",
-                escaped(verdict(paper.ranking)),
-                ranks(paper.ranking, figure(paper.name)),
+                escaped(paper.ranking.verdict),
+                ranks(paper.ranking, paper.name, figure(paper.name)),
                 bullets("What it rests on", [rests_on(paper.ranking), *left_out(paper.ranking)]),
             ]
     return "\n\n".join(part for part in parts if part) + "\n"

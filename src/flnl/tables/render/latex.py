@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flnl.compare.latex import escaped
+from flnl.compare import latex
+from flnl.compare.latex import escaped, row
 from flnl.tables.render.agreement import Agreement
 from flnl.tables.render.phrases import coefficient, of_column, pieces, reversals
 from flnl.tables.render.sheet import NOISE, Entry, Sheet
@@ -13,32 +14,24 @@ from flnl.tables.render.sheet import NOISE, Entry, Sheet
 def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
     """The whole file."""
     filled = sheet.filled
-    rows = [_row(["", "", *map(escaped, sheet.headings)]), r"\midrule"]
-    for i, (row, entries) in enumerate(zip(filled.table.rows, sheet.entries, strict=True)):
+    rows: list[str] = []
+    for i, (method, entries) in enumerate(zip(filled.table.rows, sheet.entries, strict=True)):
         rows += [r"\addlinespace"] if i else []
-        rows.append(_row([escaped(row.label), "ours", *map(_ours, entries)]))
+        rows.append(row([escaped(method.label), "ours", *map(_ours, entries)]))
         if sheet.printed_in(i):
-            rows.append(_row(["", "paper", *(escaped(entry.paper) for entry in entries)]))
+            rows.append(row(["", "paper", *(escaped(entry.paper) for entry in entries)]))
         if any(entry.difference for entry in entries):
-            rows.append(_row(["", "difference", *(escaped(entry.difference) for entry in entries)]))
+            rows.append(row(["", "difference", *(escaped(entry.difference) for entry in entries)]))
     if sheet.noise:
-        rows += [r"\midrule", _row([escaped(NOISE), "ours", *map(escaped, sheet.noise)])]
-    lines = [
-        r"% needs \usepackage{booktabs}; where it is too wide, put the tabular into a \resizebox of graphicx",
-        r"\begin{table}",
-        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{escaped(sheet.title)}. \textbf{{{escaped(sheet.scale)}}} {escaped(sheet.measured)}}}",
-        rf"\label{{tab:{''.join(c if c.isascii() and c.isalnum() else '-' for c in filled.table.name)}}}",
-        rf"\begin{{tabular}}{{ll{'r' * len(filled.columns)}}}",
-        r"\toprule",
-        *rows,
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\par\medskip\raggedright",
-        *(rf"{line}\par" for line in _below(sheet, agreements)),
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+        rows += [r"\midrule", row([escaped(NOISE), "ours", *map(escaped, sheet.noise)])]
+    return latex.table(
+        rf"{escaped(sheet.title)}. \textbf{{{escaped(sheet.scale)}}} {escaped(sheet.measured)}",
+        filled.table.name,
+        f"ll{'r' * len(filled.columns)}",
+        [row(["", "", *map(escaped, sheet.headings)])],
+        rows,
+        _below(sheet, agreements),
+    )
 
 
 def _below(sheet: Sheet, agreements: Sequence[Agreement]) -> list[str]:
@@ -62,10 +55,6 @@ def _below(sheet: Sheet, agreements: Sequence[Agreement]) -> list[str]:
 
 def _sentence(text: str) -> str:
     return "".join(rf"\texttt{{{escaped(part)}}}" if code else escaped(part) for part, code in pieces(text))
-
-
-def _row(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"
 
 
 def _ours(entry: Entry) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flnl.core.markdown import grid
 from flnl.tables.render.agreement import Agreement
 from flnl.tables.render.phrases import coefficient, of_column, pieces, reversals
-from flnl.tables.render.ranking import Ranking
+from flnl.tables.render.ranking import Ranking, papers_mean_ranks
 from flnl.tables.render.sheet import DASH, NOISE, Entry, Sheet
 
 
@@ -46,15 +46,15 @@ def scale(sheet: Sheet, changes: Sequence[str]) -> str:
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
-def ranks(ranking: Ranking, figure: str) -> str:
+def ranks(ranking: Ranking, paper: str, figure: str) -> str:
     """The mean ranks of a paper's methods, with the diagram if there is one."""
-    papers = ranking.papers_mean_ranks
+    papers = papers_mean_ranks(ranking)
     rows = [["method", "mean rank, ours", *(["mean rank, the paper's"] if papers else [])]]
     rows.append(["---", *("---:" for _ in rows[0][1:])])
     for method, rank in ranking.mean_ranks.items():
         theirs = [f"{papers[method]:.2f}" if method in papers else DASH] if papers else []
         rows.append([escaped(method), f"{rank:.2f}", *theirs])
-    image = [] if ranking.too_few else [f"![critical-difference diagram of {escaped(ranking.paper)}]({figure})"]
+    image = [] if ranking.too_few else [f"![critical-difference diagram of {escaped(paper)}]({figure})"]
     return "\n\n".join([grid(rows), *image])
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from flnl.core.words import counted
 from flnl.tables.render.agreement import FEWEST_METHODS, Agreement
-from flnl.tables.render.ranking import LEVEL, Ranking
-from flnl.tables.render.sheet import counted
+from flnl.tables.render.ranking import Ranking
 
 
 def pieces(sentence: str) -> list[tuple[str, bool]]:
@@ -44,22 +44,6 @@ def reversals(one: Agreement) -> str:
     return f"{len(one.reversed)} of {one.pairs}: " + ", ".join(f"{a} / {b}" for a, b in one.reversed)
 
 
-def verdict(ranking: Ranking) -> str:
-    """The results of the tests over all settings of a paper."""
-    methods, settings = len(ranking.methods), len(ranking.settings)
-    if ranking.too_few:
-        return f"No test and no diagram: {ranking.too_few}."
-    statistic, p = ranking.friedman
-    head = f"Friedman's test over {settings} settings and {methods} methods: χ² = {statistic:.2f}, {_p(p)}."
-    if not ranking.significant:
-        return f"{head} No difference between methods is shown at the level {LEVEL}, so no pair is told apart."
-    tail = (
-        f"By Nemenyi's test mean ranks that are {ranking.critical_difference:.2f} apart differ at the level {LEVEL}: "
-        f"{len(ranking.apart)} of {methods * (methods - 1) // 2} pairs do."
-    )
-    return f"{head} {tail}"
-
-
 def left_out(ranking: Ranking) -> list[str]:
     """Methods and settings that a ranking excludes, with the reasons."""
     lines = []
@@ -82,7 +66,3 @@ def rests_on(ranking: Ranking) -> str:
     listed = "; ".join(f"{table} ({', '.join(columns)})" for table, columns in tables.items())
     alike = " They share data, and so are not independent." if len(ranking.settings) > 1 else ""
     return f"{counted(len(ranking.settings), 'setting')}: {listed}.{alike}"
-
-
-def _p(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

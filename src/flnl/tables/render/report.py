@@ -13,15 +13,17 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from flnl.compare import diagram
 from flnl.compare.runs import shown
+from flnl.core.words import counted
 from flnl.figure_style import DASHES, EIGHT
 from flnl.figures.curves import Curve
 from flnl.figures.drawing import FIGURES
 from flnl.tables.render import drawings, phrases
 from flnl.tables.render.agreement import Agreement
 from flnl.tables.render.evidence import Evidence
-from flnl.tables.render.ranking import Ranking
-from flnl.tables.render.sheet import NOISE, PLACEHOLDERS, Sheet, counted
+from flnl.tables.render.ranking import Ranking, papers_mean_ranks
+from flnl.tables.render.sheet import NOISE, PLACEHOLDERS, Sheet
 from flnl.tables.results import Cell, Filled, Run
 
 log = logging.getLogger(__name__)
@@ -216,7 +218,7 @@ class Paper:
         description = f"Critical-difference diagram of {len(self.ranking.methods)} methods"
         return Markup(
             drawings.inline(
-                drawings.critical(self.ranking, self.tables[0].filled.scale), f"{self.anchor}-cd", description
+                diagram.draw(self.ranking, self.tables[0].filled.scale.caption), f"{self.anchor}-cd", description
             )
         )
 
@@ -283,6 +285,7 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
         states=STATES,
         counted=counted,
         phrases=phrases,
+        papers_mean_ranks=papers_mean_ranks,
         unpublished=UNPUBLISHED,
         noise_heading=NOISE,
     )

@@ -11,7 +11,7 @@ from flnl.core.markdown import grid
 from flnl.tables.render.agreement import Agreement, agreements
 from flnl.tables.render.markdown import escaped
 from flnl.tables.render.phrases import coefficient, decimals
-from flnl.tables.render.ranking import Ranking, is_ranked, ranking
+from flnl.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks, ranking
 from flnl.tables.results import Filled
 
 TITLE = "# How our order of the methods agrees with the papers'"
@@ -50,7 +50,7 @@ class Rendered:
     @property
     def ranking(self) -> Ranking | None:
         """The methods over all settings."""
-        return ranking(self.paper, self.tables)
+        return ranking(self.tables)
 
 
 def page(folders: Mapping[str, Sequence[Filled]], metric: str | None = None) -> str:
@@ -94,7 +94,7 @@ def _firsts(one: Rendered) -> tuple[str, str, str]:
     ranked = one.ranking
     if ranked is None:
         return "", "", ""
-    return str(len(ranked.settings)), _lowest(ranked.mean_ranks), _lowest(ranked.papers_mean_ranks or {})
+    return str(len(ranked.settings)), _lowest(ranked.mean_ranks), _lowest(papers_mean_ranks(ranked) or {})
 
 
 def _lowest(ranks: Mapping[str, float]) -> str:
@@ -118,7 +118,7 @@ def _ranks(several: Sequence[Rendered]) -> Iterator[str]:
 def _both(found: Ranking, method: str) -> str:
     if method not in found.mean_ranks:
         return ""
-    theirs = found.papers_mean_ranks
+    theirs = papers_mean_ranks(found)
     return f"{found.mean_ranks[method]:.1f} / {f'{theirs[method]:.1f}' if theirs and method in theirs else ''}"
 
 

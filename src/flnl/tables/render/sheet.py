@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flnl.compare.runs import shown
+from flnl.core.words import counted
 from flnl.tables.results import Cell, Filled, Run
 from flnl.tables.table import NEVER, Number
 
@@ -255,11 +256,6 @@ def differences(cell: Cell) -> list[float | None]:
         None if not same_data or ours is None or paper is None or NEVER in (ours, paper.mean) else ours - paper.mean
         for paper, same_data in zip(cell.papers, same, strict=True)
     ]
-
-
-def counted(number: int, thing: str) -> str:
-    """``1 seed``, ``2 seeds``."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _decimals(x: float) -> int:
