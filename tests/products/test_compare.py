@@ -12,7 +12,7 @@ from functools import cache
 from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -235,7 +235,7 @@ def test_runs_of_files_that_have_changed_are_told_of(compared: Commands, tmp_pat
     made(tmp_path / "b", "method=fedprox seed=1", data="aa")
     made(tmp_path / "old", "method=fedavg seed=2")
     made(tmp_path / "other", "method=fedavg dataset.test_size=40", data="bb")
-    assert compared(tmp_path).err == ""
+    assert "files have changed" not in compared(tmp_path).err
     made(tmp_path / "c", "method=fedavg seed=3", data="cc")
     said = compared(tmp_path).err
     assert "files have changed between them" in said
@@ -471,7 +471,7 @@ def test_what_markdown_and_latex_would_take_for_their_own_is_escaped(tmp_path: P
     found = table(tmp_path)
     assert r"| `method=fedavg train.note=50%\|a_b$c\d` |" in found.markdown()
     assert r"\texttt{method=fedavg train.note=50\%\textbar{}a\_b\$c\textbackslash{}d} & 1 &" in found.latex()
-    assert r"\texttt{method=fedavg} & 2 & \textbf{50.00 $\pm$ 0.00} &" in found.latex()
+    assert r"\texttt{method=fedavg} & 2 & 50.00 $\pm$ 0.00 &" in found.latex(), "of other seeds: not bold"
     assert r"last, \% &" in found.latex()
 
 
@@ -494,7 +494,7 @@ def test_a_terminal_shows_every_number_whole(tmp_path: Path, monkeypatch: pytest
         assert text == ""
         assert printed.getvalue() == table(tmp_path).text()
         return
-    assert "\x1b[1m92.00 ± 1.41\x1b[0m" in text
+    assert "\x1b[1m50.00 ± 0.00" not in text, "seeds are unequal"
     plain = re.sub(r"\x1b\[\d+m", "", text)
     assert max(map(len, plain.splitlines())) <= width
     assert all(number in plain for number in (" 9.00", "12345", "560", "40.00", "12.5"))
@@ -503,6 +503,29 @@ def test_a_terminal_shows_every_number_whole(tmp_path: Path, monkeypatch: pytest
         line.index(mean) + len(mean) for line in plain.splitlines() for mean in (" 92", "  9") if f"{mean}." in line
     }
     assert len(points) == 1, "points are below each other"
+
+
+def test_a_terminal_shows_the_best_bold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for method, last in (("fedavg", 0.91), ("fedprox", 0.5)):
+        made(tmp_path / method, f"method={method}", metrics={"last": last})
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=200, markup=False, highlight=False)
+    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
+    program.show(table(tmp_path))
+    assert "\x1b[1m91.00\x1b[0m" in out.getvalue()
+    assert "\x1b[1m50.00\x1b[0m" not in out.getvalue()
+
+
+def test_of_unequal_seeds_none_is_bold(compared: Commands, tmp_path: Path) -> None:
+    """The mean over an easier seed alone is no better."""
+    for name, words in (("a1", "fedavg seed=1"), ("a2", "fedavg seed=2"), ("b1", "fedprox seed=1")):
+        made(tmp_path / name, f"method={words}", metrics={"last": 0.9 if name == "b1" else 0.8})
+    answer = compared(tmp_path, "--markdown", "t.md")
+    assert "**" not in (tmp_path / "t.md").read_text()
+    assert "unequal seeds, so none of them is bold" in answer.err
+    answer = compared(tmp_path, "--markdown", "t.md", "--where", "seed=1")
+    assert "**90.00**" in (tmp_path / "t.md").read_text()
+    assert answer.err == "markdown: t.md\n"
 
 
 # --------------------------------------------------------------------------------------------------------- program
@@ -608,6 +631,5 @@ def test_the_figure_is_titled_by_its_data_sets(count: int, tmp_path: Path, monke
     monkeypatch.setattr("flnl.figures.curves.draw", lambda _, title: titles.append(title))
     found = list(permutations(["cifar10", "clothing1m", "digits", "mnist", "fashion_mnist"], count))
     for names in found:
-        lines = [SimpleNamespace(name="x", row=SimpleNamespace(dataset=name, runs=[])) for name in names]
-        program.draw(cast(Table, SimpleNamespace(lines=lines)), tmp_path / "none.png")
+        program.draw([("", [("x", [])])], sorted(names), tmp_path / "none.png")
     assert titles == [" and ".join(sorted(names)) if count <= 2 else "3 data sets" for names in found]

@@ -8,6 +8,7 @@ import pytest
 
 from flnl.compare.over import swept
 from flnl.compare.runs import find, grouped
+from flnl.compare.table import measured
 from flnl.core.errors import UserError
 from flnl.figures import over
 from flnl.figures.over import Point, Swept
@@ -32,7 +33,8 @@ def runs(tmp_path: Path) -> Path:
 
 
 def lines(folder: Path, key: str = "method.epsilon", metric: str = "last") -> dict[str, Swept]:
-    return {line.name: line for line in swept(grouped(find([str(folder)])), key, metric)}
+    rows = grouped(find([str(folder)]))
+    return {line.name: line for line in swept(rows, key, measured(metric, rows))}
 
 
 def test_rows_that_differ_in_the_key_alone_are_one_line(runs: Path) -> None:
@@ -64,7 +66,7 @@ def test_any_number_of_the_record_can_be_drawn(runs: Path) -> None:
     found = lines(runs, metric="label_distribution_error")
     (sample,) = (line for name, line in found.items() if "method.peer=sample" in name)
     assert {p.at: p.mean for p in sample.points} == {1.0: 1.0, 8.0: 0.125}
-    with pytest.raises(UserError, match=r"--metric first: .* has no such number; there are best, .*last"):
+    with pytest.raises(UserError, match=r"--measure first: no run has such a number; .*there are best, .*last"):
         lines(runs, metric="first")
     for key in ("method.epsilom", "method.peer"):
         with pytest.raises(UserError, match=f"--over {key}: no run has such a key with a number"):

@@ -33,12 +33,9 @@ LONGEST = 40
 
 def names(rows: Sequence[Row]) -> list[str]:
     """A unique name for each row; the method's name if the rows do not differ."""
-    settings = [_Settings(row) for row in rows]
-    differing = _in_order(
-        k for k in {k for one in settings for k in one.values} if len({o.values.get(k) for o in settings}) > 1
-    )
-    independent = [key for key in differing if not _repeats(settings, key, differing)]
-    kept = [key for key in independent if _matters(settings, key)]
+    settings = [Settings(row) for row in rows]
+    differing = _differing(settings)
+    kept = _independent(settings, differing)
     full = [[key for key in kept if key in one.values] for one in settings]
     short = [[key for key in keys if not _omits(settings, one, key)] for one, keys in zip(settings, full, strict=True)]
     if not all(short) and "method" not in kept:  # a row without keys needs a name, too
@@ -46,13 +43,29 @@ def names(rows: Sequence[Row]) -> list[str]:
     return _unique(settings, short, full, differing)
 
 
+def differing_keys(settings: Sequence[Settings]) -> list[str]:
+    """The keys in which rows differ other than as a consequence of other keys, in the order of a name."""
+    return _independent(settings, _differing(settings))
+
+
+def _differing(settings: Sequence[Settings]) -> list[str]:
+    return _in_order(
+        k for k in {k for one in settings for k in one.values} if len({o.values.get(k) for o in settings}) > 1
+    )
+
+
+def _independent(settings: Sequence[Settings], differing: Sequence[str]) -> list[str]:
+    independent = [key for key in differing if not _repeats(settings, key, differing)]
+    return [key for key in independent if _matters(settings, key)]
+
+
 def _unique(
-    settings: Sequence[_Settings], short: list[list[str]], full: list[list[str]], differing: Sequence[str]
+    settings: Sequence[Settings], short: list[list[str]], full: list[list[str]], differing: Sequence[str]
 ) -> list[str]:
     """Names from the keys ``short``; where two names would be equal, more keys are added."""
     while True:
         texts = [
-            " ".join(_override(key, one.values[key]) for key in keys) for one, keys in zip(settings, short, strict=True)
+            " ".join(override(key, one.values[key]) for key in keys) for one, keys in zip(settings, short, strict=True)
         ]
         same = [i for i, text in enumerate(texts) if Counter(texts)[text] > 1]
         if not same:
@@ -75,8 +88,8 @@ def _unique(
 
 
 @dataclass(frozen=True)
-class _Settings:
-    """The keys of a row with their values as text: choices (``group`` or ``method/slot``) and single values."""
+class Settings:
+    """A row's keys with their values as text: choices (``group`` or ``method/slot``) and single values."""
 
     row: Row
 
@@ -144,7 +157,7 @@ def _above(key: str) -> tuple[str, ...]:
     return (first, f"{first}/{rest[0]}") if len(rest) > 1 else (first,)
 
 
-def _agree(one: _Settings, other: _Settings, keys: Iterable[str]) -> bool:
+def _agree(one: Settings, other: Settings, keys: Iterable[str]) -> bool:
     return all(one.values.get(key) == other.values.get(key) for key in keys)
 
 
@@ -161,14 +174,14 @@ class _Part:
     protocol: tuple[str | None, ...] | None  # protocol and method, if the protocol sets the value
 
     @classmethod
-    def of(cls, one: _Settings, key: str) -> _Part:
+    def of(cls, one: Settings, key: str) -> _Part:
         """The role of ``key`` in a row."""
         protocol = [one.values.get(other) for other in ("protocol", "method")] if one.of_the_protocol(key) else None
         above = tuple(one.values.get(other) for other in _above(key))
         return cls(one.values.get(key), one.typed(key), above, None if protocol is None else tuple(protocol))
 
 
-def _matters(settings: Sequence[_Settings], key: str) -> bool:
+def _matters(settings: Sequence[Settings], key: str) -> bool:
     """Whether two of the rows differ in ``key`` other than as a consequence of other keys."""
     return any(
         one.value != other.value
@@ -183,7 +196,7 @@ def _matters(settings: Sequence[_Settings], key: str) -> bool:
     )
 
 
-def _repeats(settings: Sequence[_Settings], key: str, others: Iterable[str]) -> bool:
+def _repeats(settings: Sequence[Settings], key: str, others: Iterable[str]) -> bool:
     """Whether a nested value always equals that of a key nearer to the root, as a sampler's fraction does."""
     have = [one for one in settings if key in one.values]
     if key.count(".") < 2 or any(one.typed(key) for one in have):
@@ -192,7 +205,7 @@ def _repeats(settings: Sequence[_Settings], key: str, others: Iterable[str]) -> 
     return any(all(one.values.get(other) == one.values[key] for one in have) for other in nearer)
 
 
-def _omits(settings: Sequence[_Settings], one: _Settings, key: str) -> bool:
+def _omits(settings: Sequence[Settings], one: Settings, key: str) -> bool:
     """Whether the name of ``one`` omits ``key``: it has the default, and only a few other rows have set the key."""
     if key in ALWAYS or not one.typed_keys or one.typed(key):
         return False
@@ -216,7 +229,8 @@ def _in_order(keys: Iterable[str]) -> list[str]:
 # -------------------------------------------------------------------------------------------------------- overrides
 
 
-def _override(key: str, text: str) -> str:
+def override(key: str, text: str) -> str:
+    """A key with its value, whose middle is omitted if it is long."""
     if len(text) > LONGEST:
         half = (LONGEST - 3) // 2
         text = f"{text[:half]}...{text[-half:]}"

@@ -1,34 +1,30 @@
-"""Metrics over the values of one key, as lines of a figure."""
+"""A measure over the values of one key, as lines of a figure."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from flnl.compare.names import names
 from flnl.compare.runs import Row
-from flnl.compare.table import Number
+from flnl.compare.table import Column, Number
 from flnl.core.errors import UserError
 from flnl.figures.over import Point, Swept
 
-PERCENT = ("best", "last", "mean_last_10", "at_best_validation")
-"""Metrics that are accuracies, shown in percent."""
 
-
-def swept(rows: Sequence[Row], key: str, metric: str) -> list[Swept]:
+def swept(rows: Sequence[Row], key: str, measure: Column) -> list[Swept]:
     """Group rows that differ only in ``key`` and in keys that repeat it into lines; rows without the key are separate.
 
     Over ``seed``, each row is a line, with a point for each of its runs.
 
     Raises:
-        UserError: if no row has the key as a number, or a run has no such metric.
+        UserError: if no row has the key as a number, or a row has no such measure.
     """
     if key == "seed":
         return [
-            Swept(name, [Point(run.seed, _of(replace(row, runs=(run,)), metric).mean, None) for run in row.runs])
+            Swept(name, [Point(run.seed, _of(replace(row, runs=(run,)), measure).mean, None) for run in row.runs])
             for name, row in zip(names(rows), rows, strict=True)
         ]
     values = {id(row): _number(row.values.get(key)) for row in rows}
@@ -44,7 +40,7 @@ def swept(rows: Sequence[Row], key: str, metric: str) -> list[Swept]:
     return [
         Swept(
             " ".join(part for part in label.split() if not part.startswith(f"{key}=")) or label,
-            [Point(values[id(row)], number.mean, number.deviation) for row in group for number in [_of(row, metric)]],
+            [Point(values[id(row)], number.mean, number.deviation) for row in group for number in [_of(row, measure)]],
         )
         for label, group in zip(labels, groups.values(), strict=True)
     ]
@@ -60,12 +56,8 @@ def _repeats(rows: Sequence[Row], key: str, other: str) -> bool:
     return len({str(mine) for mine, _ in both}) > 1 and all(mine == theirs for mine, theirs in both)
 
 
-def _of(row: Row, metric: str) -> Number:
-    factor = 100.0 if metric in PERCENT else 1.0
-    values = [_number(run.metrics.get(metric)) for run in row.runs]
-    known = [factor * value for value in values if value is not None and math.isfinite(value)]
-    number = Number.of(known)
+def _of(row: Row, measure: Column) -> Number:
+    number = Number.of(measure.numbers(row))
     if number is None:
-        there = sorted({name for run in row.runs for name in run.metrics})
-        raise UserError(f"--metric {metric}: {row.runs[0].folder} has no such number; there are {', '.join(there)}")
+        raise UserError(f"--measure {measure.key}: {row.runs[0].folder} has no such number; --where can leave it out")
     return number

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
+from flnl.compare.significance import LEVEL
 from flnl.core.words import counted, probability
 
-LEVEL = 0.05
-"""Significance level."""
 FEWEST_METHODS, FEWEST_SETTINGS = 3, 5
 """Friedman's test compares three or more methods. Below five settings its chi-square approximation is poor, and with
 three methods in two settings the critical difference exceeds any possible difference of mean ranks."""

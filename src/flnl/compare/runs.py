@@ -20,12 +20,17 @@ from flnl.core.errors import UserError
 from flnl.core.terminal import print_line
 from flnl.storage import order
 from flnl.storage.lines import damage
-from flnl.storage.records import RESULT, read_record
+from flnl.storage.records import RESULT, TUNING, read_record
 from flnl.storage.sweeps import PLAN, runs_of
 from flnl.storage.tuned import Tuned
 
+OF_SETTING = ("dataset.", "partition.", "noise.", "eval.benchmark", "data_seed.")
+"""Beginnings of the keys of what methods are compared on."""
 OF_TRAINING = ("dataset.augment", "dataset.normalize", "dataset.verify")
 """Keys of data sets that change how a method trains, or nothing, and not what it is compared on."""
+
+Draw = tuple[int, int]
+"""Seed and data seed of a run."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,11 @@ class Run:
         """The seed of partition and noise."""
         return int(self.config.get("data_seed", self.seed))
 
+    @property
+    def draw(self) -> Draw:
+        """What pairs it with the run of another method: its seed, and that of its data."""
+        return self.seed, self.data_seed
+
 
 @dataclass(frozen=True)
 class Row:
@@ -135,8 +145,17 @@ class Row:
     @cached_property
     def setting(self) -> dict[str, Any]:
         """What methods are compared on: the data, who holds which, their noise, and the share that is not tested on."""
-        compared = ("dataset.", "partition.", "noise.", "eval.benchmark", "data_seed")
-        return {k: v for k, v in self.identity.items() if k.startswith(compared) and k not in OF_TRAINING}
+        return {key: value for key, value in self.identity.items() if of_setting(key)}
+
+    @property
+    def draws(self) -> frozenset[Draw]:
+        """The draws of its runs."""
+        return frozenset(run.draw for run in self.runs)
+
+
+def of_setting(key: str) -> bool:
+    """Whether a key says what methods are compared on."""
+    return f"{key}.".replace("/", ".").startswith(OF_SETTING) and key not in OF_TRAINING
 
 
 def _without_seeds(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,16 +226,28 @@ def _folders(name: str) -> Iterator[Path]:
         tops = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 (absolute, too)
     else:
         raise UserError(f"{name} does not exist: name folders of runs, folders that contain some, or quoted patterns")
+    asked = TUNING.name in path.parts or (path.exists() and _is_tuning(path))
     for top in tops:
-        yield from _below(top)
+        yield from _below(top, tuning=asked)
 
 
-def _below(top: Path) -> Iterator[Path]:
+def _is_tuning(folder: Path) -> bool:
+    """Whether a folder is one of the runs of ``flnl tune``, or below it."""
+    return any(above.parts[-2:] == TUNING.parts for above in (folder.resolve(), *folder.resolve().parents))
+
+
+def _below(top: Path, *, tuning: bool) -> Iterator[Path]:
+    if not tuning and _is_tuning(top.parent):  # of a pattern that goes into it
+        return
     if top.name == RESULT:
         yield top.resolve().parent
     elif top.is_dir():
         for folder, inner, files in os.walk(top.resolve()):
             inner.sort()
+            if not tuning and _is_tuning(Path(folder)):
+                note(f"{shown(Path(folder))} is left out: its runs are those of flnl tune; name it to take them")
+                inner.clear()
+                continue
             if PLAN in files:
                 yield from _elsewhere(Path(folder))
             if RESULT in files:

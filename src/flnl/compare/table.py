@@ -7,14 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from statistics import fmean, stdev
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from flnl.compare import latex
 from flnl.compare.latex import escaped
-from flnl.compare.names import names
-from flnl.compare.runs import Row, Run, note
+from flnl.compare.names import Settings, differing_keys, names, override
+from flnl.compare.runs import Draw, Row, Run, note, of_setting
+from flnl.core.errors import UserError
 from flnl.core.markdown import grid
+from flnl.core.suggestions import instead
 from flnl.core.terminal import visible
 from flnl.core.ties import DIGITS, compared
 from flnl.storage.spreadsheet import csv_text
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
 
 MISSING = "–"
 MIB = 2**20
+NOTE = (
+    "Mean ± sample standard deviation (n − 1) over seeds. Bold: the best accuracies of rows on the same data, "
+    "partition and noise with equal seeds."
+)
 NAME, HEADING, GAP = 16, 9, 2
 """Characters on a terminal: minimum width of a name, maximum width of a heading's line, gap between columns."""
 
@@ -55,10 +63,19 @@ class Column:
     accuracy: bool = False  # larger is better
     spread: bool = False  # shown with its deviation
 
+    def by_draw(self, row: Row) -> dict[Draw, float]:
+        """The finite values of the row's runs, in the column's unit."""
+        values = {run.draw: self.of(run) for run in row.runs}
+        return {draw: self.factor * x for draw, x in values.items() if isinstance(x, int | float) and math.isfinite(x)}
+
     def numbers(self, row: Row) -> list[float]:
         """The finite values of the row's runs, in the column's unit."""
-        values = [self.of(run) for run in row.runs]
-        return [self.factor * x for x in values if isinstance(x, int | float) and math.isfinite(x)]
+        return list(self.by_draw(row).values())
+
+    @property
+    def higher(self) -> bool | None:
+        """Whether the best is the highest: of accuracies; of other columns of the table the lowest; else unknown."""
+        return True if self.accuracy else False if self in COLUMNS else None
 
 
 def _metric(name: str) -> Callable[[Run], object]:
@@ -86,7 +103,30 @@ COLUMNS = (
 )
 OPTIONAL = ("validation",)
 """Columns that are omitted if no run has the metric."""
+RECORDED = {
+    "mean_last_10": "mean",
+    "at_best_validation": "validation",
+    "noise_final": "wrong",
+    "bytes": "communication",
+    "wall_time_s": "time",
+}
+"""The columns of numbers that a record names otherwise."""
 SORTS = ("name", "seeds", *(column.key for column in COLUMNS))
+
+
+def measured(name: str, rows: Sequence[Row]) -> Column:
+    """The column of a number of runs: one of the table's, or any closing metric, as in ``result.json``.
+
+    Raises:
+        UserError: if no run has it.
+    """
+    key = RECORDED.get(name, name)
+    column = next((one for one in COLUMNS if one.key == key), Column(name, name, name, _metric(name), spread=True))
+    if not any(column.numbers(row) for row in rows):
+        metrics = (metric for row in rows for run in row.runs for metric in run.metrics.items())
+        there = {metric for metric, x in metrics if isinstance(x, int | float)} | {one.key for one in COLUMNS}
+        raise UserError(f"--measure {name}: no run has such a number; {instead(name, sorted(there))}")
+    return column
 
 
 @dataclass(frozen=True)
@@ -132,11 +172,39 @@ class Table:
         return [c for c in COLUMNS if c.key not in OPTIONAL or any(line.numbers[c.key] for line in self.lines)]
 
     def best(self, line: Line, column: Column) -> bool:
-        """Whether no other row of the same setting, that is data, partition and noise, has a larger mean accuracy."""
-        rivals = [other.numbers[column.key] for other in self.lines if other.row.setting == line.row.setting]
-        means = [compared(rival.mean) for rival in rivals if rival is not None]
+        """Whether no other row of the same setting, that is data, partition and noise, has a larger mean accuracy.
+
+        Of rows with unequal seeds none is the best.
+        """
+        rivals = [other for other in self.lines if other.row.setting == line.row.setting and other.numbers[column.key]]
+        means = [compared(number.mean) for rival in rivals if (number := rival.numbers[column.key]) is not None]
+        seeds = {frozenset(column.by_draw(rival.row)) for rival in rivals}
         number = line.numbers[column.key]
-        return column.accuracy and number is not None and len(means) > 1 and compared(number.mean) == max(means)
+        if not column.accuracy or number is None or len(means) < 2 or len(seeds) > 1:
+            return False
+        return compared(number.mean) == max(means)
+
+    @cached_property
+    def unequal(self) -> bool:
+        """Whether rows of one setting have unequal seeds."""
+        return any(
+            one.row.setting == other.row.setting and one.row.draws != other.row.draws
+            for one, other in combinations(self.lines, 2)
+        )
+
+    def panels(self) -> list[tuple[str, str]]:
+        """Of each line, the keys of its setting in which lines differ, and its other keys."""
+        settings = [Settings(line.row) for line in self.lines]
+        keys = [key for key in differing_keys(settings) if of_setting(key)]
+        titles = [" ".join(override(k, one.values[k]) for k in keys if k in one.values) for one in settings]
+        texts = [
+            " ".join(word for word in line.name.split(" ") if not of_setting(word.partition("=")[0]))
+            for line in self.lines
+        ]
+        texts = [text or f"method={one.values['method']}" for text, one in zip(texts, settings, strict=True)]
+        found = [(visible(title), visible(text)) for title, text in zip(titles, texts, strict=True)]
+        unique = len(set(found)) == len(found)
+        return found if unique else [(title, line.name) for (title, _), line in zip(found, self.lines, strict=True)]
 
     # -------------------------------------------------------------------------------------------------------- texts
 
@@ -223,14 +291,15 @@ class Table:
         return grid(rows) + "\n"
 
     def latex(self) -> str:
-        """The table as a LaTeX ``tabular`` with booktabs' rules, the best accuracies bold."""
+        """The table with booktabs' rules and a note below, the best accuracies bold."""
         kinds = "".join("l" if heading in ("run", "status") else "r" for heading in self.headings)
-        rows = [" & ".join(map(escaped, self.headings)) + r" \\", r"\midrule"]
+        rows = []
         for line, cells in zip(self.lines, self.cells(), strict=True):
             texts = [rf"\texttt{{{escaped(cells[0])}}}", *(escaped(cell.strip()) for cell in cells[1:])]
-            rows.append(" & ".join(self._marked(line, texts, r"\textbf{{{}}}")) + r" \\")
-        begin = ["% needs \\usepackage{booktabs}", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
-        return "\n".join([*begin, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
+            rows.append(latex.row(self._marked(line, texts, r"\textbf{{{}}}")))
+        data = " and ".join(sorted({line.row.dataset for line in self.lines}))
+        head = [latex.row([escaped(heading) for heading in self.headings])]
+        return latex.table(escaped(f"Runs on {data}."), "comparison", kinds, head, rows, [escaped(NOTE)])
 
     def _marked(self, line: Line, texts: list[str], mark: str) -> list[str]:
         skipped = len(texts) - len(self.columns)

@@ -31,6 +31,8 @@ MARKED = 10
 """Markers on a line, about."""
 WIDTH, PANELS = 11.0, 4.2
 """Width of the figure and height of its panels, in inches."""
+PANEL, ACROSS = 2.6, 3
+"""Height of a panel of a setting, in inches, and how many of them are side by side."""
 LINE = 0.17
 """Height of a line of the legend, in inches."""
 LETTERS, HANDLE, COLUMNS = 170, 10, 6
@@ -99,6 +101,41 @@ def band(curves: Sequence[Curve], key: str) -> Band:
     return Band(x, held.mean(0), held.std(0, ddof=1) if len(curves) > 1 else None)
 
 
+def draw_panels(panels: Sequence[tuple[str, Sequence[Row]]], dataset: str) -> Figure | None:
+    """Draw accuracy over participations in a panel for each setting; a row of the same name looks the same in all.
+
+    None if no row has a curve.
+    """
+    if not any(row.curves for _, rows in panels for row in rows):
+        return None
+    names = list(dict.fromkeys(row.name for _, rows in panels for row in rows))
+    labels = [plain(textwrap.fill(name, FOLDED, break_long_words=True)) for name in names]
+    columns, lines = _legend(labels)
+    across = min(len(panels), ACROSS)
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(WIDTH, 1.0 + PANEL * down + LINE * lines), layout="constrained")
+    several = any(len(row.curves) > 1 for _, rows in panels for row in rows)
+    title(figure, f"test accuracy on {dataset}" + (f"; {SEVERAL}" if several else ""))
+    grid = figure.subplots(down, across, squeeze=False).flat
+    handles: dict[str, Any] = {}
+    for axes, (setting, rows) in zip(grid, panels, strict=False):
+        for row in rows:
+            place = names.index(row.name)
+            _draw(axes, row, "participations", place, len(rows), labels[place])
+        _finish(axes, AXES["participations"])
+        axes.set_title(plain(textwrap.fill(setting, FOLDED // across // 2)), loc="left", fontsize=9)
+        within_shares(axes)
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        handles |= {text: handle for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    for axes in list(figure.axes)[len(panels) :]:
+        axes.remove()
+    for axes in figure.axes[::across]:
+        axes.set_ylabel("accuracy")
+    shown = [label for label in labels if label in handles]
+    legend(figure, handles=[handles[label] for label in shown], labels=shown, loc="outside lower left", ncols=columns)
+    return figure
+
+
 def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
     """Draw each row in its own colour and with its own marker, from the ninth row with other dashes.
 
@@ -107,27 +144,37 @@ def draw(rows: Sequence[Row], dataset: str) -> Figure | None:
     if not any(row.curves for row in rows):
         return None
     labels = [_label(row) for row in rows]
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    columns = max(1, min(len(rows), COLUMNS, LETTERS // (longest + HANDLE)))
-    lines = sum(label.count("\n") + 1 for label in labels) / columns
-    figure = Figure(figsize=(WIDTH, PANELS + LINE * np.ceil(lines)), layout="constrained")
+    columns, lines = _legend(labels)
+    figure = Figure(figsize=(WIDTH, PANELS + LINE * lines), layout="constrained")
     several = any(len(row.curves) > 1 for row in rows)
     title(figure, f"test accuracy on {dataset}" + (f"; {SEVERAL}" if several else ""))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (key, label) in zip(panels, AXES.items(), strict=True):
         for i, row in enumerate(rows):
             _draw(axes, row, key, i, len(rows), labels[i])
-        axes.set_xlabel(label)
-        axes.set_xlim(0, max([1, *(line.get_xdata()[-1] for line in axes.lines if len(line.get_xdata()))]))
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
-        axes.grid(axis="y", color=GREY, lw=0.4, alpha=0.5)
-        bare(axes)
+        _finish(axes, label)
     panels[0].set_ylabel("accuracy")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1))
     within_shares(panels[0])
     handles, texts = panels[0].get_legend_handles_labels()
     legend(figure, handles=handles, labels=texts, loc="outside lower left", ncols=columns)
     return figure
+
+
+def _legend(labels: Sequence[str]) -> tuple[int, int]:
+    """How many columns the legend has, and how many lines."""
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    columns = max(1, min(len(labels), COLUMNS, LETTERS // (longest + HANDLE)))
+    return columns, int(np.ceil(sum(label.count("\n") + 1 for label in labels) / columns))
+
+
+def _finish(axes: Any, label: str) -> None:
+    """The axes of a panel, once its lines are drawn."""
+    axes.set_xlabel(label)
+    axes.set_xlim(0, max([1, *(line.get_xdata()[-1] for line in axes.lines if len(line.get_xdata()))]))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
+    axes.grid(axis="y", color=GREY, lw=0.4, alpha=0.5)
+    bare(axes)
 
 
 def _label(row: Row) -> str:

@@ -20,6 +20,7 @@ LOCK = ".lock"
 """In a run's or a sweep's folder: the process that writes there holds it."""
 
 SWEEPS = Path("multirun")
+TUNING = SWEEPS / "tune"
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:

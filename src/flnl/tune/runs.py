@@ -16,7 +16,7 @@ from flnl.config.identity import placed_key, run_key
 from flnl.config.override_text import without
 from flnl.core.errors import UserError
 from flnl.core.shell import joined
-from flnl.storage.records import SWEEPS, read_record
+from flnl.storage.records import TUNING, read_record
 from flnl.storage.tuned import Reported, Study, Trial, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun, ListedSweep
@@ -24,7 +24,6 @@ from flnl.sweep.moved import Moved
 from flnl.tune.scores import MEASURES, RESULT, VALIDATION, score
 from flnl.tune.space import Space
 
-ROOT = SWEEPS / "tune"
 QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
 """Set before the command's overrides: none of these is part of a run's key, and tuning needs no products."""
 
@@ -42,7 +41,7 @@ class Runs:
     seeds: Sequence[int]
     measure: str
     launching: Sequence[str]  # how runs are launched
-    root: Path = ROOT
+    root: Path = TUNING
     sweep: type[ListedSweep] = TuneSweep  # which knows the command
     own: Sequence[str] = ()  # what adds folders of the user's to the search path
     _checked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
