@@ -117,3 +117,20 @@ def test_broken_records_cost_their_own_curve_only(tmp_path: Path, caplog: pytest
     ]
     assert curves.draw([nothing], "digits") is None
     assert "no curve" in str(drawn([row, nothing]).legends[0].get_texts()[1].get_text())
+
+
+def test_a_row_looks_the_same_in_every_panel() -> None:
+    """Four settings in two lines; one lacks the first row, whose colour no other takes."""
+    a, b = Row("a", [curve([1, 2], [0.1, 0.5])]), Row("b", [curve([1, 3], [0.2, 0.6])])
+    figure = curves.draw_panels([("x=1", [a, b]), ("x=2", [b]), ("x=3", [a, b]), ("x=$4", [a])], "digits")
+    assert figure is not None
+    figure.draw_without_rendering()
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["x=1", "x=2", "x=3", r"x=\$4"]
+    colours = [{line.get_label(): line.get_color() for line in axes.lines} for axes in figure.axes]
+    assert [set(each) for each in colours] == [{"a", "b"}, {"b"}, {"a", "b"}, {"a"}]
+    assert len({str(each["b"]) for each in colours[:3]}) == 1
+    assert colours[0]["a"] != colours[0]["b"]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+    assert figure.axes[1].get_xlim()[1] == 30
+    assert curves.draw_panels([("x=1", [Row("a", [])])], "digits") is None

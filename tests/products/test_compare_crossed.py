@@ -297,6 +297,7 @@ def test_the_command_prints_a_table_that_fits(compared: Commands, tmp_path: Path
     assert lines[0].split() == ["method", "noise.rho=0.2", "noise.rho=0.6"]
     assert lines[2].split() == ["fedprox", "88.33", "±", "4.51", "*t", "61.00", "±", "1.00"]
     assert "*: the highest mean of a column." in lines
+    assert not any(line.endswith(" ") for line in lines)
     assert any(line.split() == ["fedprox", "−", "fedavg", "+3.33", "0.58", "3", "0.020", "0.500"] for line in lines)
 
 

@@ -186,7 +186,7 @@ def show(table: Table | Printed) -> None:
             if console.is_terminal:
                 console.print(Text.assemble(*((piece, "bold" if bold else "") for piece, bold in line)))
             else:
-                print(text)
+                print(text.rstrip())
         return
     if not console.is_terminal:
         print(table.text(), end="")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
@@ -148,10 +147,7 @@ class Crossed:
                     found.setdefault((j, frozenset((i, reference))), Comparison(j, i, reference, against, paired))
         every = list(found.values())
         t, signed = holm([one.paired.t for one in every]), holm([one.paired.wilcoxon for one in every])
-        return [
-            Comparison(one.column, one.row, one.reference, one.against, one.paired, t[k], signed[k])
-            for k, one in enumerate(every)
-        ]
+        return [replace(one, t=t[k], wilcoxon=signed[k]) for k, one in enumerate(every)]
 
     def _baseline(self, against: str) -> int:
         """The row of a baseline: its name, or a key with its value.
@@ -322,9 +318,10 @@ def crossed(
         if len(several) > 1:
             raise _shared(row, column, several)
     columns = sorted({column for _, column in found}, key=_place)
-    table = Crossed(measure, tuple(sorted({row for row, _ in found}, key=_place)), tuple(columns), {}, tuple(against))
+    order = sorted({row for row, _ in found}, key=_place)
     cells = {key: Cell(one.row, measure.by_draw(one.row)) for key, (one,) in found.items()}
-    order = table.rows if by_name else sorted(table.rows, key=lambda row: _standing(row, columns, cells, measure))
+    if not by_name:
+        order.sort(key=lambda row: _standing([cell for (of, _), cell in cells.items() if of == row], measure))
     placed = {(order.index(row), columns.index(column)): cell for (row, column), cell in cells.items()}
     made = Crossed(measure, tuple(order), tuple(columns), placed, tuple(dict.fromkeys(against)) or (BEST,))
     _ = made.comparisons  # checks the references
@@ -353,15 +350,11 @@ def _place(label: Label) -> list[tuple[int, float, str]]:
     return [ordered(value) for value in label.values]
 
 
-def _standing(
-    row: Label, columns: Sequence[Label], cells: Mapping[tuple[Label, Label], Cell], measure: Column
-) -> tuple[int, float, list[tuple[int, float, str]]]:
-    """Rows with numbers in more columns first, then the best mean of them."""
-    numbers = [cell.number for column in columns if (cell := cells.get((row, column))) is not None]
-    means = [number.mean for number in numbers if number is not None]
-    if not means or measure.higher is None:
-        return -len(means), math.inf, _place(row)
-    return -len(means), compared(fmean(means)) * (-1 if measure.higher else 1), _place(row)
+def _standing(cells: Sequence[Cell], measure: Column) -> tuple[int, float]:
+    """The sort key of a row: first those with numbers in more columns, then the best mean of them."""
+    means = [cell.number.mean for cell in cells if cell.number is not None]
+    mean = compared(fmean(means)) if means and measure.higher is not None else 0.0
+    return -len(means), -mean if measure.higher else mean
 
 
 def _shared(row: Label, column: Label, several: Sequence[Settings]) -> UserError:

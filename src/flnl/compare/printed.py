@@ -118,8 +118,8 @@ class Printed:
 
     def _tests(self) -> list[str]:
         """The comparisons as text, those of a column below its heading."""
-        rows = [["difference", "±", "pairs", "t test", "signed rank"]]
-        names: list[str] = [""]
+        rows = [["difference", "±", "pairs", "p, t test", "p, signed rank"]]
+        names: list[str] = [self._corrected]
         for j, several in groupby(self.table.comparisons, key=lambda one: one.column):
             names.append(f"{self.table.heading(j)}:")
             rows.append([""] * 5)
@@ -135,6 +135,10 @@ class Printed:
             for name, row in zip(names, rows, strict=True)
         ]
         return [line.rstrip() for line in lines]
+
+    @property
+    def _corrected(self) -> str:
+        return f"paired{', Holm' if len(self.table.comparisons) > 1 else ''}"
 
     def _versus(self, one: Comparison) -> str:
         names = [row.name for row in self.table.rows]
@@ -160,7 +164,7 @@ class Printed:
             rows.append([literal(name), *(self._marked(i, j, "**{}**", "<sup>{}</sup>") for j in columns)])
         parts = [grid(rows), "\n".join(f"- {note}" for note in self.table.notes)]
         if tests := self.table.comparisons:
-            lines = [["column", "difference of", "mean", "deviation", "pairs", "p, t test", "p, signed rank"]]
+            lines = [["column", self._corrected, "difference", "deviation", "pairs", "p, t test", "p, signed rank"]]
             lines.append(["---", "---", "---:", "---:", "---:", "---:", "---:"])
             lines += [
                 [literal(self.table.heading(one.column)), literal(self._versus(one)), *self._compared(one)]
