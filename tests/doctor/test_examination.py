@@ -183,7 +183,7 @@ def test_a_network_that_fails_does_not_keep_the_others_from_it(
     ("arguments", "message"),
     [
         (["--networks", "alexnet"], "alexnet: no title contains this; there are LeNet-5 on CIFAR-10"),
-        (["--device", "tpu"], "device=tpu: must be auto, cpu or cuda"),
+        (["--device", "tpu"], "device=tpu: must be auto, cpu, cuda"),
         (["--device", "cuda"], "device=cuda, but torch finds no GPU here"),
         (["now"], "unrecognized arguments: now; see flnl doctor --help"),
     ],

@@ -267,7 +267,7 @@ def test_words_that_would_make_other_runs_are_refused(command: Tables, tmp_path:
         (["plan", "fedcorr_9", "device=cpu"], "come after --, as in -- device=cpu"),
         (["plan", "fedcorr_9", "--", "nonsense=3"], "nonsense is not a key of the configuration"),
         (["run", "fedcorr_9", "--", "devise=cpu"], "devise is not a key of the configuration; did you mean device?"),
-        (["run", "fedcorr_9", "--", "device=cdua"], "device=cdua: must be auto, cpu or cuda"),
+        (["run", "fedcorr_9", "--", "device=cdua"], "device=cdua: must be auto, cpu, cuda"),
         (["run", "fedcorr_9", "--", "executor=rai"], "executor=rai does not exist; did you mean ray?"),
         (["run", "fedcorr_9", "--", "hydra/launcher=job"], "did you mean joblib"),
         (["run", "fedcorr_9", "--", "hydra.launcher.n_job=4"], "hydra.launcher.n_job"),
