@@ -363,8 +363,8 @@ def test_a_signal_at_any_moment_of_a_job_ends_the_sweep(
     assert Ledger(sweep).jobs()[0].error == (None if status == "finished" else signal.Signals(number).name)
     assert f"3 jobs: 1 {status}, 2 waiting" in said.out
     (line,) = re.findall(r"to go on: flnl (.*)", said.err)
-    assert command(*shlex.split(line)).code == 0
-    assert statuses(sweep) == ["finished"] * 3
+    again = command(*shlex.split(line))
+    assert (again.code, statuses(sweep)) == (0, ["finished"] * 3), again.err
 
 
 @pytest.mark.parametrize("moment", ["the last round", "ending"])
