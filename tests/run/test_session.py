@@ -1,12 +1,14 @@
-"""A session that goes on with the work of an earlier process."""
+"""A session that goes on with the work of an earlier process, or of an earlier call in this one."""
 
+import signal
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from flnl.run import checkpoint, session
+from flnl.core.errors import Interrupted
+from flnl.run import checkpoint, opening, session
 from tests.properties.runs import run
 from tests.registry import BY_NAME
 
@@ -24,3 +26,19 @@ def test_seconds_go_on_from_those_of_the_checkpoint(tmp_path: Path, monkeypatch:
     second = run(words, tmp_path / "run", "resume=true")
     assert saved + 3 <= second.record["wall_time_s"] < saved + 1_000
     assert second.record["rounds"] == 5
+
+
+def test_a_signal_before_anything_is_opened_leaves_the_folder_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while something, here ``stopped``, still holds the traceback, and with it the lock."""
+
+    def interrupted(*_: object) -> None:
+        raise Interrupted(signal.SIGTERM)
+
+    words = BY_NAME["fedavg"].words
+    with monkeypatch.context() as patched:
+        patched.setattr(opening, "open_session", interrupted)
+        with pytest.raises(Interrupted) as stopped:
+            run(words, tmp_path / "run")
+    assert run(words, tmp_path / "run", "resume=true", "max_rounds=1").record["status"] == "stopped", stopped

@@ -80,9 +80,23 @@ def train(
     if job is None:  # one protocol may serve all methods of a sweep
         check_read(cfg, overrides)
     claimed = opening.claim(cfg, overrides, job)
+    try:
+        return _claimed(cfg, overrides, job, claimed, typed, opened, stop)
+    finally:
+        claimed.folder.lock.release()  # also if a signal comes before anything is opened
+
+
+def _claimed(
+    cfg: DictConfig,
+    overrides: Sequence[str],
+    job: Path | None,
+    claimed: opening.Claim,
+    typed: Sequence[str] | None,
+    opened: Callable[[Session], object],
+    stop: Interruption | None,
+) -> Outcome:
     if claimed.folder.finished:
         assert claimed.folder.earlier is not None
-        claimed.folder.lock.release()
         earlier = claimed.folder.earlier
         check_data(cfg, claimed.folder.path, earlier)
         if (damage := lines.damage(claimed.folder.path, earlier)) is not None:
