@@ -282,6 +282,12 @@ def test_has_batch_norm(name: str, expected: bool) -> None:
     assert has_batch_norm(on_meta(name, CIFAR, 10)) is expected
 
 
+def test_lenet_with_batch_norm_has_it_before_each_relu_of_a_convolution() -> None:
+    body = [type(layer).__name__ for layer in part("lenet5", batch_norm=True)(CIFAR, 10).body.children()]
+    block = ["Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d"]
+    assert body == [*block, *block, "Flatten", "Linear", "ReLU", "Linear", "ReLU"]
+
+
 @EACH
 def test_pickles(name: str) -> None:
     network = small(name).eval()

@@ -1,9 +1,11 @@
 """LeNet-5 as used in papers on federated learning: with ReLU, max-pooling and no padding."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import nn
 
+from flnl.core.ranges import Neutral
 from flnl.models.layers import Classifier, Shape, check_inputs
 
 
@@ -14,6 +16,8 @@ class LeNet5:
     LeCun et al. 1998, with colour inputs and the ReLU of FedCorr's architecture study (its Table 10). 62,006 parameters
     on 3x32x32 and 10 classes; the first linear layer follows the size of the inputs.
     """
+
+    batch_norm: Annotated[bool, Neutral(False)]  # after each convolution; in no paper's LeNet-5
 
     def __call__(self, shape: Shape, num_classes: int) -> Classifier:
         """The network for inputs of ``shape``.
@@ -27,12 +31,8 @@ class LeNet5:
             ((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2)
         )  # a convolution removes 4 pixels, a pool halves
         body = nn.Sequential(
-            nn.Conv2d(channels, 6, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
+            *self._block(channels, 6),
+            *self._block(6, 16),
             nn.Flatten(),
             nn.Linear(16 * pixels, 120),
             nn.ReLU(),
@@ -40,3 +40,7 @@ class LeNet5:
             nn.ReLU(),
         )
         return Classifier(body, nn.Linear(84, num_classes))
+
+    def _block(self, inputs: int, channels: int) -> list[nn.Module]:
+        norm = [nn.BatchNorm2d(channels)] if self.batch_norm else []
+        return [nn.Conv2d(inputs, channels, 5), *norm, nn.ReLU(), nn.MaxPool2d(2)]
