@@ -202,7 +202,7 @@ def model(workload: Workload) -> nn.Module:
     makers: dict[str, Callable[[tuple[int, int, int], int], nn.Module]] = {
         "mlp": MLP([64], 0.0),
         "cnn": CNN([16, 32], 0.0),
-        "lenet5": LeNet5(),
+        "lenet5": LeNet5(batch_norm=False),
         "resnet18": ResNet(64, [2] * 4),
         "public": PublicCNN(),
     }

@@ -116,7 +116,7 @@ def test_a_doctor_that_is_stopped_has_kept_what_it_timed(tmp_path: Path, monkeyp
     monkeypatch.setattr(timing, "_seconds_of_an_image", stopped)
     with pytest.raises(KeyboardInterrupt):
         doctor.command(["--device", "cpu", "--networks", "lenet", "vgg"])
-    assert [pace.model for pace in Paces.load(tmp_path / "cache").values] == ["LeNet5()"]
+    assert [pace.model for pace in Paces.load(tmp_path / "cache").values] == ["LeNet5(batch_norm=False)"]
 
 
 def test_models_with_a_nan_differ() -> None:
@@ -131,7 +131,7 @@ def test_models_with_a_nan_differ() -> None:
 def test_what_it_times_is_kept_and_replaces_what_it_timed_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = Pace("cifar10", "LeNet5()", 10, "another processor", False, 3.0)
+    other = Pace("cifar10", "LeNet5(batch_norm=False)", 10, "another processor", False, 3.0)
     Paces((other,)).save(tmp_path / "cache")
     for _ in range(2):
         doctor.command(["--device", "cpu", "--networks", "lenet"])
@@ -139,7 +139,7 @@ def test_what_it_times_is_kept_and_replaces_what_it_timed_before(
     kept = Paces.load(tmp_path / "cache").values
     assert kept[0] == other
     assert [(pace.dataset, pace.model, pace.batch, pace.gpu) for pace in kept[1:]] == [
-        ("cifar10", "LeNet5()", 10, False)
+        ("cifar10", "LeNet5(batch_norm=False)", 10, False)
     ]
     assert kept[1].seconds > 0
 

@@ -37,7 +37,8 @@ class Ranking(Generic[S]):
     """A set of methods, the settings in which all of them have a number, and what was left out.
 
     No number is imputed. Of all sets of methods (three or more, if that leaves enough settings), the chosen one is
-    complete in the most settings, and among those the largest. Columns with the same runs count as one setting.
+    complete in the most settings, and among those the largest. Columns in which most methods have the same runs count
+    as one setting.
     Nemenyi's test follows Friedman's: it needs no more settings, whereas signed-rank tests with Holm's correction
     cannot reach 5 % below six settings, however clear the differences are. Its critical difference is the same for
     all pairs, so the diagram shows it as a length. Settings that share data make the p-value optimistic.
@@ -47,7 +48,7 @@ class Ranking(Generic[S]):
     settings: tuple[S, ...]
     without_methods: tuple[str, ...]
     without_settings: tuple[S, ...]
-    repeated: int  # columns with the same runs as another
+    repeated: int  # columns in which most methods have the same runs as in another
 
     @property
     def too_few(self) -> str | None:
@@ -162,7 +163,13 @@ def _sets(settings: Sequence[Setting]) -> list[tuple[str, ...]]:
 def _distinct(settings: Sequence[S], methods: Sequence[str]) -> tuple[list[S], int]:
     """The settings that have all ``methods``, and how many were dropped because their runs repeat another's."""
     whole = [setting for setting in settings if set(methods) <= set(setting.ours)]
-    chosen: dict[tuple[tuple[str, ...], ...], S] = {}
+    chosen: list[S] = []
     for setting in whole:
-        chosen.setdefault(tuple(setting.runs[m] for m in methods), setting)
-    return list(chosen.values()), len(whole) - len(chosen)
+        if not any(_repeats(setting, earlier, methods) for earlier in chosen):
+            chosen.append(setting)
+    return chosen, len(whole) - len(chosen)
+
+
+def _repeats(one: Setting, other: Setting, methods: Sequence[str]) -> bool:
+    """Whether most methods have the same runs in both: then they are one setting, whatever a method's constant is."""
+    return sum(one.runs[m] == other.runs[m] for m in methods) > len(methods) / 2

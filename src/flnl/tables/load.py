@@ -133,6 +133,7 @@ class _Table:
     notes: tuple[str, ...] = ()
     unstated: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
+    ablation: bool = False
     seeds: Annotated[tuple[int, ...] | None, PlainValidator(_seeds)] = None
 
 
@@ -243,6 +244,7 @@ def table(name: str) -> Table:
         notes=written.notes,
         unstated=written.unstated,
         scales=written.scales,
+        ablation=written.ablation,
         seeds=written.seeds,
     )
 

@@ -73,6 +73,7 @@ class Table:
     unstated: tuple[str, ...] = ()  # dotted keys of settings that the paper does not state
     scales: tuple[str, ...] = ()  # those that it is written for, with their data and budgets; () for all
     seeds: tuple[int, ...] | None = None  # in place of the scale's
+    ablation: bool = False  # its rows are parts of a method: their order is not one of methods
 
     def made_at(self, scale: str) -> bool:
         """Whether the table has results at ``scale``."""

@@ -123,6 +123,15 @@ def test_the_page_has_medians_ranks_and_settings_by_hand() -> None:
     assert scales.page({"small": [same]}, "mean_last_10").startswith(f"{scales.TITLE}, by mean\\_last\\_10\n")
 
 
+def test_an_ablation_is_no_order_of_methods() -> None:
+    order: Given = {name: [[value]] for name, value in zip("abcd", [2.0, 1.0, 4.0, 3.0], strict=True)}
+    one = table(order, {name: [float(k)] for k, name in enumerate("abcd")}, ["s"])
+    assert "| Table 1: s |" in scales.page({"small": [one]})
+    ablation = replace(one, table=replace(one.table, ablation=True))
+    assert "| P |" not in scales.page({"small": [ablation]})
+    assert ranking([ablation]) is None
+
+
 def test_a_coefficient_that_is_shown_as_080_counts_as_such() -> None:
     """It is 1 - 6 * 4 / 120, which is 0.7999999999999999 in floats."""
     order: Given = {name: [[value]] for name, value in zip("abcde", [2.0, 1.0, 4.0, 3.0, 5.0], strict=True)}

@@ -54,7 +54,8 @@ def left_out(ranking: Ranking) -> list[str]:
         columns = ", ".join(f"{counted(n, 'column')} of {table}" for table, n in tables.items())
         lines.append(f"Settings in which one of these methods lacks a number: {columns}.")
     if ranking.repeated:
-        lines.append(f"Not counted again: {counted(ranking.repeated, 'column')} of the same runs as another.")
+        columns = counted(ranking.repeated, "column")
+        lines.append(f"Not counted again: {columns} with another's runs, of all or most methods.")
     return lines
 
 

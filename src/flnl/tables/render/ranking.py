@@ -48,8 +48,8 @@ def papers_mean_ranks(ranking: Ranking) -> dict[str, float] | None:
 
 
 def is_ranked(table: Table) -> bool:
-    """Whether the table is one of accuracies, whose columns are settings of a ranking."""
-    return "accuracy" in table.metric.name and table.metric.higher_is_better is True
+    """Whether the table is one of methods' accuracies, whose columns are settings of a ranking."""
+    return not table.ablation and "accuracy" in table.metric.name and table.metric.higher_is_better is True
 
 
 def _settings(filled: Filled) -> list[Setting]:

@@ -23,9 +23,10 @@ HIGH = 0.8
 """A coefficient from which on orders count as agreeing."""
 ABOUT = (
     "Made of the tables in the folders beside this page, by `flnl tables agree`. A setting is a column of a table of "
-    "accuracies. In each, Spearman's rank correlation compares our order of the methods with the paper's, over the "
-    "methods that have a number here and in the paper, without centralised references. Of random orders of seven "
-    "methods, 19 of 20 are below 0.71."
+    "accuracies that is no ablation. In each, Spearman's rank correlation compares our order of the methods with the "
+    "paper's, over the methods that have a number here and in the paper, without centralised references. For the "
+    "ranks, columns in which most methods have the same runs are one setting. Of random orders of seven methods, 19 "
+    "of 20 are below 0.71."
 )
 
 
