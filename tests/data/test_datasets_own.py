@@ -322,7 +322,7 @@ def test_folders_that_do_not_fit(folder: Path):
     assert f"no images below {folder / 'x' / 'train'}" in refusal(folder_part(folder / "x"))
     assert "smaller than dataset.image_size=16" in refusal(folder_part(folder, crop_from=8))
     save(folder / "test" / "dog" / "0.png", 1)
-    assert "dog is none of the classes (ant, bee, cat)" in refusal(folder_part(folder))
+    assert "is in 'dog', which is none of the classes (ant, bee, cat)" in refusal(folder_part(folder))
     for name in ("ant", "bee"):
         (folder / "train" / name).rename(folder / f"{name} away")
     assert "one class only (cat)" in refusal(folder_part(folder))
@@ -448,7 +448,167 @@ def test_folders_inside_classes_are_no_sites(folder: Path, tmp_path: Path):
     assert folder_part(root, sites=True)().client_names == tuple(CLASSES)
     save_sites(tmp_path / "sites", "train/{site}/{name}", "test/{site}/{name}")
     assert folder_part(tmp_path / "sites", sites=False)().classes == SITES
-    assert "dataset.sites=true: " in refusal(folder_part(folder, sites=True))
+    assert "train/ant/0.jpg is not in " in refusal(folder_part(folder, sites=True))
+
+
+def save_paths(root: Path, *folders: str) -> None:
+    """An image in each of the folders, which are written as in a shell: ``train/{east,north}/{cat,dog}``."""
+    for number, folder in enumerate(path for written in folders for path in expanded(written)):
+        save(root / folder / "0.jpg", number)
+
+
+def expanded(written: str) -> list[str]:
+    """The texts that a shell makes of one with braces."""
+    first, brace, rest = written.partition("{")
+    if not brace:
+        return [written]
+    inner, _, last = rest.partition("}")
+    return [first + one + end for one in inner.split(",") for end in expanded(last)]
+
+
+APART, COMPOSED = "e\u0301cole", "\u00e9cole"
+
+
+@pytest.mark.parametrize(
+    ("folders", "sites", "classes"),
+    [
+        (["train/{e,n}/{cat,dog}", "train/e/ship", "test/{cat,dog}"], "e n", "cat dog ship"),  # none of ship in test
+        (["train/{e,n}/{cat,dog}", "test/{e,n,w}/{cat,dog}"], "e n", "cat dog"),  # a site in test alone
+        (["train/{e,n}/{cat,dog}", "test/e/{cat,dog}"], "e n", "cat dog"),
+        (["train/e/{cat,dog}", "test/e/{cat,dog}"], "e", "cat dog"),
+        ([f"train/{{{COMPOSED},n}}/{{cat,dog}}", f"test/{{{APART},n}}/{{cat,dog}}"], f"n {COMPOSED}", "cat dog"),
+        ([f"train/{{e,n}}/{{{COMPOSED},dog}}", f"test/{{{APART},dog}}"], "e n", f"dog {COMPOSED}"),
+        ([f"train/e/{{{COMPOSED},x}}", f"train/n/{{{APART},x}}", f"test/{{{APART},x}}"], "e n", f"x {COMPOSED}"),
+        ([f"train/e/{{{COMPOSED},x}}", f"{{train,test}}/n/{{{APART},x}}"], "e n", f"x {COMPOSED}"),
+        (["{e,n}/train/{cat,dog}", "e/test/{cat,dog}"], "e n", "cat dog"),  # only one site has photos for testing
+        (["{e,n}/train/{cat,dog}", "w/test/{cat,dog}"], "e n", "cat dog"),
+        (["{e,n}/train/{cat,dog}", "test/{e,n}/{cat,dog}"], "e n", "cat dog"),
+    ],
+)  # fmt: skip
+def test_sites_are_told_from_classes(tmp_path: Path, folders: list[str], sites: str, classes: str):
+    save_paths(tmp_path, *folders)
+    data = folder_part(tmp_path)()
+    assert (data.client_names, data.classes) == (tuple(sites.split()), tuple(classes.split()))
+    tests = [path for written in folders for path in expanded(written) if "test" in path.split("/")]
+    assert len(data.test_labels) == len(tests)
+
+
+@pytest.mark.parametrize(
+    ("folders", "reason", "then"),
+    [
+        (["{train,test}/e/ship"], "ship is only in e", None),
+        (
+            ["test/e/ship"],
+            "ship is only in .*/test",
+            r"test/e/ship/0.jpg is in 'ship', which is none of .* \(cat, dog\)",
+        ),
+        (["train/e"], ".*train/e/0.jpg is in none", "train/e/0.jpg is not in .*/train/SITE/CLASS; move it"),
+        (["test/e"], ".*test/e/0.jpg is in none", "test/e/0.jpg is not in .*/test/SITE/CLASS; move it"),
+    ],
+)
+def test_names_that_do_not_tell_sites_from_classes_are_a_question(
+    tmp_path: Path, folders: list[str], reason: str, then: str | None
+):
+    save_paths(tmp_path, "{train,test}/{e,n}/{cat,dog}", *folders)
+    asked = refusal(folder_part(tmp_path))
+    assert re.match(r"dataset\.sites=auto: e, n in .*/train may be sites, and folders in them ", asked)
+    assert re.search(f", but {reason}: set dataset.sites=true if they are sites, or false", asked)
+    assert folder_part(tmp_path, sites=False)().classes == ("e", "n")
+    if then is None:
+        assert folder_part(tmp_path, sites=True)().client_names == ("e", "n")
+    else:
+        assert re.search(then, refusal(folder_part(tmp_path, sites=True)))
+
+
+@pytest.mark.parametrize(
+    ("folders", "reason"),
+    [
+        (["train/a1/{x,y}", "{train,test}/{x,y}"], r"train/a1 has folders that are named as classes \(x, y\)"),
+        (["train/a1/x", "{train,test}/{x,y}"], r"train/a1 has folders that are named as classes \(x\)"),
+        (["{train,test}/a1/{x,y}", "{train,test}/{x,y}"], r"train/a1 has .* \(x, y\)"),
+        (["train/a{1,2}/{x,y}", "train/x", "test/{x,y}"], r"train/a1 has .* \(x, y\)"),
+    ],
+)
+def test_a_site_beside_classes_is_no_class_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, folders: list[str], reason: str
+):
+    save_paths(tmp_path, *folders)
+    assert re.search(rf"^dataset\.sites=auto: .*{reason}", refusal(folder_part(tmp_path)))
+    if "y" in {path.name for path in (tmp_path / "train").iterdir()}:
+        assert folder_part(tmp_path, sites=False)().classes == ("a1", "x", "y")
+        tested = (tmp_path / "test" / "a1").exists()
+        told = ["dataset.name=own: no test sample is of a1, which the test accuracy leaves out"]
+        assert caplog.messages == [] if tested else told
+
+
+def test_where_a_file_gives_the_labels_any_folders_may_be_beside_each_other(tmp_path: Path):
+    save_paths(tmp_path, "train/a1/{x,y}", "{train,test}/{x,y}")
+    write_labels(tmp_path, [[path, "x"] for path in ("a1/x/0.jpg", "a1/y/0.jpg", "x/0.jpg", "y/0.jpg")])
+    assert folder_part(tmp_path, labels="labels.csv", truth="none")().classes == ("x", "y")
+    save_paths(tmp_path, "test/a1/{x,y}")  # where the classes are from
+    assert "test/a1 has folders" in refusal(folder_part(tmp_path, labels="labels.csv", truth="none"))
+
+
+def test_a_class_without_samples_is_named(folder: Path, caplog: pytest.LogCaptureFixture):
+    shutil.rmtree(folder / "test" / "cat")
+    folder_part(folder)()
+    assert caplog.messages == ["dataset.name=own: no test sample is of cat, which the test accuracy leaves out"]
+    caplog.clear()
+    save(folder / "test" / "cat" / "0.jpg", 1)
+    write_labels(folder, [[path, "bee"] for path in TRAIN])
+    folder_part(folder, labels="labels.csv", truth="none")()
+    assert caplog.messages == ["dataset.name=own: no training sample is of ant, cat, which models cannot learn"]
+
+
+def test_how_ambiguous_folders_are_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    save_paths(tmp_path / "sites", "{train,test}/{e,n}/{cat,dog}")
+    folder_part(tmp_path / "sites")()
+    assert len(caplog.messages) == 1
+    assert re.search(r"e, n are read as sites, .* \(cat, dog\) as classes; dataset.sites=false", caplog.messages[0])
+    caplog.clear()
+    save_paths(tmp_path / "own", "{train,test}/e/{cat,dog}", "{train,test}/n/{ship,car}")
+    assert folder_part(tmp_path / "own")().classes == ("e", "n")
+    assert len(caplog.messages) == 1
+    assert re.search("e, n are read as classes, .* dataset.sites=true if they are sites", caplog.messages[0])
+    caplog.clear()
+    save_paths(tmp_path / "patients", "{train,test}/{cat,dog}", "train/{cat,dog}/{1,2}", "test/{cat,dog}/3")
+    save_paths(tmp_path / "hospital", "train/{e,n}/{cat,dog}", "test/{cat,dog}")
+    for name in ("patients", "hospital"):
+        folder_part(tmp_path / name)()
+    folder_part(tmp_path / "sites", sites=True)()
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("site", ["-1", "1_0", "+2", "NaN"])
+def test_a_site_whose_folder_is_no_name_is_refused(tmp_path: Path, site: str):
+    save_paths(tmp_path, f"train/{{e,{site}}}/{{cat,dog}}", "test/{cat,dog}")
+    assert re.search(f"the client is '{re.escape(site)}'.*: rename the folder", refusal(folder_part(tmp_path)))
+
+
+@pytest.mark.parametrize(("one", "other"), [("X", "x"), ("x", "x ")])
+def test_classes_of_sites_that_look_alike_are_refused(tmp_path: Path, one: str, other: str):
+    save_paths(tmp_path, f"train/e/{{{one},y}}", f"train/n/{{{other},y}}", f"test/{{{one},y}}")
+    refused = refusal(folder_part(tmp_path))
+    assert re.search(rf"folders '{one}' in .*train/e and '{other}' in .*train/n differ only in case or blanks", refused)
+    save(tmp_path / "train" / "n" / one / "0.jpg", 1)  # beside the other: they are two
+    assert folder_part(tmp_path)().num_classes == 3
+
+
+def test_a_test_folder_that_is_no_class_is_refused_with_what_helps(tmp_path: Path):
+    save_paths(tmp_path, "train/{e,n}/{cat,dog}", "test/{w,s}/{cat,dog}")  # all from sites that do not train
+    assert "if those of train are sites, set dataset.sites=true" in refusal(folder_part(tmp_path))
+    assert folder_part(tmp_path, sites=True)().client_names == ("e", "n")
+    save_paths(tmp_path / "more", "train/{e,n}/{cat,dog}", "test/{cat,dog,bird}")
+    refused = refusal(folder_part(tmp_path / "more"))
+    assert "test/bird/0.jpg is in 'bird', which is none of the classes (cat, dog): the images of test are" in refused
+    save_paths(tmp_path / "flat", "train/{cat,dog}", "test/{cat,dog,bird}")
+    assert refusal(folder_part(tmp_path / "flat")).endswith("train and test need the same folders")
+
+
+def test_photos_for_testing_at_sites_beside_those_of_all_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    save_paths(tmp_path, "{e,n}/train/{cat,dog}", "{test,e/test}/{cat,dog}")
+    assert len(folder_part(tmp_path)().test_labels) == 2
+    assert caplog.messages == [f"{tmp_path / 'test'} and {tmp_path / 'e/test'} are both there: only the first is read"]
 
 
 # ------------------------------------------------------------------------------------------------------------ arrays

@@ -331,7 +331,8 @@ class File:
         elif pool.clients is None:
             raise UserError(
                 "partition=file without partition.path takes the data set's natural clients, and this one has none: "
-                "set partition.path to a .npy or .csv file with a client for each sample"
+                "set partition.path to a .npy or .csv file with a client for each sample; or dataset.sites=true, if "
+                "the outer folders of dataset=image_folder are sites"
             )
         elif pool.client_names is not None:
             owners = Owners(pool.clients, pool.client_names)
@@ -358,17 +359,18 @@ class File:
         if self.num_clients > MOST_CLIENTS:
             raise UserError(f"partition.num_clients={self.num_clients} is too many; the maximum is {MOST_CLIENTS}")
         if owners.numeric:
-            place = np.array([*map(int, owners.names), LEFT_OUT], np.int64)  # LEFT_OUT reads the last one
+            places = [*map(int, owners.names)]
             if twice := [name for name in owners.names if str(int(name)) != name and str(int(name)) in owners.names]:
                 raise UserError(
                     f"partition.num_clients={self.num_clients}: {twice[0]!r} and '{int(twice[0])}' are two clients of "
                     "one number; leave it out to have a client for each"
                 )
-            if place.max() >= self.num_clients:
+            if max(places) >= self.num_clients:
                 raise UserError(
-                    f"partition.num_clients={self.num_clients}, but the clients are numbered up to {place.max()}; "
+                    f"partition.num_clients={self.num_clients}, but the clients are numbered up to {max(places)}; "
                     "leave it out to have a client for each number that occurs"
                 )
+            place = np.array([*places, LEFT_OUT], np.int64)  # LEFT_OUT reads the last one
             return Split(place[owners.number], self.num_clients)
         if self.num_clients < count:
             raise UserError(f"partition.num_clients={self.num_clients}, but there are {count} clients with names")

@@ -4,6 +4,7 @@ The result depends only on the files and the configuration, never on the run's s
 """
 
 import hashlib
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,9 +12,12 @@ import numpy as np
 from flnl.core.errors import UserError
 from flnl.core.images import Indices, Labels
 from flnl.data.dataset import Dataset
+from flnl.data.datasets.label_file import some
 from flnl.data.images import Store
 from flnl.data.owners import Owners
 from flnl.data.transforms import Transform
+
+log = logging.getLogger(__name__)
 
 
 def assemble(
@@ -43,6 +47,8 @@ def assemble(
     labels = given if given is not None else truth
     if labels is None:
         raise ValueError("a data set needs given labels or the truth")
+    _tell_of_lacking(classes, labels, f"dataset.name={name}: no training sample", "models cannot learn")
+    _tell_of_lacking(classes, test_labels, f"dataset.name={name}: no test sample", "the test accuracy leaves out")
     if train_size is not None:
         keep = balanced(labels, train_size, "dataset.train_size")
         train = train.take(keep)
@@ -68,6 +74,13 @@ def assemble(
         fingerprint=_fingerprint(train.digest(), test.digest(), arrays),
         names_fingerprint=None if names[0] is None or names[1] is None else _fingerprint(names[0], names[1], arrays),
     )
+
+
+def _tell_of_lacking(classes: Sequence[str], labels: Labels, there_is: str, so: str) -> None:
+    """Log the classes that no sample has."""
+    count = np.bincount(labels, minlength=len(classes))
+    if lacking := [name for name, n in zip(classes, count, strict=True) if not n]:
+        log.warning("%s is of %s, which %s", there_is, some(lacking), so)
 
 
 def _fingerprint(train: bytes, test: bytes, arrays: Sequence[Labels | None]) -> str:

@@ -17,7 +17,7 @@ from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
 from flnl.data.datasets.image_layout import ImageSplit, read_layout
-from flnl.data.datasets.label_file import choose_labels, named_labels, read_label_file
+from flnl.data.datasets.label_file import choose_labels, named_labels, read_label_file, some
 from flnl.data.images import ImageFiles, file_sizes
 from flnl.data.owners import Owners
 from flnl.data.transforms import Transform
@@ -73,22 +73,23 @@ class ImageFolder:
                 f"dataset.crop_from={self.crop_from} is smaller than dataset.image_size={self.image_size}, the crop"
                 " that is taken from it"
             )
-        train, test = read_layout(root, self.sites)
         class_folders = self.labels is None or self.truth == "folder"  # whether train has them; test always does
+        train, test = read_layout(root, self.sites, class_folders=class_folders)
         file = None if self.labels is None else root / Path(self.labels).expanduser()
         classes = _classes(train) if file is None or class_folders else _with_labels(_classes(test), train, file)
-        folder_labels = _folder_labels(train, classes) if class_folders else None
+        way = _way(train)
+        folder_labels = _folder_labels(train, classes, way) if class_folders else None
         table = None if file is None else read_label_file(file, "path", train.paths, classes)
         truth, given = choose_labels(self.truth, "folder", folder_labels, table)
         owners = table.owners if table else None
         if owners is None and train.sites is not None:
-            owners = Owners.of(train.sites, f"dataset.root={self.root}")
+            owners = _owners(train.sites, self.root)
         dataset = assemble(
             name=self.name,
             classes=classes,
             train=self._files(train, self.crop_from or self.image_size),
             test=self._files(test, self.image_size),
-            test_labels=_folder_labels(test, classes),
+            test_labels=_folder_labels(test, classes, way),
             transform=self._transform(),
             truth=truth,
             given=given,
@@ -168,19 +169,37 @@ def _with_labels(classes: tuple[str, ...], train: ImageSplit, file: Path) -> tup
     return tuple(sorted({*classes, *(folders[name] for name in folders.keys() & labels - known)}))
 
 
-def _folder_labels(split: ImageSplit, classes: Sequence[str]) -> Labels:
+def _owners(sites: Sequence[str], root: str) -> Owners:
+    """The clients of sites [N].
+
+    Raises:
+        UserError: if the name of a folder is none of a client.
+    """
+    try:
+        return Owners.of(sites, f"dataset.root={root}")
+    except ValueError as error:
+        raise UserError(f"dataset.root={root}: {error}: rename the folder of this site") from None
+
+
+def _way(train: ImageSplit) -> str:
+    """What to do about a folder of ``test`` that is none of the classes."""
+    if train.sites is not None:
+        return "the images of test are in test/CLASS, or in folders of sites as those of train"
+    nested = all(path.count("/") > 1 for path in train.paths)
+    return "train and test need the same folders" + ("; if those of train are sites, set dataset.sites=true" * nested)
+
+
+def _folder_labels(split: ImageSplit, classes: Sequence[str], way: str) -> Labels:
     """The class of each image by its folder, [N].
 
     Raises:
-        UserError: if a folder is not one of the classes.
+        UserError: if a folder is not one of the classes, with the ``way`` out of it.
     """
     known = WrittenNames(classes)
     numbers = {name: known.find(name or "") for name in dict.fromkeys(split.classes)}
     for name, number in numbers.items():
         if number is None:
-            raise UserError(
-                f"dataset.root: {split.folder / (name or '')} is none of the classes ({', '.join(classes[:5])}"
-                f"{', ...' if len(classes) > 5 else ''}): train and test need the same folders; if those of train "
-                "are sites, set dataset.sites=true"
-            )
+            path = split.root / split.paths[split.classes.index(name)]
+            what = "in no class folder" if name is None else f"in {name!r}, which is none of the classes"
+            raise UserError(f"dataset.root: {path} is {what} ({some(classes)}): {way}")
     return np.array([numbers[name] for name in split.classes], np.int64)

@@ -69,7 +69,7 @@ def read_label_file(path: Path, column: str, samples: Sequence[str], classes: Se
                 label = int(row[name])
             if label is None:
                 way = "; a class without a test image needs a folder in train" if column == "path" else ""
-                raise UserError(f"{where}: {name} {row[name]!r} is none of the classes ({_some(classes)}){way}")
+                raise UserError(f"{where}: {name} {row[name]!r} is none of the classes ({some(classes)}){way}")
             values[place] = label
         if CLIENT in row:
             try:
@@ -172,6 +172,6 @@ def _undecoded(text: str) -> bool:
     return any("\udc80" <= character <= "\udcff" for character in text)
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
     """The first few names."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
