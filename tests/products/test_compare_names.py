@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flnl.compare.names import names
-from flnl.compare.runs import Row, Run
+from flnl.compare.runs import Row, Run, grouped
 from flnl.config.compose import load, resolved
 
 
@@ -112,6 +112,14 @@ def test_names_are_never_the_same() -> None:
 def test_data_that_stay_say_with_which_seed() -> None:
     follows, stays = row("method=fedavg"), Row(row("method=fedavg").runs, 5)
     assert names([follows, stays]) == ["method=fedavg", "method=fedavg data_seed=5"]
+
+
+def test_a_file_that_only_one_run_has_names_that_run() -> None:
+    """Not the other, which goes without."""
+    own = "method=fedavg dataset=image_folder dataset.root=photos partition=file"
+    for file in ("dataset.labels=corrected.csv", "partition.path=owners.csv"):
+        both = [run for words in (own, f"{own} {file}") for run in row(words).runs]
+        assert sorted(names(grouped(both))) == ["method=fedavg", f"method=fedavg {file}"]
 
 
 def test_values_are_written_as_they_are_typed() -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from flnl.config.identity import recorded_contents, recorded_identity, settings
+from flnl.config.identity import PLACES, recorded_contents, recorded_identity, settings
 from flnl.config.override_text import key_of
 from flnl.config.recorded import recorded_whereabouts
 from flnl.core.errors import UserError
@@ -114,7 +114,8 @@ class Run:
 class Row:
     """Runs that differ only in their seed, sorted by it; ``data_seed`` is None if it follows the seed.
 
-    ``places`` is where their data lie, by key, if another row has the same settings on other data.
+    ``places`` is where their data lie, by key, if another row has the same settings on other data; and the files that
+    another row does without.
     """
 
     runs: tuple[Run, ...]
@@ -310,7 +311,12 @@ def grouped(runs: Sequence[Run]) -> list[Row]:
     rows = [row for same in alike.values() for row in _by_data_seed(same)]
     _tell_of_changed_data(rows)
     times = Counter(map(_settings_of, rows))
-    return [row if times[_settings_of(row)] == 1 else replace(row, places=row.runs[0].places) for row in rows]
+    without = {key for row in rows for key in PLACES if row.values.get(key, "") is None}
+    return [
+        replace(row, places={key: place for key, place in row.runs[0].places.items() if twice or key in without})
+        for row in rows
+        for twice in [times[_settings_of(row)] > 1]
+    ]
 
 
 def _settings_of(row: Row) -> str:
