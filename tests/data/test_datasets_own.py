@@ -295,7 +295,9 @@ def test_messages_about_a_label_file_name_its_line(folder: Path):
 
 
 def test_label_files_that_cannot_be_read(folder: Path):
-    assert "No such file" in refusal(folder_part(folder, labels="labels.csv"))
+    said = refusal(folder_part(folder, labels="labels.csv"))
+    assert "No such file" in said
+    assert said.endswith("; a relative path begins at dataset.root")
     (folder / "labels.csv").write_bytes(b"\xff\xfe\x00")
     assert "'utf-16-le' codec can't decode" in refusal(folder_part(folder, labels="labels.csv"))
     (folder / "labels.csv").write_bytes(b"path,label\nant/caf\xe9.jpg,ant\n")
@@ -835,7 +837,7 @@ def test_a_shape_that_does_not_fit_flat_inputs(tmp_path: Path):
 
 
 def test_files_that_are_no_plain_arrays(tmp_path: Path):
-    assert "does not exist" in refusal(arrays_part(tmp_path))
+    assert re.search("does not exist; .*; a relative path begins at dataset.root$", refusal(arrays_part(tmp_path)))
     for broken in (b"", b"no arrays", b"PK\x03\x04 cut off"):
         (tmp_path / "arrays.npz").write_bytes(broken)
         assert "cannot be read" in refusal(arrays_part(tmp_path))

@@ -406,8 +406,11 @@ def test_file_natural_clients():
     assert len(drawn(P.File(7, None), natural).clients) == 7
     with pytest.raises(UserError, match=r"partition\.num_clients=3, .* up to 4"):
         drawn(P.File(3, None), natural)
-    with pytest.raises(UserError, match=r"partition\.path"):
+    with pytest.raises(UserError, match=r"partition\.path .* dataset\.sites=true"):
         drawn(P.File(None, None), Pool(labels, 2))
+    large = Pool(labels[:2], 2, clients=np.array([0, 1]), client_names=("1", "9" * 30))
+    with pytest.raises(UserError, match=r"partition\.num_clients=3, .* up to 9{30};"):
+        drawn(P.File(3, None), large)
 
 
 def test_file_clients_with_names():

@@ -22,7 +22,7 @@ from flnl.core.special import refuse_special
 from flnl.data.dataset import Dataset
 from flnl.data.datasets.assemble import assemble
 from flnl.data.datasets.download import expand
-from flnl.data.datasets.label_file import LabelFile, choose_labels, read_label_file
+from flnl.data.datasets.label_file import FROM_ROOT, LabelFile, choose_labels, read_label_file
 from flnl.data.images import TensorImages
 from flnl.data.owners import Owners
 from flnl.data.transforms import Transform
@@ -176,7 +176,7 @@ def _load(path: Path) -> Content:
     except FileNotFoundError as error:
         raise UserError(
             f"dataset.file: {path} does not exist; write it with numpy.savez(file, x_train=..., y_train=...,"
-            " x_test=..., y_test=...)"
+            f" x_test=..., y_test=...){FROM_ROOT}"
         ) from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(

@@ -19,6 +19,9 @@ from flnl.storage.written_names import WrittenNames
 
 CLIENT = "client"
 
+FROM_ROOT = "; a relative path begins at dataset.root"
+"""What messages say of a file that is not there: ``dataset.labels`` or ``dataset.file``."""
+
 
 @dataclass(frozen=True)
 class LabelFile:
@@ -148,7 +151,8 @@ def _rows(path: Path, column: str) -> list[tuple[int, dict[str, str]]]:
             f"dataset.labels: line {error.line} of {path} has another number of values than the header"
         ) from error
     except (OSError, UnicodeError, csv.Error) as error:
-        raise UserError(f"dataset.labels: {path} cannot be read ({error}); it should be a CSV file") from error
+        begins = FROM_ROOT if isinstance(error, FileNotFoundError) else ""
+        raise UserError(f"dataset.labels: {path} cannot be read ({error}); it should be a CSV file{begins}") from error
     if not rows:
         raise UserError(f"dataset.labels: {path} has no lines after its header")
     return rows
