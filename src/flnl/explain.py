@@ -57,8 +57,8 @@ def _choices(key: str, places: Sequence[Path]) -> Iterator[str]:
     for name, options in groups(places).items():
         if name == group and name not in NO_GROUPS:
             for option, file in options.items():
-                if leaf and {leaf, f"short.{leaf}"} & {inner for inner, _ in beside(file)}:
-                    yield f"{group}={option}"
+                if leaf and {leaf, f"short.{leaf}", key} & {inner for inner, _ in beside(file)}:
+                    yield f"{group}={option}"  # a file of package _global_ has the whole key
 
 
 def show(found: dict[str, list[Meaning]]) -> None:
@@ -68,13 +68,12 @@ def show(found: dict[str, list[Meaning]]) -> None:
     console = Console(markup=False, highlight=False)
     rows = [(choice, one) for choice, keys in found.items() for one in keys]
     if len(rows) <= FEW or all(found):
-        told = set()
+        alike: dict[tuple[str, ...], list[tuple[str, Meaning]]] = {}
         for choice, one in rows:
-            paragraph = list(_paragraph(choice, one))
-            if (same := (one.comment, one.allowed, one.value)) not in told or not choice:
-                for line in paragraph:
-                    console.print(cell(line), soft_wrap=not console.is_terminal)
-            told.add(same)
+            alike.setdefault((one.key, one.comment, one.allowed, one.value), []).append((choice, one))
+        for same in alike.values():
+            for line in _paragraph(", ".join(choice for choice, _ in same), same[0][1]):
+                console.print(cell(line), soft_wrap=not console.is_terminal)
         return
     if not console.is_terminal:
         for _, one in rows:

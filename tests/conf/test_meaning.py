@@ -71,6 +71,24 @@ def test_a_key_that_other_choices_have_is_explained_for_each(
     assert "with noise=pair" not in told(monkeypatch, capsys, "noise.eta", "noise=symmetric")
 
 
+def test_a_key_of_another_data_set_is_explained_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = told(monkeypatch, capsys, "dataset.sites")
+    assert text.startswith("dataset.sites=auto  with dataset=image_folder\n  whether the folders of train are sites")
+    text = told(monkeypatch, capsys, "dataset.timeout")
+    assert "with dataset=cifar10, dataset=cifar100, dataset=fashion_mnist, dataset=mnist" in text, "of those alike"
+
+
+@pytest.mark.parametrize("key", ["", " ", ".", "@", "/"])
+def test_what_is_no_name_of_a_key_is_refused_in_words(
+    key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        told(monkeypatch, capsys, key)
+    assert capsys.readouterr().err.startswith(f"error: {key!r} is no key of the configuration: ")
+
+
 def test_a_section_has_a_line_for_each_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lines = told(monkeypatch, capsys, "method", "method=fedcorr").splitlines()
     assert lines[0].startswith("method.T1=8  a whole number, 0 or more  iterations")

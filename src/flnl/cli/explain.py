@@ -79,6 +79,8 @@ def _no_such_option(text: str, overrides: Sequence[str]) -> str:
 
 def no_such_key(key: str, overrides: Sequence[str] = ()) -> str:
     """A message for an unknown key: where ``key`` belongs, or the closest key under the options that are chosen."""
+    if not key.strip(" ./@"):
+        return f"{key!r} is no key of the configuration: one is a name, as noise.rho or train"
     group, _, place = key.partition("@")
     if (CONF / group).is_dir():
         above, _, slot = group.partition("/")
