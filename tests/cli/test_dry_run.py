@@ -49,6 +49,48 @@ def test_a_single_run(command: Command, tmp_path: Path) -> None:
     assert (refused.code, refused.err.count("\n")) == (2, 1)
 
 
+def test_a_run_whose_data_are_missing_would_be_refused(command: Command, tmp_path: Path) -> None:
+    own = (*RUN, "dataset=image_folder", "dataset.crop_from=null", "--dry-run")
+    said = command(*own, "dataset.root=NOPE")
+    assert (said.code, "1 run: 1 refused" in said.out) == (2, True)
+    assert "dataset.root=NOPE: there is no NOPE" in said.err
+    assert "1 run: 1 refused" in command(*RUN, "--dry-run", "partition=file", "partition.path=owners.csv").out
+    (tmp_path / "photos").mkdir()
+    assert (
+        "dataset.labels=own.csv: there is no photos/own.csv"
+        in command(*own, "dataset.root=photos", "dataset.labels=own.csv").err
+    )
+    (tmp_path / "photos" / "own.csv").touch()
+    assert "1 new" in command(*own, "dataset.root=photos", "dataset.labels=own.csv").out
+    sweep = command(*FEDAVG, "dataset=image_folder", "dataset.crop_from=null", "dataset.root=photos,NOPE", "--dry-run")
+    assert (sweep.code, "2 runs: 1 new, 1 refused" in sweep.out) == (2, True)
+    assert "job 1: dataset.root=NOPE" in sweep.err
+    assert "1 new" in command(*RUN, "dataset=cifar10", "dataset.root=NOPE", "--dry-run").out, "it is downloaded"
+
+
+def test_the_run_in_a_folder_may_be_another(command: Command) -> None:
+    assert command(*RUN, "output=mine").code == 0
+    for words, reason in (
+        (("output=mine",), "mine already holds a run (finished)"),
+        (
+            ("output=mine", "resume=true", "seed=7"),
+            "mine holds a run of another configuration; these keys differ: data_seed",
+        ),
+        (("resume=mine", "seed=7"), "mine holds a run of another configuration"),
+        (("resume=nothing",), "resume=nothing: no run is recorded there"),
+    ):
+        said = command(*RUN, *words, "--dry-run")
+        assert (said.code, "1 run: 1 refused" in said.out) == (2, True)
+        assert reason in said.err
+        assert command(*RUN, *words).code == 2, "as it is without --dry-run"
+    for words in (("output=mine", "resume=true"), ("resume=mine",), ("output_root=.", "resume=true")):
+        assert "1 run: 1 finished there" in command(*RUN, *words, "--dry-run").out
+    sweep = (*FEDAVG, "seed=3", "hydra.sweep.dir=multirun/mine")
+    assert command(*sweep).code == 0
+    said = command(*sweep, "fraction=0.5", "--dry-run")
+    assert (said.code, "1 run: 1 refused" in said.out) == (2, True)
+
+
 def test_two_names_of_one_run_are_told(command: Command) -> None:
     said = command(*FEDAVG, "data_seed=1,${seed}", "seed=1", "--dry-run")
     assert "jobs 0, 1 are the same run" in said.out
@@ -79,8 +121,8 @@ def test_the_submission_to_slurm_bears_the_name_of_the_sweep(
 
 def test_the_time_is_that_of_the_passes() -> None:
     kind = ("digits", "cnn", 10, False)
-    runs = [Planned(n, [], "0", None, "new", "cpu", kind, passes) for n, passes in enumerate((10.0, 20.0))]
-    runs.append(Planned(2, [], "0", None, "new", "cpu", ("cifar10", "cnn", 10, False), 5.0))
+    runs = [Planned(n, [], "0", None, "new", "", "cpu", kind, passes) for n, passes in enumerate((10.0, 20.0))]
+    runs.append(Planned(2, [], "0", None, "new", "", "cpu", ("cifar10", "cnn", 10, False), 5.0))
     timed = Paces(
         [Pace("digits", "cnn", batch, "cpu", gpu, s) for batch, gpu, s in ((10, False, 60.0), (32, False, 1.0))]
     )

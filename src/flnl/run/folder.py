@@ -75,61 +75,87 @@ def open_folder(
     Raises:
         UserError: if the folder holds another run, is in use or cannot be written.
     """
+    path, goes_on = chosen(output=output, output_root=output_root, resume=resume, key=key, job=job, same=same)
+    folder = _lock(_unused(_path(output_root), key) if path is None else path)
+    earlier = folder.earlier
+    if reason := refusal(folder.path, earlier, key=key, plain=plain, named=output is not None, goes_on=goes_on):
+        folder.lock.release()
+        raise UserError(reason)
+    if earlier is not None:
+        return folder, f"the run in {folder.path} {'is finished; nothing to do' if folder.finished else 'goes on'}"
+    if output is not None:
+        return folder, f"output={folder.path} holds no run yet; starting afresh" if resume else ""
+    none = f"no unfinished run of this configuration under {output_root}; starting afresh in {folder.path}"
+    return folder, none if resume else ""
+
+
+def chosen(
+    *,
+    output: str | None,
+    output_root: str,
+    resume: bool | str,
+    key: str,
+    job: Path | None,
+    same: Callable[[Mapping[str, Any]], bool],
+) -> tuple[Path | None, bool]:
+    """The folder of a run, None for a new one, and whether a run that is there goes on. Nothing is written.
+
+    The arguments are those of ``open_folder``.
+
+    Raises:
+        UserError: if there is no run to resume in the folder that ``resume`` names.
+    """
     if isinstance(resume, str):
         if output is not None and _path(output).resolve() != _path(resume).resolve():
             raise UserError(f"resume={resume} continues in that folder; remove output={output}")
         if read_record(_path(resume)) is None:
             raise UserError(f"resume={resume}: no run is recorded there ({RESULT} is missing or unreadable)")
-        return _continue(_lock(_path(resume)), key, plain)
+        return _path(resume), True
     if output is not None:
-        return _named(_path(output), resume, key, plain)
-    if resume:
-        earlier = _earlier(key, [_path(output_root), SWEEPS], same)
-        if earlier is not None:
-            return _continue(_lock(earlier), key, plain)
-    if job is not None and read_record(job) is not None:
-        return _continue(_lock(job), key, plain)  # the user or the scheduler has restarted the sweep
-    fresh = job if job is not None else _unused(_path(output_root), key)
-    line = f"no unfinished run of this configuration under {output_root}; starting afresh in {fresh}" if resume else ""
-    return _lock(fresh), line
+        return _path(output), resume
+    if resume and (earlier := _earlier(key, [_path(output_root), SWEEPS], same)) is not None:
+        return earlier, True
+    return job, True  # of a sweep that the user or the scheduler has restarted
+
+
+def refusal(
+    path: Path, earlier: Mapping[str, Any] | None, *, key: str, plain: Mapping[str, Any], named: bool, goes_on: bool
+) -> str:
+    """Why a run may not have a folder; "" if it may.
+
+    Args:
+        path: the folder.
+        earlier: the record of the run in it.
+        key: the key of the run that would have it.
+        plain: the resolved configuration of that run.
+        named: whether the user has named the folder.
+        goes_on: whether the run in it would be continued.
+    """
+    if earlier is None:
+        held = [name for name in WRITTEN if os.path.lexists(path / name)] if named else []
+        if not held:
+            return ""
+        names = ", ".join([*held[:3], *(["…"] if len(held) > 3 else [])])
+        return (
+            f"output={path} has {names}, which the run would replace, but no readable {RESULT} of a run: choose "
+            "another folder"
+        )
+    if not goes_on:
+        return (
+            f"output={path} already holds a run ({earlier.get('status')}): add resume=true to continue it, or choose "
+            "another folder"
+        )
+    if recorded_key(earlier) == key:
+        return ""
+    changed = [
+        f"{k} ({_short(theirs)} there, {_short(ours)} here)"
+        for k, (ours, theirs) in differences(plain, earlier["config"]).items()
+    ]
+    return f"{path} holds a run of another configuration; these keys differ: {', '.join(changed)}"
 
 
 def _path(text: str) -> Path:
     return Path(text).expanduser()
-
-
-def _named(path: Path, resume: bool, key: str, plain: Mapping[str, Any]) -> tuple[RunFolder, str]:
-    folder = _lock(path)
-    if folder.earlier is None:
-        held = [name for name in WRITTEN if os.path.lexists(path / name)]
-        if held:
-            folder.lock.release()
-            names = ", ".join([*held[:3], *(["…"] if len(held) > 3 else [])])
-            raise UserError(
-                f"output={path} has {names}, which the run would replace, but no readable {RESULT} of a run: choose "
-                "another folder"
-            )
-        return folder, f"output={path} holds no run yet; starting afresh" if resume else ""
-    if not resume:
-        folder.lock.release()
-        raise UserError(
-            f"output={path} already holds a run ({folder.earlier.get('status')}): add resume=true to continue it, or "
-            "choose another folder"
-        )
-    return _continue(folder, key, plain)
-
-
-def _continue(folder: RunFolder, key: str, plain: Mapping[str, Any]) -> tuple[RunFolder, str]:
-    assert folder.earlier is not None
-    if recorded_key(folder.earlier) != key:
-        changed = [
-            f"{k} ({_short(theirs)} there, {_short(ours)} here)"
-            for k, (ours, theirs) in differences(plain, folder.earlier["config"]).items()
-        ]
-        folder.lock.release()
-        raise UserError(f"{folder.path} holds a run of another configuration; these keys differ: {', '.join(changed)}")
-    verb = "is finished; nothing to do" if folder.finished else "goes on"
-    return folder, f"the run in {folder.path} {verb}"
 
 
 def _short(value: Any) -> str:

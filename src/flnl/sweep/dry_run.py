@@ -1,12 +1,13 @@
 """``flnl ... --dry-run``: the runs of a command, without running them.
 
-Each is checked as it would be before it starts. Nothing is written.
+Each is checked as it would be before it starts; so are its folder, and that its data are there. Nothing is written.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,11 +17,13 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from flnl.config import compose
-from flnl.config.identity import run_key
+from flnl.config.identity import PLACES, run_key
+from flnl.config.recorded import FROM_CWD, recorded_whereabouts, whereabouts
 from flnl.config.short_keys import connect
 from flnl.core.errors import UserError
 from flnl.core.terminal import cell, console, duration, print_line
 from flnl.run import budget
+from flnl.run.folder import chosen, refusal
 from flnl.storage.paces import Paces
 from flnl.storage.records import read_record
 from flnl.sweep import launchers, supervisor
@@ -42,20 +45,48 @@ class Planned:
     overrides: Sequence[str]
     key: str
     folder: Path | None  # None: one that the run chooses when it starts
-    state: str  # new, or that of the run that is in its folder
+    state: str  # new, or that of the run that is in its folder, or refused
+    refusal: str  # why it would be refused; empty if nothing is known to be wrong
     device: str  # as configured
     kind: tuple[str, str, int, bool]  # data set, network, batch size, on a GPU: what its pace depends on
     passes: float  # over all training data
 
     @classmethod
-    def of(cls, number: int, overrides: Sequence[str], cfg: DictConfig, folder: Path | None) -> Planned:
-        """The run of a checked configuration."""
+    def of(
+        cls, number: int, overrides: Sequence[str], cfg: DictConfig, job: Path | None = None, *, here: bool = True
+    ) -> Planned:
+        """The run of a checked configuration.
+
+        Args:
+            number: its job's.
+            overrides: its job's.
+            cfg: the configuration.
+            job: the folder that its sweep has for it.
+            here: whether it would run on this machine, where its data are then looked for.
+        """
         import torch
 
         plain = compose.resolved(cfg)
         key = run_key(plain)
+        named = cfg.output is not None
+        try:
+            folder, goes_on = chosen(
+                output=cfg.output if job is None or not named else str(job),
+                output_root=cfg.output_root,
+                resume=cfg.resume,
+                key=key,
+                job=job,
+                same=lambda record: whereabouts(plain) == recorded_whereabouts(record),
+            )
+        except UserError as error:
+            folder, goes_on, refused = job, False, str(error)
+        else:
+            refused = ""
         record = None if folder is None else read_record(folder)
-        state = "new" if record is None else f"{record.get('status')} there"
+        if folder is not None and not refused:
+            refused = refusal(folder, record, key=key, plain=plain, named=named, goes_on=goes_on)
+        refused = refused or (_lacking(plain) if here else "")
+        state = "refused" if refused else "new" if record is None else f"{record.get('status')} there"
         gpu = torch.cuda.is_available() if cfg.device == "auto" else cfg.device != "cpu"
         kind = (
             budget.dataset_name(plain["dataset"]),
@@ -63,7 +94,22 @@ class Planned:
             plain["train"]["batch_size"],
             gpu,
         )
-        return cls(number, overrides, key, folder, state, cfg.device, kind, budget.passes(plain))
+        return cls(number, overrides, key, folder, state, refused, cfg.device, kind, budget.passes(plain))
+
+
+def _lacking(plain: Mapping[str, Any]) -> str:
+    """What of a run's data is not there, in words; what can be downloaded is not looked for."""
+    root = plain["dataset"].get("root") or ""
+    for key in PLACES:
+        group, _, name = key.partition(".")
+        place = plain[group].get(name)
+        by_itself = key in ("dataset.root", "noise.root")  # where other keys may lead elsewhere
+        if not isinstance(place, str) or (by_itself and (plain[group].get("download") or plain[group].get("path"))):
+            continue
+        path = place if key in FROM_CWD else os.path.join(root, os.path.expanduser(place))  # noqa: PTH111, PTH118
+        if not os.path.exists(os.path.expanduser(path)):  # noqa: PTH110, PTH111 (none of these raises)
+            return f"{key}={place}: there is no {path}"
+    return ""
 
 
 class Listing(Callback):
@@ -72,14 +118,16 @@ class Listing(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """List the jobs."""
         try:
-            runs = [Planned.of(*job) for job in supervisor.planned(config)]
+            here = not supervisor.elsewhere(config.hydra)
+            runs = [Planned.of(*job, here=here) for job in supervisor.planned(config)]
             if not runs:
                 raise UserError(f"hydra/sweeper={_type(config.hydra.sweeper)} chooses its jobs while it runs")
             launchers.name(config.hydra)
             print_line(f"sweep {config.hydra.sweep.dir}: {_launched(config.hydra, runs)}")
             show(runs)
-            if supervisor.elsewhere(config.hydra):
+            if not here:
                 print(_submission(config.hydra, len(runs)))
+            refuse(runs)
         except Exception as error:
             raise supervisor.Refused(error) from None
         raise Told
@@ -104,8 +152,20 @@ def single(cfg: DictConfig, overrides: Sequence[str]) -> None:
     check_machine(cfg)
     device_for(cfg.device)
     method_of(cfg, overrides)
-    folder = None if cfg.output is None else Path(str(cfg.output)).expanduser()
-    show([Planned.of(0, overrides, cfg, folder)])
+    run = Planned.of(0, overrides, cfg)
+    show([run])
+    refuse([run])
+
+
+def refuse(runs: Sequence[Planned]) -> None:
+    """Say why a run would be refused.
+
+    Raises:
+        UserError: if one would.
+    """
+    for run in runs:
+        if run.refusal:
+            raise UserError(run.refusal if len(runs) == 1 else f"job {run.number}: {run.refusal}")
 
 
 def show(runs: Sequence[Planned]) -> None:
@@ -126,7 +186,7 @@ def show(runs: Sequence[Planned]) -> None:
     if twice := [key for key, count in Counter(run.key for run in runs).items() if count > 1]:
         same = [str(run.number) for run in runs if run.key == twice[0]]
         print_line(f"jobs {', '.join(same)} are the same run, under other names of its values")
-    print_line(estimate([run for run in runs if not run.state.startswith("finished")]))
+    print_line(estimate([run for run in runs if not run.refusal and not run.state.startswith("finished")]))
 
 
 def _short(folder: Path) -> str:
