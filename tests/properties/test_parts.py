@@ -306,3 +306,26 @@ def test_every_part_that_acts_acts_in_a_covering_entry() -> None:
 
     assert acting_in(REGISTRY) == acting_in(BY_NAME[name] for name in COVERING)
     assert len(COVERING) < len(REGISTRY) / 2
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        ("method=fedavg rounds=5", 1),
+        ("method=fedcorr", 1),
+        ("method=dividemix method.T_wu=3 method.T=2", 4),
+        ("method=feddiv method.T_wu=2 method.gamma1=null", 17),  # two passes over eight clients, one a round
+        ("method=fedes method.s1=2", 3),
+        ("method=rofl rounds=9 method.T_pl=4", 5),
+        ("method=flr rounds=9 method.R_w=4", 5),
+        ("method=flr rounds=9 method.R_w=4 method.warmup=server_reg", 1),
+        ("method=flr rounds=3 method.R_w=4", 4),
+        ("method=co_teaching rounds=9", 1),
+        ("method=co_teaching_plus rounds=9 method.disagree_from=4", 5),
+        ("method=fedavg method/local=[truncated_gce] method.local.truncated_gce.start=4 rounds=9", 5),
+        ("method=fedpeer rounds=20 method.ramp=true method.ramp_start=4", 5),
+    ],
+)
+def test_a_method_begins_after_its_warm_up(words: str, begins: int) -> None:
+    """Whether that is a stage, or rounds that a part waits."""
+    assert method_of([*TINY, *words.split()]).begins(8) == begins

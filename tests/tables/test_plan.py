@@ -13,10 +13,12 @@ from flnl.tables.cost import Estimate, estimate
 from flnl.tables.failed_jobs import failed_jobs, remember
 from flnl.tables.identity import Composer
 from flnl.tables.plan import Count, Plan, Wanted
+from flnl.tables.render.sheet import footnote
 from flnl.tables.scaling import Scaling
 from flnl.tables.table import NEVER, Column, Metric, Number, Row, Table
 
 BEST = Metric("best test accuracy", "%", True, "best")
+LAST = Metric("last test accuracy", "%", True, "last")
 SCALING = Scaling("tiny", "tiny", (), (1,), ("dataset=digits", "protocol=digits", "model=mlp"), {}, {"seed=9": "no"})
 FEDAVG, FEDPROX = (Row(n, n, (f"method={n.lower()}",), None) for n in ("FedAvg", "FedProx"))
 ROFL = Row("RoFL", "RoFL", (), "RoFL")
@@ -343,3 +345,17 @@ def test_of_another_network_or_data_set_nothing_is_concluded(
     finish(found, next(iter(found.runs.values())), wall_time_s=1120.0, participations=560, metrics={"best": 0.5})
     guess = estimate(plan(tmp_path, tables), gpu=False)
     assert (guess.runs, guess.guessed, guess.unknown) == (runs, guessed, 1 - runs)
+
+
+@pytest.mark.parametrize(("begins", "metric", "told"), [(3, BEST, True), (2, BEST, False), (3, LAST, False)])
+def test_a_best_accuracy_of_the_warm_up_is_told(tmp_path: Path, begins: int, metric: Metric, told: bool) -> None:
+    """At the first of equal ones; what is reported at the end is no warm-up's."""
+    found = plan(tmp_path, table(noisy(0.4), rows=(FEDAVG,), metric=metric))
+    (run,) = found.runs.values()
+    accuracies = [0.5, 0.7, 0.7, 0.2]
+    metrics = {"best": 0.7, "last": 0.2, "mean_last_10": 0.525}
+    evaluations = [{"round": k, "participations": k, "accuracy": a} for k, a in enumerate(accuracies, 1)]
+    finish(found, run, evaluations=evaluations, metrics=metrics, acts_from=begins)
+    ((cell,),) = plan(tmp_path, *found.tables).filled()[0].cells
+    note = "best after round 2, before all of the method acts, from round 3 on; mean of the last 10 evaluations 52.50 %"
+    assert footnote(cell) == (note if told else "")

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import takewhile
 from typing import Any, get_args, get_type_hints
 
 from torch import nn
@@ -33,6 +34,9 @@ from flnl.core.parts import (
 from flnl.core.payload import Payload
 from flnl.core.ranges import OfStage
 from flnl.core.state import FederatedState
+
+WARM_UPS = ("warmup", "pretrain")
+"""Names of stages in which a method does not act yet, if it begins with them."""
 
 OptionOf = Callable[[str, Callable[[type], bool]], str | None]
 """Finds the option of a configuration group whose class satisfies the predicate; None if there is none."""
@@ -154,6 +158,13 @@ class Method:
     def length(self, clients: int) -> int:
         """Total number of rounds."""
         return sum(stage.length(clients) for stage in self.stages)
+
+    def begins(self, clients: int) -> int:
+        """The first round (from 1) in which all parts do what they do, after the stages and rounds of a warm-up."""
+        lengths = [stage.length(clients) for stage in self.stages]
+        warm_up = takewhile(lambda pair: pair[0].name in WARM_UPS, zip(self.stages, lengths, strict=True))
+        waits = (part.begins(lengths) for stage in self.stages for _, part in stage.acting())
+        return max(sum(length for _, length in warm_up), *waits) + 1
 
     @property
     def title(self) -> str:

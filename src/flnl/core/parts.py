@@ -63,6 +63,14 @@ class Part(Protocol):
         """
         return None
 
+    def begins(self, lengths: Sequence[int]) -> int:
+        """The round of a run (from 0) from which this part does all that it does, after any warm-up of its own.
+
+        Args:
+            lengths: the numbers of rounds of the method's stages.
+        """
+        return 0
+
     def refuses(self, network: nn.Module, stage: Sequence[Part]) -> str | None:
         """Why this part cannot work with this ``network`` among the parts of ``stage``, in one line; None if it can."""
         return None

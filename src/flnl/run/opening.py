@@ -172,6 +172,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
         "config": redacted_in(claimed.plain),
         "overrides": redacted_in(list(overrides)),
         "stages": [stage.describe() for stage in method.stages],
+        "acts_from": method.begins(len(federation.counts)),
         "data": data.fingerprint,
         "federation": federation.fingerprint,
         "classes": list(data.classes),

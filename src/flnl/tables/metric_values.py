@@ -32,6 +32,21 @@ def value(run: Written, metric: Metric, column: Column) -> float | None:
     return float(number) * (100.0 if metric.unit == "%" else 1.0)
 
 
+def early(run: Written, metric: Metric, column: Column) -> str | None:
+    """Where the best evaluation of a finished run lies, if that is what its cell shows and its method acts only later.
+
+    Such a number is that of a warm-up. None if it is the method's own, or the record does not say when it acts.
+    """
+    begins = run.record.get("acts_from")
+    if (column.key or metric.key) != "best" or not isinstance(begins, int) or not run.evaluations:
+        return None
+    best = max(run.evaluations, key=lambda line: line["accuracy"])
+    if best["round"] >= begins:
+        return None
+    later = f"; mean of the last 10 evaluations {100 * run.metrics['mean_last_10']:.2f} %"
+    return f"best after round {best['round']}, before all of the method acts, from round {begins} on{later}"
+
+
 def without(run: Written, metric: Metric, column: Column) -> str:
     """A note that explains why a finished run has no value for the cell."""
     key = column.key or metric.key

@@ -311,12 +311,13 @@ class Plan:
 
     def _run(self, table: Table, wanted: Wanted, column: Column) -> Run:
         folder, state = self.at(wanted), self.state(wanted)
-        number = None
+        number = early = None
         if state == "finished" and not isinstance(written := self.written(wanted), str):
             number = metric_values.value(written, table.metric, column)
+            early = metric_values.early(written, table.metric, column)
         logs = [folder / name for name in LOGS if (folder / name).exists()]
         log = logs[0] if logs and state == "failed" else None
-        return Run(wanted.seed, folder, wanted.command, number, state, log, self._why(wanted))
+        return Run(wanted.seed, folder, wanted.command, number, state, log, self._why(wanted), early)
 
 
 def _label(table: Table, row: Row, column: Column) -> str:

@@ -22,6 +22,7 @@ class Run:
     state: Literal["finished", "failed", "absent"]
     log: Path | None  # the log of a failed run, if there is one
     error: str | None  # why the run failed, on one line; None if unknown
+    early: str | None = None  # where its best evaluation lies, if that is before its method acts
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Co-teaching's objective for two networks, and that of Co-teaching+."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -75,6 +76,10 @@ class CoTeaching(LossTerm):
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> Any:
         """None: nothing is kept for the next visit."""
         return None
+
+    def begins(self, lengths: Sequence[int]) -> int:
+        """The first round in which networks choose by disagreement, if they do."""
+        return self.disagree_from or 0
 
     def caution(self, setting: Setting) -> str | None:
         """Disagreement begins after the last round, so that all rounds are plain Co-teaching."""

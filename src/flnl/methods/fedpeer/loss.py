@@ -6,6 +6,7 @@ logits, 11.5 for 1e-5.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -131,6 +132,10 @@ class Peer(LossTerm):
             peers = peer_labels(q, step.draw.to(q.device, non_blocking=True))
             return peer_loss(step.logits, step.targets, peers, beta=beta, prob_floor=floor, floor_terms=terms), state
         return cores_loss(step.logits, step.targets, q, beta=beta, prob_floor=floor, floor_terms=terms), state
+
+    def begins(self, lengths: Sequence[int]) -> int:
+        """The round at whose end peers begin to count: β's ramp rises from there."""
+        return sum(lengths[: self.first_stage - 1]) + (self.ramp_start if self.ramp and self.beta else 0)
 
     def caution(self, setting: Setting) -> str | None:
         """The ramp of β begins after the last round, so that peers never count."""

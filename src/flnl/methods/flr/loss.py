@@ -1,5 +1,6 @@
 """FLR's regulariser as a loss term; it keeps each sample's running averages between visits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -130,11 +131,17 @@ class FLR(LossTerm):
         """The averages; None after a round without regulariser, which leaves the stored ones as they are."""
         return None if self._at(task.broadcast) is None else state
 
+    def begins(self, lengths: Sequence[int]) -> int:
+        """The first round with a regulariser; the number of rounds if none has one that should."""
+        if self._schedule(1) is None or self.pseudo_label == "vanilla":
+            return 0
+        rounds = range(sum(lengths))
+        on = (round for round in rounds if self._at(Broadcast(round, 1, {}, lengths=tuple(lengths))) is not None)
+        return next(on, len(rounds))
+
     def caution(self, setting: Setting) -> str | None:
         """The regulariser is off in every round: the warm-up on cross-entropy is as long as the run."""
-        rounds, schedule = sum(setting.lengths), self._schedule(1)
-        off = (self._at(Broadcast(round, 1, {}, lengths=setting.lengths)) is None for round in range(rounds))
-        if schedule is None or self.pseudo_label == "vanilla" or not all(off):
+        if self.begins(setting.lengths) < sum(setting.lengths):
             return None
         return (
             f"{setting.key}.R_w={self.R_w}: the regulariser never acts, since it has no more rounds than these, "

@@ -1,5 +1,6 @@
 """RoFL's objective: samples of small loss, whose labels are compared with the nearest centroid of their features."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -120,6 +121,10 @@ class RoFL(LossTerm):
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> Any:
         """None: nothing is kept for the next visit."""
         return None
+
+    def begins(self, lengths: Sequence[int]) -> int:
+        """The round of the first corrected labels."""
+        return self.T_pl
 
     def caution(self, setting: Setting) -> str | None:
         """The correction of labels begins after the last round."""

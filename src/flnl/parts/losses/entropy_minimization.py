@@ -1,5 +1,6 @@
 """Entropy minimisation: rewards confident predictions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,10 @@ class EntropyMinimization(LossTerm):
 
     weight: NonNegative
     start: Count
+
+    def begins(self, lengths: Sequence[int]) -> int:
+        """The round of ``start``."""
+        return self.start
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The penalty [B]."""

@@ -1,6 +1,7 @@
 """Generalised cross-entropy, plain and truncated."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -29,6 +30,10 @@ class GeneralizedCrossEntropy(LossTerm):
     q: PositiveShare
     kappa: Annotated[float, Interval(ge=0, lt=1)]
     start: Count
+
+    def begins(self, lengths: Sequence[int]) -> int:
+        """The round of ``start``."""
+        return self.start if self.kappa else 0
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss [B]; it and its gradient are finite for any p_y."""

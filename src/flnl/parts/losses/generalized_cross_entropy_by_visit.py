@@ -1,6 +1,7 @@
 """Generalised cross-entropy, truncated by the predictions of the received model."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -32,6 +33,10 @@ class TruncatedByVisit(LossTerm):
     kappa: Annotated[float, Interval(gt=0, lt=1)]
     start: Count
     least: PositiveCount
+
+    def begins(self, lengths: Sequence[int]) -> int:
+        """The round of ``start``."""
+        return self.start
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Tensor:
         """The samples that count in this visit, bool [n]."""

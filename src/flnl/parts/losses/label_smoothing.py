@@ -1,5 +1,6 @@
 """Label smoothing, also with a negative rate."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -24,6 +25,10 @@ class LabelSmoothing(LossTerm):
     fits_labels: ClassVar[bool] = True
     r: Annotated[float, Le(1)]
     start: Count
+
+    def begins(self, lengths: Sequence[int]) -> int:
+        """The round of ``start``."""
+        return self.start if self.r else 0
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss [B]."""

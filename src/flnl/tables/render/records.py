@@ -29,6 +29,7 @@ ESSENTIAL = (
     "started",
     "wall_time_s",
     "rounds",
+    "acts_from",
     "participations",
     "bytes",
     "left_out",

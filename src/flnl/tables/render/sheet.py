@@ -281,6 +281,10 @@ def footnote(cell: Cell) -> str:
 def _reasons(cell: Cell) -> Iterator[str]:
     if cell.note:
         yield cell.note
+    several = len(cell.runs) > 1
+    for run in cell.runs:
+        if run.early:
+            yield f"{f'seed {run.seed}: ' if several else ''}{run.early}"
     if cell.number == NEVER and cell.reached:
         yield "reached " + ", ".join(f"at {run.value:g} by seed {run.seed}" for run in cell.runs if _reached(run))
     reasons: dict[str | None, list[Run]] = {}
