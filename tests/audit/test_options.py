@@ -88,6 +88,24 @@ def test_what_goes_together_is_taken(values: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["reviewed", "out", "secret"])
+def test_an_empty_path_is_refused(name: str) -> None:
+    """As of a variable that a script has not set; it would be the current folder."""
+    given: Any = {name: ""}
+    with pytest.raises(UserError, match=f"--{name} '': should be a path"):
+        Options(**given)
+    with pytest.raises(UserError, match=f"--{name} '': should be a path"):
+        options_of(["run", f"--{name}", ""])
+
+
+def test_a_second_file_of_verdicts_takes_an_option_of_its_own() -> None:
+    """As where the shell has put all files in place of a pattern."""
+    with pytest.raises(UserError, match=r"^b.csv: each file of verdicts takes its own --reviewed"):
+        options_of(["run", "--reviewed", "a.csv", "b.csv"])
+    _, taken, _ = options_of(["run", "--reviewed", "a.csv", "--reviewed", "b.csv", "dataset.root=/data"])
+    assert (taken.reviewed, taken.data) == ((Path("a.csv"), Path("b.csv")), ("dataset.root=/data",))
+
+
 def test_options_that_are_none_are_refused() -> None:
     wrong: Any = {"issues": "both"}
     with pytest.raises(UserError, match=r"should be flnl\.audit\.Options"):

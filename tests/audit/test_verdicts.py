@@ -2,6 +2,7 @@
 
 import csv
 import os
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,27 @@ def test_messages_name_the_line_of_the_file(tmp_path: Path) -> None:
         verdicts_of(tmp_path, lines + "1,d.png,right,ant\n")
     with pytest.raises(UserError, match=r"line 7 of .* has another number of values"):
         verdicts_of(tmp_path, lines + "1,c.png,right\n")
+
+
+def test_the_same_verdict_twice_is_one(tmp_path: Path) -> None:
+    """As where a client's file was joined to all others' already; right is right, whether it names the label or not."""
+    files = [tmp_path / "one.csv", tmp_path / "other.csv"]
+    files[0].write_text("client,sample,verdict,label\n0,a.png,wrong,bee\n1,c.png,right,ant\n")
+    files[1].write_text("client,sample,verdict,label\n1,c.png,right,\n0,a.png,wrong,bee\n")
+    assert read_verdicts(files, SAMPLES, CLASSES) == {0: Verdict("wrong", 1), 2: Verdict("right", 0)}
+    for other in ("unsure,", "wrong,"):
+        files[1].write_text(f"client,sample,verdict,label\n0,a.png,{other}\n")
+        with pytest.raises(UserError, match=r"line 2 of .*other.csv: .*'a.png' .* another .* line 2 of .*one.csv"):
+            read_verdicts(files, SAMPLES, CLASSES)
+
+
+def test_a_class_is_known_in_either_unicode_form(tmp_path: Path) -> None:
+    forms = [unicodedata.normalize(form, "été") for form in ("NFC", "NFD")]
+    file = tmp_path / "verdicts.csv"
+    for ours, theirs in (forms, forms[::-1]):
+        file.write_text(f"client,sample,verdict,label\n0,a.png,wrong,{theirs}\n")
+        assert read_verdicts([file], SAMPLES, ("ant", ours)) == {0: Verdict("wrong", 1)}
+    assert read_verdicts([file], SAMPLES, ("ant", *forms)) == {0: Verdict("wrong", 1 + forms.index(theirs))}
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
@@ -162,5 +184,5 @@ def test_each_client_may_save_its_own(tmp_path: Path) -> None:
     other.write_text(header + "1,c.png,right,\n")
     assert read_verdicts([one, other], SAMPLES, CLASSES) == {0: Verdict("wrong", 1), 2: Verdict("right", None)}
     other.write_text(header + "1,c.png,right,\n0,a.png,unsure,\n")
-    with pytest.raises(UserError, match=r"line 3 of .*other.csv: sample 'a.png' of client 0 has a verdict already"):
+    with pytest.raises(UserError, match=r"line 3 of .*other.csv: sample 'a.png' of client 0 has another verdict"):
         read_verdicts([one, other], SAMPLES, CLASSES)

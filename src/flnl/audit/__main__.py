@@ -19,7 +19,7 @@ from typing import get_args
 from flnl.audit.options import Filter, Format, Options, Score
 from flnl.cli import guard
 from flnl.cli.parser import Parser, add_config_dir, add_data
-from flnl.core.errors import Interrupted
+from flnl.core.errors import Interrupted, UserError
 from flnl.core.terminal import print_line
 
 
@@ -74,11 +74,10 @@ def parser() -> Parser:
     how.add_argument(
         "--secret",
         metavar="FILE",
-        type=Path,
         help="what --label-privacy draws from: 32 random bytes, made if missing; by default in the user's state folder",
     )
     files = options.add_argument_group("files")
-    files.add_argument("--out", metavar="DIR", type=Path, help="by default RUN_DIR/audit")
+    files.add_argument("--out", metavar="DIR", help="by default RUN_DIR/audit")
     files.add_argument("--force", action="store_true", help="replace an earlier audit")
     files.add_argument("--formats", metavar="LIST", type=_formats, default=default.formats, help="html,csv,json")
     files.add_argument("--spreadsheet", action="store_true", help="put a ' before cells that look like a formula")
@@ -92,7 +91,6 @@ def parser() -> Parser:
     files.add_argument(
         "--reviewed",
         metavar="FILE",
-        type=Path,
         action="append",
         default=[],
         help="verdicts.csv, as saved from the page; may be given more than once, as where each client saves its own",
@@ -118,6 +116,8 @@ def options_of(arguments: Sequence[str]) -> tuple[Path, Options, bool]:
     """
     values = vars(parser().parse_intermixed_args(arguments))
     run, quiet = values.pop("run"), values.pop("quiet")
+    if values["reviewed"] and (more := [word for word in values["data"] if "=" not in word]):
+        raise UserError(f"{more[0]}: each file of verdicts takes its own --reviewed, as in --reviewed A --reviewed B")
     values |= {name: tuple(values[name]) for name in ("config_dir", "data", "reviewed")}
     return run.expanduser(), Options(**values), quiet
 

@@ -99,11 +99,11 @@ def assignment(federation: Federation, seed: int, folds: int, by: By) -> Indices
     sizes = federation.counts
     if by == "clients":
         if folds > len(clients):
-            raise UserError(f"--folds {folds} --by clients: there are {len(clients)} clients; take at most that many")
+            raise UserError(f"--folds {folds} --by clients: take at most as many as clients, {len(clients)}")
         place = stream(seed, "audit clients").permutation(len(clients))
         return np.repeat(place % folds, sizes)
     if folds > sum(sizes):
-        raise UserError(f"--folds {folds}: there are {sum(sizes)} samples; take at most that many")
+        raise UserError(f"--folds {folds}: take at most as many as samples, {sum(sizes)}")
     parts = []
     for number, (client, size) in enumerate(zip(clients, sizes, strict=True)):
         fold = np.empty(size, np.int64)

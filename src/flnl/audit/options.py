@@ -98,10 +98,13 @@ class Options:
             object.__setattr__(self, "probabilities", Path(source).expanduser())
         for name in ("out", "secret"):
             if (path := getattr(self, name)) is not None:
+                _refuse_empty(name, path)
                 object.__setattr__(self, name, Path(path).expanduser())
         for name in ("reviewed", "config_dir"):
             given: Any = getattr(self, name)
             several = (given,) if isinstance(given, str | Path) else given or ()
+            for path in several:
+                _refuse_empty(name, path)
             object.__setattr__(self, name, tuple(Path(path).expanduser() for path in several))
         data: Any = self.data
         object.__setattr__(self, "data", (data,) if isinstance(data, str) else tuple(map(str, data)))
@@ -156,6 +159,11 @@ class Options:
             yield f"--secret {self.secret} is what --label-privacy draws from: leave it out, or add --label-privacy"
         if self.corrections == "reviewed" and not self.reviewed:
             yield "--corrections reviewed needs verdicts: add --reviewed verdicts.csv"
+
+
+def _refuse_empty(name: str, path: Any) -> None:
+    if path == "":
+        raise UserError(f"{_option(name)} '': should be a path, and is empty; is a variable of the shell?")
 
 
 def _option(field: str) -> str:

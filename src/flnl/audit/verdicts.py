@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 from flnl.audit.assessment import LabelledSamples
 from flnl.core.errors import UserError
@@ -15,7 +15,6 @@ from flnl.storage.csv_lines import CsvLines, LineLengthError, opened
 from flnl.storage.spreadsheet import text_of
 from flnl.storage.written_names import composed
 
-Name = TypeVar("Name", str, tuple[str, str])
 Judgement = Literal["right", "wrong", "unsure"]
 COLUMNS = ("client", "sample", "verdict", "label")
 
@@ -27,6 +26,10 @@ class Verdict:
     judgement: Judgement
     label: int | None  # the right class of a wrong label, if the reviewer names it
 
+    def agrees(self, other: Verdict) -> bool:
+        """Whether the other says the same; what is right or unsure says no more by a label."""
+        return self == other or self.judgement == other.judgement != "wrong"
+
 
 def read_verdicts(paths: Sequence[Path], samples: LabelledSamples, classes: Sequence[str]) -> dict[int, Verdict]:
     """Read the verdicts of all files, by the index of the sample.
@@ -34,29 +37,24 @@ def read_verdicts(paths: Sequence[Path], samples: LabelledSamples, classes: Sequ
     A name that looks like a formula may have a ``'`` before it, as a spreadsheet's copy may have.
 
     Raises:
-        UserError: naming the line: an unknown sample, class or verdict, a second verdict on a sample, a wrong label
-            that should be itself, or a right one that is not the given one.
+        UserError: naming the line: an unknown sample, class or verdict, another verdict on a sample than before, a
+            wrong label that should be itself, or a right one that is not the given one.
     """
-    place = {(c, str(name)): i for i, (c, name) in enumerate(zip(samples.owner, samples.name, strict=True))}
-    alike = Counter((composed(c), composed(name)) for c, name in place)
-    looks = {who: i for (c, name), i in place.items() if alike[who := (composed(c), composed(name))] == 1}
-    numbers = {name: k for k, name in enumerate(classes)}
+    place = _finder({(c, str(name)): i for i, (c, name) in enumerate(zip(samples.owner, samples.name, strict=True))})
+    numbers = _finder({(name,): k for k, name in enumerate(classes)})
     verdicts: dict[int, Verdict] = {}
+    lines: dict[int, str] = {}
     for path, number, row in ((file, *line) for file in paths for line in _rows(file)):
-        where = f"--reviewed: line {number} of {path}"
-        who, plain = (row["client"], row["sample"]), (text_of(row["client"]), text_of(row["sample"]))
-        sample = _known(who, plain, place)
-        if sample is None:
-            sample = looks.get((composed(plain[0]), composed(plain[1])))
+        line = f"line {number} of {path}"
+        where = f"--reviewed: {line}"
+        sample = place(row["client"], row["sample"])
         if sample is None:
             raise UserError(f"{where}: client {row['client']} has no sample {row['sample']!r}")
-        if sample in verdicts:
-            raise UserError(f"{where}: sample {row['sample']!r} of client {row['client']} has a verdict already")
         if row["verdict"] not in get_args(Judgement):
             raise UserError(f"{where}: {row['verdict']!r} is no verdict; there are {', '.join(get_args(Judgement))}")
         label = None
         if row["label"]:
-            label = _known(row["label"], text_of(row["label"]), numbers)
+            label = numbers(row["label"])
             if label is None:
                 more = ", ..." if len(classes) > 5 else ""
                 raise UserError(f"{where}: {row['label']!r} is none of the classes ({', '.join(classes[:5])}{more})")
@@ -71,12 +69,30 @@ def read_verdicts(paths: Sequence[Path], samples: LabelledSamples, classes: Sequ
                     "and right: put the right class there, or make the verdict unsure"
                 )
         judgement: Judgement = row["verdict"]  # type: ignore[assignment] # checked above
-        verdicts[sample] = Verdict(judgement, label)
+        verdict = Verdict(judgement, label)
+        if not verdicts.setdefault(sample, verdict).agrees(verdict):
+            raise UserError(
+                f"{where}: sample {row['sample']!r} of client {row['client']} has another verdict in {lines[sample]}: "
+                "keep one of them"
+            )
+        lines.setdefault(sample, line)
     return verdicts
 
 
-def _known(written: Name, plain: Name, known: Mapping[Name, int]) -> int | None:
-    return known.get(written, known.get(plain))
+def _finder(known: Mapping[tuple[str, ...], int]) -> Callable[..., int | None]:
+    """Finds names as they are, without a spreadsheet's mark, or in another Unicode form where that is of one alone."""
+
+    def form(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(composed, names))
+
+    alike = Counter(map(form, known))
+    looks = {who: i for names, i in known.items() if alike[who := form(names)] == 1}
+
+    def find(*written: str) -> int | None:
+        plain = tuple(map(text_of, written))
+        return known.get(written, known.get(plain, looks.get(form(plain))))
+
+    return find
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
