@@ -1,7 +1,8 @@
 """How many labels of a client are wrong: the estimate against labels that are spoiled in simulations."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from scipy.special import expit, log_softmax, logit, softmax
 from flnl.audit.assessment import CleanSamples, LabelledSamples
 from flnl.audit.calibration import Calibration
 from flnl.audit.probability_table import InMemory
-from flnl.audit.result import WrongLabels
+from flnl.audit.result import AuditedSamples, WrongLabels
 from flnl.audit.summaries import part_of, to_review
 from flnl.audit.verdicts import Verdict
-from flnl.audit.wrong_by_review import Judged, with_verdicts, wrong_by_client, wrong_of_all
+from flnl.audit.wrong_by_review import Judged, numbers, with_verdicts
 from flnl.audit.wrong_labels import Estimate, wrong_labels
 from tests.audit.pages import audit
 
@@ -77,6 +78,26 @@ def drawn(
 
     samples = LabelledSamples(client, row.tolist(), given)
     return Drawn(samples, InMemory(told(probabilities)), CleanSamples(labels, told(of_test)), wrong)
+
+
+def of_two_classes(seed: int, memory: tuple[float, float], rates: Sequence[float], size: int) -> Drawn:
+    """As ``drawn``, of two classes that are told apart well, with few test samples; the strength has a spread of .5."""
+    random, apart = np.random.default_rng(seed), 4.0
+    client = np.repeat(np.arange(len(rates)), size)
+    wrong = random.random(len(client)) < np.array(rates)[client]
+
+    def log_odds(count: int) -> Array:
+        return np.asarray(random.normal(apart, np.sqrt(2 * apart), count))  # as sure as right
+
+    def told(labels: Array, u: Array) -> Array:
+        return np.where(labels[:, None] == np.arange(2), expit(u)[:, None], expit(-u)[:, None])
+
+    u = np.where(wrong, -1, 1) * log_odds(len(client))
+    strength = np.exp(0.5 * random.normal(size=len(rates)))[client]
+    u += strength * (memory[0] * expit(-u) + memory[1])
+    given, labels = random.integers(0, 2, len(client)), random.integers(0, 2, 240)
+    samples = LabelledSamples(client, list(range(len(client))), given)
+    return Drawn(samples, InMemory(told(given, u)), CleanSamples(labels, told(labels, log_odds(240))), wrong)
 
 
 def covered(estimates: list[Estimate], numbers: Array) -> list[bool]:
@@ -154,6 +175,16 @@ def test_clients_may_differ_in_how_much_was_memorised() -> None:
     runs = [drawn(seed, (1.5, 0.5), 1.5, spread=0.5) for seed in range(10)]
     held = [covered(run.estimates(seen=True), run.numbers) for run in runs]
     assert np.mean(held) >= 0.9
+
+
+@pytest.mark.parametrize("rates", [(0.15,), (0.2, 0.0)])
+def test_a_client_or_two_do_not_tell_what_was_memorised(rates: tuple[float, ...]) -> None:
+    """A label that scores well is right or memorised: the interval has both."""
+    runs = [of_two_classes(seed, (5.0, 0.4), rates, 300) for seed in range(20)]
+    runs = [run for run in runs if Calibration.fitted(run.test.labels, run.test.probabilities).sharpness >= 0.9]
+    assert len(runs) > 12
+    found = [run.estimates(seen=True) for run in runs]
+    assert np.mean([covered(one, run.numbers) for one, run in zip(found, runs, strict=True)]) >= 0.9
 
 
 def test_those_that_are_missed_are_a_part() -> None:
@@ -250,25 +281,69 @@ def test_intervals_of_a_review_hold_the_number() -> None:
     assert np.mean(held) >= 0.93
 
 
-def test_a_review_counts_for_a_client_with_enough_of_it() -> None:
+RIGHT, WRONG = Verdict("right", None), Verdict("wrong", None)
+
+
+def two_clients() -> AuditedSamples:
     mixed = audit(400, issues=160).samples
-    samples = part_of(mixed, np.argsort(mixed.client, kind="stable"))
-    plain = [GUESS, GUESS]
-    assert wrong_by_client(plain, samples, {}, 1) == [GUESS.every] * 2
-    right = Verdict("right", None)
+    return part_of(mixed, np.argsort(mixed.client, kind="stable"))
+
+
+def counts_of(
+    samples: AuditedSamples, verdicts: Mapping[int, Verdict], estimates: list[Estimate] | None
+) -> tuple[list[WrongLabels], WrongLabels]:
+    found, every = numbers(estimates, samples, verdicts, 1)
+    assert every is not None
+    assert every.expected == pytest.approx(sum(one.expected for one in found if one is not None))
+    return [one for one in found if one is not None], every
+
+
+def test_a_review_counts_for_a_client_with_enough_of_it() -> None:
+    samples, plain = two_clients(), [GUESS, GUESS]
+    assert counts_of(samples, {}, plain)[0] == [GUESS.every] * 2
     common = to_review(samples, 1)
-    found = wrong_by_client(plain, samples, dict.fromkeys(common.tolist(), right), 1)
+    found, every = counts_of(samples, dict.fromkeys(common.tolist(), RIGHT), plain)
     of_each = [int((samples.client[common] == c).sum()) for c in range(2)]
     assert [one.judged for one in found] == [n if n >= 20 else 0 for n in of_each]
-    every = wrong_of_all(plain, samples, dict.fromkeys(common.tolist(), right), 1)
-    assert every is not None
-    assert every.judged == len(common)
+    assert every.judged == sum(n for n in of_each if n >= 20)
     index = np.flatnonzero(samples.client == 1)
     own = index[to_review(part_of(samples, index), 1, 2)]
-    found = wrong_by_client(plain, samples, dict.fromkeys(own.tolist(), right), 1)
+    found, every = counts_of(samples, dict.fromkeys(own.tolist(), RIGHT), plain)
     assert [one.judged for one in found] == [0, len(own)]
-    unfinished = wrong_by_client(plain, samples, dict.fromkeys(own.tolist()[1:], right), 1)
+    assert every.expected < GUESS.every.expected + 15, "the total follows what the clients reviewed"
+    unfinished, _ = counts_of(samples, dict.fromkeys(own.tolist()[1:], RIGHT), plain)
     assert [one.judged for one in unfinished] == [0, 0]
+
+
+def test_a_review_that_says_little_of_single_clients_says_what_they_have_in_all() -> None:
+    """Of four clients with 12 or 13 issues in the draw, all wrong: the numbers from scores grow to the review's."""
+    samples = two_clients()
+    client = np.sort(np.arange(400) % 4)
+    issues = np.arange(400) % 2 == 0
+    samples = replace(samples, client=client, is_issue=issues)
+    guess = Estimate(WrongLabels(20.0, 10, 30), WrongLabels(2.0, 1, 4))
+    verdicts = dict.fromkeys(to_review(samples, 1).tolist(), WRONG)
+    assert max(np.bincount(client[[*verdicts]])) < 20
+    found, every = counts_of(samples, verdicts, [guess] * 4)
+    assert [one.expected for one in found] == [pytest.approx((200 + 8) / 4)] * 4
+    assert every.expected == pytest.approx(208)
+    assert every.judged == 50
+    assert every.low > 180, "Wilson's interval of 50 of 50 begins at .93"
+    assert all(one.low <= 20 <= one.expected <= one.high for one in found), "a single client's may be either"
+
+
+def test_who_has_judged_all_labels_knows_their_number() -> None:
+    """With scores or without, whatever else is unknown."""
+    samples = two_clients()
+    mine = np.flatnonzero(samples.client == 1).tolist()
+    verdicts = dict.fromkeys(mine, RIGHT) | dict.fromkeys(mine[:7], WRONG)
+    exact = WrongLabels(7, 7, 7, len(mine))
+    assert numbers(None, samples, verdicts, 1) == ([None, exact], None)
+    assert counts_of(samples, verdicts, [GUESS, GUESS])[0][1] == exact
+    rest = dict.fromkeys(range(400), RIGHT) | verdicts
+    assert numbers(None, samples, rest, 1)[1] == WrongLabels(7, 7, 7, 400)
+    unsure = verdicts | {mine[0]: Verdict("unsure", None)}
+    assert numbers(None, samples, unsure, 1) == ([None, None], None)
 
 
 def test_a_sum_is_unknown_if_a_part_is() -> None:

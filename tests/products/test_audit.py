@@ -34,7 +34,9 @@ from flnl.audit.corrections import Corrections
 from flnl.audit.files import write_csv
 from flnl.audit.label_privacy import PURPOSE, RandomisedSums
 from flnl.audit.options import Options
+from flnl.audit.result import WrongLabels
 from flnl.audit.verdicts import Verdict
+from flnl.audit.wrong_labels import Estimate
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.streams import stream
@@ -81,8 +83,9 @@ def numbers_of(folder: Path) -> dict[str, Any]:
 
 def test_audit_csv_is_a_table_of_the_runs_labels(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
     answer = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "out")
-    few = "note: 50 test samples: too few for an expected precision to rely on; review a sample\n"
-    assert (answer.code, answer.err) == (0, few)
+    few = "note: 50 test samples (below 200): too few for an expected precision to rely on; review a sample\n"
+    untold = "note: how many labels are wrong is not told: it takes 200 test samples, and there are 50 test samples\n"
+    assert (answer.code, answer.err) == (0, few + untold)
     table = pandas.read_csv(tmp_path / "out" / "audit.csv")
     labels = pandas.read_csv(fedcorr.folder / "labels.csv")
     kinds = {name: str(kind) for name, kind in table.dtypes.items()}
@@ -361,7 +364,7 @@ def test_a_review_tells_how_many_labels_are_wrong(
     words = ("--reviewed", tmp_path / "verdicts.csv", "--out", tmp_path / "second")
     answer = said(program, fedcorr.folder, *PLAIN, *words)
     before, found = numbers_of(tmp_path / "first"), numbers_of(tmp_path / "second")
-    assert found["wrong_labels"]["judged"] == min(len(issues), 50)
+    assert found["wrong_labels"]["judged"] == len(issues)
     assert ", by review)" in answer.out
     for old, row in zip(before["by_client"], found["by_client"], strict=True):
         mine = [one for one in issues if one["client"] == row["client"]]
@@ -371,6 +374,62 @@ def test_a_review_tells_how_many_labels_are_wrong(
         assert row["wrong_labels"]["high"] <= row["samples"] - (len(mine) - listed)
         if mine:
             assert row["wrong_labels"] != old["wrong_labels"]
+    for name in ("expected", "low", "high"):
+        assert found["wrong_labels"][name] == pytest.approx(
+            sum(row["wrong_labels"][name] for row in found["by_client"])
+        )
+
+
+def test_who_has_judged_every_label_is_told_their_number(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
+    """However few the test samples are; of other clients it is said what is lacking."""
+    few = "note: how many labels are wrong is not told: it takes 200 test samples, and there are 50 test samples\n"
+    assert few in said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "first").err
+    rows = read_csv(tmp_path / "first" / "audit.csv")
+    for name, judged in (("one", [row for row in rows if row["client"] == "0"]), ("all", rows)):
+        wrong = [row["given_label"] != row["true_label"] for row in judged]
+        lines = [
+            f"{row['client']},{row['sample']},{'wrong' if is_wrong else 'right'},\n"
+            for row, is_wrong in zip(judged, wrong, strict=True)
+        ]
+        (tmp_path / "verdicts.csv").write_text("".join(["client,sample,verdict,label\n", *lines]))
+        words = ("--reviewed", tmp_path / "verdicts.csv", "--min-client", "0", "--out", tmp_path / name)
+        answer, number = said(program, fedcorr.folder, *PLAIN, *words), sum(wrong)
+        found, exact = numbers_of(tmp_path / name), {"expected": number, "low": number, "high": number}
+        whole = name == "all"
+        assert (few in answer.err) is not whole
+        if whole:
+            assert found["wrong_labels"] == exact | {"judged": len(rows)}
+        else:
+            assert found["wrong_labels"] is None
+            assert found["by_client"][0]["wrong_labels"] == exact | {"judged": len(judged)}
+
+
+@pytest.mark.parametrize(("kind", "advised"), [("window", False), ("final", True)])
+def test_where_the_number_is_not_told_the_advice_was_not_followed_yet(
+    kind: str, advised: bool, fedcorr: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "ENOUGH_TEST_SAMPLES", 50)
+    monkeypatch.setattr(examination, "wrong_labels", lambda *_, **__: None)
+    told = said(program, fedcorr.folder, *PLAIN, "--probabilities", kind, "--out", tmp_path / kind).err
+    assert "is not told: the models are surer of test samples than right" in told
+    assert "(--folds 5) may tell" in told
+    assert ("--probabilities window" in told) is advised
+
+
+def test_where_an_interval_is_wide_a_note_says_what_tells_more(
+    fedcorr: Ran, said: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "ENOUGH_TEST_SAMPLES", 50)
+
+    def estimates(samples: Any, *_: Any, **__: Any) -> list[Estimate]:
+        ends = [(0, size // 2 + (c == 1)) for c, size in enumerate(samples.sizes.tolist())]
+        return [Estimate(WrongLabels(1, *end), WrongLabels(0, 0, 0)) for end in ends]
+
+    monkeypatch.setattr(examination, "wrong_labels", estimates)
+    count = len(AuditedRun.open(fedcorr.folder).samples.clients)
+    told = said(program, fedcorr.folder, *PLAIN, "--out", tmp_path / "out").err
+    assert f"how many labels are wrong is hardly known at 1 of {count} clients: the models have seen" in told
+    assert "(--folds 5) or a review" in told
 
 
 def test_a_least_precision_cuts_the_issues_or_leaves_none(fedcorr: Ran, said: Commands, tmp_path: Path) -> None:
@@ -497,7 +556,7 @@ def test_verdicts_are_read_back(own: Own, said: Commands, tmp_path: Path) -> Non
         ("{client},{sample},wrong,violet", "line 2 of * 'violet' is none of the classes"),
         ("{client},{sample},right,{other}", "line 2 of * is called right: the verdicts are of other labels"),
         ("{client},{sample},maybe,blue", "line 2 of * 'maybe' is no verdict; there are right, wrong, unsure"),
-        ("{client},{sample},unsure,\n{client},{sample},wrong,blue", "line 3 of * has a verdict already"),
+        ("{client},{sample},unsure,\n{client},{sample},wrong,blue", "line 3 of * has another verdict in line 2 of "),
         ("{client},{sample},right", "line 2 of * has another number of values"),
     ],
 )
@@ -702,8 +761,8 @@ def test_a_damaged_recording_is_refused(fedavg: Ran, said: Commands, copied: Cha
         (["--formats", "pdf"], "there are html, csv, json"),
         (["--corrections", "reviewed"], "--reviewed verdicts.csv"),
         (["--label-privacy", "1", "--issues", "prune_by_class"], "predicted_neq_given or confident_learning"),
-        (["--folds", "9", "--by", "clients"], "there are 8 clients"),
-        (["--folds", "171"], "there are 170 samples"),
+        (["--folds", "9", "--by", "clients"], "take at most as many as clients, 8"),
+        (["--folds", "171"], "take at most as many as samples, 170"),
     ],
 )
 def test_wrong_options_are_refused(fedavg: Ran, said: Commands, words: list[str], part: str) -> None:

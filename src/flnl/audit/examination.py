@@ -18,13 +18,16 @@ from flnl.audit.options import Options
 from flnl.audit.probability_table import ProbabilityTable, rows_at
 from flnl.audit.result import Audit, AuditedSamples, ClientSummary, PrecisionCurve, ProbabilitySource
 from flnl.audit.verdicts import Verdict, read_verdicts
-from flnl.audit.wrong_by_review import wrong_by_client, wrong_of_all
+from flnl.audit.wrong_by_review import numbers
 from flnl.audit.wrong_labels import Estimate, wrong_labels
 from flnl.core.errors import UserError
 from flnl.core.images import Indices
+from flnl.core.words import counted
 from flnl.evaluation.label_audit import audit_measures, true_labels
 
 ENOUGH_TEST_SAMPLES = 200
+HARDLY = 0.5
+"""Share of a client's labels that an interval may span before a note says that it tells little."""
 LIKELIEST = 3
 """Classes of each suspect that the page shows."""
 PRIVACY_NOTE = (
@@ -63,15 +66,13 @@ def examine(folder: Path, options: Options, report: Callable[[str], None]) -> Ex
     samples = _audited(run, assessed)
     rows = summaries.by_client(samples, assessed.prior.rates.tolist(), assessed.below, len(classes))
     found, why_not = _wrong(run, options, where, table, test, samples)
-    if found is not None:
-        by_client = wrong_by_client(found, samples, verdicts, run.data_seed)
-        rows = [replace(row, wrong=wrong) for row, wrong in zip(rows, by_client, strict=True)]
+    by_client, wrong = numbers(found, samples, verdicts, run.data_seed)
+    rows = [replace(row, wrong=its) for row, its in zip(rows, by_client, strict=True)]
     whole = _whole(run, options, where, assessed, samples, rows, verdicts)
-    whole = replace(
-        whole,
-        wrong=None if found is None else wrong_of_all(found, samples, verdicts, run.data_seed),
-        notes=whole.notes if why_not is None else (*whole.notes, f"how many labels are wrong is not told: {why_not}"),
-    )
+    caution = hardly_known(rows, where) if why_not is None or wrong is not None else f"is not told: {why_not}"
+    if caution is not None:
+        whole = replace(whole, notes=(*whole.notes, f"how many labels are wrong {caution}"))
+    whole = replace(whole, wrong=wrong)
     parts = {
         client: _of_client(whole, assessed, rows, place, run.data_seed)
         for place, client in enumerate(run.samples.clients.tolist() if options.clients else ())
@@ -93,15 +94,30 @@ def _wrong(
     """How many labels of each client are wrong, or else why that is not told."""
     if options.label_privacy is not None:
         return None, "it takes messages that label privacy does not cover"
-    if test is None or len(test.labels) // test.times < ENOUGH_TEST_SAMPLES:
-        return None, None  # a note says that there are too few
+    tested = 0 if test is None else len(test.labels) // test.times
+    if test is None or tested < ENOUGH_TEST_SAMPLES:
+        return None, f"it takes {ENOUGH_TEST_SAMPLES} test samples, and there are {_tested(tested)}"
     found = wrong_labels(run.samples, table, test, samples.is_issue, seen=where.in_sample)
     if found is None:
+        early = "early models (--probabilities window) or " if where.name in ("all", "final") else ""
         return None, (
-            "the models are surer of test samples than right, and have memorised wrong labels; early models "
-            "(--probabilities window) or such as have not seen the sample (--folds 5) may tell"
+            "the models are surer of test samples than right, as such that have memorised wrong labels, which then "
+            f"score as right ones do; {early}models that have not seen the sample (--folds 5) may tell"
         )
     return found, None
+
+
+def hardly_known(rows: Sequence[ClientSummary], where: ProbabilitySource) -> str | None:
+    """What to say where a client's interval spans more than ``HARDLY`` of its labels."""
+    wide = [row for row in rows if row.wrong is not None and row.wrong.high - row.wrong.low > HARDLY * row.samples]
+    if not wide:
+        return None
+    why = (
+        "the models have seen the labels and may have memorised wrong ones; models that have not (--folds 5)"
+        if where.in_sample
+        else "the models are no judges of these labels; more folds, by samples,"
+    )
+    return f"is hardly known at {len(wide)} of {counted(len(rows), 'client')}: {why} or a review of a sample tell more"
 
 
 def _refuse_unwritable(run: AuditedRun, options: Options) -> None:
@@ -227,12 +243,14 @@ def _with_likeliest(audits: list[tuple[Indices, Audit]], table: ProbabilityTable
 def _notes(where: ProbabilitySource, precision: PrecisionCurve, options: Options) -> tuple[str, ...]:
     notes = [where.note] if where.note is not None else []
     if precision.test_samples < ENOUGH_TEST_SAMPLES:
-        few = (
-            "no probabilities of test samples"
-            if not precision.test_samples
-            else f"{precision.test_samples} test samples"
+        notes.append(
+            f"{_tested(precision.test_samples)} (below {ENOUGH_TEST_SAMPLES}): too few for an expected precision to "
+            "rely on; review a sample"
         )
-        notes.append(f"{few}: too few for an expected precision to rely on; review a sample")
     if options.label_privacy is not None:
         notes.append(PRIVACY_NOTE)
     return tuple(notes)
+
+
+def _tested(samples: int) -> str:
+    return counted(samples, "test sample") if samples else "no probabilities of test samples"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -23,6 +23,9 @@ from flnl.core.images import Indices
 
 FEWEST = 20
 """Issues judged at random from which their precision is told for a single client, if it has as many."""
+
+TINY = 1e-9
+"""Smallest divisor."""
 
 
 @dataclass(frozen=True)
@@ -52,32 +55,72 @@ class Judged:
         return cls(issues, others, Counter())
 
 
-def wrong_by_client(
-    estimates: Sequence[Estimate], samples: AuditedSamples, verdicts: Mapping[int, Verdict], seed: int
-) -> list[WrongLabels]:
-    """How many labels of each client are wrong, by number, with the ``verdicts`` on samples by index."""
-    if not verdicts:
-        return [one.every for one in estimates]
+def numbers(
+    estimates: Sequence[Estimate] | None, samples: AuditedSamples, verdicts: Mapping[int, Verdict], seed: int
+) -> tuple[list[WrongLabels | None], WrongLabels | None]:
+    """How many labels of each client are wrong, by number, and of all: what all are expected to have is the sum.
+
+    Clients of whom too little of the common draw was judged are taken together: it tells what they have in all, and
+    their own numbers are scaled to that.
+
+    Args:
+        estimates: from scores, of each client; None if there are none.
+        samples: the samples, by client.
+        verdicts: those on samples, by index.
+        seed: of the draws.
+    """
     clients = np.unique(samples.client)
-    ends = np.searchsorted(samples.client, np.append(clients, clients[-1] + 1)).tolist()
-    common, found = to_review(samples, seed), []
-    for estimate, client, start, stop in zip(estimates, clients.tolist(), ends, ends[1:], strict=False):
-        index = np.arange(start, stop)
+    if not verdicts:
+        alone = [None if estimates is None else estimates[c].every for c in range(len(clients))]
+        return alone, WrongLabels.of_all(alone)
+    parts = np.split(np.arange(len(samples)), np.searchsorted(samples.client, clients[1:]))
+    common, found = to_review(samples, seed), list[WrongLabels | None]()
+    for c, (client, index) in enumerate(zip(clients.tolist(), parts, strict=True)):
         own = index[to_review(part_of(samples, index), seed, 1 + client)]
-        judged = Judged.of(verdicts, samples, index, (own, common))
-        found.append(with_verdicts(estimate, len(index), int(samples.is_issue[index].sum()), judged))
-    return found
+        estimate = None if estimates is None else estimates[c]
+        found.append(_of(estimate, samples, Judged.of(verdicts, samples, index, (own, common)), index))
+    rest = [c for c, one in enumerate(found) if one is not None and not one.judged]
+    if estimates is None or not rest:
+        return found, WrongLabels.of_all(found)
+    index = np.concatenate([parts[c] for c in rest])
+    judged = Judged.of(verdicts, samples, index, (common,))
+    every, missed = (_sum([getattr(estimates[c], name) for c in rest]) for name in ("every", "missed"))
+    together = _of(Estimate(every, missed), samples, judged, index)
+    if not judged.drawn or together is None:
+        return found, WrongLabels.of_all(found)
+    factor = together.expected / max(every.expected, TINY)
+    for c in rest:
+        mine = Judged.of(verdicts, samples, parts[c], ())
+        found[c] = _scaled(estimates[c].every, factor, len(parts[c]), mine)
+    expected = sum(one.expected for c in rest if (one := found[c]) is not None)
+    together = replace(
+        together,
+        expected=expected,
+        low=min(together.low, math.floor(expected)),
+        high=max(together.high, math.ceil(expected)),
+    )
+    return found, WrongLabels.of_all([one for c, one in enumerate(found) if c not in rest] + [together])
 
 
-def wrong_of_all(
-    estimates: Sequence[Estimate], samples: AuditedSamples, verdicts: Mapping[int, Verdict], seed: int
-) -> WrongLabels | None:
-    """How many of all labels are wrong."""
-    every, missed = (WrongLabels.of_all([getattr(one, name) for one in estimates]) for name in ("every", "missed"))
-    if every is None or missed is None:
-        return None
-    judged = Judged.of(verdicts, samples, np.arange(len(samples)), (to_review(samples, seed),))
-    return with_verdicts(Estimate(every, missed), len(samples), int(samples.is_issue.sum()), judged)
+def _sum(parts: Sequence[WrongLabels]) -> WrongLabels:
+    total = WrongLabels.of_all(parts)
+    assert total is not None, "there are parts, and all are known"
+    return total
+
+
+def _scaled(found: WrongLabels, factor: float, samples: int, judged: Judged) -> WrongLabels:
+    """The number of a client with ``samples`` by a factor; the interval has both, and goes by its verdicts."""
+    low, high = math.floor(found.low * min(factor, 1)), math.ceil(found.high * max(factor, 1))
+    sure = judged.issues + judged.others
+    return within(WrongLabels(found.expected * factor, low, high), sure["wrong"], samples - sure["right"])
+
+
+def _of(estimate: Estimate | None, samples: AuditedSamples, judged: Judged, index: Indices) -> WrongLabels | None:
+    """The number of wrong labels at ``index`` [n]; None without an estimate, unless all of them are judged."""
+    sure = judged.issues + judged.others
+    if sure["wrong"] + sure["right"] == len(index):
+        return WrongLabels(sure["wrong"], sure["wrong"], sure["wrong"], len(index))
+    return None if estimate is None else with_verdicts(estimate, len(index), int(samples.is_issue[index].sum()), judged)
 
 
 def with_verdicts(estimate: Estimate, samples: int, issues: int, judged: Judged) -> WrongLabels:

@@ -4,12 +4,13 @@ A label's score is its log odds u by calibrated probabilities (``calibration``).
 kinds, a share π of wrong labels and the right ones. The test set shows how both kinds score: its own labels, and every
 other class in their place. But models have seen the clients' labels, and a step of gradient descent raises the log odds
 of a seen label in proportion to 1 - p. So a label that would have scored u is taken to score ``u + s (a σ(-u) + b)``.
-Here a, b >= 0 make the scores of all clients the likeliest, each with its own π and s = 1. How strongly the labels of a
-single client were memorised differs, and the scores hardly tell it: s is log-normal about 1, and its likelihood enters
-with a small power. This makes most of the interval where models have memorised, and nothing where they have not.
+The pair (a, b) is common to all clients, and s says how strongly the labels of one were memorised: it is log-normal
+about 1. Scores hardly tell either, so that their likelihood enters with a small power, of the pair that of the other
+clients. Beforehand the length of (a, b) is half-normal, and any direction as likely. Where many clients agree, this
+tells the pair; with one or two, a label that scores well may be right or memorised, and the interval says so.
 
-Nothing but sums over clients is needed for a and b, of the logarithm of their scores' likelihood at the pairs that are
-tried; the rest is each client's own, from the test set's shares.
+Nothing but sums over clients is needed for the pair, of the logarithm of their scores' likelihood at the pairs of a
+grid; the rest is each client's own, from the test set's shares.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import expit, logit, ndtr
+from scipy.special import expit, logit, logsumexp, ndtr, softmax
 
 from flnl.audit.assessment import CleanSamples, LabelledSamples
 from flnl.audit.calibration import Calibration
@@ -32,7 +32,14 @@ Array = NDArray[np.float64]
 SPREAD = 0.5
 """Standard deviation of ln s."""
 POWER = 0.1
-"""Of the likelihood of s. Both were chosen on MNIST and CIFAR-10 (docs/audit.md, How many labels are wrong)."""
+"""Of the likelihood of s, and of that of (a, b). Both were chosen on MNIST and CIFAR-10 (docs/audit.md, How many labels
+are wrong)."""
+LONGEST = 4.0
+"""Scale of the half-normal prior on the length of (a, b)."""
+LENGTHS = np.geomspace(0.06, 12.0, 43)
+"""Lengths of s (a, b) that are tried [R], a quarter of a ``SPREAD`` apart."""
+ANGLES = np.linspace(0.0, np.pi / 2, 7)
+"""Their directions [D]: a alone, as a step of gradient descent has it, to b alone."""
 SUREST = 0.9
 """Least sharpness of models that have seen the labels: 1 is as sure as right, and last models on MNIST had .5 to .7."""
 EDGES = np.linspace(-6.0, 4.0, 41)
@@ -45,10 +52,10 @@ ANYWHERE = 1e-3
 """Share of scores that may be in any bin, so that no single one decides."""
 SHARES = np.sin((np.arange(60) + 0.5) / 60 * np.pi / 2) ** 2
 """Values of π [J], dense near 0 and 1: equally likely beforehand, by Jeffreys' prior."""
-STRENGTHS = np.linspace(-2.0, 2.0, 17)
-"""Values of ln s in standard deviations [E]."""
 TAILS = 0.025, 0.975
 """Of a 95 % interval."""
+NEGLIGIBLE = 1e-6
+"""Of the largest chance: what is less likely is left out."""
 LEAST_CHANCE = 1e-6
 """Log odds are of probabilities at least this far from 0 and 1."""
 
@@ -87,8 +94,7 @@ def wrong_labels(
         np.add.at(given, (place, labels), 1)
     mix = given / given.sum(axis=1, keepdims=True)
     right, wrong = _unseen(_log_odds(calibration(test.probabilities)), test.labels)
-    mixture = _Mixture(scores.sum(axis=0), mix @ right, mix @ wrong)
-    return mixture.estimates(mixture.memory() if seen else (0.0, 0.0), unlisted=scores[0])
+    return _Mixture(scores.sum(axis=0), mix @ right, mix @ wrong).estimates(unlisted=scores[0], seen=seen)
 
 
 def _log_odds(probabilities: Array) -> Array:
@@ -119,64 +125,55 @@ class _Mixture:
     right: Array  # [C, F]
     wrong: Array  # [C, F]
 
-    def seen(self, a: float, b: float) -> tuple[Array, Array]:
-        """The chances [C, B] of right and of wrong labels to score in each bin, once seen."""
-        step = UNSEEN[1] - UNSEEN[0]
-        centres = np.append(UNSEEN, UNSEEN[-1] + step) - step / 2
-        below = ndtr((EDGES - (centres + a * expit(-centres) + b)[:, None]) / WIDTH)
-        into = np.diff(below, axis=1, prepend=0.0, append=1.0) * (1 - ANYWHERE) + ANYWHERE / (len(EDGES) + 1)
-        return self.right @ into, self.wrong @ into
+    def mixed(self, client: int, moved: Array) -> tuple[Array, Array]:
+        """The chances of a label to score in each bin and be wrong, and to score in it, by s (a, b) and π [G, J, B].
 
-    def memory(self) -> tuple[float, float]:
-        """The a and b under which the scores of all clients are the likeliest, each with its own π."""
-        shares = np.full(len(self.scores), 0.3)
+        Args:
+            client: the client's place.
+            moved: the chances of an unseen score to become one in each bin [G, F, B].
+        """
+        right, wrong = (unseen[client] @ moved for unseen in (self.right, self.wrong))
+        is_wrong = SHARES[:, None] * wrong[:, None]
+        return is_wrong, is_wrong + (1 - SHARES[:, None]) * right[:, None]
 
-        def loss(x: Array) -> float:
-            nonlocal shares
-            if min(x) < 0:
-                return float("inf")
-            right, wrong = self.seen(*x)
-            shares = _likeliest(self.scores, right, wrong, np.clip(shares, 0.02, 0.9))
-            return -float((self.scores * np.log(shares[:, None] * wrong + (1 - shares[:, None]) * right)).sum())
-
-        start = np.array([[1.0, 0.3], [0.3, 0.1], [1.5, 0.6]])
-        a, b = minimize(
-            loss,
-            start[0],
-            method="Nelder-Mead",
-            options={"initial_simplex": start, "xatol": 0.01, "fatol": 0.1, "maxfev": 100},
-        ).x
-        return float(a), float(b)
-
-    def estimates(self, memory: tuple[float, float], unlisted: Array) -> list[Estimate]:
-        """The estimates, given a and b, and of the scores those [C, B] of labels that are no issues."""
-        seen = [self.seen(*(np.exp(SPREAD * s) * np.array(memory))) for s in STRENGTHS]
-        right, wrong = (np.stack([pair[i] for pair in seen]) for i in range(2))
-        found = []
-        for c, scores in enumerate(self.scores):
-            both = SHARES[:, None] * wrong[:, c, None] + (1 - SHARES[:, None]) * right[:, c, None]  # [E, J, B]
-            chance, is_wrong = _posterior(np.log(both) @ scores), SHARES[:, None] * wrong[:, c, None] / both
-            every, missed = (_counted(chance, is_wrong, counts) for counts in (scores, unlisted[c]))
+    def estimates(self, unlisted: Array, *, seen: bool) -> list[Estimate]:
+        """The estimates, given the scores [C, B] of labels that are no issues."""
+        if seen:
+            moved = np.stack([_moved(r * np.cos(angle), r * np.sin(angle)) for angle in ANGLES for r in LENGTHS])
+        else:
+            moved = _moved(0.0, 0.0)[None]
+        clients = range(len(self.scores))
+        evidence = np.stack([logsumexp(np.log(self.mixed(c, moved)[1]) @ self.scores[c], axis=1) for c in clients])
+        together, found = evidence.sum(axis=0), []
+        for c in clients:
+            weight = _memory(together - evidence[c], evidence[c]) if seen else np.ones(1)
+            at = weight > NEGLIGIBLE * weight.max()
+            is_wrong, both = self.mixed(c, moved[at])
+            chance = softmax(np.log(both) @ self.scores[c], axis=1) * (weight[at] / weight[at].sum())[:, None]
+            every, missed = (_counted(chance, is_wrong / both, counts) for counts in (self.scores[c], unlisted[c]))
             found.append(Estimate(every, missed))
         return found
 
 
-def _likeliest(scores: Array, right: Array, wrong: Array, start: Array) -> Array:
-    """The π [C] under which each client's scores are the likeliest, by expectation maximisation from ``start``."""
-    shares, total = start, scores.sum(axis=1)
-    for _ in range(60):
-        mixed = shares[:, None] * wrong
-        shares = (scores * mixed / (mixed + (1 - shares[:, None]) * right)).sum(axis=1) / total
-    return np.clip(shares, 1e-6, 1 - 1e-6)
+def _moved(a: float, b: float) -> Array:
+    """The chances of each unseen score [F] to become one in each bin [B], once seen."""
+    step = UNSEEN[1] - UNSEEN[0]
+    centres = np.append(UNSEEN, UNSEEN[-1] + step) - step / 2
+    below = ndtr((EDGES - (centres + a * expit(-centres) + b)[:, None]) / WIDTH)
+    return np.asarray(np.diff(below, axis=1, prepend=0.0, append=1.0)) * (1 - ANYWHERE) + ANYWHERE / (len(EDGES) + 1)
 
 
-def _posterior(likelihood: Array) -> Array:
-    """The chance of each s and π [E, J], from the logarithm of their likelihood."""
-    of_share = np.exp(likelihood - likelihood.max(axis=1, keepdims=True))
-    total = of_share.sum(axis=1, keepdims=True)
-    evidence = (np.log(total) + likelihood.max(axis=1, keepdims=True))[:, 0]
-    of_strength = np.exp(POWER * (evidence - evidence.max()) - STRENGTHS**2 / 2)
-    return np.asarray(of_share / total * (of_strength / of_strength.sum())[:, None])
+def _memory(others: Array, own: Array) -> Array:
+    """The chances [G] of a client's s (a, b), not yet adding up to 1.
+
+    Args:
+        others: log likelihood [G] of the other clients' scores, for each direction and length of (a, b).
+        own: that of the client's, for each s (a, b).
+    """
+    length = np.log(LENGTHS)
+    common = POWER * others.reshape(len(ANGLES), len(LENGTHS)) + length - (LENGTHS / LONGEST) ** 2 / 2
+    of_client = softmax(-(((length[:, None] - length) / SPREAD) ** 2) / 2, axis=0)  # from each common length
+    return np.asarray((softmax(common) @ of_client.T).ravel() * np.exp(POWER * (own - own.max())))
 
 
 def _counted(chance: Array, is_wrong: Array, counts: Array) -> WrongLabels:

@@ -103,7 +103,12 @@ def sentence(one: ClientSummary) -> str | None:
     """What is known of a client's labels, in words; None if their number is not."""
     if one.wrong is None:
         return None
-    review = f", by {one.wrong.judged:,} issues judged at random" if one.wrong.judged else ""
+    judged = (
+        "all labels were judged"
+        if one.wrong.judged == one.samples
+        else f"by {one.wrong.judged:,} issues judged at random"
+    )
+    review = f", {judged}" if one.wrong.judged else ""
     return (
         f"About {round(one.wrong.expected):,} of {one.samples:,} labels are wrong ({one.wrong.low:,} to "
         f"{one.wrong.high:,}{review}); {one.issues:,} are listed"
