@@ -54,7 +54,11 @@ def images(random: np.random.Generator, count: int, sharp: float = 2.0) -> tuple
 
 
 def drawn(
-    seed: int, memory: tuple[float, float] = (0, 0), temperature: float = 1.0, spread: float = 0.0, size: int = SIZE
+    seed: int,
+    memory: tuple[float, float] = (0, 0),
+    temperature: float = 1.0,
+    spread: float = 0.0,
+    size: int = SIZE,
 ) -> Drawn:
     """Clients whose labels are wrong at the ``RATES``, and memorised: the log odds of a given label are pushed.
 
@@ -185,6 +189,30 @@ def test_a_client_or_two_do_not_tell_what_was_memorised(rates: tuple[float, ...]
     assert len(runs) > 12
     found = [run.estimates(seen=True) for run in runs]
     assert np.mean([covered(one, run.numbers) for one, run in zip(found, runs, strict=True)]) >= 0.9
+
+
+def test_each_model_is_measured_by_its_own_test_scores() -> None:
+    """As of folds by clients: the model of some is good, and that of others takes each class for another."""
+    held, mixed = list[bool](), list[bool]()
+    for seed in range(10):
+        runs = [drawn(seed), drawn(seed + 100)]
+        samples, tests = [run.samples for run in runs], [run.test for run in runs]
+        clients = np.concatenate([samples[0].client, samples[1].client + len(RATES)])
+        both = LabelledSamples(clients, list(range(len(clients))), np.concatenate([one.given for one in samples]))
+        model, table = (
+            (clients >= len(RATES)).astype(int),
+            InMemory(np.concatenate([runs[0].table.values, np.roll(runs[1].table.values, 1, axis=1)])),
+        )
+        labels = np.concatenate([one.labels for one in tests])
+        told = np.concatenate([tests[0].probabilities, np.roll(tests[1].probabilities, 1, axis=1)])
+        numbers = np.concatenate([run.numbers for run in runs])
+        for into, which in ((held, model), (mixed, None)):
+            test = CleanSamples(labels, told, 2, which)
+            found = wrong_labels(both, table, test, np.zeros(len(clients), np.bool_), seen=False)
+            assert found is not None
+            into += covered(found, numbers)
+    assert np.mean(held) >= 0.9
+    assert np.mean(mixed) < 0.7
 
 
 def test_those_that_are_missed_are_a_part() -> None:

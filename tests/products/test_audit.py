@@ -962,6 +962,8 @@ def test_the_test_set_chooses_between_what_folds_recorded(
     assert np.array_equal(next(table.blocks()), getattr(held, kind).astype(np.float64))
     assert test is not None
     assert (test.probabilities.argmax(1) == test.labels).all()
+    assert test.model is not None
+    assert [np.flatnonzero(test.model == place).tolist() for place in range(5)] == [part.tolist() for part in parts]
     forced, _, _ = source.of_folds(opened, Options(folds=5, probabilities="all"), print)
     assert forced.choice is None
 

@@ -99,7 +99,8 @@ class CleanSamples:
 
     labels: Labels  # [M]
     probabilities: Array  # [M, K]
-    times: int = 1  # how often each sample occurs, once for each model that scores it
+    times: int = 1  # how often each sample occurs, once for each model that scores it, one model after the other
+    model: Indices | None = None  # [N], which of these models scores each of the clients' samples; None if it is one
 
 
 @dataclass(frozen=True, eq=False)

@@ -188,9 +188,10 @@ def of_folds(run: AuditedRun, options: Options, report: Callable[[str], None]) -
         choice=choice,
     )
     values = np.empty((len(run.samples), folds[0].probabilities.window.shape[1]), np.float32)
-    for fold in folds:
-        values[fold.index] = getattr(fold.probabilities, kind)
-    return source, InMemory(values), CleanSamples(labels, tests[kind].astype(np.float64), number)
+    model = np.empty(len(run.samples), np.int64)
+    for place, fold in enumerate(folds):
+        values[fold.index], model[fold.index] = getattr(fold.probabilities, kind), place
+    return source, InMemory(values), CleanSamples(labels, tests[kind].astype(np.float64), number, model)
 
 
 def _rounds_of(probabilities: Probabilities, kind: str) -> list[int]:

@@ -82,19 +82,27 @@ def wrong_labels(
         is_issue: the samples [N] that are listed.
         seen: whether a model behind the probabilities was trained on the clients' labels.
     """
-    calibration = Calibration.fitted(test.labels, test.probabilities)
-    if seen and calibration.sharpness < SUREST:
+    model = np.zeros(len(samples), np.int64) if test.model is None else test.model
+    tests = np.split(np.arange(len(test.labels)), 1 if test.model is None else test.times)  # of each model
+    calibrations = [Calibration.fitted(test.labels[part], test.probabilities[part]) for part in tests]
+    if seen and min(calibration.sharpness for calibration in calibrations) < SUREST:
         return None
     clients, classes, bins = len(samples.clients), table.shape[1], len(EDGES) + 1
-    scores, given = np.zeros((2, clients, bins)), np.zeros((clients, classes))
+    scores, given = np.zeros((2, clients, bins)), np.zeros((clients, len(tests), classes))
     for index, labels, probabilities in samples.blocks(table):
-        own = _log_odds(calibration(probabilities)[np.arange(len(labels)), labels])
-        place = samples.place[index]
+        own, place = np.empty(len(labels)), samples.place[index]
+        for m, calibration in enumerate(calibrations):
+            at = np.flatnonzero(model[index] == m)
+            own[at] = _log_odds(calibration(probabilities[at])[np.arange(len(at)), labels[at]])
         np.add.at(scores, (is_issue[index].astype(int), place, np.searchsorted(EDGES, own)), 1)
-        np.add.at(given, (place, labels), 1)
-    mix = given / given.sum(axis=1, keepdims=True)
-    right, wrong = _unseen(_log_odds(calibration(test.probabilities)), test.labels)
-    return _Mixture(scores.sum(axis=0), mix @ right, mix @ wrong).estimates(unlisted=scores[0], seen=seen)
+        np.add.at(given, (place, model[index], labels), 1)
+    mix = given / given.sum(axis=(1, 2), keepdims=True)
+    unseen = [
+        _unseen(_log_odds(calibration(test.probabilities[part])), test.labels[part])
+        for part, calibration in zip(tests, calibrations, strict=True)
+    ]
+    right, wrong = (sum(mix[:, m] @ both[kind] for m, both in enumerate(unseen)) for kind in range(2))
+    return _Mixture(scores.sum(axis=0), right, wrong).estimates(unlisted=scores[0], seen=seen)
 
 
 def _log_odds(probabilities: Array) -> Array:
