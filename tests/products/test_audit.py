@@ -556,7 +556,7 @@ def test_verdicts_are_read_back(own: Own, said: Commands, tmp_path: Path) -> Non
         ("{client},{sample},wrong,violet", "line 2 of * 'violet' is none of the classes"),
         ("{client},{sample},right,{other}", "line 2 of * is called right: the verdicts are of other labels"),
         ("{client},{sample},maybe,blue", "line 2 of * 'maybe' is no verdict; there are right, wrong, unsure"),
-        ("{client},{sample},unsure,\n{client},{sample},wrong,blue", "line 3 of * has another verdict in"),
+        ("{client},{sample},unsure,\n{client},{sample},wrong,{other}", "line 3 of * has another verdict in line 2"),
         ("{client},{sample},right", "line 2 of * has another number of values"),
     ],
 )
