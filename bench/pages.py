@@ -1,0 +1,231 @@
+"""Write the pages whose numbers come from records: ``python -m bench.pages``.
+
+Each template in ``docs/templates`` is a page of ``docs``. It takes every number of ours from the tables and records in
+``results``, and says with ``sure`` what words such as "ahead" rest on: a page that its records contradict is not
+written.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from flnl.config.folders import CONF
+from flnl.tables import load
+from flnl.tables.render import rendered
+from flnl.tables.render.agreement import agreements, spearman
+from flnl.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks, ranking
+from flnl.tables.results import Filled
+
+ROOT = CONF.parent
+DOCS, RESULTS = ROOT / "docs", ROOT / "results"
+TEMPLATES = DOCS / "templates"
+
+Line = Mapping[str, str]
+
+
+class ContradictedError(Exception):
+    """A page claims what its records do not say."""
+
+
+@cache
+def lines(table: str, scale: str) -> Sequence[Line]:
+    """The lines of a table's CSV file at a scale: a cell each."""
+    with (RESULTS / scale / f"{table}.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def column(table: str, label: str, scale: str = "lenet", what: str = "ours") -> dict[str, float]:
+    """What a column holds of every row, by row: ``ours``, ``ours_std`` or ``paper``, of several the first."""
+    found: dict[str, float] = {}
+    for line in lines(table, scale):
+        if line["column"] == label and line[what]:
+            found.setdefault(line["row"], float(line[what]))
+    if not found:
+        raise KeyError(f"{scale}/{table} has no {what} in {label}")
+    return found
+
+
+def printed(table: str, label: str) -> dict[str, float]:
+    """What a paper prints in a column of a table, by method."""
+    found = load.table(table)
+    number = [one.label for one in found.columns].index(label)
+    cells = ((row, cells[number]) for row, cells in zip(found.rows, found.cells, strict=True) if row.method)
+    return {row.method: cell.mean for row, cell in cells if cell is not None}
+
+
+def lead(cells: Mapping[str, float], method: str) -> float:
+    """How far a method is ahead of the best other one; negative if it is behind."""
+    best: float = max(value for name, value in cells.items() if name != method)
+    return cells[method] - best
+
+
+def place(cells: Mapping[str, float], method: str) -> int:
+    """A method's place, 1 for the best."""
+    return 1 + sum(value > cells[method] for value in cells.values())
+
+
+def columns(table: str, scale: str = "lenet") -> list[str]:
+    """The labels of the columns in which something has run."""
+    return list(dict.fromkeys(line["column"] for line in lines(table, scale) if line["state"] == "run"))
+
+
+def record(table: str, label: str, row: str, scale: str = "lenet") -> dict[str, Any]:
+    """The record of the first run of a cell."""
+    (line,) = (one for one in lines(table, scale) if (one["column"], one["row"]) == (label, row))
+    text: dict[str, Any] = json.loads((RESULTS / scale / json.loads(line["records"])[0]).read_text(encoding="utf-8"))
+    return text
+
+
+def mean_over(record: Mapping[str, Any], first: int, last: int) -> float:
+    """The mean accuracy, in percent, over the evaluations after these rounds."""
+    stages = record["evaluations"].values()
+    pairs = [pair for one in stages for pair in zip(one["round"], one["accuracy"], strict=True)]
+    chosen: list[float] = [accuracy for round, accuracy in pairs if first <= round <= last]
+    return 100 * sum(chosen) / len(chosen)
+
+
+def grid(table: str, scale: str = "lenet") -> str:
+    """A Markdown table of all cells that have run, ours / the paper's, without columns of a data set not had here."""
+    every = [one for one in lines(table, scale) if one["state"] == "run"]
+    every = [one for one in every if scale != "lenet" or not one["paper_column"].startswith("CIFAR-100 ")]
+    methods = list(dict.fromkeys(line["row"] for line in every))
+    filled = load.table(table)
+    rows = [[f"[{filled.paper}, Table {filled.number}](../results/{scale}/{table}.md)", *methods]]
+    rows.append(["---"] * len(rows[0]))
+    for label in dict.fromkeys(line["column"] for line in every):
+        of = {line["row"]: line for line in every if line["column"] == label}
+        cells = (f"{float(one['ours']):.2f} / {float(one['paper']):.2f}" if one else "" for one in map(of.get, methods))
+        rows.append([label, *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+class Ranks:
+    """A paper's methods over its settings at a scale."""
+
+    def __init__(self, paper: str, tables: Sequence[Filled], ranked: Ranking) -> None:
+        self._ranked, self.paper = ranked, paper
+        self.mean, self.theirs = ranked.mean_ranks, papers_mean_ranks(ranked) or {}
+        self.settings, self.methods = len(ranked.settings), len(ranked.methods)
+        self.tested = ranked.too_few is None
+        self.apart = set(ranked.apart) if self.tested else set()
+        coefficients = [one.coefficient for filled in tables for one in agreements(filled)]
+        self.coefficients = [one for one in coefficients if one is not None]
+
+    @property
+    def first(self) -> str:
+        """The method of the lowest mean rank."""
+        return next(iter(self.mean))
+
+    @property
+    def spearman(self) -> float:
+        """The median of the rank correlations with the paper's orders."""
+        return median(self.coefficients)
+
+    def behind(self, method: str) -> list[str]:
+        """The methods that the test puts behind this one."""
+        return [worse for better, worse in self._ranked.apart if better == method] if self.tested else []
+
+    @property
+    def verdict(self) -> str:
+        """The critical difference, or why there is none."""
+        if not self.tested:
+            return "too few settings for a test"
+        p = self._ranked.friedman[1]
+        if not self._ranked.significant:
+            return f"no difference shown, p = {p:.2f}"
+        return f"critical difference {self._ranked.critical_difference:.1f}"
+
+
+@cache
+def ranks(paper: str, scale: str) -> Ranks:
+    """The methods of a paper over its settings at a scale."""
+    tables = [one for one in _tables(scale) if one.table.paper == paper and is_ranked(one.table)]
+    found = ranking(tables)
+    if found is None:
+        raise KeyError(f"{scale} has no setting of {paper}")
+    return Ranks(paper, tables, found)
+
+
+@cache
+def _tables(scale: str) -> Sequence[Filled]:
+    return rendered.read(RESULTS / scale, None)
+
+
+def others(table: str, label: str, usual: float = 0.01, scale: str = "lenet") -> str:
+    """The methods of a column whose chosen rate is not the ``usual`` one, each with its rate."""
+    found = {}
+    for line in lines(table, f"{scale}_tuned"):
+        rate = re.search(r"train\.lr=([\d.]+)", line["commands"])
+        if line["column"] == label and rate and float(rate[1]) != usual:
+            found[line["row"]] = rate[1]
+    return ", ".join(f"{row} {rate}" for row, rate in found.items())
+
+
+def order(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Spearman's coefficient over the rows that both have."""
+    common = [name for name in one if name in other]
+    found = spearman([one[name] for name in common], [other[name] for name in common])
+    assert found is not None, common
+    return found
+
+
+def sure(claim: object) -> str:
+    """Nothing, if the claim holds.
+
+    Raises:
+        ContradictedError: if it does not.
+    """
+    if not claim:
+        raise ContradictedError
+    return ""
+
+
+def number(value: float, digits: int = 2) -> str:
+    """Digits after the point, with a minus sign."""
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+def page(template: str) -> str:
+    """The text of a page.
+
+    Raises:
+        ContradictedError: if records contradict a claim of it.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
+    )
+    environment.filters |= {f"n{digits}": lambda value, d=digits: number(value, d) for digits in range(3)}
+    known = (column, columns, printed, lead, place, record, mean_over, grid, ranks, others, order, sure, lines)
+    environment.globals |= {one.__name__: one for one in known} | {
+        "min": min,
+        "max": max,
+        "zip": zip,
+        "abs": abs,
+        "dict": dict,
+    }
+    return environment.get_template(template).render()
+
+
+def pages() -> dict[Path, str]:
+    """The text of every page that has a template."""
+    return {DOCS / path.stem: page(path.name) for path in sorted(TEMPLATES.glob("*.md.j2"))}
+
+
+def main() -> None:
+    """Write all pages."""
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

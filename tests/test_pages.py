@@ -1,0 +1,50 @@
+"""Pages whose numbers come from records are what their templates make of today's records."""
+
+from pathlib import Path
+
+import pytest
+
+from bench import pages
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in pages.TEMPLATES.glob("*.md.j2")))
+def test_a_page_has_the_numbers_of_its_records(name: str) -> None:
+    """``python -m bench.pages`` writes it again; if a claim does not hold any more, its words must change."""
+    assert (pages.DOCS / name).read_text() == pages.page(f"{name}.j2")
+
+
+def test_a_claim_that_its_records_contradict_makes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "TEMPLATES", tmp_path)
+    claim = "{{ lead(column('fedcorr_2', 'ρ=0.6 τ=0.5'), 'FedCorr') %s 0 }}"
+    for sign, holds in ((">", True), ("<", False)):
+        (tmp_path / "page.md.j2").write_text("FedCorr is ahead{{ sure(" + (claim % sign)[3:-3] + ") }}.")
+        if holds:
+            assert pages.page("page.md.j2") == "FedCorr is ahead."
+        else:
+            with pytest.raises(pages.ContradictedError):
+                pages.page("page.md.j2")
+
+
+def test_a_misspelt_cell_is_no_empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "TEMPLATES", tmp_path)
+    (tmp_path / "page.md.j2").write_text("{{ column('fedcorr_2', 'ρ=0.65 τ=0.5') }}")
+    with pytest.raises(KeyError, match=r"lenet/fedcorr_2 has no ours in ρ=0.65"):
+        pages.page("page.md.j2")
+
+
+def test_of_columns_that_are_one_here_the_papers_first_is_shown() -> None:
+    """FedPeer's CIFAR-10 and CIFAR-100 have the same runs at this scale."""
+    theirs = pages.column("fedpeer_1", "CIFAR-10/CIFAR-100 · random η=0.4", what="paper")
+    assert theirs == {**pages.printed("fedpeer_1", "CIFAR-10 · random η=0.4")}
+
+
+def test_feddivs_baselines_are_fedcorrs_numbers() -> None:
+    for rho in ("0.6", "0.8"):
+        ours, copied = (pages.printed(name, f"ρ={rho} τ=0.5") for name in ("fedcorr_2", "feddiv_1"))
+        both = {method for method in ours if method in copied}
+        assert len(both) > 4
+        assert all(ours[method] == copied[method] for method in both)
+
+
+def test_others_are_the_rows_with_a_rate_of_their_own() -> None:
+    assert pages.others("feddiv_2", "p=0.7 α=10") == "JointOpt 0.03"
