@@ -79,6 +79,19 @@ def test_composing_in_parts_is_composing(composer: Identities) -> None:
         assert composer.of((*words, "seed=3")).key == run_key(composed)
 
 
+@pytest.mark.parametrize(("more", "read"), [((), 1), (("data_seed=7",), 1), (("rounds=${data_seed}",), 3)])
+def test_the_seeds_of_a_setting_are_read_once(more: Words, read: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless a value is computed from the seed; the keys are those of a composition for each."""
+    words = ("method=fedprox", "noise.rho=0.4", *more)
+    expected = [run_key(compose.resolved(compose.load([*words, f"seed={seed}"]))) for seed in (1, 2, 30)]
+    resolved, count = compose.resolved, []
+    monkeypatch.setattr(compose, "resolved", lambda cfg: count.append(1) or resolved(cfg))
+    composer = identity.Composer()
+    assert [composer.identity((*words, f"seed={seed}")).key for seed in (1, 2, 30)] == expected
+    assert len(count) == read
+    assert composer.identity(("method=fedavg", "seed=2")).method == "fedavg"
+
+
 def test_every_cell_at_the_small_scale_is_twenty_clients_of_digits(composer: Identities) -> None:
     """Partition and noise stay the paper's; data, clients and budget are the scale's."""
     for label, words in cells(load.scaling("small")):

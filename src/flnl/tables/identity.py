@@ -1,7 +1,8 @@
 """The identity of a run, from its overrides: its key, and the settings that determine its cost.
 
 Composing a configuration takes a third of a second, and the tables have a thousand cells. So each combination of group
-choices is composed once, values are set on copies with Hydra's own code, and many are composed in several processes.
+choices is composed once, values are set on copies with Hydra's own code, successive seeds of a setting differ in the
+seed alone, and many settings are composed in several processes.
 The identities are cached in a file beside the runs until the configuration changes.
 """
 
@@ -30,6 +31,7 @@ from flnl.config import identity as identities
 from flnl.config.check import check_config
 from flnl.config.folders import CONF, SEARCH_PATH
 from flnl.config.override_text import choices_of, key_of
+from flnl.config.written import texts
 from flnl.core.counting import counting
 from flnl.core.errors import UserError
 from flnl.run import budget
@@ -44,6 +46,10 @@ SETTING = re.compile(
     r"|rounds|fraction|centralized"
 )
 KEY = re.compile("[0-9a-f]{64}")
+SEED = re.compile(r"seed=(\d+)")
+REFERS = re.compile(r"\$\{.*seed")
+FOLLOWING = {"data_seed": "${seed}"}
+"""The values of ``conf/config.yaml`` that refer to the seed."""
 MANY = 50
 """From this many new identities on they are composed in several processes; they are saved after every ``MANY``."""
 PROCESSES = 8
@@ -185,9 +191,12 @@ def _explained(overrides: Sequence[str]) -> Iterator[None]:
 
 @dataclass
 class Composer:
-    """Composes configurations, each combination of group choices once."""
+    """Composes configurations, each combination of group choices once, and resolves those of successive seeds once."""
 
     _composed: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
+    _setting: tuple[str, ...] | None = None  # the latest overrides before a seed ...
+    _plain: Mapping[str, Any] = field(default_factory=dict)  # ... what they resolve to ...
+    _seeds: tuple[str, ...] = ()  # ... and the keys of it that are the seed
 
     def plain(self, overrides: Sequence[str]) -> dict[str, Any]:
         """The resolved configuration of the run with these overrides.
@@ -195,8 +204,16 @@ class Composer:
         Raises:
             UserError: if no configuration can be composed from them.
         """
+        setting, seed = tuple(overrides[:-1]), SEED.fullmatch(overrides[-1]) if overrides else None
+        if seed and setting == self._setting:
+            return {**self._plain, **dict.fromkeys(self._seeds, int(seed[1]))}
         with _explained(overrides):
-            return compose.resolved(self._set(overrides))
+            config = self._set(overrides)
+            plain = compose.resolved(config)
+        referring = dict(one for one in texts(config) if REFERS.search(one[1]))
+        if seed and referring.items() <= FOLLOWING.items():  # else a value may be computed from the seed
+            self._setting, self._plain, self._seeds = setting, plain, ("seed", *referring)
+        return plain
 
     def check(self, overrides: Sequence[str]) -> None:
         """Check every key and value of the run with these overrides.
