@@ -126,7 +126,7 @@ def test_the_time_is_that_of_the_passes() -> None:
     timed = Paces(
         [Pace("digits", "cnn", batch, "cpu", gpu, s) for batch, gpu, s in ((10, False, 60.0), (32, False, 1.0))]
     )
-    assert estimate(runs[:2], timed).startswith("about 30 min one after the other")
+    assert estimate(runs[:2], timed).startswith("30 min or more one after the other")
     assert estimate(runs, timed).endswith("without 1 that it has not timed")
     assert estimate(runs[2:], timed).startswith("no estimate")
     assert estimate([], timed) == ""

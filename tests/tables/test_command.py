@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from hydra.core.plugins import Plugins
+from omegaconf import OmegaConf
 
-from flnl.config import identity
+from flnl.config import compose, identity
 from flnl.sweep.listed import check
+from flnl.tables.identity import Composer
 from tests.cli.conftest import ROOT
 from tests.tables.conftest import Tables, copied
 
@@ -363,10 +365,25 @@ def test_every_table_is_listed_and_lacks_no_method(command: Tables) -> None:
     assert not [line for line in lines if "there is no" in line]
 
 
-@pytest.mark.parametrize("verb", ["--help", "list", pytest.param("plan fedpeer_3", marks=pytest.mark.slow)])
+def test_before_the_first_run_all_tables_are_counted_without_reading_their_settings(
+    command: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Composer, "_set", None)
+    monkeypatch.setattr(compose, "load", lambda words: OmegaConf.create({"cache": "nowhere"}))
+    for scale, seeds in (("small", []), ("paper", ["seeds=2"])):
+        *lines, total, runs = command("plan", f"scale={scale}", *seeds).out.splitlines()
+        counts = [re.search(r"(\d+) of (\d+) cells can run", line).groups() for line in [*lines, total]]  # type: ignore[union-attr]
+        possible, cells = ([int(count[i]) for count in counts] for i in (0, 1))
+        assert (sum(possible[:-1]), sum(cells[:-1])) == (possible[-1], cells[-1]), scale
+        assert total.startswith(f"scale={scale}: ")
+        most = int(re.match(r"at most (\d+) different runs", runs)[1])  # type: ignore[index]
+        assert 400 < most < possible[-1] * (2 if seeds else 1)
+
+
+@pytest.mark.parametrize("verb", ["--help", "list", "plan", pytest.param("plan fedpeer_3", marks=pytest.mark.slow)])
 def test_asking_costs_no_torch(verb: str, tmp_path: Path) -> None:
     """A plan reads the classes of its cells once, for their keys; from then on it knows them."""
-    if verb.startswith("plan"):
+    if verb.startswith("plan "):
         subprocess.run([sys.executable, "-m", "flnl.tables", *verb.split()], cwd=tmp_path, check=True, timeout=120)
     code = (
         "import sys; from flnl.tables import __main__ as t\n"

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,11 +85,11 @@ def test_the_seeds_of_a_setting_are_read_once(more: Words, read: int, monkeypatc
     """Unless a value is computed from the seed; the keys are those of a composition for each."""
     words = ("method=fedprox", "noise.rho=0.4", *more)
     expected = [run_key(compose.resolved(compose.load([*words, f"seed={seed}"]))) for seed in (1, 2, 30)]
-    resolved, count = compose.resolved, []
-    monkeypatch.setattr(compose, "resolved", lambda cfg: count.append(1) or resolved(cfg))
+    resolved = Mock(wraps=compose.resolved)
+    monkeypatch.setattr(compose, "resolved", resolved)
     composer = identity.Composer()
     assert [composer.identity((*words, f"seed={seed}")).key for seed in (1, 2, 30)] == expected
-    assert len(count) == read
+    assert resolved.call_count == read
     assert composer.identity(("method=fedavg", "seed=2")).method == "fedavg"
 
 

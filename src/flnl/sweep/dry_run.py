@@ -195,7 +195,7 @@ def _short(folder: Path) -> str:
 
 
 def estimate(runs: Sequence[Planned], paces: Paces | None = None) -> str:
-    """How long the runs take one after the other, from what ``flnl doctor`` has timed on this machine."""
+    """How long the runs take at least, one after the other, from what ``flnl doctor`` has timed on this machine."""
     if paces is None:
         paces = Paces.load(Path(compose.load([]).cache).expanduser())
     seconds, unknown = 0.0, []
@@ -209,7 +209,7 @@ def estimate(runs: Sequence[Planned], paces: Paces | None = None) -> str:
             unknown.append(run)
     if len(unknown) == len(runs):
         return "no estimate of the time: flnl doctor has not timed this data set and network here" if runs else ""
-    timed = f"about {duration(seconds)} one after the other, from flnl doctor's times of plain SGD"
+    timed = f"{duration(seconds)} or more one after the other, by flnl doctor's times of plain SGD"
     return f"{timed}; without {len(unknown)} that it has not timed" if unknown else timed
 
 

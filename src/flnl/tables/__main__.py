@@ -11,7 +11,8 @@ Modules that take seconds to import are imported only when something is run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,8 @@ from flnl.storage.output_file import check_folder, check_output, write_output
 from flnl.storage.paces import Paces
 from flnl.tables import load
 from flnl.tables.cost import Estimate, estimate
-from flnl.tables.plan import Count, Plan
-from flnl.tables.request import AGREE, RESULTS, TUNE, Request, parse
+from flnl.tables.plan import Count, Plan, can_run, wanted
+from flnl.tables.request import AGREE, OF_ONE_VERB, OPTIONS, RESULTS, TUNE, VERBS, Request, parse
 from flnl.tables.run_record import RECORDS
 from flnl.tables.table import Table
 from flnl.tune.scores import ON_TEST_SET
@@ -82,6 +83,14 @@ hydra.launcher.n_jobs=4 for the default joblib, executor=ray, device=cpu.
 To add a table, copy one in conf/table/."""
 
 
+def words(before: Sequence[str]) -> list[str]:
+    """What may follow the words ``before`` on the command line, for the shell's completion."""
+    if not before:
+        return list(VERBS)
+    scales = [f"scale={scale}" for scale in load.scales()]
+    return [*load.names(), *scales, *(f"{option}=" for option in (*OPTIONS, *OF_ONE_VERB) if option != "scale")]
+
+
 def print_tables(tables: Sequence[Table]) -> None:
     """Print one line per table: name, title, metric, size, and the methods that are not implemented."""
     width = max(len(table.name) for table in tables)
@@ -106,28 +115,54 @@ def print_plan(plan: Plan) -> None:
         print(_cost(plan))
 
 
+def print_outline(request: Request) -> None:
+    """Print how many cells can run, where nothing has: the settings of hundreds of runs need not be read for that."""
+    scaling, total = request.scaling, Counter[str]()
+    for table in request.tables:
+        here = scaling.for_table(table)
+        cells = [can_run(here, row, column) for row in table.rows for column in table.columns]
+        total.update(possible=sum(cells), cells=len(cells))
+        print(f"{table.name:<11} {sum(cells)} of {len(cells)} cells can run")
+    runs = len(set(wanted(request.tables, scaling, request.seeds)))
+    print(f"scale={request.scale}: {total['possible']} of {total['cells']} cells can run, none has")
+    print(f"at most {runs} different runs are behind them; no estimate: flnl doctor times the papers' networks")
+
+
+def _doctor() -> Paces:
+    return Paces.load(Path(compose.load([]).cache).expanduser())
+
+
 def _cost(plan: Plan) -> str:
     """The estimated cost of the missing runs: one line for CPUs, one for GPUs."""
-    cores = usable_cores()
-    doctor = Paces.load(Path(compose.load([]).cache).expanduser())
+    cores, doctor = usable_cores(), _doctor()
+
+    def on_cpu(seconds: float) -> str:
+        parallel = f" ({duration(seconds / cores)} on {cores} cores)" if cores > 1 else ""
+        return f"{duration(seconds)} one after the other{parallel}"
+
+    def on_gpu(seconds: float) -> str:
+        return f"{seconds / HOUR:.1f} GPU hours"
+
     cpu, gpu = estimate(plan, gpu=False, doctor=doctor), estimate(plan, gpu=True, doctor=doctor)
-    parallel = f", {duration(cpu.seconds / cores)} on {cores} cores" if cores > 1 else ""
-    on_cpu = f"about {duration(cpu.seconds)} one after the other{parallel}"
-    on_gpu = f"about {gpu.seconds / HOUR:.1f} GPU hours"
     return f"on a CPU: {_with_basis(cpu, on_cpu)}\non a GPU: {_with_basis(gpu, on_gpu)}"
 
 
-def _with_basis(cost: Estimate, text: str) -> str:
-    """``text`` followed by how many runs the estimate covers and on which measurements it is based."""
-    if not cost.runs:
+def _with_basis(cost: Estimate, text: Callable[[float], str]) -> str:
+    """The estimate with the number of runs that it covers and the measurements on which it is based."""
+    if not cost.runs and not cost.least_runs:
         what = " with their data set and network" if cost.measured else ""
         return f"no estimate: nothing measured{what}; flnl doctor times the papers' networks"
-    sources = [f"from the times of {cost.measured}"] * bool(cost.measured)
-    sources += [f"for {cost.timed} from flnl doctor's times of plain SGD"] * bool(cost.timed)
-    covered = f"{text} for {cost.runs} of {cost.runs + cost.unknown} runs, {' and '.join(sources)}"
-    guessed = f"; for {cost.guessed} of them, from other methods or batch sizes" if cost.guessed else ""
-    unknown = f"; no estimate for {cost.unknown}: nothing measured with their data set and network"
-    return covered + guessed + (unknown if cost.unknown else "")
+    parts = []
+    if cost.runs:
+        parts.append(f"about {text(cost.seconds)} for {cost.runs} runs, from the times of {cost.measured}")
+    if cost.least_runs:
+        parts.append(
+            f"{text(cost.least_seconds)} or more for {cost.least_runs} whose method has not run in this setting, "
+            "the time of plain SGD or of the fastest method there"
+        )
+    if cost.unknown:
+        parts.append(f"no estimate for {cost.unknown}: nothing measured with their data set and network")
+    return "; ".join(parts)
 
 
 def run(request: Request) -> int:
@@ -302,7 +337,10 @@ def command(arguments: Sequence[str]) -> None:
     if request.verb == "list":
         print_tables(request.tables)
     elif request.verb == "plan":
-        print_plan(request.plan)
+        if request.may_be_outlined and not _doctor().values:
+            print_outline(request)
+        else:
+            print_plan(request.plan)
     elif request.verb == "run":
         sys.exit(run(request))
     elif request.verb == TUNE:

@@ -1,78 +1,73 @@
 """Estimate the cost of missing runs from the times of finished ones.
 
 The cost of a run is counted in passes over the training data: local trainings times epochs times the average share of
-the data that a client holds. The time of a pass is measured per data set (with its size) and network (with its
-arguments), by finished runs of any table at the scale, or else by ``flnl doctor``. It is never extrapolated to another
-data set, network or kind of device.
+the data that a client holds. The time of a pass is measured per method, data set (with its size), network (with its
+arguments) and batch size, by finished runs of any table at the scale. Methods differ twelvefold in it, so where the
+method has not run, what is faster gives a bound. Nothing follows from another data set, network or kind of device.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from statistics import median
 
 from flnl.storage.paces import Paces
 from flnl.tables.identity import Identity
 from flnl.tables.plan import Plan, Wanted
 
-Kind = tuple[str | int, ...]
+Kind = tuple[str, str, str, int]
+"""Method, data set, network, batch size."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """Estimated time of the missing runs, one after the other, on one kind of device; and what it is based on."""
 
-    seconds: float
-    runs: int  # missing runs that the estimate covers
-    guessed: int  # of these, runs whose method or batch size has not been measured in this setting
-    unknown: int  # missing runs that it does not cover: their data set or network has not been measured
+    seconds: float  # of the runs whose method has been measured with their data set, network and batch size
+    runs: int  # their number
+    least_seconds: float  # that further runs take at least
+    least_runs: int  # their number: another method or batch size, or ``flnl doctor``, has been timed with their network
+    unknown: int  # missing runs that have no estimate: their data set or network has not been measured
     measured: int  # finished runs on such a device
-    timed: int = 0  # of ``runs``, those whose time of a pass is that of ``flnl doctor``
 
 
 def estimate(plan: Plan, *, gpu: bool, doctor: Paces = Paces()) -> Estimate:  # noqa: B008  # immutable
     """Estimate from the runs at this scale that have run on a GPU, or on a CPU, and from what the doctor has timed.
 
-    The time of a pass is the median over the most similar runs: same method, data set, network and batch size; else
-    any method; else any method and batch size; else it is the doctor's for plain SGD with the same batch size, or with
-    any. Of an unfinished run, only the remaining passes count.
+    The time of a pass is the mean over runs of the same method, data set, network and batch size. Of a method that
+    has none, it is at least that of the fastest method, or of the doctor's plain SGD, with batches of this size or
+    larger. Of an unfinished run, only the remaining passes count.
     """
-    timed: dict[Kind, list[float]] = defaultdict(list)
+    spent: dict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])  # seconds, passes
+    fastest: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)  # batch size, seconds of a pass
     for pace in doctor.values:
         if pace.gpu == gpu:
-            timed[pace.dataset, pace.model, pace.batch].append(pace.seconds)
-            timed[pace.dataset, pace.model].append(pace.seconds)
-    paces: dict[Kind, list[float]] = defaultdict(list)
+            fastest[pace.dataset, pace.model].append((pace.batch, pace.seconds))
     measured = 0
     for identity, record in plan.begun:
         seconds, done = record.get("wall_time_s") or 0.0, record.get("participations") or 0
         if seconds and done and ((record.get("device") or "cpu") != "cpu") == gpu:
             measured += 1
-            for kind in _kinds(identity):
-                paces[kind].append(seconds / identity.passes(done))
-    total, runs, guessed, unknown, by_doctor = 0.0, 0, 0, 0, 0
+            spent[_kind(identity)][0] += seconds
+            spent[_kind(identity)][1] += identity.passes(done)
+    paces = {kind: seconds / passes for kind, (seconds, passes) in spent.items()}
+    for (_, dataset, model, batch), seconds in paces.items():
+        fastest[dataset, model].append((batch, seconds))
+    sure, least, unknown = [], [], 0
     for run in plan.missing:
-        kinds = _kinds(run.identity)
-        nearest = next((kind for kind in kinds if kind in paces), None)
-        known = paces
-        if nearest is None:
-            nearest, known = next((kind for kind in kinds if kind in timed), None), timed
-            by_doctor += nearest is not None
-        elif nearest != kinds[0]:
-            guessed += 1
-        if nearest is None:
+        one, passes = run.identity, run.identity.passes(_left(plan, run))
+        slower = [seconds for batch, seconds in fastest[one.dataset, one.model] if batch >= one.batch]
+        if own := paces.get(_kind(one)):
+            sure.append(own * passes)
+        elif slower:
+            least.append(min(slower) * passes)
+        else:
             unknown += 1
-            continue
-        runs += 1
-        total += median(known[nearest]) * run.identity.passes(_left(plan, run))
-    return Estimate(total, runs, guessed, unknown, measured, by_doctor)
+    return Estimate(sum(sure), len(sure), sum(least), len(least), unknown, measured)
 
 
-def _kinds(run: Identity) -> list[Kind]:
-    """Groups of comparable runs, from the most similar to the least."""
-    setting = (run.dataset, run.model)
-    return [(run.method, *setting, run.batch), (*setting, run.batch), setting]
+def _kind(run: Identity) -> Kind:
+    return run.method, run.dataset, run.model, run.batch
 
 
 def _left(plan: Plan, run: Wanted) -> int:

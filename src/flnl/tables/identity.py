@@ -50,7 +50,7 @@ SEED = re.compile(r"seed=(\d+)")
 REFERS = re.compile(r"\$\{.*seed")
 FOLLOWING = {"data_seed": "${seed}"}
 """The values of ``conf/config.yaml`` that refer to the seed."""
-MANY = 50
+MANY = 200
 """From this many new identities on they are composed in several processes; they are saved after every ``MANY``."""
 PROCESSES = 8
 """The most processes that compose identities."""

@@ -63,6 +63,21 @@ class Place:
     same_data: bool = True  # whether the runs have the data set that the table says
 
 
+def can_run(scaling: Scaling, row: Row, column: Column) -> bool:
+    """Whether a cell has runs at a scale of its table."""
+    return row.missing is None and column.missing is None and scaling.not_available(row, column) is None
+
+
+def wanted(tables: Sequence[Table], scaling: Scaling, seeds: int | None) -> Iterator[tuple[str, ...]]:
+    """The overrides of every run of ``tables``, some of them several times; no configuration is composed for them."""
+    for table in tables:
+        here = scaling.for_table(table)
+        for row, column in product(table.rows, table.columns):
+            if can_run(here, row, column):
+                overrides = here.resolve(row, column)
+                yield from ((*overrides, f"seed={seed}") for seed in here.of(table, seeds).seeds)
+
+
 class Plan:
     """Tables at a scale, the runs that they need, and the folder of these runs."""
 
@@ -100,7 +115,7 @@ class Plan:
         self._moved = Moved(self.folder)
         identities = Identities(root)
         try:
-            identities.prepare(self._overrides())
+            identities.prepare(wanted(tables, scaling, seeds))
             self.layouts = [self._layout(table, identities) for table in tables]
             self._check_own()
             self._record_for([table for table in every if table not in tables], identities)
@@ -108,15 +123,6 @@ class Plan:
             identities.save()
 
     # ------------------------------------------------------------------------------------------------------ planning
-
-    def _overrides(self) -> Iterator[tuple[str, ...]]:
-        """The overrides of every run, some of them several times."""
-        for table in self.tables:
-            scaling = self.scaling.for_table(table)
-            for row, column in product(table.rows, table.columns):
-                if row.missing is None and column.missing is None and not scaling.not_available(row, column):
-                    overrides = scaling.resolve(row, column)
-                    yield from ((*overrides, f"seed={seed}") for seed in scaling.of(table, self.seeds).seeds)
 
     def _layout(self, table: Table, identities: Identities) -> list[list[Place]]:
         return [[self._place(table, row, column, identities) for column in table.columns] for row in table.rows]

@@ -12,7 +12,7 @@ from flnl.core.terminal import print_line
 from flnl.tables import choices, load
 from flnl.tables.added import check_folder, row, with_rows
 from flnl.tables.choices import Choices
-from flnl.tables.plan import Plan
+from flnl.tables.plan import ROOT, Plan
 from flnl.tables.scaling import Scaling
 from flnl.tables.selection import Selection
 from flnl.tables.table import Row, Table
@@ -63,6 +63,11 @@ class Request:
     def plan(self) -> Plan:
         """The plan of the selected tables at the scale."""
         return self.plan_of(self.tables)
+
+    @property
+    def may_be_outlined(self) -> bool:
+        """Whether all tables are asked for as they are, and nothing at the scale has begun here."""
+        return self.named is None and not self.options.keys() - {"scale", "seeds"} and not (ROOT / self.scale).exists()
 
     @property
     def held(self) -> tuple[Table, ...]:
