@@ -13,6 +13,8 @@ import re
 import sys
 
 from flnl import __version__
+from flnl.cli import completion
+from flnl.cli.completion import COMPLETE, INSTALL
 from flnl.core.suggestions import instead
 
 TRAIN = "run"
@@ -51,6 +53,7 @@ def usage() -> str:
             "  flnl -m method=fedavg,fedcorr seed=1,2  a sweep",
             "",
             f"flnl COMMAND --help explains a command; flnl {TRAIN} --help lists every group, option and key.",
+            f"flnl {INSTALL} lets bash, zsh or fish complete methods, data sets, keys and options.",
         ]
     )
 
@@ -67,6 +70,14 @@ def main() -> None:
         return
     if arguments == ["--version"]:
         print(f"flnl {__version__}")
+        return
+    if name == COMPLETE:
+        print("\n".join(completion.offered(" ".join(arguments[1:]), COMMANDS)))
+        return
+    if name == INSTALL:
+        from flnl.cli import guard
+
+        guard.guarded(lambda: completion.install(arguments[1:]), name=f"flnl {INSTALL}", overrides=False)
         return
     if "" not in sys.path:
         sys.path.append("")  # the user's classes in the working folder; last, so that they shadow no installed module
