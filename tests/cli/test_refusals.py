@@ -1,6 +1,8 @@
 """Mistakes on the command line: exit code 2, one line that starts with ``error: ``, and the key in it."""
 
+import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -287,6 +289,45 @@ def test_keys_of_ones_own_parts_are_suggested(search: tuple[str, ...], own: Path
     assert said.err.strip().endswith("did you mean method.local.bug.weight?")
 
 
+@pytest.mark.parametrize("search", [("--config-dir", "own"), ("hydra.searchpath=[own]",)], ids=str)
+@pytest.mark.parametrize("word", ["method=mien", "method=[mine]", "method=null", "~method", "method/local=[bgu]"])
+def test_lists_have_ones_own_options(word: str, search: tuple[str, ...], own: Path, command: Command) -> None:
+    said = command(*search, *TINY, *(["method=fedavg"] if word.startswith("method/") else []), word)
+    assert said.code == 2
+    assert re.search(r"\bbug, " if word.startswith("method/") else r", mine,", said.err), said.err
+    shown = command("--help", *search, *TINY[:1]).out
+    assert re.search(r"\nmethod: .*, mine\b", shown)
+
+
+@pytest.mark.parametrize(
+    ("written", "code", "told"),
+    [
+        ("logger: csv", 0, ""),
+        ("defaults: [override /logger: [csv], _self_]", 0, ""),
+        ("logger: tensorboard", 0, ""),
+        ("logger: [csv]", 2, "experiment/preset.yaml has a list in the place of a section; a file chooses loggers by"),
+        ("logger: none", 2, "logger=none: choose some with logger=[csv,tensorboard,wandb]"),
+        (
+            "noise: symmetric",
+            2,
+            "noise: symmetric in a file: write it as defaults: [override /noise: symmetric, _self_]",
+        ),
+        ("method: mine", 2, "method: mine in a file: write it as defaults: [override /method: mine, _self_]"),
+    ],
+)
+def test_a_file_of_ones_own_chooses_loggers_by_name(
+    written: str, code: int, told: str, own: Path, command: Command
+) -> None:
+    (own / "experiment").mkdir()
+    (own / "experiment" / "preset.yaml").write_text(f"# @package _global_\n{written}\n")
+    words = [word for word in TINY if not word.startswith("logger")]
+    said = command("--config-dir", "own", "experiment=preset", *words, "max_rounds=1", "output=run")
+    assert (said.code, told in said.err) == (code, True), said.err
+    if not code:
+        chosen = json.loads((own.parent / "run" / "result.json").read_text())["config"]["logger"]
+        assert list(chosen) == (["tensorboard"] if "tensorboard" in written else [])
+
+
 def test_without_a_search_path_it_is_named(own: Path, command: Command) -> None:
     said = command(*TINY, "method=mine")
     assert said.err.strip().endswith("; --config-dir FOLDER adds files of your own")
@@ -294,8 +335,22 @@ def test_without_a_search_path_it_is_named(own: Path, command: Command) -> None:
     assert "adds files" not in command("--config-dir", "own", *TINY, "method=others").err
 
 
-def test_a_mistake_in_ones_own_part_is_told_with_its_round_file_and_line(own: Path, command: Command) -> None:
-    said = command("--config-dir", "own", *TINY, "method=fedavg", "method/local=[bug]", "rounds=3", "output=run")
+@pytest.mark.parametrize(
+    "executor",
+    [
+        ["executor=sequential"],
+        ["executor=processes", "executor.workers=2", "executor.start=fork"],
+        pytest.param(["executor=ray", "executor.workers=2"], marks=pytest.mark.slow),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_mistake_in_ones_own_part_is_told_with_its_round_file_and_line(
+    executor: list[str], own: Path, command: Command
+) -> None:
+    words = [word for word in TINY if not word.startswith("executor")]
+    said = command(
+        "--config-dir", "own", *words, *executor, "method=fedavg", "method/local=[bug]", "rounds=3", "output=run"
+    )
     assert (said.code, said.err.splitlines()[-1]) == (
         1,
         "error: the run failed: ValueError: no such class; in round 2, own_bug.py:14; run/error.log has the traceback",

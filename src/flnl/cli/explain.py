@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flnl.cli.nearest import nearest, of_a_launcher
 from flnl.config.compose import load, options
-from flnl.config.folders import CONF, SEARCH_PATH, search_path
+from flnl.config.folders import CONF, added_by, search_path
 from flnl.config.free_keys import may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
@@ -43,6 +43,9 @@ def explain(error: BaseException, overrides: Sequence[str]) -> str:
         return no_such_key(match.group(1), overrides)
     if match := re.match(r"Could not delete from config. '([^']+)' does not exist", text):
         return f"~{no_such_key(match.group(1), overrides)}"
+    if match := re.match(r"(?s)In '(.+?)': .*Cannot merge DictConfig with ListConfig", text):
+        how = "a file chooses loggers by defaults: [override /logger: [csv], _self_]"
+        return f"{match.group(1)}.yaml has a list in the place of a section; {how}"
     if isinstance(error, ConfigCompositionException | OmegaConfBaseException) and (
         match := re.search(r"full_key: (\S+)", text)
     ):
@@ -72,8 +75,8 @@ def _no_such_option(text: str, overrides: Sequence[str]) -> str:
     group, _, option = match.group(1).rpartition("/")
     if lacking := next((extra for begins, extra in PLUGINS.items() if f"{group}={option}".startswith(begins)), None):
         return f"{group}={option} is of a package that is not here: {install(lacking)}"
-    known = sorted({*options(group), *re.findall(r"^\t(\S+)$", text, re.MULTILINE)})  # with those of the search path
-    own = "" if closest(option, known) or _searched(overrides) else "; --config-dir FOLDER adds files of your own"
+    known = options(group, searched(overrides)) or sorted(re.findall(r"^\t(\S+)$", text, re.MULTILINE))  # Hydra's own
+    own = "" if closest(option, known) or searched(overrides) else "; --config-dir FOLDER adds files of your own"
     return f"{not_an_option(group, option, known)}{own}"
 
 
@@ -132,17 +135,15 @@ def _chosen(overrides: Sequence[str]) -> DictConfig:
     """The configuration with the options that ``overrides`` choose; the default one if they cannot be composed."""
     choices = choices_of(w for w in overrides if "=" in w)
     try:
-        return load([*_searched(overrides), *choices])
+        return load([*search_path(searched(overrides)), *choices])
     except (HydraException, UserError):
         return load()
 
 
-def _searched(overrides: Sequence[str]) -> list[str]:
-    """The override that gives the search path of a command line, as by ``--config-dir``; none where it has none."""
-    if given := [word for word in overrides if word.startswith(f"{SEARCH_PATH}=")]:
-        return given[-1:]
+def searched(overrides: Sequence[str]) -> list[Path]:
+    """The folders that a command line adds to ``conf/``, by ``--config-dir`` or by ``hydra.searchpath``."""
     asked = get_args_parser().parse_known_args(list(overrides))[0].config_dir
-    return search_path([] if asked is None else [Path(asked)])
+    return [*([] if asked is None else [Path(asked)]), *added_by(overrides)]
 
 
 def _values(node: object, group: str) -> object:

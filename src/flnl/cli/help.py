@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
 
+from flnl.cli.explain import searched
 from flnl.config.compose import load
+from flnl.config.folders import CONF, SEARCH_PATH, search_path
 from flnl.config.groups import groups
+from flnl.config.override_text import without
 from flnl.config.short_keys import without_declarations
 
 
@@ -20,9 +24,11 @@ def text(arguments: Sequence[str]) -> str:
     Raises:
         HydraException: if the configuration cannot be composed.
     """
-    composed = load([w for w in arguments if not w.startswith("-")], with_hydra=True)
+    own = searched(arguments)
+    overrides = get_args_parser().parse_known_args(list(arguments))[0].overrides
+    composed = load([*search_path(own), *without(overrides, SEARCH_PATH)], with_hydra=True)
     chosen = composed.hydra.help
-    options = {group: ", ".join(files) for group, files in groups().items()}
+    options = {group: ", ".join(files) for group, files in groups([CONF, *own]).items()}
     plain = without_declarations(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]))
     parts = (
         chosen.header.strip(),

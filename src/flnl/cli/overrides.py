@@ -15,9 +15,9 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from flnl.cli.explain import no_such_key
+from flnl.cli.explain import no_such_key, searched
 from flnl.config.compose import load, options
-from flnl.config.folders import CONF, SEARCH_PATH
+from flnl.config.folders import CONF
 from flnl.config.free_keys import may_be_named
 from flnl.config.groups import not_an_option
 from flnl.config.identity import flatten
@@ -48,7 +48,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise UserError(f"{argument} is not an option; {hint}")
     _check_options(arguments)
     overrides = _parsed(arguments)
-    _check_base(get_args_parser().parse_known_args(list(arguments))[0], overrides)
+    places = searched(arguments)
+    _check_base(get_args_parser().parse_known_args(list(arguments))[0], places)
     for override in overrides:
         key = override.key_or_group
         if not key:
@@ -60,7 +61,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
         if key in Root.__annotations__ and (CONF / key).is_dir():
             _check_section(override, key)
         elif group := group_of(key):
-            _check_choice(override, group)
+            _check_choice(override, group, places)
     _check_additions(overrides)
 
 
@@ -102,17 +103,17 @@ def _check_options(arguments: Sequence[str]) -> None:
         raise UserError("--shell-completion takes install=bash, uninstall=bash or query=bash, or another shell's name")
 
 
-def _check_base(chosen: argparse.Namespace, overrides: Sequence[Override]) -> None:
+def _check_base(chosen: argparse.Namespace, places: Sequence[Path]) -> None:
     """Refuse a file or folder of the user's in whose place Hydra would read ``conf/config.yaml``, or find nothing.
 
     It searches ``conf/`` first, and takes no path for a name.
+
+    Args:
+        chosen: Hydra's options.
+        places: the folders that the command adds to ``conf/``.
     """
-    added = [value for o in overrides if o.key_or_group == SEARCH_PATH and isinstance(value := o.value(), list)]
-    searched = [Path(str(place).removeprefix("file://")) for places in added for place in places]
-    if chosen.config_dir is not None:
-        searched.insert(0, Path(chosen.config_dir))
     path = None if chosen.config_path is None else Path(chosen.config_path)
-    for option, folder in (("--config-path", path), *(("--config-dir", place) for place in searched)):
+    for option, folder in (("--config-path", path), *(("--config-dir", place) for place in places)):
         if folder is not None and _is_file(folder / RESULT):
             raise UserError(f"{option} {folder} is the folder of a run: flnl rerun {folder} repeats it")
     if path is not None and not path.is_absolute():
@@ -120,7 +121,7 @@ def _check_base(chosen: argparse.Namespace, overrides: Sequence[Override]) -> No
     if (name := chosen.config_name) is None or path is not None:
         return
     file = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
-    own = next((one for place in (*searched, Path()) if _is_file(one := place / file)), None)
+    own = next((one for place in (*places, Path()) if _is_file(one := place / file)), None)
     if own is None or own.resolve() == (CONF / file.lstrip("/")).resolve():
         return
     if _is_file(own.parent / RESULT):
@@ -142,19 +143,19 @@ def _check_section(override: Override, key: str) -> None:
         raise UserError(f"{override.input_line}: {key} is a section; set its keys, as in {key}.lr=0.1, or {groups}")
 
 
-def _check_choice(override: Override, group: str) -> None:
+def _check_choice(override: Override, group: str, places: Sequence[Path]) -> None:
     """Refuse a choice that the group does not accept."""
     value = override.value()
     listed = isinstance(value, list) and group not in TAKES_SEVERAL
     if override.is_delete() or listed or value is None:
         none = "; leave it out for none" if group in ("experiment", "debug", "local") else ""
-        raise UserError(f"{override.input_line}: {group} takes one of {', '.join(options(group))}{none}")
+        raise UserError(f"{override.input_line}: {group} takes one of {', '.join(options(group, places))}{none}")
     if again := [one for one in value if value.count(one) > 1] if isinstance(value, list) else []:
         raise UserError(f"{override.input_line}: {group} takes each choice once, and {again[0]} is repeated")
     if (override.is_add() or override.is_force_add()) and not may_stand_in(override.package or "", group):
         raise UserError(f"{override.input_line}: {group} is part of every run; write {group}=..., without +")
     if group in ("method", "executor") and "/" in str(value):
-        raise UserError(not_an_option(group, str(value), options(group)))
+        raise UserError(not_an_option(group, str(value), options(group, places)))
 
 
 def _check_additions(overrides: Sequence[Override]) -> None:

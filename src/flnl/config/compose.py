@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -12,7 +13,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from flnl.config.folders import CONF
+from flnl.config.folders import CONF, folders
+from flnl.config.groups import groups
 from flnl.config.resolvers import register_resolvers
 from flnl.config.schema import Training
 from flnl.config.short_keys import DECLARATIONS, connect, shortened
@@ -47,10 +49,9 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     return dict(plain)
 
 
-def options(group: str) -> list[str]:
-    """What can be chosen in ``group``; parts of methods and of executors lie in folders below them, as other groups."""
-    names = (p.relative_to(CONF / group).with_suffix("").as_posix() for p in (CONF / group).rglob("*.yaml"))
-    return sorted(o for o in names if group not in ("method", "executor") or "/" not in o)
+def options(group: str, places: Sequence[Path] = ()) -> list[str]:
+    """What can be chosen in ``group``, by the running command or with the further folders ``places``."""
+    return sorted(groups([*folders(), *places]).get(group, ()))
 
 
 def _owners(key: str) -> str:

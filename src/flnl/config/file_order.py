@@ -11,11 +11,10 @@ from typing import Any
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from flnl.config.folders import CONF, SEARCH_PATH, folders, paths
+from flnl.config.folders import CONF, SEARCH_PATH, added_by, folders
 from flnl.config.override_text import choices_of
 from flnl.config.schema import METHOD, NO_GROUPS
 from flnl.config.written import node_at
@@ -113,11 +112,4 @@ def _order(choices: tuple[str, ...], added: tuple[str, ...]) -> tuple[tuple[str,
 
 def _places(overrides: Sequence[str]) -> list[Path]:
     """``folders()`` and those of the search path among ``overrides``."""
-    places = folders()
-    for override in overrides:
-        if override.startswith(f"{SEARCH_PATH}="):
-            added: Any = OverridesParser.create().parse_override(override).value()
-            for place in added or ():
-                schema, _, path = str(place).rpartition("://")
-                places += paths(schema or "file", path)
-    return list(dict.fromkeys(place.resolve() for place in places))
+    return list(dict.fromkeys(place.resolve() for place in [*folders(), *added_by(overrides)]))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 
 from flnl.config.quoting import quoted
 from flnl.core.importing import import_own
@@ -30,6 +33,19 @@ def search_path(folders: Sequence[Path]) -> list[str]:
     """The override that adds ``folders`` to Hydra's search path; none for no folders."""
     places = ",".join(quoted(f"file://{folder.absolute()}") for folder in folders)
     return [f"{SEARCH_PATH}=[{places}]"] if folders else []
+
+
+def added_by(overrides: Sequence[str]) -> list[Path]:
+    """The folders that the override of Hydra's search path names, where it is among ``overrides`` and can be read."""
+    found: list[Path] = []
+    for override in overrides:
+        if override.startswith(f"{SEARCH_PATH}="):
+            with suppress(HydraException):
+                places = OverridesParser.create().parse_override(override).value()
+                for place in places if isinstance(places, list) else ():
+                    schema, _, path = str(place).rpartition("://")
+                    found += paths(schema or "file", path)
+    return found
 
 
 def paths(schema: str, path: str) -> Iterator[Path]:

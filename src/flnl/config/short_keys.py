@@ -26,6 +26,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from flnl.config.choices_in_files import settle
 from flnl.config.file_order import last_of
 from flnl.config.override_text import key_of, value_of
 from flnl.config.schema import METHOD
@@ -65,7 +66,7 @@ def declared(cfg: DictConfig) -> dict[str, str]:
 
 
 def connect(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
-    """Let every part whose short key was set take its value from there.
+    """Let every part whose short key was set take its value from there, and settle a file's own choices.
 
     A short key of a part that was not chosen is taken out. Where the part's own key was set after the short key, by a
     later file or on the command line, the short key takes its value. A second call changes nothing.
@@ -78,6 +79,7 @@ def connect(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
         UserError: if an override sets a short key whose part was not chosen, or if a file or the overrides set a short
             key and the part's own key to different values.
     """
+    settle(cfg)
     typed = dict(_set_by(overrides))
     for name, target in declared(cfg).items():
         key, reference = f"method.{name}", f"${{{target}}}"

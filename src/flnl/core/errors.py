@@ -58,11 +58,30 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
+class RaisedInWorkerError(Exception):
+    """The cause of an error that was raised in a worker process.
+
+    Attributes:
+        trace: the traceback there.
+        line: the last place in the user's own code there, as ``in_users_code`` gives it.
+    """
+
+    def __init__(self, trace: str, line: str | None) -> None:
+        super().__init__(trace, line)
+        self.trace, self.line = trace, line
+
+    def __str__(self) -> str:
+        return f"in a worker:\n{self.trace}"
+
+
 def in_users_code(error: BaseException) -> str | None:
     """The last place in the user's own code that ``error`` has passed, as in ``my_parts/loss.py:20``; None if none.
 
-    Own code is what belongs neither to this package nor to Python, nor is installed beside it.
+    Own code is what belongs neither to this package nor to Python, nor is installed beside it. Of an error in a worker
+    process it is the place there.
     """
+    if isinstance(cause := error.__cause__, RaisedInWorkerError) and cause.line is not None:
+        return cause.line
     package, python = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)

@@ -307,7 +307,7 @@ def test_an_error_at_the_start_of_a_call_is_the_answer_to_its_work(net: Network)
     bench.begin(received(net), b"not a message")
     failure = decode(bench.work(work), shared)
     assert isinstance(failure, Failure)
-    assert "UnpicklingError" in failure.trace
+    assert "UnpicklingError" in failure.cause.trace
     bench.begin(received(net), encode((jobs.Where(), as_list), shared))
     assert isinstance(decode(bench.work(work), shared)[0], jobs.Answer)
 

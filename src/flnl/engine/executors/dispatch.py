@@ -18,7 +18,7 @@ from flnl.core.messages import ClientTask
 from flnl.core.payload import Params
 from flnl.engine.executors.chunking import Piece, plan
 from flnl.engine.executors.serialization import Shared, decode, encode
-from flnl.engine.executors.worker_context import Failure, Inner, RaisedInWorkerError
+from flnl.engine.executors.worker_context import Failure, Inner
 from flnl.engine.network import Network
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def run(
                     continue
                 results = decode(answer, shared)
                 if isinstance(results, Failure):
-                    raise results.error from RaisedInWorkerError(results.trace)
+                    raise results.error from results.cause
                 order.take(piece, results)
     finally:
         if in_hand:

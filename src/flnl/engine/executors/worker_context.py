@@ -15,7 +15,7 @@ import threadpoolctl
 import torch
 from torch import nn
 
-from flnl.core.errors import UserError, in_one_line
+from flnl.core.errors import RaisedInWorkerError, UserError, in_one_line, in_users_code
 from flnl.core.execution import BLOCK, ClientJob, Executor
 from flnl.core.images import Images
 from flnl.core.payload import Params
@@ -72,17 +72,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that a job raised, with its traceback."""
+    """An exception that a job raised, with its traceback and its place in the user's own code."""
 
     error: Exception
-    trace: str
-
-
-class RaisedInWorkerError(Exception):
-    """Carries a worker's traceback; the parent sets it as the cause of the worker's error."""
-
-    def __str__(self) -> str:
-        return f"in a worker:\n{self.args[0]}"
+    cause: RaisedInWorkerError
 
 
 class Workbench:
@@ -129,10 +122,10 @@ class Workbench:
 
 
 def _failed(error: Exception) -> bytes:
-    trace = traceback.format_exc()
+    cause = RaisedInWorkerError(traceback.format_exc(), in_users_code(error))
     try:
-        encoded = pickle.dumps(Failure(error, trace))
+        encoded = pickle.dumps(Failure(error, cause))
         pickle.loads(encoded)
     except Exception:  # errors whose constructor takes more than a message cannot be unpickled
-        encoded = pickle.dumps(Failure(RuntimeError(f"{type(error).__name__}: {error}"), trace))
+        encoded = pickle.dumps(Failure(RuntimeError(f"{type(error).__name__}: {error}"), cause))
     return encoded
