@@ -1,0 +1,147 @@
+"""Numbers on pages are those of the records that they come from."""
+
+import csv
+import re
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import yaml
+from scipy.stats import ttest_rel
+
+from flnl.storage.tuned import Tuned
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPARISON = ROOT / "docs" / "comparison.md"
+EXPERIMENTS = {
+    "a": ("digits_iid", "mnist_iid"),
+    "b": ("digits_noniid", "mnist_noniid"),
+    "c": ("digits_dirichlet", "mnist_dirichlet"),
+    "d": ("digits_openset", "mnist_openset"),
+}
+"""The experiments of each setting of the comparison, on digits and on MNIST."""
+
+
+def prose(path: Path) -> str:
+    """The text of a page, its lines run together."""
+    return " ".join(path.read_text().split())
+
+
+def rows(text: str, first: str) -> list[list[str]]:
+    """The lines of the table whose first heading is ``first``, without its head."""
+    of = text.split(f"\n| {first} |", 1)[1].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in of]
+
+
+def studies(name: str = "comparison") -> dict[tuple[str, str], list[float]]:
+    """The last accuracies in percent of every experiment and method, by seed."""
+    found = {}
+    for study in Tuned.load(ROOT / "docs" / f"{name}.json").studies:
+        assert study.reported is not None
+        scores = [100 * (score or 0.0) for _, score in sorted(study.reported.scores["last"].items())]
+        found[study.each["experiment"].removeprefix("comparison/"), study.each["method"]] = scores
+    return found
+
+
+def test_the_comparison_says_which_methods_are_not_separated_from_the_first() -> None:
+    told = {row[0].strip("`"): row[1:] for row in rows(COMPARISON.read_text(), "column")}
+    results = studies()
+    assert {*told} == {experiment for experiment, _ in results}
+    for column, (count, first, beside) in told.items():
+        of = {method: scores for (experiment, method), scores in results.items() if experiment == column}
+        best = max(of, key=lambda method: fmean(of[method]))
+        assert (int(count), first) == (len(of), f"{best} {fmean(of[best]):.1f}")
+        p = {method: float(ttest_rel(of[best], of[method]).pvalue) for method in of if method != best}
+        near = sorted((method for method in p if p[method] >= 0.05), key=lambda method: -fmean(of[method]))
+        assert beside == (", ".join(f"{method} {p[method]:.2f}" for method in near) or "none")
+
+
+def test_the_comparison_has_the_distances_from_fedavg() -> None:
+    table = rows(COMPARISON.read_text(), "method | setting")
+    benchmark = studies("comparison_benchmark")
+    results = benchmark | studies()
+    named = {method.replace("_", ""): method for _, method in results}
+    assert len(table) == len(named) - 3, "all but FedAvg, FedProx and ARFL"
+    for name, setting, *shown, _ in table:
+        method = named[re.sub(r"\W", "", name.lower().replace("+", "plus"))]
+        for place, cell in enumerate(shown):
+            of = [EXPERIMENTS[letter][place] for letter in re.findall(r"\(([a-d])\)", setting)]
+            base = benchmark if (of[0], method) in benchmark else results
+            found = [
+                fmean(results[experiment, method]) - fmean(base[experiment, "fedavg"])
+                for experiment in of
+                if (experiment, method) in results
+            ]
+            assert cell.replace("−", "-") == ", ".join(signed(value) for value in found), (name, cell)
+
+
+def signed(value: float) -> str:
+    """One decimal with its sign; none of zero."""
+    return f"{value:+.1f}" if f"{value:.1f}" not in ("0.0", "-0.0") else "0.0"
+
+
+def test_the_comparison_says_how_many_rates_lie_at_an_edge_of_the_grid() -> None:
+    chosen = [
+        float((study.chosen or study.trials[0]).values["train.lr"])
+        for study in Tuned.load(ROOT / "docs" / "comparison.json").studies
+    ]
+    low, high = chosen.count(0.003), chosen.count(0.1)
+    assert f"Of {len(chosen)} choices {low} are the lowest rate and {high} the highest" in prose(COMPARISON)
+
+
+def test_the_readme_counts_what_there_is() -> None:
+    readme = prose(ROOT / "README.md")
+    assert f"{len({method for _, method in studies()})} methods in four settings" in readme
+    papers = [yaml.safe_load(path.read_text()) for path in (ROOT / "conf" / "table").glob("*.yaml")]
+    assert f"{sum('paper' in table for table in papers)} tables of five papers" in readme
+
+
+def numbers(path: Path, *columns: str) -> list[dict[str, str]]:
+    with path.open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+TWO_DIGITS = r"(?<![\d.])\d\d\.\d\d(?!\d)"
+CARDS = [path for path in sorted((ROOT / "docs" / "methods").glob("*.md")) if "](../../results/" in path.read_text()]
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda path: path.stem)
+def test_a_card_has_the_numbers_of_the_tables_that_it_links_to(card: Path) -> None:
+    """What its measurements show with two digits, as tables on images do."""
+    section = re.split(r"\n## Measure(?:ments|d)\n", card.read_text())[1].split("\n## ")[0]
+    linked = re.findall(r"\(\.\./\.\./(results/[\w/]+\.md)\)", section)
+    found = {number for name in linked for number in re.findall(TWO_DIGITS, (ROOT / name).read_text())}
+    told = {*re.findall(TWO_DIGITS, section)}
+    assert told
+    assert told <= found
+
+
+def test_the_page_of_the_audit_has_its_records_on_images() -> None:
+    """Means over seeds, and the range for the window; precision and recall of the issues and of the strict ones."""
+    section = (ROOT / "docs" / "audit.md").read_text().split("\n### On CIFAR-10\n")[1]
+    methods = {"five folds": "pooled", "Co-teaching": "co_teaching"}
+    noises = iter(("symmetric", "fedcorr", "fedes", "worst"))
+    kept = numbers(ROOT / "bench" / "results" / "label_audit.csv")
+    noise = ""
+    for name, method, window, final, margin, issues, strict in rows(section, "noise (wrong of 10,000)"):
+        noise = next(noises) if name else noise
+        method, accuracy = re.match(r"(?:pooled, )?(.+), ([\d.]+) %$", method).groups()  # type: ignore[union-attr]
+
+        def of(which: str, score: str, column: str, method: str = methods.get(method, method.lower())) -> list[float]:
+            keys = {"noise": noise, "method": method, "probabilities": which, "score": score, "prior": "0.25"}
+            picked = [row for row in kept if all(row[key] == value for key, value in keys.items())]  # noqa: B023
+            return [float(row[column]) for row in picked if row[column]]
+
+        def short(values: list[float]) -> str:
+            return f"{fmean(values):.3f}".removeprefix("0")
+
+        ranked = of("window", "self_confidence", "average_precision")
+        assert len(ranked) == 3
+        low, high = (f"{pick(ranked):.3f}".removeprefix("0") for pick in (min, max))
+        assert window == f"{short(ranked)} ({low} to {high})", (noise, method)
+        assert final == short(of("final", "self_confidence", "average_precision"))
+        assert margin == short(of("window", "normalized_margin", "average_precision"))
+        assert accuracy == f"{100 * fmean(of('window', 'self_confidence', 'test_accuracy')):.1f}"
+        for cell, kind in ((issues, "issues"), (strict, "strict")):
+            values = [of("window", "self_confidence", f"{kind}_{what}") for what in ("precision", "recall")]
+            assert cell == " / ".join(short(value) if value else "none" for value in values), (noise, method, kind)
