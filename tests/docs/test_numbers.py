@@ -2,6 +2,7 @@
 
 import csv
 import re
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -75,18 +76,40 @@ def test_the_comparison_has_the_distances_from_fedavg() -> None:
             assert cell.replace("−", "-") == ", ".join(signed(value) for value in found), (name, cell)
 
 
+def test_the_observations_have_accuracies_of_the_tables_above_them() -> None:
+    before, section = COMPARISON.read_text().split("\n## Observations\n")
+    told = {*re.findall(ONE_DIGIT, section.split("\n### ")[0])}
+    cards = (COMPARISON.parent / name for name in re.findall(r"\]\((methods/\w+\.md)#measurements\)", section))
+    shown = {
+        number for text in (before, *(card.read_text() for card in cards)) for number in re.findall(ONE_DIGIT, text)
+    }
+    assert told
+    assert told <= shown
+
+
 def signed(value: float) -> str:
     """One decimal with its sign; none of zero."""
     return f"{value:+.1f}" if f"{value:.1f}" not in ("0.0", "-0.0") else "0.0"
 
 
-def test_the_comparison_says_how_many_rates_lie_at_an_edge_of_the_grid() -> None:
-    chosen = [
-        float((study.chosen or study.trials[0]).values["train.lr"])
-        for study in Tuned.load(ROOT / "docs" / "comparison.json").studies
-    ]
-    low, high = chosen.count(0.003), chosen.count(0.1)
-    assert f"Of {len(chosen)} choices {low} are the lowest rate and {high} the highest" in prose(COMPARISON)
+def edges(*files: Path) -> tuple[int, int, int]:
+    """How many choices there are, and how many are the lowest and the highest rate of their grid."""
+    found = []
+    for study in chain.from_iterable(Tuned.load(file).studies for file in files):
+        rates = [float(trial.values["train.lr"]) for trial in study.trials]
+        assert study.chosen is not None
+        rate = float(study.chosen.values["train.lr"])
+        found.append((rate == min(rates), rate == max(rates)))
+    return len(found), sum(low for low, _ in found), sum(high for _, high in found)
+
+
+def test_pages_say_how_many_rates_lie_at_an_edge_of_their_grid() -> None:
+    count, low, high = edges(ROOT / "docs" / "comparison.json")
+    assert f"Of {count} choices {low} are the lowest rate and {high} the highest" in prose(COMPARISON)
+    small, lenet = (edges(*(ROOT / "conf" / "scale" / "tuned" / name).glob("*.json")) for name in ("small", "lenet"))
+    tables = prose(ROOT / "docs" / "tables.md")
+    assert f"In `small` {small[1]} of {small[0]} are the lowest rate of their grid and {small[2]} the highest" in tables
+    assert f"{lenet[1]} and {lenet[2]} of {lenet[0]}" in tables
 
 
 def test_the_readme_counts_what_there_is() -> None:
@@ -96,11 +119,12 @@ def test_the_readme_counts_what_there_is() -> None:
     assert f"{sum('paper' in table for table in papers)} tables of five papers" in readme
 
 
-def numbers(path: Path, *columns: str) -> list[dict[str, str]]:
+def numbers(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as opened:
         return list(csv.DictReader(opened))
 
 
+ONE_DIGIT = r"(?<![\d.])\d\d\.\d(?!\d)"
 TWO_DIGITS = r"(?<![\d.])\d\d\.\d\d(?!\d)"
 CARDS = [path for path in sorted((ROOT / "docs" / "methods").glob("*.md")) if "](../../results/" in path.read_text()]
 
@@ -114,32 +138,38 @@ def test_a_card_has_the_numbers_of_the_tables_that_it_links_to(card: Path) -> No
     assert {*re.findall(TWO_DIGITS, section)} <= found
 
 
+def short(values: list[float]) -> str:
+    """The mean with three digits, without the zero before the point; ``none`` of no value."""
+    return f"{fmean(values):.3f}".removeprefix("0") if values else "none"
+
+
 def test_the_page_of_the_audit_has_its_records_on_images() -> None:
     """Means over seeds, and the range for the window; precision and recall of the issues and of the strict ones."""
     section = (ROOT / "docs" / "audit.md").read_text().split("\n### On CIFAR-10\n")[1]
-    methods = {"five folds": "pooled", "Co-teaching": "co_teaching"}
-    noises = iter(("symmetric", "fedcorr", "fedes", "worst"))
-    kept = numbers(ROOT / "bench" / "results" / "label_audit.csv")
-    noise = ""
-    for name, method, window, final, margin, issues, strict in rows(section, "noise (wrong of 10,000)"):
+    kept: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in numbers(ROOT / "bench" / "results" / "label_audit.csv"):
+        if row["prior"] == "0.25":
+            key = (row["noise"], row["method"], row["probabilities"], row["score"])
+            kept[key] = [*kept.get(key, []), row]
+    noises, noise = iter(("symmetric", "fedcorr", "fedes", "worst")), ""
+    for name, label, *shown in rows(section, "noise (wrong of 10,000)"):
         noise = next(noises) if name else noise
-        method, accuracy = re.match(r"(?:pooled, )?(.+), ([\d.]+) %$", method).groups()  # type: ignore[union-attr]
-
-        def of(which: str, score: str, column: str, method: str = methods.get(method, method.lower())) -> list[float]:
-            keys = {"noise": noise, "method": method, "probabilities": which, "score": score, "prior": "0.25"}
-            picked = [row for row in kept if all(row[key] == value for key, value in keys.items())]  # noqa: B023
-            return [float(row[column]) for row in picked if row[column]]
-
-        def short(values: list[float]) -> str:
-            return f"{fmean(values):.3f}".removeprefix("0")
-
-        ranked = of("window", "self_confidence", "average_precision")
+        method = label.split(",")[0].lower().replace("-", "_")
+        window, final = (kept[noise, method, which, "self_confidence"] for which in ("window", "final"))
+        margin = kept[noise, method, "window", "normalized_margin"]
+        ranked = values(window, "average_precision")
         assert len(ranked) == 3
-        low, high = (f"{pick(ranked):.3f}".removeprefix("0") for pick in (min, max))
-        assert window == f"{short(ranked)} ({low} to {high})", (noise, method)
-        assert final == short(of("final", "self_confidence", "average_precision"))
-        assert margin == short(of("window", "normalized_margin", "average_precision"))
-        assert accuracy == f"{100 * fmean(of('window', 'self_confidence', 'test_accuracy')):.1f}"
-        for cell, kind in ((issues, "issues"), (strict, "strict")):
-            values = [of("window", "self_confidence", f"{kind}_{what}") for what in ("precision", "recall")]
-            assert cell == " / ".join(short(value) if value else "none" for value in values), (noise, method, kind)
+        strict = [short(values(window, f"strict_{of}")) for of in ("precision", "recall")]
+        assert label.endswith(f", {100 * fmean(values(window, 'test_accuracy')):.1f} %")
+        assert shown == [
+            f"{short(ranked)} ({short([min(ranked)])} to {short([max(ranked)])})",
+            short(values(final, "average_precision")),
+            short(values(margin, "average_precision")),
+            " / ".join(short(values(window, f"issues_{of}")) for of in ("precision", "recall")),
+            " / ".join(strict),
+        ]
+
+
+def values(records: list[dict[str, str]], column: str) -> list[float]:
+    """The numbers that a column has."""
+    return [float(row[column]) for row in records if row[column]]
