@@ -17,6 +17,7 @@ from flnl.config import compose, registry
 from flnl.config.folders import CONF
 from flnl.config.schema import METHOD
 from flnl.core.errors import UserError
+from flnl.core.state import PASSES
 from flnl.core.stored import class_of, stored
 from flnl.data.federation.recorded import recorded_data
 from flnl.engine.model_file import ModelFile
@@ -234,6 +235,7 @@ def test_a_run_of_the_first_format_goes_on(before: tuple[str, Path]) -> None:
     assert ran.record["rounds"] > earlier["rounds"]
     assert ran.lines[: len(rows)] == rows
     assert ran.record["key"] != earlier["key"]
+    assert {ran.record[name] for name in (*PASSES, "cpu_time_s", "peak_memory")} == {None}  # of the whole run
 
 
 def test_a_model_of_the_first_format_predicts(before: tuple[str, Path]) -> None:

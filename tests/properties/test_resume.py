@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from flnl.core.state import PASSES
 from flnl.evaluation import probabilities
 from tests.properties.reference import References
 from tests.properties.runs import Ran, difference, run
@@ -15,7 +16,8 @@ def assert_same_run(one: Ran, other: Ran) -> None:
     assert difference(one.state, other.state) is None
     assert one.lines == other.lines
     assert one.corrections == other.corrections
-    for key in ("key", "status", "rounds", "metrics", "participations", "bytes_down", "bytes_up", "left_out"):
+    counted = ("participations", "bytes_down", "bytes_up", "left_out", *PASSES)
+    for key in ("key", "status", "rounds", "metrics", *counted):
         assert difference(one.record[key], other.record[key], key) is None  # NaN, of what cannot be told, is NaN
     assert (one.folder / probabilities.NAME).read_bytes() == (other.folder / probabilities.NAME).read_bytes()
 

@@ -16,8 +16,10 @@ import torch
 from PIL import Image
 
 from flnl import __main__ as program
+from flnl.core.state import PASSES
 from flnl.engine.model_file import ModelFile
 from flnl.rerun.comparison import bits_agree
+from flnl.storage import lines
 from flnl.storage.records import RESULT
 from tests.cli.conftest import Said
 from tests.properties.runs import run
@@ -39,6 +41,26 @@ def theirs(made: Path, tmp_path: Path) -> Path:
 
 
 Command = Callable[..., Said]
+
+
+def test_a_run_that_counted_no_passes_can_be_the_same(theirs: Path, command: Command) -> None:
+    """An early version made it; passes of a run that has counted them are compared."""
+    record = json.loads((theirs / RESULT).read_text())
+    assert command("rerun", theirs, "output=first").code == 0
+    wrong = {**record, "training_passes": record["training_passes"] + 1}
+    (theirs / RESULT).write_text(json.dumps(wrong))
+    assert "training_passes" in (said := command("rerun", theirs, "output=second")).out
+    assert said.code == 1
+    rows = [json.loads(line) for line in (theirs / lines.METRICS).read_text().splitlines()]
+    (theirs / lines.METRICS).unlink()
+    written = lines.Lines(theirs / lines.METRICS)
+    for row in rows:
+        written.write({key: value for key, value in row.items() if key not in PASSES})
+    written.sync()
+    early = {key: value for key, value in record.items() if key not in PASSES}
+    early[lines.CHECKSUMS] |= lines.described((written,))
+    (theirs / RESULT).write_text(json.dumps(early))
+    assert command("rerun", theirs, "output=third").code == 0
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from flnl.core.messages import ClientTask
 from flnl.core.payload import T, V
+from flnl.core.tally import Tally
+from flnl.core.usage import Usage
 
 if TYPE_CHECKING:
     from flnl.core.model import Model
@@ -57,6 +59,14 @@ class Executor(Protocol):
     def together(self, job: ClientJob[T], tasks: Sequence[ClientTask]) -> list[T]:
         """Run one of ``groups``, without dividing it again; return the result of each task, in order."""
         return [result for block in self.map(job, tasks, as_list) for result in block.results]
+
+    def passed(self) -> Tally:
+        """The samples that have passed the run's network since the last call, in this process and in workers."""
+        return Tally()
+
+    def usage(self) -> Usage:
+        """What worker processes have used so far."""
+        return Usage()
 
     def settings(self) -> dict[str, Any]:
         """Effective settings for the run's record, besides the executor's name."""

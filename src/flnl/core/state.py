@@ -37,15 +37,30 @@ class ServerState:
     updates: Mapping[str, Any] = field(default_factory=dict)  # states of server updates, by class name
 
 
-@stored("Counters")
+PASSES = ("training_passes", "forward_passes", "optimizer_steps")
+"""Counters that early versions lack."""
+
+
+def _of_unknown_passes(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**dict.fromkeys(PASSES), **fields}
+
+
+@stored("Counters", upgrade=_of_unknown_passes)
 @dataclass(frozen=True)
 class Counters:
-    """Cost so far. A participation is one local training (FedCorr, App. B); bytes count everything sent."""
+    """Cost so far. A participation is one local training (FedCorr, App. B); bytes count everything sent.
+
+    A pass is that of one sample through one network. Passes and steps are None if an early version began the run, which
+    did not count them.
+    """
 
     participations: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
     left_out: int = 0  # local trainings with non-finite results
+    training_passes: int | None = 0  # forward and backward
+    forward_passes: int | None = 0  # without a backward pass: of clients, and of a server that scores their models
+    optimizer_steps: int | None = 0  # of all clients
 
     @property
     def learned_nothing(self) -> bool:
@@ -165,6 +180,7 @@ class FederatedState:
         return replace(self, clients=self.clients.updated(kept, states.keys() - kept.keys()))
 
     def counted(self, **more: int) -> FederatedState:
-        """A copy with the named counters increased."""
-        counts = {name: getattr(self.counters, name) + by for name, by in more.items()}
+        """A copy with the named counters increased; an unknown one stays unknown."""
+        before = {name: getattr(self.counters, name) for name in more}
+        counts = {name: before[name] + by for name, by in more.items() if before[name] is not None}
         return replace(self, counters=replace(self.counters, **counts))

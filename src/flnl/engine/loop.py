@@ -142,6 +142,7 @@ class _Server:
     def round(self, state: FederatedState) -> RoundResult:
         """One round, in the order in which it happens."""
         before, method, count = state, self.run.method, len(self.clients)
+        self.run.executor.passed()  # what was scored between rounds is not the method's
         stage, stage_round = method.at(state.round, count)
         if stage_round == 0:
             state = self._begin_stage(state, stage)
@@ -153,6 +154,8 @@ class _Server:
             uncorrected = state
             state, asked = self._correct(state, stage)
             correction = self.run.evaluator.correction(uncorrected, state, asked)
+        passed = self.run.executor.passed()
+        state = state.counted(training_passes=passed.trained, forward_passes=passed.scored)
         state = replace(state, round=state.round + 1)
         scores = self._evaluate(before, state, last_of_stage=stage_round + 1 == stage.length(count))
         return RoundResult(state, stage.name, tuple(sorted(cohort)), metrics, scores, correction)
@@ -366,6 +369,7 @@ class _Server:
             bytes_down=_bytes_sent(tasks),
             bytes_up=sum(model + size_in_bytes(r.reports) for r in results),
             left_out=sum(not r.finite for r in results),
+            optimizer_steps=sum(r.steps for r in results),
         )
 
     def _metrics(

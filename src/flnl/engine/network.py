@@ -22,6 +22,7 @@ from flnl.core.model import RunModel
 from flnl.core.payload import Params
 from flnl.core.step import LOGITS, ForwardPasses
 from flnl.core.streams import torch_seed, torch_seeded
+from flnl.core.tally import Meter
 from flnl.data.transforms import Augmentation, Transform
 from flnl.engine.device_images import Resident
 from flnl.engine.placement import Placement
@@ -75,6 +76,7 @@ class Network(RunModel):
         self._received_of: Params | None = None
         self._received = deque[tuple[ClientTask, dict[str, Tensor]]](maxlen=1)  # outputs by name
         self.autocast = placement.autocast
+        self.meter = Meter()
 
     @property
     def device(self) -> torch.device:
@@ -161,8 +163,16 @@ class Network(RunModel):
     def scored(self, inputs: Tensor) -> Tensor:
         """Outputs [B, K] of the loaded parameters in eval mode, without gradients; leaves batch statistics alone."""
         with self.evaluating(), torch.no_grad():
+            self.count(len(inputs))
             logits: Tensor = self.module(inputs)
         return logits
+
+    def count(self, samples: int, output: str = LOGITS) -> None:
+        """Count samples that pass the module, or the copy of it that holds the received parameters, for an output.
+
+        They are trained if gradients are computed.
+        """
+        self.meter.passed(samples * by_name.passed(self._module, output), trained=torch.is_grad_enabled())
 
     def normalising(self, rows: int) -> AbstractContextManager[None]:
         """Within this, batch norm uses its running statistics for ``rows`` = 1: one row has no statistics."""
@@ -191,6 +201,8 @@ class Network(RunModel):
         """
 
         def forward(inputs: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.count(len(inputs))
             logits: Tensor = self.receive(broadcast)(inputs)
             return logits
 
@@ -243,27 +255,26 @@ class Network(RunModel):
             augment: random stream for augmentation; None for no augmentation.
             output: the name of the output: ``logits`` [n, K], ``features`` [n, d], a pair's ``first``, ``second``.
         """
-        return self._scores(samples.images, samples.index, partial(by_name.output, self.module, output), augment)
+        return self._scores(samples.images, samples.index, self.module, output, augment)
 
     def outputs(self, images: "Images", index: Tensor, *, output: str = LOGITS, on_device: bool = False) -> Tensor:
         """As ``logits``, for the images at ``index``; with ``on_device``, they stay there and nothing is waited for."""
-        return self._scores(images, index, partial(by_name.output, self.module, output), None, on_device=on_device)
+        return self._scores(images, index, self.module, output, None, on_device=on_device)
 
     def received(self, task: ClientTask, augment: np.random.Generator | None = None, *, output: str = LOGITS) -> Tensor:
         """As ``logits``, for the model that ``task`` received, whatever is loaded now.
 
         Without augmentation, it is computed once per task, unless more tasks come between than ``receiving`` says.
         """
-
-        def forward(inputs: Tensor) -> Tensor:
-            return by_name.output(self.receive(task.broadcast), output, inputs)
-
         if augment is not None:
-            return self._scores(task.samples.images, task.samples.index, forward, augment)
+            return self._of_received(task, output, augment)
         outputs = self._outputs_received(task)
         if output not in outputs:
-            outputs[output] = self._scores(task.samples.images, task.samples.index, forward, None)
+            outputs[output] = self._of_received(task, output, None)
         return outputs[output]
+
+    def _of_received(self, task: ClientTask, output: str, augment: np.random.Generator | None) -> Tensor:
+        return self._scores(task.samples.images, task.samples.index, self.receive(task.broadcast), output, augment)
 
     @contextmanager
     def receiving(self, tasks: int) -> Iterator[None]:
@@ -289,13 +300,15 @@ class Network(RunModel):
         self,
         images: "Images",
         index: Tensor,
-        forward: Callable[[Tensor], Tensor],
+        module: nn.Module,
+        output: str,
         augment: np.random.Generator | None,
         *,
         on_device: bool = False,
     ) -> Tensor:
         with self.evaluating(), torch.no_grad():
-            scores = (forward(inputs) for inputs in self._chunks(images, index, augment))
+            self.count(len(index), output)
+            scores = (by_name.output(module, output, inputs) for inputs in self._chunks(images, index, augment))
             parts = list(scores) if on_device else [one.cpu() for one in scores]
         return torch.cat(parts) if parts else torch.empty(0, self.num_classes, dtype=self.dtype)
 
@@ -319,9 +332,11 @@ class _Passes(ForwardPasses):
     received_module: Callable[[Tensor], Tensor]
 
     def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
+        self.network.count(len(inputs))
         return by_name.outputs(self.network.module, inputs)
 
     def output(self, name: str, inputs: Tensor) -> Tensor:
+        self.network.count(len(inputs), name)
         return by_name.output(self.network.module, name, inputs)
 
     def several(self, name: str, batches: Sequence[Tensor], *, training: bool, updating: bool) -> list[Tensor]:
@@ -332,6 +347,7 @@ class _Passes(ForwardPasses):
     def _opinion(self, name: str, updating: bool, inputs: Tensor) -> Tensor:
         """An output in the module's mode, of which buffers keep something only if ``updating``."""
         module = self.network.module
+        self.network.count(len(inputs), name)
         with self.network.normalising(len(inputs)):
             if updating or not self.network.has_buffers:
                 return by_name.output(module, name, inputs)
@@ -345,6 +361,7 @@ class _Passes(ForwardPasses):
         return self.received_module(inputs)
 
     def training_loss(self, inputs: Tensor, labels: Tensor, number: int) -> Tensor:
+        self.network.count(len(inputs))
         return training_loss(self.network.module, inputs, labels, number)
 
 

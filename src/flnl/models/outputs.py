@@ -62,6 +62,11 @@ def networks(make: Callable[[], nn.Module], count: int) -> nn.Module:
     return Pair(first, second)
 
 
+def passed(module: nn.Module, name: str) -> int:
+    """Number of networks that inputs pass for an output of this name."""
+    return 2 if isinstance(module, Pair) and name not in (FIRST, SECOND) else 1
+
+
 def has_outputs(module: nn.Module) -> bool:
     """Whether the module has a method ``outputs``; a layer of this name is none."""
     return callable(getattr(type(module), "outputs", None))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flnl.config.identity import recorded_identity
 from flnl.core.errors import UserError
+from flnl.core.state import PASSES
 from flnl.engine import model_file
 from flnl.engine.executors import auto
 from flnl.engine.model_file import ModelFile
@@ -23,7 +24,7 @@ from flnl.storage.records import check_file, read_record
 OF_A_CLOCK = ("seconds",)
 """Keys of a line that differ between any two runs."""
 COUNTED = ("rounds", "participations", "bytes_down", "bytes_up", "left_out")
-"""Keys of the record, besides ``metrics``, whose numbers are compared."""
+"""Keys of the record, besides ``metrics``, whose numbers are compared, and ``PASSES`` if the run has counted them."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def compared(before: Path, record: Mapping[str, Any], after: Path) -> list[Part]
     """
     again = read_record(after)
     assert again is not None, "the repetition has just ended"
-    numbers = [{key: one.get(key) for key in COUNTED} | (one.get("metrics") or {}) for one in (record, again)]
+    keys = [*COUNTED, *(key for key in PASSES if record.get(key) is not None)]
+    numbers = [{key: one.get(key) for key in keys} | (one.get("metrics") or {}) for one in (record, again)]
     different = sorted(k for k in {*numbers[0], *numbers[1]} if numbers[0].get(k) != numbers[1].get(k))
     detail = "; ".join(f"{k} {numbers[0].get(k)} then, {numbers[1].get(k)} now" for k in different[:3])
     return [
@@ -103,7 +105,9 @@ def _lines(name: str, before: Path, then: Mapping[str, Any], after: Path, now: M
     rows, again = lines.rows(before, name, then), lines.rows(after, name, now)
     for number, (row, other) in enumerate(zip(rows, again, strict=False), 1):
         if keys := [
-            key for key in dict.fromkeys([*row, *other]) if key not in OF_A_CLOCK and row.get(key) != other.get(key)
+            key
+            for key in dict.fromkeys([*row, *other])
+            if row.get(key) != other.get(key) and not (key in OF_A_CLOCK or (key in PASSES and row.get(key) is None))
         ]:
             values = f"{_short(row.get(keys[0]))} then, {_short(other.get(keys[0]))} now"
             return False, f"first in round {row.get('round', '?')}, line {number}: {keys[0]} {values}"

@@ -25,6 +25,7 @@ from flnl.core.messages import ClientState
 from flnl.core.payload import CPU, Payload, size_in_bytes
 from flnl.core.state import FederatedState, Shelved
 from flnl.core.stored import name_of, restore, stored
+from flnl.core.usage import Usage
 from flnl.evaluation.recording import Sums
 from flnl.storage.atomic import write_atomically, written_atomically
 from flnl.storage.shelf import Shelf
@@ -146,6 +147,7 @@ class Checkpoint:
     executor: Mapping[str, Any] = field(default_factory=dict)  # record of the executor that computed the state
     lines: Mapping[str, Any] = field(default_factory=dict)  # checksums of the lines written so far, by file
     recorded: Sums | None = None  # of class probabilities; None if they are not recorded
+    usage: Usage | None = None  # of CPUs and memory so far; None if an early version began the run
 
 
 def client_shelf(run: Path, device: torch.device = CPU) -> Shelf[ClientState]:

@@ -25,6 +25,7 @@ from flnl.core.execution import described
 from flnl.core.method import Method, assemble
 from flnl.core.payload import Params
 from flnl.core.state import FederatedState
+from flnl.core.usage import Usage
 from flnl.data.dataset import Dataset
 from flnl.data.federation.build import Federation, from_config
 from flnl.data.federation.recorded import what_differs
@@ -158,9 +159,10 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     evaluator = replace(evaluator, recorder=_recorder(cfg, method, federation, network, resumed))
     state, seconds = loop.initial_state(params), 0.0
     lines: Mapping[str, Any] = {}
+    usage: Usage | None = Usage()
     if resumed is not None:
         state = _restored(resumed, federation, network, claimed)
-        seconds, lines = resumed.seconds, resumed.lines
+        seconds, usage, lines = resumed.seconds, resumed.usage, resumed.lines
     elif folder.earlier is not None and whereabouts(claimed.plain) != recorded_whereabouts(folder.earlier):
         _refuse_other_data("its run belongs", folder.earlier.get("federation"), federation, claimed)
     work = auto.Work.of(cfg, method, network, federation.counts)
@@ -224,7 +226,7 @@ def _assemble(cfg: DictConfig, overrides: Sequence[str], claimed: Claim) -> Sess
     progress.opening([f"note: {shortened(cfg, line)}" for line in method.cautions(sizes)])
     progress.opening([f"note: {line}" for line in _unused(network.module, method)])
     write_atomically(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(about["config"])).encode())
-    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, about, params, lines)
+    return Session(cfg, folder, method, federation, executor, evaluator, state, seconds, usage, about, params, lines)
 
 
 def _unused(module: nn.Module, method: Method) -> Iterator[str]:

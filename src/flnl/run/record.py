@@ -20,7 +20,7 @@ import torch
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.payload import CPU
-from flnl.core.state import RoundResult
+from flnl.core.state import PASSES, RoundResult
 from flnl.engine.placement import visible
 from flnl.run import metric_names
 from flnl.storage import lines
@@ -80,6 +80,7 @@ class Record:
             "participations": counters.participations,
             "bytes_down": counters.bytes_down,
             "bytes_up": counters.bytes_up,
+            **{name: getattr(counters, name) for name in PASSES},
             "seconds": round(seconds, 3),
             **result.metrics,
         }

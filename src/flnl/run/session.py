@@ -22,6 +22,7 @@ from flnl.core.method import Method
 from flnl.core.payload import Params
 from flnl.core.run_logger import LoggedRun
 from flnl.core.state import Counters, FederatedState, RoundResult
+from flnl.core.usage import Usage, Used
 from flnl.data.federation.build import Federation
 from flnl.engine import loop, model_file, planned
 from flnl.engine.loop import NonFiniteError
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
 
-GROWS = ("rounds", *(f.name for f in fields(Counters)), "bytes", "wall_time_s")
+GROWS = ("rounds", *(f.name for f in fields(Counters)), "bytes", "wall_time_s", "cpu_time_s", "peak_memory")
 """Keys of the record, besides its metrics, that grow with the run; W&B's summary shows them."""
 
 
@@ -60,6 +61,7 @@ class Session:
         evaluator: Evaluator,
         state: FederatedState,
         seconds: float,
+        usage: Usage | None,
         about: Mapping[str, Any],
         initial: Params,
         lines: Mapping[str, Any],
@@ -70,6 +72,7 @@ class Session:
         self.rounds = method.length(len(federation.with_data))
         self._record = Record(folder.path, about)
         self._earlier_seconds, self._started = seconds, time.monotonic()
+        self._earlier_usage, self._used, self._usage = usage, Used(evaluator.network.device), Usage()
         self._saved, self._saved_round = time.monotonic(), state.round
         self._known_lines = lines  # checksums of the lines at the checkpoint
         self._evaluations: list[Mapping[str, Any]] = []  # with their rounds
@@ -201,7 +204,7 @@ class Session:
         self._record.sync()
         known = about["key"], about["federation"], self.seconds, about["executor"], self._record.checksums
         recorder = self.evaluator.recorder
-        saved = checkpoint.Checkpoint(state, *known, None if recorder is None else recorder.sums)
+        saved = checkpoint.Checkpoint(state, *known, None if recorder is None else recorder.sums, self._used_so_far())
         checkpoint.save(self.folder.path / "checkpoints", saved, self.cfg.checkpoint.keep)
         self._write_table()
         self._saved, self._saved_round = time.monotonic(), state.round
@@ -213,9 +216,16 @@ class Session:
         """Working time of this run in seconds, including earlier processes."""
         return self._earlier_seconds + time.monotonic() - self._started
 
+    def _used_so_far(self) -> Usage | None:
+        """What this run has used, with its workers and in earlier processes; None if these did not record it."""
+        self._usage = self._used.taken().after(self._usage)
+        if self._earlier_usage is None:
+            return None
+        return self._usage.beside(self.executor.usage()).after(self._earlier_usage)
+
     def _grown(self) -> dict[str, Any]:
         """The part of the result that grows with the run."""
-        counters = self.state.counters
+        counters, usage = self.state.counters, self._used_so_far()
         return {
             "rounds": self.state.round,
             "checkpoint": self._saved_round,
@@ -227,6 +237,9 @@ class Session:
             **asdict(counters),
             "bytes": counters.bytes_down + counters.bytes_up,
             "wall_time_s": round(self.seconds, 3),
+            "cpu_time_s": None if usage is None else round(usage.cpu_seconds, 3),
+            "peak_memory": None if usage is None else usage.memory,
+            "peak_gpu_memory": None if usage is None else usage.gpu_memory or None,
         }
 
     def close(self, status: str) -> dict[str, Any]:
@@ -377,6 +390,6 @@ class Session:
     def _end_loggers(self, record: Mapping[str, Any], *, failed: bool) -> None:
         if self._loggers is None:
             return
-        grown = {name: record[name] for name in GROWS if name in record}
+        grown = {name: record[name] for name in GROWS if record.get(name) is not None}
         self.unsynchronised = self._loggers.close(failed=failed, summary={**grown, **record.get("metrics", {})})
         self._loggers = None

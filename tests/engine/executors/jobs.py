@@ -36,6 +36,21 @@ class Where:
         return Answer(task.client, os.getpid(), None)
 
 
+@dataclass(frozen=True)
+class Uses:
+    """Uses so many seconds of CPU and so many bytes of memory."""
+
+    seconds: float
+    bytes: int
+
+    def __call__(self, network: Model, task: ClientTask) -> Answer:
+        until = time.process_time() + self.seconds
+        held = torch.ones(self.bytes, dtype=torch.uint8)
+        while time.process_time() < until:
+            held[0] += 1
+        return Answer(task.client, os.getpid(), None)
+
+
 class Sum:
     """Of all parameters that were received."""
 
@@ -79,6 +94,16 @@ class Dies:
             (self.folder / str(os.getpid())).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return Answer(task.client, os.getpid(), None)
+
+
+@dataclass(frozen=True)
+class ScoresAndDies(Dies):
+    """As ``Dies``, after it has scored the client's samples."""
+
+    def __call__(self, network: Model, task: ClientTask) -> Answer:
+        network.load(task.broadcast.params)
+        network.logits(task.samples)
+        return super().__call__(network, task)
 
 
 class AwkwardError(Exception):

@@ -18,6 +18,7 @@ from flnl.core.errors import UserError
 from flnl.core.execution import Executor, as_list
 from flnl.core.payload import Params
 from flnl.core.state import RoundResult
+from flnl.core.tally import Tally
 from flnl.data.images import TensorImages
 from flnl.engine.executors import dispatch, processes
 from flnl.engine.executors.processes import Local, Processes
@@ -249,6 +250,28 @@ def test_the_received_model_is_that_of_the_call(net: Network) -> None:
 # ----------------------------------------------------------------------------------------------- deaths and failures
 
 
+def test_what_workers_use_is_known_here(net: Network) -> None:
+    """Seconds and memory of both; those of a worker that has ended, too."""
+    given = jobs.tasks(received(net), IMAGES, [3] * 4)
+    with crew_of(net) as executor:
+        list(executor.map(jobs.Uses(0.0, 1), given, as_list))
+        little = executor.usage()
+        list(executor.map(jobs.Uses(0.1, 2**28), given, as_list))
+        much = executor.usage()
+    assert executor.usage() == much
+    assert 0.4 <= much.cpu_seconds - little.cpu_seconds < 4
+    assert 2**28 <= much.memory - little.memory < 3 * 2**28
+    assert much.gpu_memory == 0
+
+
+def test_what_a_lost_worker_had_begun_is_not_counted_twice(net: Network, tmp_path: Path) -> None:
+    given = jobs.tasks(received(net), IMAGES, [3] * 12)
+    with crew_of(net) as executor:
+        list(executor.map(jobs.ScoresAndDies(4, 2, tmp_path), given, as_list))
+        assert executor.passed() == Tally(scored=36)
+        assert executor.passed() == Tally()
+
+
 def test_a_worker_that_dies_is_replaced(net: Network, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     given = jobs.tasks(received(net), IMAGES, [3] * 12)
     with crew_of(net) as executor, caplog.at_level(logging.WARNING):
@@ -303,13 +326,13 @@ def test_an_error_at_the_start_of_a_call_is_the_answer_to_its_work(net: Network)
     bench, shared = Workbench(net, Sequential, [IMAGES]), Shared([IMAGES], received(net), net.device)
     work = encode((given[:1], ((0,),), False), shared)
     bench.begin(received(net), encode((jobs.Where(), as_list), shared))
-    assert isinstance(decode(bench.work(work), shared)[0], jobs.Answer)
+    assert isinstance(decode(bench.work(work), shared).results[0], jobs.Answer)
     bench.begin(received(net), b"not a message")
     failure = decode(bench.work(work), shared)
     assert isinstance(failure, Failure)
     assert "UnpicklingError" in failure.cause.trace
     bench.begin(received(net), encode((jobs.Where(), as_list), shared))
-    assert isinstance(decode(bench.work(work), shared)[0], jobs.Answer)
+    assert isinstance(decode(bench.work(work), shared).results[0], jobs.Answer)
 
 
 class Unsendable(torch.nn.Module):

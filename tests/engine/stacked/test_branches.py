@@ -18,6 +18,7 @@ from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.step import Step
+from flnl.core.tally import Tally
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked import graph as graphs
@@ -42,12 +43,14 @@ def alone(
 
 
 def same(net: Network, work: LocalTraining, *, replayed: bool = True, **given: Any) -> test_graph.Recorder:
-    """Demand of clients side by side the bits of each alone, and that there were replays; the recorder."""
+    """Demand of clients side by side the bits and passes of each alone, and that there were replays; the recorder."""
     held, recorder = net.params(), test_graph.Recorder()
     one = rounds(net, work, None, way=alone, **given)
+    passed = net.meter.taken()
     net.load(held)
     many = rounds(net, work, recorder.graphs, way=train_apart, **given)
     assert difference(many, one) is None
+    assert net.meter.taken() == passed != Tally()
     assert bool(recorder.replays) == replayed, recorder.said
     return recorder
 

@@ -21,6 +21,7 @@ from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import Step
+from flnl.core.tally import Tally
 from flnl.engine.executors.stacked import Stacked
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
@@ -114,12 +115,14 @@ def rounds(
 
 
 def same(net: Network, work: LocalTraining, *, replayed: bool = True, **given: Any) -> Recorder:
-    """Demand the bits of the run without graphs, and that there were replays; the recorder."""
+    """Demand the bits and the passes of the run without graphs, and that there were replays; the recorder."""
     held, recorder = net.params(), Recorder()
     one = rounds(net, work, None, **given)
+    passed = net.meter.taken()
     net.load(held)
     many = rounds(net, work, recorder.graphs, **given)
     assert difference(many, one) is None
+    assert net.meter.taken() == passed != Tally()
     assert bool(recorder.replays) == replayed, recorder.said
     return recorder
 

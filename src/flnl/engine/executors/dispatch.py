@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce as folded
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -16,9 +17,11 @@ from flnl.core.execution import BLOCK, Block, ClientJob, Executor, described
 from flnl.core.images import Images
 from flnl.core.messages import ClientTask
 from flnl.core.payload import Params
+from flnl.core.tally import Tally
+from flnl.core.usage import Usage
 from flnl.engine.executors.chunking import Piece, plan
 from flnl.engine.executors.serialization import Shared, decode, encode
-from flnl.engine.executors.worker_context import Failure, Inner
+from flnl.engine.executors.worker_context import Answer, Failure, Inner
 from flnl.engine.network import Network
 
 log = logging.getLogger(__name__)
@@ -77,8 +80,11 @@ def run(
     job: ClientJob[T],
     tasks: Sequence[ClientTask],
     reduce: Callable[[list[T]], Block[V, T]],
+    spent: Callable[[int, Answer], object],
 ) -> Iterator[Block[V, T]]:
     """Run one call of ``map``; yield its blocks in order.
+
+    ``spent`` is called with each answer and its worker.
 
     Raises:
         WorkerLostError: if the same clients have killed ``DEATHS`` workers.
@@ -104,10 +110,11 @@ def run(
                     _report_loss(answer, [tasks[i].client for i in piece.positions], deaths[piece])
                     waiting.insert(0, piece)
                     continue
-                results = decode(answer, shared)
-                if isinstance(results, Failure):
-                    raise results.error from results.cause
-                order.take(piece, results)
+                decoded = decode(answer, shared)
+                if isinstance(decoded, Failure):
+                    raise decoded.error from decoded.cause
+                spent(worker, decoded)
+                order.take(piece, decoded.results)
     finally:
         if in_hand:
             crew.abandon()
@@ -177,6 +184,7 @@ class Crewed(Executor):
     _crews: list[tuple[Crew, list[Images], Signature]] = field(
         init=False, repr=False, compare=False, default_factory=list
     )  # at most one
+    _usage: dict[int, Usage] = field(init=False, repr=False, compare=False, default_factory=dict)  # by worker
 
     def __post_init__(self) -> None:
         """Build the inner executor on this process's network, too.
@@ -217,7 +225,19 @@ class Crewed(Executor):
             return
         crew, images = self._crew(tasks)
         shared = Shared(images, tasks[0].broadcast.params, self.network.device)
-        yield from run(crew, shared, groups, job, tasks, reduce)
+        yield from run(crew, shared, groups, job, tasks, reduce, self._spent)
+
+    def _spent(self, worker: int, answer: Answer) -> None:
+        self.network.meter.add(answer.tally)
+        self._usage[worker] = answer.usage.after(self._usage.get(worker, Usage()))
+
+    def passed(self) -> Tally:
+        """The samples that have passed the network since the last call, here and in workers."""
+        return self.network.meter.taken()
+
+    def usage(self) -> Usage:
+        """What the workers have used so far; a worker and the one that replaces it are one."""
+        return folded(Usage.beside, self._usage.values(), Usage())
 
     def _crew(self, tasks: Sequence[ClientTask]) -> tuple[Crew, list[Images]]:
         params = tasks[0].broadcast.params

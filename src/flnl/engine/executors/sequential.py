@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor
 from flnl.core.messages import ClientTask
+from flnl.core.tally import Tally
 from flnl.engine.network import Network
 
 T = TypeVar("T")
@@ -24,3 +25,7 @@ class Sequential(Executor):
         """Reduced blocks of ``BLOCK`` tasks, in order."""
         for first in range(0, len(tasks), BLOCK):
             yield reduce([job(self.network, task) for task in tasks[first : first + BLOCK]])
+
+    def passed(self) -> Tally:
+        """The samples that have passed the network since the last call."""
+        return self.network.meter.taken()

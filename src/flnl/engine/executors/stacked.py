@@ -15,6 +15,7 @@ from flnl.core.errors import UserError
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor
 from flnl.core.messages import ClientResult, ClientTask, Fit
 from flnl.core.ranges import Positive, PositiveCount
+from flnl.core.tally import Tally
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Layout, Network, laid_out
 from flnl.engine.stacked.eligibility import clients_in, why_not
@@ -96,6 +97,10 @@ class Stacked(Executor):
                 "list[T]", [asked(self.network, t) if r is None else r for t, r in zip(tasks, results, strict=True)]
             )
         return [job(self.network, task) for task in tasks]
+
+    def passed(self) -> Tally:
+        """The samples that have passed the network since the last call."""
+        return self.network.meter.taken()
 
     def settings(self) -> dict[str, Any]:
         """The effective settings."""
@@ -184,15 +189,17 @@ class Stacked(Executor):
         many = stacked(network).network
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
         many.lay_out(layout, weights=network.device.type != "cpu")
-        begun = [self._begun(job, task) for task in tasks]
-        with network.receiving(len(tasks)):
+        with network.receiving(2 * len(tasks)):  # of tasks as they came, and as exchanges have begun them
+            apart = [Tally() for _ in tasks]
+            begun = [self._begun(job, task, tally) for task, tally in zip(tasks, apart, strict=True)]
             fits = self._fits(job, begun)
             results = list[ClientResult | None]()
-            for task, fit in zip(begun, fits, strict=True):
+            for task, fit, tally in zip(begun, fits, apart, strict=True):
                 if isinstance(fit, NotStackable):
                     self._log_unstacked(str(fit))
                     results.append(None)
                     continue
+                network.meter.add(tally)
                 with network.holding(fit.params):
                     results.append(job.report(network, task, fit))
             return results
@@ -207,8 +214,8 @@ class Stacked(Executor):
         except NotStackable as refusal:
             return [refusal for _ in tasks]
 
-    def _begun(self, job: LocalTraining, task: ClientTask) -> ClientTask:
-        with self.network.holding(task.broadcast.params):
+    def _begun(self, job: LocalTraining, task: ClientTask, tally: Tally) -> ClientTask:
+        with self.network.meter.into(tally), self.network.holding(task.broadcast.params):
             return job.begun(self.network, task)
 
     def _pooled(self) -> int:

@@ -19,6 +19,8 @@ from flnl.core.errors import RaisedInWorkerError, UserError, in_one_line, in_use
 from flnl.core.execution import BLOCK, ClientJob, Executor
 from flnl.core.images import Images
 from flnl.core.payload import Params
+from flnl.core.tally import Tally
+from flnl.core.usage import Usage, Used
 from flnl.data.transforms import Transform
 from flnl.engine.executors.serialization import Shared, decode, encode
 from flnl.engine.network import Layout, Network
@@ -78,6 +80,15 @@ class Failure:
     cause: RaisedInWorkerError
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a worker has made of a piece of work, and what that took."""
+
+    results: list[Any]  # blocks, or single results
+    tally: Tally  # of this piece
+    usage: Usage  # of the worker since its last answer
+
+
 class Workbench:
     """One worker's state, and the operations on it."""
 
@@ -88,6 +99,7 @@ class Workbench:
         self._job: ClientJob[Any] | None = None
         self._reduce: Any = None
         self._failed: bytes | None = None  # the encoded failure to begin the current call
+        self._used = Used(network.device, whole=True)
 
     def begin(self, params: Params, call: bytes | memoryview) -> None:
         """Start a call with its parameters and its encoded job and reduction.
@@ -104,19 +116,20 @@ class Workbench:
             self._failed = _failed(error)
 
     def work(self, message: bytes | memoryview) -> bytes:
-        """Run an encoded piece of work, (tasks, groups, whole); return encoded blocks, single results or failure."""
+        """Run an encoded piece of work, (tasks, groups, whole); return the encoded answer or failure."""
         if self._failed is not None:
             return self._failed
         try:
             tasks, groups, whole = decode(message, self.shared)
             assert self._job is not None, "a call has begun"
+            self.network.meter.taken()  # a forked worker has its parent's, and a piece that failed has left some
             results: list[Any] = [None] * len(tasks)
             for group in groups:
                 for i, result in zip(group, self.executor.together(self._job, [tasks[i] for i in group]), strict=True):
                     results[i] = result
             if whole:
                 results = [self._reduce(results[i : i + BLOCK]) for i in range(0, len(results), BLOCK)]
-            return encode(results, self.shared)
+            return encode(Answer(results, self.network.meter.taken(), self._used.taken()), self.shared)
         except Exception as error:
             return _failed(error)
 

@@ -15,6 +15,7 @@ from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload, all_finite
 from flnl.core.step import Step
 from flnl.core.streams import OfEngine, torch_seeded
+from flnl.core.tally import Tally
 from flnl.engine.local.batching import inherits
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.objective import Objective, backward, mean_over_steps
@@ -95,11 +96,15 @@ class LocalTraining:
         )
 
     def _observe(self, network: Network, task: ClientTask, params: Params) -> Observation | None:
-        """Observe ``params``, which the network holds, on the worker, so that no model has to be sent."""
+        """Observe ``params``, which the network holds, on the worker, so that no model has to be sent.
+
+        It is for the record, so its passes are not the method's.
+        """
         if not self.observed:
             return None
         moved = squared_move(task.broadcast.params, params, network.trainable())
-        return Observation(moved, network.logits(task.samples).argmax(1))
+        with network.meter.into(Tally()):
+            return Observation(moved, network.logits(task.samples).argmax(1))
 
     def _train(self, network: Network, task: ClientTask) -> tuple[Mapping[str, Any], float, int, Params | None]:
         """Run all steps on the loaded network.

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.payload import Params
+from flnl.core.tally import Tally
 from flnl.engine.stacked.errors import line
 from flnl.engine.stacked.joining import Joined, alike
 from flnl.engine.stacked.objective import Batch, Objective
@@ -236,6 +237,7 @@ class Branch:
         self._given = None if given is None else given.copied()
         self._batch: Batch | None = None
         self._now: Stepper | None = None
+        self._passed = Tally()  # in one step on the branch's batch
 
     # ---------------------------------------------------------------------------------------------- from and to clients
 
@@ -298,14 +300,21 @@ class Branch:
         last = self._steps == WARM
         with Waits(self.refuse) if last else nullcontext():
             loss = self._captures.warm(self.eager, self.number)
+            self.count()
         if last and NUMBER in self._asked:
             self.refuse("a part of the method counts the batches")
         return loss
 
     def eager(self) -> Tensor:
-        """One step on the batch in the branch's tensors."""
+        """One step on the batch in the branch's tensors; ``count`` counts its passes, as it may only be recorded."""
         assert self._batch is not None
-        return self._step(self._batch)
+        self._passed = Tally()
+        with self._stepper.network.meter.into(self._passed):
+            return self._step(self._batch)
+
+    def count(self) -> None:
+        """Count the passes of a step on the branch's batch, run or replayed."""
+        self._stepper.network.meter.add(self._passed)
 
     def _fits(self, batch: Batch) -> bool:
         """Whether the batch differs from the branch's only in the values of its tensors."""

@@ -126,7 +126,8 @@ class Objective:
         self, members: tuple[int, ...], tensors: Params, outputs: Outputs, batch: Batch, gradients: Params
     ) -> Params:
         """Apply the gradient transform to ``gradients`` [K, *shape]."""
-        return self._of_transform("__call__", _Stepped(self, members, tensors, outputs, batch), gradients)
+        step = _Stepped(self, members, tensors, outputs, batch)
+        return self._of_transform("__call__", members, step, gradients)
 
     def updated(
         self,
@@ -140,9 +141,9 @@ class Objective:
     ) -> Params:
         """Apply the gradient transform to the optimiser's update; the last three are [K, *shape]."""
         step = _Stepped(self, members, tensors, outputs, batch)
-        return self._of_transform("update", step, before, after, gradients)
+        return self._of_transform("update", members, step, before, after, gradients)
 
-    def _of_transform(self, method: str, step: "_Stepped", *given: Params) -> Params:
+    def _of_transform(self, method: str, members: tuple[int, ...], step: "_Stepped", *given: Params) -> Params:
         """What the gradient transform's ``method`` makes of ``given`` and the step, of each client."""
         assert self.gradient is not None
         gradient, transform, names = self.gradient, getattr(self.gradient, method), list[str]()
@@ -156,7 +157,7 @@ class Objective:
             return tuple(new.values())
 
         flat = [tensor for params in given for tensor in params.values()]
-        with torch.no_grad():
+        with torch.no_grad(), self.network.meter.standing_for(len(members)):
             transformed = _vmapped(one, type(gradient).__name__)(*flat, *step.given)
         return dict(zip(names, transformed, strict=True))
 
@@ -231,7 +232,8 @@ class Objective:
             forms[:] = [form]
             return (total, *after)
 
-        total, *after = _vmapped(one, ", ".join(self.others))(*step.given, *held.tensors)
+        with self.network.meter.standing_for(len(members)):
+            total, *after = _vmapped(one, ", ".join(self.others))(*step.given, *held.tensors)
         self._held = members, held.next(forms[0], after)
         return total
 
@@ -432,10 +434,12 @@ class _Passes(ForwardPasses):
 
     def outputs(self, inputs: Tensor) -> Mapping[str, Tensor]:
         self._refuse_batch_norm()
+        self.network.count(len(inputs))
         return by_name.outputs_with(self.network.module, self.tensors, inputs)
 
     def output(self, name: str, inputs: Tensor) -> Tensor:
         self._refuse_batch_norm()
+        self.network.count(len(inputs), name)
         return by_name.output_with(self.network.module, self.tensors, name, inputs)
 
     def several(self, name: str, batches: Sequence[Tensor], *, training: bool, updating: bool) -> list[Tensor]:
@@ -449,11 +453,13 @@ class _Passes(ForwardPasses):
         """An output in the module's mode, of which buffers keep nothing."""
         trained = self.network.trainable()
         tensors = {key: t if key in trained else t.clone() for key, t in self.tensors.items()}
+        self.network.count(len(inputs), name)
         with self.network.normalising(len(inputs)):
             return by_name.output_with(self.network.module, tensors, name, inputs)
 
     def scored(self, inputs: Tensor) -> Tensor:
         with self.network.evaluating(), torch.no_grad():
+            self.network.count(len(inputs))
             return by_name.output_with(self.network.module, self.tensors, LOGITS, inputs)
 
     def received(self, inputs: Tensor) -> Tensor:

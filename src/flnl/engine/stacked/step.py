@@ -89,6 +89,7 @@ class Stepper:
             parameter.grad = None
         with self.network.autocast():
             outputs = self.many.outputs(batch.inputs, len(view.members))
+            self.network.count(batch.labels.numel())
             loss = self.objective.loss(view.members, view.tensors, outputs, batch)
         loss.backward(torch.full_like(loss, 1 / loss.shape[1] if loss.dim() == 2 else 1.0))
         if self.job.gradient is not None:

@@ -1,7 +1,7 @@
 """Local training of K clients as one network: one forward, one backward and one optimiser step for all of them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -16,6 +16,7 @@ from flnl.core.optimizer import Buffer
 from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
 from flnl.core.step import Phase
+from flnl.core.tally import Tally
 from flnl.data.transforms import Augmentation
 from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
 from flnl.engine.local.momentum import as_kept, continued
@@ -108,6 +109,9 @@ def _together(stacks: Sequence["_Stack"], graphs: Graphs) -> list[list[Fit] | No
     turns = Turns(stacks, graphs)
     try:
         turns.run()
+        for k, stack in enumerate(stacks):
+            if k not in turns.refused:  # such a stack's clients are trained, and counted, again
+                stack.network.meter.add(stack.tally)
         return [turns.refused.get(k) or stack.fits() for k, stack in enumerate(stacks)]
     finally:
         for stack in stacks[:1]:
@@ -206,19 +210,26 @@ class Turns:
             if graph is not None:
                 losses = graph.replay()
                 for branch in branches:
-                    self._now[branch.number][0].losses.append(losses[branch.number])
+                    self._done(branch, losses[branch.number])
                 return
             for branch in branches:
                 if branch.refusal is not None:
                     with self._refusing(branch.number):
-                        self._now[branch.number][0].losses.append(branch.eager())
+                        self._done(branch, branch.eager())
             branches = [branch for branch in branches if branch.refusal is None]
+
+    def _done(self, branch: Branch, loss: Tensor) -> None:
+        """Take in a branch's step on its own batch."""
+        self._now[branch.number][0].losses.append(loss)
+        with self.stacks[branch.number].counting():
+            branch.count()
 
     @contextmanager
     def _refusing(self, number: int) -> Iterator[None]:
-        """Leave out a stack that cannot be trained as such."""
+        """Count passes for a stack; leave it out if it cannot be trained as such."""
         try:
-            yield
+            with self.stacks[number].counting():
+                yield
         except NotStackable as refusal:
             self.refused[number] = refusal
             if number in self._now:
@@ -241,9 +252,10 @@ class _Stack:
         device = network.device
         self.kept = many.store([task.broadcast.params for task in tasks])
         self.momenta = {buffer.name: self._buffer(buffer) for buffer in job.training.buffers}
+        self.tally = Tally()  # of these clients' passes in training
         states = []
         for task in tasks:
-            with network.holding(task.broadcast.params):
+            with self.counting(), network.holding(task.broadcast.params):
                 states.append(job.states(network, task))
         self.planner = Planner(job, network, tasks, sizes)
         self.objective = Objective(
@@ -262,6 +274,10 @@ class _Stack:
         self.losses = torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.views: dict[tuple[int, ...], View] = {}
         self.ranks: dict[tuple[int, ...], Tensor | None] = {}
+
+    def counting(self) -> AbstractContextManager[None]:
+        """Within this, passes count for this stack."""
+        return self.network.meter.into(self.tally)
 
     def _buffer(self, buffer: Buffer) -> Params:
         """Where a buffer of the clients' optimisers starts, by parameter, in the stored layout; numbers are [K]."""
