@@ -290,6 +290,22 @@ def test_without_a_truth_what_needs_it_is_left_out(command: Command, tmp_path: P
     assert metrics["changed"] == sum(row["final"] != row["given"] for row in rows)
 
 
+def test_the_end_says_what_a_run_has_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = {"training_passes": 240000, "forward_passes": 0, "optimizer_steps": 3750, "bytes": 2.5e6}
+    used = {"wall_time_s": 12.34, "cpu_time_s": 23.45, "peak_memory": 2.5e9, "peak_gpu_memory": None}
+    progress.closing("finished", tmp_path, counts | used)
+    shown = [" ".join(line.split(None)).strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    assert "training passes, forward passes, optimiser steps │ 240,000, 0, 3,750" in shown
+    assert "wall time, CPU time │ 12.3 s, 23.4 s" in shown
+    assert "peak memory │ 2.50 GB" in shown
+    early = {**dict.fromkeys(counts), "wall_time_s": 12.34, "cpu_time_s": None}
+    progress.closing("finished", tmp_path, early | {"peak_memory": 1e9, "peak_gpu_memory": 4e9})
+    shown = [" ".join(line.split(None)).strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    assert "wall time │ 12.3 s" in shown
+    assert "peak memory, in tensors on the GPU │ 1.00 GB, 4.00 GB" in shown
+    assert not any("passes" in line for line in shown)
+
+
 def test_the_end_counts_flagged_and_changed_labels_and_names_their_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,40 @@ def test_numbers_are_means_and_sample_deviations_over_seeds(compared: Commands, 
     assert alone["last, %"] == "50.00"
 
 
+def test_costs_stand_in_the_place_of_accuracies(compared: Commands, tmp_path: Path) -> None:
+    """Means over the seeds that have them; a run of an early version has none."""
+    for seed in (1, 2):
+        costs: dict[str, Any] = {
+            "training_passes": 1000 * seed,
+            "forward_passes": 30 * seed,
+            "optimizer_steps": 50,
+            "cpu_time_s": 7.5,
+        }
+        made(tmp_path / f"a{seed}", f"method=fedavg seed={seed}", peak_memory=3 * 2**30, peak_gpu_memory=None, **costs)
+    made(tmp_path / "b", "method=fedprox")
+    known, early = cells(compared(tmp_path, "--cost"))
+    assert known == {
+        "run": "method=fedavg",
+        "seeds": "2",
+        "last, %": "50.00 ± 0.00",
+        "participations": "560",
+        "training passes": "1500",
+        "forward passes": "45",
+        "optimiser steps": "50",
+        "communication, MiB": "3",
+        "wall time, s": "12.5",
+        "CPU time, s": "7.5",
+        "peak memory, MiB": "3072",
+    }
+    assert [early[name] for name in ("training passes", "optimiser steps", "CPU time, s", "peak memory, MiB")] == [
+        "–"
+    ] * 4
+    assert early["wall time, s"] == "12.5"
+    crossed = compared(tmp_path, "--rows", "method", "--measure", "passes")
+    assert re.search(r"^fedavg +1500", crossed.out, re.MULTILINE), crossed.out + crossed.err
+    assert "--measure participations, passes" in compared(tmp_path, "--cost", "--rows", "method").err
+
+
 def test_csv_has_unrounded_numbers_and_their_deviations_apart(compared: Commands, tmp_path: Path) -> None:
     made(tmp_path / "a", "method=fedavg seed=1", metrics={"last": 1 / 3}, bytes=2**19)
     made(tmp_path / "b", "method=fedavg seed=2", metrics={"last": 2 / 3}, bytes=2**19)

@@ -1,7 +1,7 @@
 """Compare finished runs: a table over seeds, and their curves.
 
     flnl compare RUN_DIR_OR_PATTERN... [--where KEY=VALUE]
-                          [--rows KEYS] [--columns KEYS] [--measure NAME] [--against ROW]
+                          [--cost] [--rows KEYS] [--columns KEYS] [--measure NAME] [--against ROW]
                           [--csv FILE] [--markdown FILE] [--latex FILE] [--figure FILE] [--ranks FILE] [--over KEY]
 
 Runs that differ only in their seed form one row. A row is named after the keys in which the rows differ. With rows,
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from flnl.cli import guard
 from flnl.cli.parser import Parser
+from flnl.compare.costs import COSTS
 from flnl.compare.runs import Row, find, grouped, note
 from flnl.compare.selection import ordered, where
 from flnl.compare.table import SORTS, Table, measured
@@ -87,6 +88,7 @@ def parser() -> Parser:
         choices=SORTS,
         help=f"one of {', '.join(SORTS)}; with --columns and others only name",
     )
+    arguments.add_argument("--cost", action="store_true", help="show what the runs cost in place of their accuracies")
     arguments.add_argument("--csv", metavar="FILE", type=Path, help="write the numbers to FILE, unrounded")
     arguments.add_argument("--markdown", metavar="FILE", type=Path, help="write the table to FILE")
     arguments.add_argument("--latex", metavar="FILE", type=Path, help="write the table to FILE")
@@ -116,6 +118,11 @@ def compare(arguments: Sequence[str]) -> None:
     crossing = bool(
         request.rows or request.columns or request.against or request.ranks or (request.measure and not request.over)
     )
+    if crossing and request.cost:
+        costs = ", ".join(cost.key for cost in COSTS)
+        raise UserError(
+            f"--cost is for the table of all metrics; one of one measure can show a cost: --measure {costs}"
+        )
     if crossing and request.sort not in (None, "name"):
         raise UserError(
             f"--sort {request.sort} is for the table of all metrics; that of one measure can be sorted by name"
@@ -129,7 +136,7 @@ def compare(arguments: Sequence[str]) -> None:
     for option, file in files.items():
         check_output(f"--{option} {file}", file)
     rows = grouped(where(find(request.runs, unfinished=request.unfinished), request.where))
-    table = cross(rows, request) if crossing else Table.of(rows, request.sort or "mean", with_status=request.unfinished)
+    table = cross(rows, request) if crossing else all_metrics(rows, request)
     show(table)
     if isinstance(table, Table) and table.unequal:
         note("rows on the same data have unequal seeds, so none of them is bold; --where seed=... takes some alone")
@@ -141,6 +148,11 @@ def compare(arguments: Sequence[str]) -> None:
         draw_over(rows, request.over, request.measure or "last", request.figure)
     elif request.figure != NO_FIGURE:
         draw(panels(table), sorted({visible(row.dataset) for row in rows}), request.figure)
+
+
+def all_metrics(rows: Sequence[Row], request: Namespace) -> Table:
+    """The table of all metrics."""
+    return Table.of(rows, request.sort or "mean", with_status=request.unfinished, cost=request.cost)
 
 
 def _keys(text: str) -> list[str]:

@@ -13,6 +13,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from flnl.compare import latex
+from flnl.compare.costs import COMMUNICATION, COSTS, PARTICIPATIONS, TIME, Cost
 from flnl.compare.latex import escaped
 from flnl.compare.names import Settings, differing_keys, names, override
 from flnl.compare.runs import Draw, Row, Run, note, of_setting
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 MISSING = "–"
-MIB = 2**20
 NOTE = (
     "Mean ± sample standard deviation (n − 1) over seeds. Bold: the best accuracies of rows on the same data, "
     "partition and noise with equal seeds."
@@ -75,7 +75,7 @@ class Column:
     @property
     def higher(self) -> bool | None:
         """Whether the best is the highest: of accuracies; of other columns of the table the lowest; else unknown."""
-        return True if self.accuracy else False if self in COLUMNS else None
+        return True if self.accuracy else False if self in ALL else None
 
 
 def _metric(name: str) -> Callable[[Run], object]:
@@ -84,6 +84,10 @@ def _metric(name: str) -> Callable[[Run], object]:
 
 def _counted(name: str) -> Callable[[Run], object]:
     return lambda run: run.result.get(name)
+
+
+def _cost(cost: Cost) -> Column:
+    return Column(cost.key, cost.heading, cost.csv, _counted(cost.recorded), cost.factor)
 
 
 def _accuracy(key: str, heading: str, csv: str) -> Column:
@@ -97,21 +101,21 @@ COLUMNS = (
     _accuracy("validation", "at best validation", "at_best_validation"),
     Column("wrong", "wrong at the end, %", "labels_wrong_at_end_percent", _metric("noise_final"), 100.0, spread=True),
     Column("rounds", "rounds", "rounds", _counted("rounds")),
-    Column("participations", "participations", "participations", _counted("participations")),
-    Column("communication", "communication, MiB", "communication_mib", _counted("bytes"), 1 / MIB),
-    Column("time", "wall time, s", "wall_time_s", _counted("wall_time_s")),
+    *map(_cost, (PARTICIPATIONS, COMMUNICATION, TIME)),
 )
-OPTIONAL = ("validation",)
+OF_COST = (COLUMNS[0], *map(_cost, COSTS))
+"""The columns that stand in their place with ``--cost``."""
+ALL = tuple({column.key: column for column in (*COLUMNS, *OF_COST)}.values())
+OPTIONAL = ("validation", "gpu_memory")
 """Columns that are omitted if no run has the metric."""
 RECORDED = {
     "mean_last_10": "mean",
     "at_best_validation": "validation",
     "noise_final": "wrong",
-    "bytes": "communication",
-    "wall_time_s": "time",
+    **{cost.recorded: cost.key for cost in COSTS},
 }
 """The columns of numbers that a record names otherwise."""
-SORTS = ("name", "seeds", *(column.key for column in COLUMNS))
+SORTS = ("name", "seeds", *(column.key for column in ALL))
 
 
 def measured(name: str, rows: Sequence[Row]) -> Column:
@@ -121,10 +125,10 @@ def measured(name: str, rows: Sequence[Row]) -> Column:
         UserError: if no run has it.
     """
     key = RECORDED.get(name, name)
-    column = next((one for one in COLUMNS if one.key == key), Column(name, name, name, _metric(name), spread=True))
+    column = next((one for one in ALL if one.key == key), Column(name, name, name, _metric(name), spread=True))
     if not any(column.numbers(row) for row in rows):
         metrics = (metric for row in rows for run in row.runs for metric in run.metrics.items())
-        there = {metric for metric, x in metrics if isinstance(x, int | float)} | {one.key for one in COLUMNS}
+        there = {metric for metric, x in metrics if isinstance(x, int | float)} | {one.key for one in ALL}
         raise UserError(f"--measure {name}: no run has such a number; {instead(name, sorted(there))}")
     return column
 
@@ -146,30 +150,32 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Sorted lines; ``with_status`` adds a column for the status of runs."""
+    """Sorted lines; ``with_status`` adds a column for the status of runs, ``cost`` shows what they cost instead."""
 
     lines: Sequence[Line]
     with_status: bool = False
+    cost: bool = False
 
     @classmethod
-    def of(cls, rows: Sequence[Row], sort: str = "mean", *, with_status: bool = False) -> Table:
+    def of(cls, rows: Sequence[Row], sort: str = "mean", *, with_status: bool = False, cost: bool = False) -> Table:
         """Sort rows by the column ``sort``: accuracies and seeds descending, others ascending, missing values last."""
         lines = []
         for name, row in zip(names(rows), rows, strict=True):
             if given := list(dict.fromkeys(kind for run in row.runs for kind in run.given)):
                 name += f" (given {' and '.join(given)})"
-            values = {column.key: column.numbers(row) for column in COLUMNS}
-            for column in COLUMNS:
+            values = {column.key: column.numbers(row) for column in ALL}
+            for column in OF_COST if cost else COLUMNS:
                 if 0 < len(values[column.key]) < len(row.runs):
                     counted = f"{len(values[column.key])} of {len(row.runs)}"
                     note(f"{name}: {column.heading} is of {counted} seeds; the others have none")
             lines.append(Line(visible(name), row, {key: Number.of(numbers) for key, numbers in values.items()}))
-        return cls(sorted(lines, key=lambda line: (*_place(line, sort), line.name)), with_status)
+        return cls(sorted(lines, key=lambda line: (*_place(line, sort), line.name)), with_status, cost)
 
     @cached_property
     def columns(self) -> list[Column]:
         """The columns that are shown."""
-        return [c for c in COLUMNS if c.key not in OPTIONAL or any(line.numbers[c.key] for line in self.lines)]
+        asked = OF_COST if self.cost else COLUMNS
+        return [c for c in asked if c.key not in OPTIONAL or any(line.numbers[c.key] for line in self.lines)]
 
     def best(self, line: Line, column: Column) -> bool:
         """Whether no other row of the same setting, that is data, partition and noise, has a larger mean accuracy.
@@ -328,5 +334,5 @@ def _place(line: Line, sort: str) -> tuple[bool, float]:
     if sort in ("name", "seeds"):
         return False, -len(line.row.runs) if sort == "seeds" else 0.0
     number = line.numbers[sort]
-    accuracy = any(column.key == sort and column.accuracy for column in COLUMNS)
+    accuracy = any(column.key == sort and column.accuracy for column in ALL)
     return number is None, 0.0 if number is None else -compared(number.mean) if accuracy else number.mean

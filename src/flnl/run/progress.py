@@ -185,9 +185,12 @@ ROWS = (
     ("correction_accuracy", "changed labels that are right", "%"),
     ("participations", "participations (local trainings)", ""),
     ("left_out", "local trainings left out as non-finite", "of participations"),
+    ("training_passes forward_passes optimizer_steps", "training passes, forward passes, optimiser steps", ""),
     ("bytes", "bytes sent", "B"),
-    ("wall_time_s", "wall time", "s"),
+    ("wall_time_s cpu_time_s", "wall time, CPU time", "s"),
+    ("peak_memory peak_gpu_memory", "peak memory, in tensors on the GPU", "B"),
 )
+"""Keys of the record, a name and a unit. A row of several numbers names each; those that are unknown are left out."""
 
 
 TOTALS = {"of labels": "labels", "of participations": "participations"}
@@ -212,10 +215,16 @@ def closing(status: str, folder: Path, record: Mapping[str, Any]) -> None:
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    for key, name, unit in ROWS:
-        value = float("nan") if numbers.get(key) is None else float(numbers[key])
-        if not math.isnan(value) and not (key == "left_out" and not value):
-            table.add_row(name, _share(value, numbers.get(TOTALS[unit])) if unit in TOTALS else _shown(value, unit))
+    for keys, name, unit in ROWS:
+        values = {key: float(numbers[key]) for key in keys.split() if numbers.get(key) is not None}
+        known = {key: value for key, value in values.items() if not math.isnan(value)}
+        if known and not (keys == "left_out" and not known[keys]):
+            texts = (
+                _share(value, numbers.get(TOTALS[unit])) if unit in TOTALS else _shown(value, unit)
+                for value in known.values()
+            )
+            named = zip(keys.split(), name.split(", ") if " " in keys else [name], strict=True)
+            table.add_row(", ".join(text for key, text in named if key in known), ", ".join(texts))
     given = numbers.get("given")
     for key, rate in given.items() if isinstance(given, Mapping) else ():
         table.add_row(cell(f"given to the method: the noise rate ({key})"), _shown(float(rate), "%"))

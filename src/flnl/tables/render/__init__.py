@@ -21,6 +21,8 @@ def render(
 ) -> list[Path]:
     """Write each table as ``.md``, ``.tex`` and ``.csv`` into ``out``, and all of them as ``report.html``.
 
+    If its runs have recorded what they cost, that is in ``.md`` and in ``_cost.tex``, too.
+
     ``runs/`` gets the record of every finished run, so numbers can be traced without the run's folder. ``README.md``
     lists the tables and ranks each paper's methods over all settings, with ``ranks_<paper>.svg`` if there are enough
     settings for a test. Equal tables and runs give equal bytes.
@@ -90,8 +92,11 @@ def _files(filled: Sequence[Filled], names: Collection[str], together: bool) -> 
         tables = [report.Shown(Sheet(one), agreements(one), evidence, places.of(one)) for one in of_paper]
         papers.append(report.Paper(name, tables, ranking(of_paper) if name else None, evidence))
     for table in (table for paper in papers for table in paper.tables if table.name in names):
-        yield f"{table.name}.md", markdown.table(table.sheet, table.agreements, evidence.origin([table.filled]))
+        origin = evidence.origin([table.filled])
+        yield f"{table.name}.md", markdown.table(table.sheet, table.agreements, origin, table.costs)
         yield f"{table.name}.tex", latex.table(table.sheet, table.agreements)
+        if table.costs is not None:
+            yield f"{table.name}_cost.tex", latex.costs(table.sheet, table.costs)
         yield f"{table.name}.csv", csv.table(table.filled, evidence)
     yield from records.files([one for one in filled if together or one.table.name in names], evidence).items()
     if not together:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from flnl.compare import latex
 from flnl.compare.latex import escaped, row
 from flnl.tables.render.agreement import Agreement
+from flnl.tables.render.costs import HEADING, Costs
 from flnl.tables.render.phrases import coefficient, of_column, pieces, reversals
 from flnl.tables.render.sheet import NOISE, Entry, Sheet
 
@@ -31,6 +32,19 @@ def table(sheet: Sheet, agreements: Sequence[Agreement]) -> str:
         [row(["", "", *map(escaped, sheet.headings)])],
         rows,
         _below(sheet, agreements),
+    )
+
+
+def costs(sheet: Sheet, costs: Costs) -> str:
+    """The table of what the methods cost, a file of its own."""
+    rows = [row([escaped(label), *map(escaped, texts)]) for label, texts in costs.rows]
+    return latex.table(
+        rf"{escaped(sheet.title)}. {escaped(HEADING)}. \textbf{{{escaped(sheet.scale)}}}",
+        f"{sheet.filled.table.name}_cost",
+        f"l{'r' * len(costs.headings)}",
+        [row(["", *map(escaped, costs.headings)])],
+        rows,
+        [],
     )
 
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from flnl.core.markdown import grid
 from flnl.tables.render.agreement import Agreement
+from flnl.tables.render.costs import HEADING, Costs
 from flnl.tables.render.phrases import coefficient, of_column, pieces, reversals
 from flnl.tables.render.ranking import Ranking, papers_mean_ranks
 from flnl.tables.render.sheet import DASH, NOISE, Entry, Sheet
 
 
-def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str:
+def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str, costs: Costs | None = None) -> str:
     """The whole file."""
     rows = [["", "", *map(escaped, sheet.headings)], ["---", "---", *("---:" for _ in sheet.headings)]]
     for i, (row, entries) in enumerate(zip(sheet.filled.table.rows, sheet.entries, strict=True)):
@@ -32,6 +33,7 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str) -> str
         scale(sheet, sheet.filled.scale.changes),
         bullets("Notes", sheet.notes),
         _agreement(agreements),
+        _costs(costs),
         f"{escaped(provenance)} The runs and the commands behind every number are in "
         f"[{sheet.filled.table.name}.csv]({sheet.filled.table.name}.csv), their records in [runs](runs).",
     ]
@@ -78,6 +80,14 @@ def _ours(entry: Entry) -> str:
     count = f" ({entry.count})" if entry.count else ""
     mark = f"<sup>{entry.mark}</sup>" if entry.mark else ""
     return (f"**{text}**" if entry.best else text) + count + mark
+
+
+def _costs(costs: Costs | None) -> str:
+    if costs is None:
+        return ""
+    rows = [["", *map(escaped, costs.headings)], ["---", *("---:" for _ in costs.headings)]]
+    rows += [[escaped(label), *map(escaped, texts)] for label, texts in costs.rows]
+    return f"{HEADING}:\n\n{grid(rows)}"
 
 
 def _agreement(agreements: Sequence[Agreement]) -> str:

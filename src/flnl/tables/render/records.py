@@ -32,6 +32,12 @@ ESSENTIAL = (
     "acts_from",
     "participations",
     "bytes",
+    "training_passes",
+    "forward_passes",
+    "optimizer_steps",
+    "cpu_time_s",
+    "peak_memory",
+    "peak_gpu_memory",
     "left_out",
     "metrics",
 )

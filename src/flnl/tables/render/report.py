@@ -21,6 +21,7 @@ from flnl.figures.curves import Curve
 from flnl.figures.drawing import FIGURES
 from flnl.tables.render import drawings, phrases
 from flnl.tables.render.agreement import Agreement
+from flnl.tables.render.costs import HEADING, Costs, costs
 from flnl.tables.render.evidence import Evidence
 from flnl.tables.render.ranking import Ranking, papers_mean_ranks
 from flnl.tables.render.sheet import NOISE, PLACEHOLDERS, Sheet
@@ -130,6 +131,11 @@ class Shown:
     def runs_at(self, i: int, j: int) -> str:
         """The anchor under which a cell's runs are listed, here or below an earlier table."""
         return self.repeats[i, j].anchor if (i, j) in self.repeats else self.anchor(i, j)
+
+    @cached_property
+    def costs(self) -> Costs | None:
+        """What its runs cost, if they have recorded it."""
+        return costs(self.filled, self.evidence)
 
     @property
     def methods(self) -> list[str]:
@@ -288,4 +294,5 @@ def page(papers: Sequence[Paper], provenance: Mapping[str, str]) -> str:
         papers_mean_ranks=papers_mean_ranks,
         unpublished=UNPUBLISHED,
         noise_heading=NOISE,
+        cost_heading=HEADING,
     )
