@@ -113,6 +113,7 @@ def test_a_method_is_the_same_run(
             runs.append(parts.results(executor=Stacked(net, stack, 4.0, graphs) if graphs else Sequential(net)))
     for one, other in zip(*runs, strict=True):
         assert one.cohort == other.cohort
+        assert one.state.counters == other.state.counters
         for name, tensor in one.state.server.params.items():
             there = other.state.server.params[name].cpu()
             if gpu == device.NAME:
@@ -540,6 +541,7 @@ def test_a_run_repeats_its_bits(name: str, tmp_path: Path, gpu: str) -> None:
     one, other = (run(words, tmp_path / folder, f"device={gpu}") for folder in ("one", "other"))
     assert difference(one.state, other.state) is None
     assert one.lines == other.lines
+    assert one.record["peak_gpu_memory"] > 0
     assert torch.get_device_module(gpu).get_device_name(0) in one.record["machine"]
 
 
