@@ -8,9 +8,13 @@ import io
 import re
 import sys
 import tokenize
+from html import unescape
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +40,8 @@ exclude_patterns = ["docs/_build", "**/.*"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["html_image"]
+myst_fence_as_directive = ["math"]
+html_math_renderer = "mathml"  # a browser shows it without a script
 suppress_warnings = ["myst.header"]  # pages of results begin at the level that suits them
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -175,8 +181,31 @@ def hide_private_fields(_app: Sphinx, _domain: str, _kind: str, content: nodes.E
             field.parent.remove(field)
 
 
+MATHML = "http://www.w3.org/1998/Math/MathML"
+ElementTree.register_namespace("", MATHML)
+ACCENTS = ("ˆ", "~", "ˉ", "ˇ")
+
+
+def formula(self: Any, node: nodes.Element) -> None:
+    """Write a formula as MathML."""
+    block = isinstance(node, nodes.math_block)
+    text = tex2mathml(node.astext(), as_block=block)
+    math = ElementTree.fromstring(re.sub("&(?!lt;|gt;|amp;)\\w+;", lambda entity: unescape(entity[0]), text))
+    for symbol in math.iter(f"{{{MATHML}}}munderover"):
+        base, index, over = symbol
+        if over.text in ACCENTS:  # an index beside the symbol with its accent, not below it
+            symbol.tag = f"{{{MATHML}}}msub"
+            accented = ElementTree.Element(f"{{{MATHML}}}mover", accent="true")
+            accented.extend([base, over])
+            symbol[:] = [accented, index]
+    written = ElementTree.tostring(math, encoding="unicode")
+    self.body.append(f'<div class="formula">{written}</div>' if block else written)
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.add_html_math_renderer("mathml", (formula, None), (formula, None))
     app.connect("source-read", contents)
     app.connect("autodoc-process-docstring", describe_fields, priority=400)  # before Napoleon
     app.connect("autodoc-process-signature", hide_private_arguments)
