@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx import addnodes
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,12 +67,12 @@ docs/noise
 docs/hospitals
 docs/own_data
 docs/audit
-docs/audit_measured
 docs/sweeps
 docs/comparing
 docs/tables
 docs/executors
 docs/trust
+docs/faq
 docs/glossary
 ```
 
@@ -81,6 +82,8 @@ docs/glossary
 :caption: What was measured
 docs/evidence
 docs/experiments
+docs/own_data_measured
+docs/audit_measured
 docs/comparison
 docs/readings
 docs/benchmarks
@@ -131,6 +134,44 @@ def contents(_app: Sphinx, name: str, source: list[str]) -> None:
         source[0] = source[0].replace("[runs](runs)", "`runs`")
         if name.count("/") == 2 and name.endswith("/README"):
             source[0] += TABLES
+
+
+SOUGHT = {
+    "docs/own_data": ("own data", "local data", "own images", "custom dataset"),
+    "docs/comparing": (
+        "significance",
+        "significant",
+        "seeds",
+        "many seeds",
+        "standard deviation",
+        "latex",
+        "learning rate",
+    ),
+    "docs/noise": ("noise rate", "label noise", "non-iid", "dirichlet"),
+    "docs/sweeps": ("resume", "resumable", "sweep", "slurm", "several gpus", "multiple gpus"),
+    "docs/faq": (
+        "questions",
+        "order of clients",
+        "stateful clients",
+        "clients with state",
+        "out of memory",
+        "500 clients",
+    ),
+    "docs/audit": ("label audit", "wrong labels"),
+    "docs/executors": ("gpu", "parallel", "ray"),
+    "docs/extending": ("own method", "custom method", "own loss", "custom model"),
+    "docs/hospitals": ("sites", "hospitals"),
+}
+"""Words that people look for, by the page that is about them: search shows it first."""
+
+
+def sought(app: Sphinx, tree: nodes.document) -> None:
+    """Make the words of ``SOUGHT`` entries of the page's index, which search ranks above words of its text."""
+    section = next(tree.findall(nodes.section))
+    words = SOUGHT.get(app.env.docname, ())
+    if words:
+        entries = [("single", word, section["ids"][0], "main", None) for word in words]
+        section.insert(1, addnodes.index(entries=entries))
 
 
 def describe_fields(
@@ -205,6 +246,7 @@ def formula(self: Any, node: nodes.Element) -> None:
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("doctree-read", sought)
     app.add_html_math_renderer("mathml", (formula, None), (formula, None))
     app.connect("source-read", contents)
     app.connect("autodoc-process-docstring", describe_fields, priority=400)  # before Napoleon
