@@ -247,6 +247,7 @@ def formula(self: Any, node: nodes.Element) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("doctree-read", sought)
+    app.connect("env-get-outdated", lambda *_: [*SOUGHT])  # Sphinx forgets the entries of pages that it does not read
     app.add_html_math_renderer("mathml", (formula, None), (formula, None))
     app.connect("source-read", contents)
     app.connect("autodoc-process-docstring", describe_fields, priority=400)  # before Napoleon

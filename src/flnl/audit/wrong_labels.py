@@ -32,8 +32,7 @@ Array = NDArray[np.float64]
 SPREAD = 0.5
 """Standard deviation of ln s."""
 POWER = 0.1
-"""Of the likelihood of s, and of that of (a, b). Both were chosen on MNIST and CIFAR-10 (docs/audit_measured.md, How many
-labels are wrong)."""
+"""Of the likelihood of s, and of that of (a, b). Both were chosen on MNIST and CIFAR-10 (docs/audit_measured.md)."""
 LONGEST = 4.0
 """Scale of the half-normal prior on the length of (a, b)."""
 LENGTHS = np.geomspace(0.06, 12.0, 43)
