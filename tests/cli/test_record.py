@@ -16,6 +16,7 @@ import torch
 
 from flnl.config import compose, identity
 from flnl.config.folders import CONF
+from flnl.core.cores import processor
 from flnl.core.messages import ClientState
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.state import Shelved
@@ -69,7 +70,7 @@ def test_the_result_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> Non
     assert len(record["key"]) == len(record["data"]) == len(record["federation"]) == 64
     assert record["commit"] is None or len(record["commit"].removesuffix("+changes")) == 40
     assert {"python", "torch", "numpy", "lightning", "hydra-core", "scikit-learn"} <= set(record["versions"])
-    assert record["machine"] == f"{platform.platform()}, {torch.backends.cpu.get_cpu_capability()}"
+    assert record["machine"] == f"{platform.platform()}, {processor()}, {torch.backends.cpu.get_cpu_capability()}"
     assert (record["threads"], record["executor"], record["device"]) == (1, {"name": "sequential"}, "cpu")
     assert record["overrides"][: len(words)] == words
     assert record["wall_time_s"] > 0

@@ -2,6 +2,7 @@
 
 import math
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import torch
 from filelock import FileLock
 
 from flnl.config import compose
+from flnl.core import cores
 from flnl.core.errors import UserError
 from flnl.doctor import __main__ as doctor
 from flnl.doctor import agreement, surroundings, timing
 from flnl.run.budget import dataset_name, model_name
+from flnl.run.record import environment
 from flnl.storage import paces
 from flnl.storage.paces import Pace, Paces
 from flnl.tables.request import parse
@@ -45,6 +48,36 @@ def test_it_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         value == f"{tmp_path / 'data'}, for cifar10, cifar100, fashion_mnist, mnist, svhn: MNIST, own" for value in data
     )
     assert any(value.endswith("for clothing1m: nothing there yet") for value in data)
+
+
+@pytest.mark.parametrize(
+    ("system", "told", "name"),
+    [
+        ("linux", "processor\t: 0\nmodel name\t: Xeon: 8481C\nprocessor\t: 1\nmodel name\t: other\n", "Xeon: 8481C"),
+        ("linux", "processor\t: 0\nCPU implementer\t: 0x41\n", "by Python"),  # ARM
+        ("linux", None, "by Python"),
+        ("darwin", "Apple M2\n", "Apple M2"),
+        ("darwin", None, "by Python"),
+    ],
+)
+def test_the_processor_has_the_name_that_the_system_gives_it(
+    system: str, told: str | None, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ("sysctl" if system == "darwin" else "cpuinfo")
+    if told is not None:
+        file.write_text(f"#!/bin/sh\n[ $2 = machdep.cpu.brand_string ] && echo {told}" if system == "darwin" else told)
+        file.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(cores, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "processor", lambda: "by Python")
+    assert cores.processor.__wrapped__() == name
+
+
+def test_the_machine_names_its_processor_as_paces_and_records_do() -> None:
+    rows = {row.name: row.value for row in surroundings.surroundings(compose.load([]))}
+    assert rows["machine"] == environment()["machine"]
+    assert f", {cores.processor()}, " in rows["machine"]
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem(

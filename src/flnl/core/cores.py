@@ -1,9 +1,15 @@
-"""How many cores this process may use."""
+"""The processor, and how many of its cores this process may use."""
 
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
 
 
 def usable_cores() -> int:
@@ -14,3 +20,22 @@ def usable_cores() -> int:
         return min(bound, max(1, int(quota) // int(period)))
     except (OSError, ValueError):  # no such file, or "max"
         return bound
+
+
+@cache
+def processor() -> str:
+    """The processor's model, as "Intel(R) Xeon(R) Platinum 8481C": on Linux by ``/proc/cpuinfo``, on macOS by sysctl.
+
+    Where neither has a name, as of ARM on Linux, what Python's ``platform`` knows of it.
+    """
+    name = ""
+    try:
+        if sys.platform == "darwin":
+            asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            name = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        else:
+            lines = CPUINFO.read_text().splitlines()
+            name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    except (OSError, subprocess.SubprocessError):
+        pass
+    return name or platform.processor() or platform.machine() or "unknown"

@@ -14,10 +14,11 @@ from rich.table import Table
 
 from flnl.config import compose
 from flnl.config.check import check_config
+from flnl.core.cores import processor
 from flnl.core.errors import UserError, in_one_line
 from flnl.core.terminal import cell, duration, print_line
 from flnl.doctor.agreement import TOLERANCE, Agreement, agreements
-from flnl.doctor.surroundings import Row, processor, surroundings
+from flnl.doctor.surroundings import Row, surroundings
 from flnl.doctor.timing import Setting, Timed, settings, timings
 from flnl.engine.placement import placement_for
 from flnl.storage.paces import Pace, Paces

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -47,19 +46,10 @@ def surroundings(cfg: DictConfig, kind: str = "cuda") -> Iterator[Row]:
     if absent:
         yield Row("not installed", ", ".join(absent))
     yield Row("machine", str(about["machine"]))
-    yield Row("processor", f"{processor()}; {usable_cores()} usable cores, {_memory():.0f} GiB of memory")
+    yield Row("cores", f"{usable_cores()} usable; {_memory():.0f} GiB of memory")
     yield from _gpus(kind)
     yield from _folders(cfg)
     yield Row("W&B", _wandb(effective_mode(cfg.wandb.mode)))
-
-
-def processor() -> str:
-    """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _memory() -> float:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from flnl.config.folders import CONF
+from flnl.core.cores import processor
 from flnl.core.errors import UserError
 from flnl.core.payload import CPU
 from flnl.core.state import PASSES, RoundResult
@@ -111,11 +112,11 @@ class Record:
 
 
 def environment(device: torch.device = CPU) -> dict[str, Any]:
-    """Commit, versions and machine, as far as they are known; a CPU's instructions and a GPU decide about last bits.
+    """Commit, versions and machine, as far as they are known; processor and GPU decide about last bits.
 
     ``gpu`` says which of the machine's GPUs ``device`` is, as ``CUDA_VISIBLE_DEVICES`` would.
     """
-    machine = [platform.platform(), torch.backends.cpu.get_cpu_capability()]
+    machine = [platform.platform(), processor(), torch.backends.cpu.get_cpu_capability()]
     gpu = {}
     if device.type != "cpu":
         name = str(torch.get_device_module(device).get_device_name(device))
