@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from flnl.storage.tuned import Tuned
-from flnl.tune.markdown import markdown
+from flnl.tune.markdown import markdown, notes
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -55,11 +55,15 @@ def test_what_rendered_tables_link_to_is_in_git() -> None:
 
 @pytest.mark.parametrize("name", ["comparison", "comparison_benchmark"])
 def test_the_comparison_shows_what_its_files_hold(name: str) -> None:
-    tables = markdown(Tuned.load(ROOT / "docs" / f"{name}.json")).strip().split("\n\n")
+    tuned = Tuned.load(ROOT / "docs" / f"{name}.json")
+    told = notes(tuned)
+    tables = markdown(tuned).strip().split("\n\n")[: -len(told)]
     of = {heading.rstrip(":"): table for heading, table in zip(tables[::2], tables[1::2], strict=True)}
     shown = (ROOT / "docs" / "comparison.md").read_text()
     for heading in ("last, %", "last, % at train.lr = 0.003 / 0.01 / 0.03 / 0.1"):
         assert of[heading] in shown, heading
+    for note in told:
+        assert note in prose("docs/comparison.md")
 
 
 def prose(page: str) -> str:

@@ -1,8 +1,9 @@
 """``flnl tune``: what is tried, how it is chosen, that finished runs are not run again."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from flnl.core.errors import UserError
+from flnl.storage.trace import Drawn, Origin, Trace
 from flnl.storage.tuned import Question, Reported, Study, Trial, Tuned, Values
 from flnl.sweep import listed
 from flnl.tune import __main__ as tune
@@ -163,6 +165,52 @@ def test_a_file_is_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert Path("tuned.json").read_bytes() == before
 
 
+def test_what_a_file_has_is_left_out_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A choice that the file has is not made again where its runs are gone; with ``traced``, one without traces is."""
+    monkeypatch.chdir(tmp_path)
+    words = [*TINY[1:], "train.lr=0.1,0.2", "--each", "method", "--seeds", "7", "--add", "--report", "1", "--skip"]
+    end = ["--markdown", "tables.md", "--", "hydra/launcher=basic"]
+    tune.tune(["method=fedavg", *words, "chosen", *end])
+    (first,) = Tuned.load(file := tmp_path / "tuned.json").studies
+    shutil.rmtree("multirun")
+
+    def untraced(study: Study) -> Study:
+        assert study.reported is not None
+        trials = [replace(trial, traces={}) for trial in study.trials]
+        return replace(study, trials=trials, reported=replace(study.reported, traces={}))
+
+    replace(Tuned.load(file), studies=[untraced(first)]).save(file)
+    Path("tables.md").unlink()
+    capsys.readouterr()
+    tune.tune(["method=fedavg", *words, "chosen", *end])
+    assert "tuned.json has all of it" in capsys.readouterr().out
+    assert "3 of 3 runs have no trace" in Path("tables.md").read_text()
+    assert not Path("multirun").exists()
+    tune.tune(["method=fedavg,fedprox", *words, "chosen", *end])
+    assert "1 of 2 choices are in tuned.json and left out" in capsys.readouterr().err
+    assert [study.each["method"] for study in Tuned.load(file).studies] == ["fedavg", "fedprox"]
+    assert "3 of 6 runs have no trace" in Path("tables.md").read_text()
+    tune.tune(["method=fedavg,fedprox", *words, "traced", *end])
+    assert Tuned.load(file).studies[0] == first
+    assert Tuned.load(file).untraced == 0
+
+    known = Tuned.load(file)
+    rates = [{"train.lr": rate} for rate in ("0.2", "0.1")]
+    assert known.has({"method": "fedavg"}, rates, [1], traced=True)
+    assert not known.has({"method": "fedavg"}, [*rates, {"train.lr": "0.3"}], [1], traced=False)
+    assert not known.has({"method": "fedavg"}, rates, [1, 2], traced=False), "with fewer results"
+    assert not known.has({"method": "fedcorr"}, rates, [], traced=False)
+
+
+def test_skipping_needs_a_file_to_add_to_and_a_grid() -> None:
+    with pytest.raises(UserError, match="add --add"):
+        tune.tune([*TINY, "train.lr=0.1,0.2", "--skip", "chosen"])
+    with pytest.raises(UserError, match="--skip traced goes with a grid"):
+        tune.tune([*TINY, "train.lr=0.1,0.2", "--add", "--skip", "traced", "--trials", "2"])
+
+
 def test_what_is_replaced_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,6 +252,67 @@ def test_the_file_holds_everything(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("[]")
     with pytest.raises(UserError, match="no file of flnl tune"):
         Tuned.load(tmp_path / "t.json")
+
+
+def traced(commit: str, federation: str, last: float, **more: Any) -> Trace:
+    origin = Origin(commit, "a machine", "cpu", {"name": "stacked", "stack": 20}, "2.13.0")
+    return Trace([origin], Drawn("d" * 64, federation * 64), {"last": last, **more})
+
+
+def test_what_runs_share_is_written_once(tmp_path: Path) -> None:
+    """A whole trace comes back, and the file names each commit, machine and federation once."""
+    rows = [
+        {seed: traced("c1", str(seed), 0.5, best=0.75) for seed in (1, 2)},
+        {1: traced("c1", "1", 0.25), 2: traced("c2", "2", 0.5)},
+    ]
+    trials = [
+        Trial({"lr": str(n)}, {seed: one.metrics["last"] for seed, one in traces.items()}, traces=traces)
+        for n, traces in enumerate(rows)
+    ]
+    reported = Reported({"last": {3: 0.5, 4: None}, "best": {3: 0.5, 4: None}}, traces={3: traced("c2", "3", 0.5)})
+    old = Study({"m": "y"}, ["m=y"], [Trial({"lr": "0"}, {1: 0.5, 2: None}), Trial({"lr": "1"}, {1: 0.5, 2: 0.5})])
+    tuned = Tuned([], "last", [1, 2], [Study({"m": "x"}, ["m=x"], trials, reported), old])
+    tuned.save(file := tmp_path / "t.json")
+    assert Tuned.load(file) == tuned
+    text = json.loads(file.read_text())
+    assert [origin["commit"] for origin in text["origins"]] == ["c1", "c2"]
+    assert [one["federation"][0] for one in text["federations"]] == ["1", "2", "3"]
+    written = text["studies"][0]["trials"][0]["traces"]["2"]
+    assert written == {"origins": [0], "federation": 1, "metrics": {"last": 0.5, "best": 0.75}}
+    assert "traces" not in text["studies"][1]["trials"][0], "the form of earlier versions"
+    assert (tuned.untraced, tuned.scored) == (3, 8)
+
+
+@pytest.mark.parametrize("damage", [{"origins": []}, {"federations": 5}, {"federations": [{}, {}]}])
+def test_a_trace_that_refers_to_nothing_is_refused(damage: dict[str, Any], tmp_path: Path) -> None:
+    trial = Trial({"lr": "1"}, {1: 0.5}, traces={1: traced("c", "1", 0.5)})
+    Tuned([], "last", [1], [Study({}, [], [trial])]).save(file := tmp_path / "t.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
+    with pytest.raises(UserError, match=r"t\.json is no file of flnl tune"):
+        Tuned.load(file)
+
+
+def test_a_score_that_is_not_that_of_its_trace_is_refused(tmp_path: Path) -> None:
+    trial = Trial({"lr": "1"}, {1: 0.5}, traces={1: traced("c", "1", 0.25)})
+    Tuned([], "last", [1], [Study({}, [], [trial])]).save(file := tmp_path / "t.json")
+    with pytest.raises(UserError, match=r"damaged: last under seed 1 is 0\.5, and the run's metrics say 0\.25"):
+        Tuned.load(file)
+    Tuned([], "validation", [1], [Study({}, [], [trial])]).save(file)
+    assert Tuned.load(file).untraced == 0
+    reported = Reported({"last": {3: 0.5}}, traces={3: traced("c", "1", 0.25)})
+    Tuned([], "validation", [1], [Study({}, [], [trial], reported)]).save(file)
+    with pytest.raises(UserError, match="damaged: last under seed 3"):
+        Tuned.load(file)
+
+
+def test_every_process_of_a_resumed_run_is_in_its_trace() -> None:
+    process = {"commit": "a", "machine": "m", "device": "cpu", "executor": "sequential", "versions": {"torch": "2"}}
+    last = process | {"commit": "b", "executor": {"name": "stacked"}}
+    record = {**last, "earlier": [process, process], "data": "d", "federation": "f", "metrics": {"last": 1, "x": None}}
+    trace = Trace.of(record)
+    assert [(one.commit, one.executor) for one in trace.origins] == [("a", "sequential"), ("b", {"name": "stacked"})]
+    assert (trace.metrics, trace.drawn, trace.origins[0].torch) == ({"last": 1}, Drawn("d", "f"), "2")
+    assert Trace.of({"data": "d", "federation": "f", "metrics": {}}).origins == [Origin(None, None, None, None, None)]
 
 
 def test_a_search_tells_scores_and_asks_again_in_the_same_order() -> None:
@@ -386,6 +495,18 @@ def test_the_choice_is_run_again_under_seeds_that_took_no_part_in_it(
     shown = f"{fmean(last):.1f} ± {stdev(last):.1f}"
     assert f"| {shown} |" in (tmp_path / "tables.md").read_text()
     assert f"last {shown} %" in capsys.readouterr().out
+    rows: Sequence[Trial | Reported] = [*study.trials, study.reported]
+    for row in rows:
+        assert {*row.traces} == {*row.runs}
+        for seed, trace in row.traces.items():
+            record = json.loads((tmp_path / row.runs[seed] / "result.json").read_text())
+            assert trace.metrics == record["metrics"]
+            assert (trace.drawn.data, trace.drawn.federation) == (record["data"], record["federation"])
+            assert [asdict(one) for one in trace.origins] == [
+                {key: record[key] for key in ("commit", "machine", "device", "executor")}
+                | {"torch": record["versions"]["torch"]}
+            ]
+    assert "no trace" not in (tmp_path / "tables.md").read_text()
     before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("result.json")}
     assert len(before) == 4
     tune.tune(words)
@@ -399,6 +520,15 @@ def test_the_choice_is_run_again_under_seeds_that_took_no_part_in_it(
     assert "last failed," in capsys.readouterr().out
     with pytest.raises(UserError, match="--report 7"):
         tune.tune([*TINY, "train.lr=0.1,0.2", "--seeds", "7,8", "--report", "1,7"])
+
+
+AFTER_ONE = """
+Chosen by test accuracy at the end (`last`), under seeds 7, 8.
+
+At the edge of the grid, so that one beyond it may be better: lr=0.1, the smallest, in 1 of 1 choices (x).
+
+5 of 5 runs have no trace in the file: commit, machine, digests of data and federation, and metrics.
+"""
 
 
 def test_tables_have_a_row_for_each_value_of_the_first_key_and_columns_for_the_second() -> None:
@@ -433,7 +563,11 @@ def test_tables_have_a_row_for_each_value_of_the_first_key_and_columns_for_the_s
         "| method | a | b |\n"
         "| --- | ---: | ---: |\n"
         "| x | **50.0** / failed | **60.0** / failed |\n"
-        "| y | **70.0** / failed |  |\n"
+        "| y | **70.0** / failed |  |\n\n"
+        "Chosen by test accuracy at the end (`last`), under seeds 7, 8.\n\n"
+        "At the edge of the grid, so that one beyond it may be better: lr=0.1, the smallest, in 3 of 3 choices "
+        "(a: x, y; b: x).\n\n"
+        "15 of 15 runs have no trace in the file: commit, machine, digests of data and federation, and metrics.\n"
     )
     assert markdown(Tuned([], "last", [7, 8], studies[:1])).startswith("last, %:\n\n| method | a |\n")
     assert "| x\\|y |" in markdown(Tuned([], "last", [7, 8], [study("x|y", "in/a", 0.5, 0)]))  # a bar ends no cell
@@ -447,8 +581,34 @@ def test_tables_have_a_row_for_each_value_of_the_first_key_and_columns_for_the_s
         "\n"
         "| method | last, % at lr = 0.1 / 0.3 |\n"
         "| --- | ---: |\n"
-        "| x | **50.0** / failed |\n"
+        "| x | **50.0** / failed |\n" + AFTER_ONE
     )
+
+
+@pytest.mark.parametrize(
+    ("tried", "chosen", "edges"),
+    [
+        (("0.003", "0.01", "0.1"), "0.003", ["lr=0.003, the smallest"]),
+        (("0.01", "0.003", "1e-1"), "1e-1", ["lr=1e-1, the largest"]),
+        (("0.003", "0.01", "0.1"), "0.01", []),
+        (("9", "10", "11"), "10", []),  # as texts, 9 would be the largest
+        (("squared", "norm"), "squared", []),
+        (("0.1", "null"), "0.1", []),
+        (("0.1", "0.10"), "0.1", []),  # one number
+    ],
+)
+def test_a_choice_at_either_edge_of_the_grid_is_named(
+    tried: Sequence[str], chosen: str, edges: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the other edge failed or was dropped: it was tried."""
+    trials = [Trial({"lr": value}, {1: float(value == chosen)}) for value in tried]
+    failed = [Trial({"lr": value}, {1: 1.0 if value == chosen else None}) for value in tried]
+    for study in (Study({}, [], trials), Study({}, [], failed)):
+        assert [str(edge) for edge in study.edges] == edges
+        show(Tuned([], "last", [1], [replace(study, fixed=["method=x"])]))
+        said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("at the edge of the grid")]
+        assert said == [f"at the edge of the grid: {edge}; one beyond it may be better" for edge in edges]
+    assert Study({}, [], [Trial({"lr": "1"}, {1: None})]).edges == []
 
 
 def test_options_may_stand_between_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

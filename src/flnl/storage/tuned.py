@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,6 +16,7 @@ from flnl.core.ties import compared
 from flnl.storage.closing import same
 from flnl.storage.input_file import read_json_file
 from flnl.storage.output_file import save_output
+from flnl.storage.trace import Trace, compact, expanded
 
 FORMAT = 1
 
@@ -44,6 +45,12 @@ class Trial:
     values: Values
     scores: Mapping[int, float | None]  # by seed
     runs: Mapping[int, str] = field(default_factory=dict)  # folders, by seed
+    traces: Mapping[int, Trace] = field(default_factory=dict)  # of finished runs, by seed; earlier versions wrote none
+
+    @property
+    def scored(self) -> set[int]:
+        """The seeds of runs that have a score."""
+        return {seed for seed, score in self.scores.items() if score is not None}
 
     @property
     def mean(self) -> float | None:
@@ -67,6 +74,24 @@ class Reported:
 
     scores: Mapping[str, Mapping[int, float | None]]  # by measure and seed
     runs: Mapping[int, str] = field(default_factory=dict)  # folders, by seed
+    traces: Mapping[int, Trace] = field(default_factory=dict)  # of finished runs, by seed; earlier versions wrote none
+
+    @property
+    def scored(self) -> set[int]:
+        """The seeds of runs that have a score."""
+        return {seed for by_seed in self.scores.values() for seed, score in by_seed.items() if score is not None}
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A chosen number at the edge of what was tried: one beyond it may be better."""
+
+    key: str
+    value: str
+    end: str  # "smallest" or "largest"
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}, the {self.end}"
 
 
 @dataclass(frozen=True)
@@ -95,6 +120,20 @@ class Study:
     def dropped(self, trial: Trial) -> bool:
         """Whether the trial was ended before its last seed because it was behind."""
         return trial.mean is not None and len(trial.scores) < max(len(other.scores) for other in self.trials)
+
+    @property
+    def edges(self) -> list[Edge]:
+        """Each key of which the smallest or the largest number that was tried was chosen, of two or more."""
+        found = []
+        for key, value in () if self.chosen is None else self.chosen.values.items():
+            tried = [_number(trial.values[key]) for trial in self.trials]
+            numbers = {number for number in tried if number is not None}
+            if None in tried or len(numbers) < 2:
+                continue
+            for end, edge in (("smallest", min(numbers)), ("largest", max(numbers))):
+                if _number(value) == edge:
+                    found.append(Edge(key, value, end))
+        return found
 
     def followed_by(self, later: Study) -> Study:
         """What is kept of this study and a later one of the same overrides."""
@@ -170,10 +209,42 @@ class Tuned:
         return before
 
     @property
+    def untraced(self) -> int:
+        """The number of runs whose scores the file has without a trace."""
+        return sum(len(row.scored - {*row.traces}) for row in self._rows)
+
+    @property
+    def scored(self) -> int:
+        """The number of runs whose scores the file has."""
+        return sum(len(row.scored) for row in self._rows)
+
+    @property
+    def _rows(self) -> Iterator[Trial | Reported]:
+        for study in self.studies:
+            yield from study.trials
+            if study.reported is not None:
+                yield study.reported
+
+    @property
     def question(self) -> Question:
         """What the studies answer."""
         first = self.studies[0]
         return Question.of(self.measure, self.seeds, first.fixed, first.each, first.trials[0].values)
+
+    def has(self, each: Values, grid: Iterable[Values], report: Iterable[int], *, traced: bool) -> bool:
+        """Whether a choice for ``each`` among the combinations of ``grid`` is here, with results under ``report``.
+
+        With ``traced``, all of its runs must have a trace, too.
+        """
+        wanted = {frozenset(values.items()) for values in grid}
+        for study in self.studies:
+            if dict(study.each) != dict(each) or study.chosen is None:
+                continue
+            reported = set() if study.reported is None else study.reported.scored
+            tried = {frozenset(trial.values.items()) for trial in study.trials}
+            if tried == wanted and {*report} <= reported:
+                return not traced or not replace(self, studies=[study]).untraced
+        return False
 
     def with_added(self, later: Tuned) -> Tuned:
         """These studies and those of a later command to the same question, which replace those for the same ``each``.
@@ -207,6 +278,7 @@ class Tuned:
             for trial, row in zip(study.trials, entry["trials"], strict=True):
                 row |= {"mean": trial.mean, "deviation": trial.deviation}
             entry["chosen"] = None if study.chosen is None else dict(study.chosen.values)
+        compact(text)
         return text
 
     @classmethod
@@ -223,7 +295,7 @@ class Tuned:
             text = read_json_file(path)
             if text["format"] != FORMAT:
                 raise ValueError(f"format {text['format']}")
-            tuned = TypeAdapter(cls).validate_json(json.dumps(text), strict=True)
+            tuned = TypeAdapter(cls).validate_json(json.dumps(expanded(text)), strict=True)
         except FileNotFoundError:
             raise UserError(f"there is no {path}; flnl tune writes it") from None
         except ValidationError as error:
@@ -239,6 +311,15 @@ class Tuned:
         return tuned
 
 
+def _number(value: str) -> float | None:
+    """The number that a value writes; None if it is none, such as a name or a list."""
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
+
+
 def _checksum(text: Mapping[str, Any]) -> str:
     """The sha256 of a file's content, however it is laid out; 64 hex digits."""
     content = {key: value for key, value in text.items() if key != CHECKSUM}
@@ -249,7 +330,12 @@ def _checksum(text: Mapping[str, Any]) -> str:
 def _fault(text: Mapping[str, Any], tuned: Tuned) -> str | None:
     """Where a file contradicts itself; None if it does not. The first version wrote no checksum."""
     for study, entry in zip(tuned.studies, text["studies"], strict=True):
+        reported = study.reported
+        if reported is not None and (other_score := _other_score(reported.scores, reported.traces)) is not None:
+            return other_score
         for trial, row in zip(study.trials, entry["trials"], strict=True):
+            if (other_score := _other_score({tuned.measure: trial.scores}, trial.traces)) is not None:
+                return other_score
             if other := sorted({*trial.scores} - {*tuned.seeds}):
                 return f"it has a score under seed {other[0]}, which is none of its seeds"
             for name, value in (("mean", trial.mean), ("deviation", trial.deviation)):
@@ -261,6 +347,16 @@ def _fault(text: Mapping[str, Any], tuned: Tuned) -> str | None:
             return f"its choice is {entry['chosen']}, and the means give {chosen}"
     if text.get(CHECKSUM, _checksum(text)) != _checksum(text):
         return "its content is not what was written"
+    return None
+
+
+def _other_score(scores: Mapping[str, Mapping[int, float | None]], traces: Mapping[int, Trace]) -> str | None:
+    """Where scores, by measure and seed, are not those of the runs' metrics; None if they are."""
+    for measure, by_seed in scores.items():
+        for seed, trace in traces.items():
+            held, value = by_seed.get(seed), trace.metrics.get(measure)
+            if value is not None and not same(held, value):
+                return f"{measure} under seed {seed} is {held}, and the run's metrics say {value}"
     return None
 
 

@@ -1,7 +1,7 @@
 """Choose hyperparameters on seeds, or on samples, that are kept out of the results.
 
     flnl tune KEY=VALUE ... KEY=VALUE,VALUE ... [--each KEY] [--seeds 101,102,103] [--measure last]
-        [--margin 0.05] [--report 1,2,3,4,5] [--out FILE [--add]] [--markdown FILE] [--config-dir DIR]
+        [--margin 0.05] [--report 1,2,3,4,5] [--out FILE [--add [--skip chosen]]] [--markdown FILE] [--config-dir DIR]
 
 Keys with several values are the axes of a grid; with ``--margin``, combinations far behind are dropped after each seed.
 With ``--trials N`` Optuna searches them, and intervals too. With ``--report`` the chosen combination is then run under
@@ -110,6 +110,13 @@ def parser() -> Parser:
         help="keep the choices that FILE holds of other commands; they must have the same measure, seeds and keys, and "
         "the same overrides but for the keys under --each. Choices for the same values are replaced",
     )
+    options.add_argument(
+        "--skip",
+        choices=("none", "chosen", "traced"),
+        default="none",
+        help="with --add, leave out what FILE has already: a choice from the same grid, with the results of --report "
+        "(chosen), or such a choice and the trace of each of its runs (traced). By default nothing is left out",
+    )
     options.add_argument("--markdown", metavar="FILE", type=Path, help="write tables of results and scores to FILE")
     add_config_dir(options)
     return options
@@ -157,8 +164,12 @@ def tune(arguments: Sequence[str]) -> None:
     runs = Runs(options.seeds, options.measure, launching, own=own)
     parts = space.split(options.each)
     question = _question(options, parts[0])
-    if options.add:
-        _kept(options.out, question)  # before anything runs
+    kept = _kept(options.out, question) if options.add else None  # before anything runs
+    parts = _without_known(parts, kept, options)
+    if kept is not None and not parts:
+        _write_markdown(kept, options)
+        print_line(f"{options.out} has all of it")
+        return
     listed.check([*own, *parts[0][1].fixed], launching, "write it before --")
     tried = _tried([part for _, part in parts], runs, options)
     studies = [Study(each, part.fixed, trials) for (each, part), trials in zip(parts, tried, strict=True)]
@@ -197,8 +208,12 @@ def _write(tuned: Tuned, question: Question, options: Namespace) -> None:
             print_line(f"{made}; that command makes it again of its runs, --add keeps both", to=sys.stderr)
     written = tuned if before is None else before.with_added(tuned)
     written.save(options.out)
+    _write_markdown(written, options)
+
+
+def _write_markdown(tuned: Tuned, options: Namespace) -> None:
     if options.markdown is not None:
-        save_output(f"--markdown {options.markdown}", options.markdown, markdown(written).encode())
+        save_output(f"--markdown {options.markdown}", options.markdown, markdown(tuned).encode())
 
 
 def _there(file: Path) -> Tuned | None:
@@ -228,6 +243,25 @@ def _kept(file: Path, question: Question) -> Tuned | None:
         return ((PARTS[name], there[name], here[name]) for name in there)
 
     return Tuned.kept(file, agreeing, "--out")
+
+
+def _without_known(
+    parts: Sequence[tuple[Values, Space]], before: Tuned | None, options: Namespace
+) -> list[tuple[Values, Space]]:
+    """What is to be tried: without what ``--skip`` leaves out, which is told."""
+    if options.skip == "none":
+        return list(parts)
+    if not options.add:
+        raise UserError(f"--skip {options.skip} leaves out what the file has that --add adds to; add --add")
+    if options.trials is not None:
+        raise UserError(f"--skip {options.skip} goes with a grid: leave out --trials, or --skip")
+    if before is None:
+        return list(parts)
+    traced = options.skip == "traced"
+    left = [(each, part) for each, part in parts if not before.has(each, part.grid(), options.report, traced=traced)]
+    if len(left) < len(parts):
+        print_line(f"{len(parts) - len(left)} of {len(parts)} choices are in {options.out} and left out", to=sys.stderr)
+    return left
 
 
 def _with_share(overrides: Sequence[str], measure: str, share: float | None) -> list[str]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 
 from flnl.core.markdown import grid, literal
-from flnl.storage.tuned import Study, Tuned, Values
+from flnl.storage.tuned import Edge, Study, Tuned, Values
+from flnl.tune.scores import MEASURES
 
 FAILED = "failed"
 SHOWN = ("last", "best")
@@ -36,7 +37,28 @@ def markdown(tuned: Tuned) -> str:
             f"{name}:\n\n" + _table(tuned.studies, dict.fromkeys(columns.items(), cell))
             for name, cell in (results | scores).items()
         ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join([*sections, *notes(tuned)]) + "\n"
+
+
+def notes(tuned: Tuned) -> list[str]:
+    """What readers of the tables should know: which score chose, where choices are at an edge, what has no trace."""
+    seeds = ", ".join(map(str, tuned.seeds))
+    found = [f"Chosen by {MEASURES.get(tuned.measure, tuned.measure)} (`{tuned.measure}`), under seeds {seeds}."]
+    at: dict[Edge, dict[str, list[str]]] = {}
+    columns = _columns(tuned.studies)
+    for study in tuned.studies:
+        for edge in study.edges:
+            at.setdefault(edge, {}).setdefault(columns[_others(study.each)], []).append(_first(study.each))
+    for edge, by_column in at.items():
+        names = "; ".join(": ".join(filter(None, (c, ", ".join(filter(None, rows))))) for c, rows in by_column.items())
+        number = sum(map(len, by_column.values()))
+        of = f"in {number} of {len(tuned.studies)} choices" + (f" ({literal(names)})" if names else "")
+        found.append(f"At the edge of the grid, so that one beyond it may be better: {literal(str(edge))}, {of}.")
+    if tuned.untraced:
+        lacking = "commit, machine, digests of data and federation, and metrics"
+        have = "has" if tuned.scored == 1 else "have"
+        found.append(f"{tuned.untraced} of {tuned.scored} runs {have} no trace in the file: {lacking}.")
+    return found
 
 
 def spread(scores: Mapping[int, float | None], unit: str = "") -> str:

@@ -17,6 +17,7 @@ from flnl.config.override_text import without
 from flnl.core.errors import UserError
 from flnl.core.shell import joined
 from flnl.storage.records import TUNING, read_record
+from flnl.storage.trace import Trace
 from flnl.storage.tuned import Reported, Study, Trial, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun, ListedSweep
@@ -118,7 +119,7 @@ class Runs:
             for measure in MEASURES
             if measure != VALIDATION
         }
-        return Reported(scores, {seed: str(folder) for seed, folder in folders.items()})
+        return Reported(scores, {seed: str(folder) for seed, folder in folders.items()}, _traces(folders))
 
     def _complete(self, wanted: Sequence[ListedRun], measure: str) -> None:
         missing = {run.folder: run for run in wanted if score(self.root / run.folder, measure) is None}
@@ -150,7 +151,7 @@ class Runs:
     def _trial(self, fixed: Sequence[str], values: Values, seeds: Sequence[int]) -> Trial:
         folders = {seed: self.root / self._run(fixed, values, seed).folder for seed in seeds}
         scores = {seed: score(folder, self.measure) for seed, folder in folders.items()}
-        return Trial(values, scores, {seed: str(folder) for seed, folder in folders.items()})
+        return Trial(values, scores, {seed: str(folder) for seed, folder in folders.items()}, _traces(folders))
 
     def _run(self, fixed: Sequence[str], values: Values, seed: int) -> ListedRun:
         overrides = (*fixed, *overrides_of(values), f"seed={seed}")
@@ -163,6 +164,12 @@ class Runs:
 def final(overrides: Sequence[str], measure: str) -> list[str]:
     """The overrides of a final run: without the share of samples that is held out for ``--measure validation``."""
     return without(overrides, "eval.validation") if measure == VALIDATION else list(overrides)
+
+
+def _traces(folders: Mapping[int, Path]) -> dict[int, Trace]:
+    """The traces of the finished runs among those in ``folders``, by seed."""
+    records = {seed: read_record(folder) for seed, folder in folders.items()}
+    return {seed: Trace.of(one) for seed, one in records.items() if one is not None and one.get("status") == "finished"}
 
 
 def _next(trials: Mapping[int, Trial], ran: Sequence[int], margin: float, *, last: bool) -> list[int]:

@@ -31,6 +31,8 @@ def show(tuned: Tuned, own: Sequence[str] = ()) -> None:
             mark = "chosen" if trial is study.chosen else "dropped" if study.dropped(trial) else ""
             grid.add_row(*trial.values.values(), *scores, _percent(trial.mean), mark)
         console.print(grid)
+        for edge in study.edges:
+            print_line(f"at the edge of the grid: {edge}; one beyond it may be better")
         if study.chosen is not None:
             print_line(f"flnl {joined([*own, *final(study.overrides, tuned.measure)])}")
 
