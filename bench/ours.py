@@ -17,6 +17,8 @@ from flnl.engine.executors.auto import shown
 from flnl.run import opening
 from flnl.run.session import Session
 
+PUBLIC = ["model=lenet5", "model._target_=bench.networks.PublicCNN", "~model.batch_norm"]
+
 
 def overrides_of(job: Job, executor: str, folder: Path) -> list[str]:
     """The overrides that describe the job."""
@@ -30,7 +32,7 @@ def overrides_of(job: Job, executor: str, folder: Path) -> list[str]:
         *(["dataset.padding=4", "dataset.flip=true"] if w.crop else []),
         "partition=file",
         "noise=none",
-        *(["model=lenet5", "model._target_=bench.networks.PublicCNN"] if w.model == "public" else [f"model={w.model}"]),
+        *(PUBLIC if w.model == "public" else [f"model={w.model}"]),
         f"executor={executor}",
         f"fraction={w.cohort / w.clients}",
         "rounds=1000000",

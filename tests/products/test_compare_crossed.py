@@ -69,6 +69,7 @@ def test_the_paired_t_test_is_of_the_differences() -> None:
         ((0.0, 1.0, 2.0, 3.0), 2 / 8),  # an equal pair says nothing
         ((1.0,) * 6, 2 / 64),
         ((0.0, 0.0, 0.0), 1.0),
+        ((0.0, 0.0, 2.0), 1.0),
         ((1.0,), None),
         ((), None),
     ],

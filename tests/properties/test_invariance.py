@@ -14,6 +14,7 @@ import torch
 
 from flnl.core.execution import BLOCK, Block, ClientJob, Executor
 from flnl.core.messages import ClientState, ClientTask
+from flnl.core.tally import Tally
 from flnl.data.federation.build import Federation
 from flnl.engine.network import Network
 from tests.properties.reference import References
@@ -44,6 +45,13 @@ class Jumbled(Executor):
         for first in range(0, len(tasks), BLOCK):
             block = [results[i] for i in range(first, min(first + BLOCK, len(tasks)))]
             yield pickle.loads(pickle.dumps(reduce))(block)
+
+    def passed(self) -> Tally:
+        """The samples that have passed either network, and the evaluator's, which is one of them."""
+        passed = Tally()
+        for network in self.networks:
+            passed.add(network.meter.taken())
+        return passed
 
 
 @pytest.mark.parametrize("entry", others_slow(COVERING), ids=str)

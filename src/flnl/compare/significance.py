@@ -59,7 +59,7 @@ class Paired:
         if len(self.differences) < 2:
             return None
         apart = [difference for difference in self.differences if difference]
-        if not apart:
+        if len(apart) < 2:  # of a single one, both arrangements are as extreme
             return 1.0
         if len(apart) > ENUMERATED:
             return float(wilcoxon(apart).pvalue)
