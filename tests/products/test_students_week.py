@@ -91,7 +91,7 @@ def test_the_week(tmp_path: Path) -> None:
     latex = (tmp_path / "table.tex").read_text()
     assert all(word in latex for word in (r"\toprule", r"\bottomrule", "0.2", "0.6"))
 
-    desk.typed("tune", "method=fedavg", "train.lr=0.01,0.1", "--seeds", "11", "--out", "tuned.json", "--", *SMALL)
+    desk.typed("tune", "method=fedavg", "train.lr=0.01,0.1", *SMALL, "--seeds", "11", "--out", "tuned.json")
     tuned = json.loads((tmp_path / "tuned.json").read_text())
     assert tuned["studies"][0]["chosen"]["train.lr"] in ("0.01", "0.1", 0.01, 0.1)
 
