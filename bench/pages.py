@@ -11,19 +11,20 @@ import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from functools import cache, cached_property, partial
 from statistics import median
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from flnl.config.folders import CONF
+from flnl.core.markdown import grid
 from flnl.tables import load
-from flnl.tables.render import rendered
-from flnl.tables.render.agreement import agreements, spearman
-from flnl.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks, ranking
+from flnl.tables.render import rendered, scales
+from flnl.tables.render.agreement import spearman
+from flnl.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks
+from flnl.tables.render.sheet import text
 from flnl.tables.results import Filled
+from flnl.tables.run_record import Compact, compact
 
 ROOT = CONF.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "results"
@@ -78,22 +79,19 @@ def columns(table: str, scale: str = "lenet") -> list[str]:
     return list(dict.fromkeys(line["column"] for line in lines(table, scale) if line["state"] == "run"))
 
 
-def record(table: str, label: str, row: str, scale: str = "lenet") -> dict[str, Any]:
-    """The record of the first run of a cell."""
+def record(table: str, label: str, row: str, scale: str = "lenet") -> Compact:
+    """The record of the first run of a cell, checked as tables check it."""
     (line,) = (one for one in lines(table, scale) if (one["column"], one["row"]) == (label, row))
-    text: dict[str, Any] = json.loads((RESULTS / scale / json.loads(line["records"])[0]).read_text(encoding="utf-8"))
-    return text
+    return compact(RESULTS / scale / json.loads(line["records"])[0])
 
 
-def mean_over(record: Mapping[str, Any], first: int, last: int) -> float:
-    """The mean accuracy, in percent, over the evaluations after these rounds."""
-    stages = record["evaluations"].values()
-    pairs = [pair for one in stages for pair in zip(one["round"], one["accuracy"], strict=True)]
-    chosen: list[float] = [accuracy for round, accuracy in pairs if first <= round <= last]
-    return 100 * sum(chosen) / len(chosen)
+def accuracy_after(record: Compact, round: int) -> float:
+    """The accuracy, in percent, of the evaluation after a round."""
+    (line,) = (one for one in record.rows if one["kind"] == "evaluation" and one["round"] == round)
+    return 100 * float(line["accuracy"])
 
 
-def grid(table: str, scale: str = "lenet") -> str:
+def shown(table: str, scale: str = "lenet") -> str:
     """A Markdown table of all cells that have run, ours / the paper's, without columns of a data set not had here."""
     every = [one for one in lines(table, scale) if one["state"] == "run"]
     every = [one for one in every if scale != "lenet" or not one["paper_column"].startswith("CIFAR-100 ")]
@@ -105,20 +103,28 @@ def grid(table: str, scale: str = "lenet") -> str:
         of = {line["row"]: line for line in every if line["column"] == label}
         cells = (f"{float(one['ours']):.2f} / {float(one['paper']):.2f}" if one else "" for one in map(of.get, methods))
         rows.append([label, *cells])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return grid(rows)
 
 
-class Ranks:
+class Ranks(scales.Rendered):
     """A paper's methods over its settings at a scale."""
 
-    def __init__(self, paper: str, tables: Sequence[Filled], ranked: Ranking) -> None:
-        self._ranked, self.paper = ranked, paper
-        self.mean, self.theirs = ranked.mean_ranks, papers_mean_ranks(ranked) or {}
-        self.settings, self.methods = len(ranked.settings), len(ranked.methods)
-        self.tested = ranked.too_few is None
-        self.apart = set(ranked.apart) if self.tested else set()
-        coefficients = [one.coefficient for filled in tables for one in agreements(filled)]
-        self.coefficients = [one for one in coefficients if one is not None]
+    @cached_property
+    def ranked(self) -> Ranking:
+        """The ranking, which a paper of these pages has."""
+        found = self.ranking
+        assert found is not None, f"{self.name} has no setting of {self.paper}"
+        return found
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """Mean ranks of our numbers, the best method first."""
+        return self.ranked.mean_ranks
+
+    @property
+    def theirs(self) -> dict[str, float]:
+        """Mean ranks of the paper's numbers."""
+        return papers_mean_ranks(self.ranked) or {}
 
     @property
     def first(self) -> str:
@@ -130,29 +136,29 @@ class Ranks:
         """The median of the rank correlations with the paper's orders."""
         return median(self.coefficients)
 
+    @property
+    def apart(self) -> list[tuple[str, str]]:
+        """Pairs that the test tells apart, the better one first."""
+        return [] if self.ranked.too_few else self.ranked.apart
+
     def behind(self, method: str) -> list[str]:
         """The methods that the test puts behind this one."""
-        return [worse for better, worse in self._ranked.apart if better == method] if self.tested else []
+        return [worse for better, worse in self.apart if better == method]
 
     @property
     def verdict(self) -> str:
         """The critical difference, or why there is none."""
-        if not self.tested:
+        if self.ranked.too_few:
             return "too few settings for a test"
-        p = self._ranked.friedman[1]
-        if not self._ranked.significant:
-            return f"no difference shown, p = {p:.2f}"
-        return f"critical difference {self._ranked.critical_difference:.1f}"
+        if not self.ranked.significant:
+            return f"no difference shown, p = {self.ranked.friedman[1]:.2f}"
+        return f"critical difference {self.ranked.critical_difference:.1f}"
 
 
 @cache
 def ranks(paper: str, scale: str) -> Ranks:
     """The methods of a paper over its settings at a scale."""
-    tables = [one for one in _tables(scale) if one.table.paper == paper and is_ranked(one.table)]
-    found = ranking(tables)
-    if found is None:
-        raise KeyError(f"{scale} has no setting of {paper}")
-    return Ranks(paper, tables, found)
+    return Ranks(scale, paper, [one for one in _tables(scale) if one.table.paper == paper and is_ranked(one.table)])
 
 
 @cache
@@ -189,11 +195,6 @@ def sure(claim: object) -> str:
     return ""
 
 
-def number(value: float, digits: int = 2) -> str:
-    """Digits after the point, with a minus sign."""
-    return f"{value:.{digits}f}".replace("-", "−")
-
-
 def page(template: str) -> str:
     """The text of a page.
 
@@ -203,28 +204,18 @@ def page(template: str) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
-    environment.filters |= {f"n{digits}": lambda value, d=digits: number(value, d) for digits in range(3)}
-    known = (column, columns, printed, lead, place, record, mean_over, grid, ranks, others, order, sure, lines)
-    environment.globals |= {one.__name__: one for one in known} | {
-        "min": min,
-        "max": max,
-        "zip": zip,
-        "abs": abs,
-        "dict": dict,
-    }
+    environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
+    known = (column, columns, printed, lead, place, record, accuracy_after, shown, ranks, others, order, sure, lines)
+    environment.globals |= {one.__name__: one for one in known} | {"min": min, "max": max, "abs": abs, "dict": dict}
     return environment.get_template(template).render()
-
-
-def pages() -> dict[Path, str]:
-    """The text of every page that has a template."""
-    return {DOCS / path.stem: page(path.name) for path in sorted(TEMPLATES.glob("*.md.j2"))}
 
 
 def main() -> None:
     """Write all pages."""
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
-        print(path.relative_to(ROOT))
+    for template in sorted(TEMPLATES.glob("*.md.j2")):
+        written = DOCS / template.stem
+        written.write_text(page(template.name), encoding="utf-8")
+        print(written.relative_to(ROOT))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "docs" / "_build"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 CARDS = sorted((ROOT / "docs" / "methods").glob("*.md"))
