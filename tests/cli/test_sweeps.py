@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from flnl.core.errors import UserError
 from flnl.core.state import RoundResult
 from flnl.run.progress import Bar
 from flnl.sweep.job import score
@@ -242,6 +243,23 @@ def test_a_job_that_its_data_refuse_is_told_in_the_list(command: Command, tmp_pa
     assert statuses(only_sweep(tmp_path)) == ["finished", "refused"]
     assert "num_clients" in said.out
     assert not (only_sweep(tmp_path) / "1" / "error.log").exists()
+
+
+@pytest.mark.parametrize("place", ["supervisor._check", "supervisor.Ledger"])
+def test_a_sweep_that_does_not_begin_leaves_its_folder_free(
+    place: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while something, here ``refused``, still holds the traceback, and with it the lock."""
+    words, refused = [*FEDAVG, "seed=1,2", "max_rounds=1", "hydra.sweep.dir=here"], UserError("not this one")
+
+    def refuse(*_: object) -> None:
+        raise refused
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"flnl.sweep.{place}", refuse)
+        assert "not this one" in command(*words).err
+    assert refused.__traceback__ is not None
+    assert command(*words).code == 0
 
 
 def test_two_sweeps_in_one_second_share_nothing(launch: Launch, tmp_path: Path) -> None:

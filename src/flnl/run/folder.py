@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from flnl.config.identity import differences, recorded_key
 from flnl.core.errors import UserError
 from flnl.storage import order
+from flnl.storage.locks import free_after_error
 from flnl.storage.records import LOCK, RESULT, SWEEPS, read_record
 
 WRITTEN = (
@@ -38,11 +39,17 @@ WRITTEN = (
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A locked folder, and the record of an earlier process in it."""
+    """A locked folder, and the record of an earlier process in it; as a context manager, it is released at the end."""
 
     path: Path
     lock: FileLock
     earlier: Mapping[str, Any] | None  # the record of the run to resume; None for a new run
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
 
     @property
     def finished(self) -> bool:
@@ -78,9 +85,9 @@ def open_folder(
     path, goes_on = chosen(output=output, output_root=output_root, resume=resume, key=key, job=job, same=same)
     folder = _lock(_unused(_path(output_root), key) if path is None else path)
     earlier = folder.earlier
-    if reason := refusal(folder.path, earlier, key=key, plain=plain, named=output is not None, goes_on=goes_on):
-        folder.lock.release()
-        raise UserError(reason)
+    with free_after_error(folder.lock):
+        if reason := refusal(folder.path, earlier, key=key, plain=plain, named=output is not None, goes_on=goes_on):
+            raise UserError(reason)
     if earlier is not None:
         return folder, f"the run in {folder.path} {'is finished; nothing to do' if folder.finished else 'goes on'}"
     if output is not None:
@@ -219,4 +226,5 @@ def _lock(path: Path) -> RunFolder:
         raise UserError(f"output={path} is in use by another process; wait for it or choose another folder") from None
     except OSError as error:
         raise UserError(f"output={path}: {error.strerror or error}; choose a folder you can write to") from None
-    return RunFolder(path, lock, read_record(path))
+    with free_after_error(lock):
+        return RunFolder(path, lock, read_record(path))

@@ -80,58 +80,44 @@ def train(
     if job is None:  # one protocol may serve all methods of a sweep
         check_read(cfg, overrides)
     claimed = opening.claim(cfg, overrides, job)
-    try:
-        return _claimed(cfg, overrides, job, claimed, typed, opened, stop)
-    finally:
-        claimed.folder.lock.release()  # also if a signal comes before anything is opened
-
-
-def _claimed(
-    cfg: DictConfig,
-    overrides: Sequence[str],
-    job: Path | None,
-    claimed: opening.Claim,
-    typed: Sequence[str] | None,
-    opened: Callable[[Session], object],
-    stop: Interruption | None,
-) -> Outcome:
-    if claimed.folder.finished:
-        assert claimed.folder.earlier is not None
-        earlier = claimed.folder.earlier
-        check_data(cfg, claimed.folder.path, earlier)
-        if (damage := lines.damage(claimed.folder.path, earlier)) is not None:
-            log.warning("%s; the numbers below are those of %s", damage, RESULT)
-        progress.closing("finished earlier", claimed.folder.path, earlier)
-        return Outcome("finished", claimed.folder.path, earlier)
-    run = opening.open_session(cfg, overrides, claimed)
-    with run, Interruption() if stop is None else nullcontext(stop) as stop:
-        opened(run)
-        try:
-            with progress.Bar(run.epochs, run.state.round) as bar:
-                for result in run.results() if stop.number is None else ():
-                    run.log(result)
-                    bar.round(result)
-                    leave = run.enough or stop.number is not None
-                    run.keep(now=leave)
-                    if leave:
-                        break
-            status: Status
-            status = "finished" if run.over else "stopped" if run.enough else "interrupted"
-            if status == "finished":
-                run.demand_training()
-            record = run.close(status)
-        except Exception as error:
-            run.fail(error, traceback.format_exc())
-            error.add_note(_where(error, run))
-            raise
-        finally:
-            if job is None and run.unsynchronised:
-                print_line(f"to upload the metrics: wandb sync {run.unsynchronised}", to=sys.stderr)
-    progress.closing(status, run.folder.path, record)
-    if status != "finished" and job is None:
-        again = _again(overrides if typed is None else typed, run.folder.path)
-        print_line(f"to go on: {command(again)}", to=sys.stderr)
-    return Outcome(status, run.folder.path, record, stop.number)
+    with claimed.folder:
+        if claimed.folder.finished:
+            assert claimed.folder.earlier is not None
+            earlier = claimed.folder.earlier
+            check_data(cfg, claimed.folder.path, earlier)
+            if (damage := lines.damage(claimed.folder.path, earlier)) is not None:
+                log.warning("%s; the numbers below are those of %s", damage, RESULT)
+            progress.closing("finished earlier", claimed.folder.path, earlier)
+            return Outcome("finished", claimed.folder.path, earlier)
+        run = opening.open_session(cfg, overrides, claimed)
+        with run, Interruption() if stop is None else nullcontext(stop) as stop:
+            opened(run)
+            try:
+                with progress.Bar(run.epochs, run.state.round) as bar:
+                    for result in run.results() if stop.number is None else ():
+                        run.log(result)
+                        bar.round(result)
+                        leave = run.enough or stop.number is not None
+                        run.keep(now=leave)
+                        if leave:
+                            break
+                status: Status
+                status = "finished" if run.over else "stopped" if run.enough else "interrupted"
+                if status == "finished":
+                    run.demand_training()
+                record = run.close(status)
+            except Exception as error:
+                run.fail(error, traceback.format_exc())
+                error.add_note(_where(error, run))
+                raise
+            finally:
+                if job is None and run.unsynchronised:
+                    print_line(f"to upload the metrics: wandb sync {run.unsynchronised}", to=sys.stderr)
+        progress.closing(status, run.folder.path, record)
+        if status != "finished" and job is None:
+            again = _again(overrides if typed is None else typed, run.folder.path)
+            print_line(f"to go on: {command(again)}", to=sys.stderr)
+        return Outcome(status, run.folder.path, record, stop.number)
 
 
 def _where(error: Exception, run: Session) -> str:

@@ -32,6 +32,7 @@ from flnl.config.short_keys import connect
 from flnl.config.written import text_at
 from flnl.core.errors import Interrupted, UserError, in_one_line
 from flnl.core.terminal import print_line
+from flnl.storage.locks import free_after_error
 from flnl.storage.records import LOCK
 from flnl.sweep import launchers
 from flnl.sweep.job import shares_a_process, typed
@@ -96,15 +97,20 @@ class Sweep:
         _check_launcher(chosen)
         self.folder = Path(str(chosen.sweep.dir))
         self._lock = _locked(self.folder, self.in_use)
+        self._signal: int | None = None
+        self._before: dict[int, Any] = {}
+        self._watch: Watch | None = None
+        with free_after_error(self._lock):
+            self._begin(config, jobs)
+
+    def _begin(self, config: DictConfig, jobs: Sequence[Sequence[str]] | None) -> None:
+        chosen = config.hydra
         self.prepare()
         if jobs is None:
             jobs = _expanded(config)
             _check(config, jobs)
         self._ledger = Ledger(self.folder)
         self._ledger.plan(jobs, sys.argv[1:])
-        self._signal: int | None = None
-        self._before: dict[int, Any] = {}
-        self._watch: Watch | None = None
         if not shares_a_process(chosen):
             self._watch = Watch(self._ledger, self.labels)
             self._watch.start()
