@@ -99,10 +99,15 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     # the key that was typed
     "a value of the protocol": (["protocol.lr=-1"], "protocol.lr=-1: must be greater than 0"),
     "a value of the protocol for one method": (
-        ["protocol.fedcorr.T1=x"],
-        "protocol.fedcorr.T1=x: must be a valid integer",
+        ["+protocol.fedcorr.T1=x"],
+        "protocol.fedcorr.T1=x: must be a number, from which others follow",
     ),
-    "a section that is none": (["protocol.fedcorr=3"], "protocol.fedcorr=3: must have the values of a method"),
+    "a value of the protocol without a plus": (
+        ["protocol.fedcorr.T1=3"],
+        "protocol.fedcorr.T1 is not set yet; write +protocol.fedcorr.T1=... to set it",
+    ),
+    "a section for a value": (["protocol.fedcorr=3"], "protocol.fedcorr takes its values one by one"),
+    "a key of the protocol that nothing asks for": (["+protocol.sce=3"], "+protocol.sce is not a key"),
     "an interpolation of nothing": (["method.T1=${nothing}"], "method.T1 takes nothing, which is not a key"),
     "an interpolation that another takes": (
         ["method=fedcorr", "method/local=[flr]", "method.stages.usual.rounds=${nothing}"],
@@ -126,11 +131,14 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "job 0: method.mu=1: it stands for method.local.fedprox.mu",
     ),
     # values of the protocol that nothing reads
-    "another method's": (["method=fedavg", "protocol.fedcorr.T1=3"], "protocol.fedcorr.T1=3: nothing in a run of"),
-    "another loss term's": (["method=fedavg", "protocol.reg_start_round=3"], "protocol.reg_start_round=3: nothing in"),
-    "rounds of a method with stages": (["protocol.rounds=3"], "protocol.rounds=3: nothing in a run of method=fedcorr"),
+    "another method's": (["method=fedavg", "+protocol.fedcorr.T1=3"], "protocol.fedcorr.T1=3: nothing in a run of"),
+    "another loss term's": (["method=fedavg", "+protocol.reg_start_round=3"], "+protocol.reg_start_round is not a key"),
+    "rounds of a method whose stages are set": (
+        ["protocol.rounds=3", "method.T2=1", "method.T3=1"],
+        "protocol.rounds=3: nothing in a run of method=fedcorr",
+    ),
     "a value that was set beside it": (
-        ["protocol=cifar10", "method=fedprox", "method.mu=1", "protocol.fedprox.mu=3"],
+        ["protocol=cifar10", "method=fedprox", "method.mu=1", "+protocol.fedprox.mu=3"],
         "protocol.fedprox.mu=3: nothing in a run of method=fedprox takes",
     ),
     # choices
@@ -220,10 +228,10 @@ def test_a_section_that_is_not_there_is_not_shown(command: Command) -> None:
         ("fedavg", "protocol.rounds=3"),
         ("fedavg", "protocol.lr=0.2"),
         ("fedavg", "protocol.fraction=0.5"),
-        ("fedcorr", "protocol.fedcorr.T1=1"),
-        ("fedcorr", "protocol.fedcorr={T1:1,T2:1,T3:1}"),
-        ("fedcorr_released", "protocol.fedcorr.T1=1"),
-        ("flr", "protocol.flr.lam=1"),
+        ("fedcorr", "+protocol.fedcorr.T1=1"),
+        ("fedcorr", "+protocol.fedcorr={T1:1,T2:1,T3:1}"),
+        ("fedcorr_released", "+protocol.fedcorr.T1=1"),
+        ("flr", "+protocol.flr.lam=1"),
         ("fedavg", "protocol.name=mine"),
     ],
 )
@@ -233,7 +241,7 @@ def test_a_value_of_the_protocol_that_something_reads_is_taken(method: str, word
 
 
 def test_a_value_of_the_protocol_is_read_while_one_of_its_readers_is_left() -> None:
-    words = ["method=fedavg", "method/local=[truncated_gce,entropy_minimization]", "protocol.reg_start_round=3"]
+    words = ["method=fedavg", "method/local=[truncated_gce,entropy_minimization]", "+protocol.reg_start_round=3"]
     for over in ("seed=2", "method.local.truncated_gce.start=1"):
         words.append(over)
         check_read(compose.load(words), words)
@@ -243,7 +251,7 @@ def test_a_value_of_the_protocol_is_read_while_one_of_its_readers_is_left() -> N
 
 
 def test_a_sweep_over_methods_may_say_what_one_of_them_reads(command: Command) -> None:
-    words = [*without([]), "protocol=cifar10", "train.epochs=1", "rounds=1", "protocol.fedprox.mu=0.5"]
+    words = [*without([]), "protocol=cifar10", "train.epochs=1", "rounds=1", "+protocol.fedprox.mu=0.5"]
     assert command("-m", *words, "method=fedavg,fedprox").code == 0
     refused(command(*words, "method=fedavg"))
 

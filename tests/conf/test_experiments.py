@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from flnl.config import compose, given
 from flnl.config.check import check_config
 from flnl.config.folders import CONF
+from flnl.config.protocol import SETTINGS
 from flnl.config.short_keys import DECLARATIONS
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
@@ -142,7 +143,8 @@ def test_only_protocol_partition_and_noise_rate_of_an_experiment_reach_a_method(
         for key in given.takers(cfg):  # the rate of the method's own noise, from then on
             OmegaConf.update(cfg, key, OmegaConf.select(composed(f"method={method}"), key))
         found: dict[str, Any] = {k: OmegaConf.to_container(cfg[k], resolve=True) for k in ("method", "train")}
-        found["method"].pop(DECLARATIONS, None)
+        for name in (DECLARATIONS, SETTINGS):
+            found["method"].pop(name, None)
         assert found["method"] == without["method"], experiment
         assert found["train"] == without["train"], experiment
 

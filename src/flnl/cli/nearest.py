@@ -10,12 +10,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from flnl.config.folders import CONF
 from flnl.config.identity import flatten
+from flnl.config.protocol import SETTINGS
 from flnl.config.short_keys import DECLARATIONS, shortest
 from flnl.core.suggestions import closest
 
 ORDER = ("", "train", "method", "partition", "noise", "dataset", "model", "eval")
 """Sections of the configuration in which the last part of a key is sought first; those of single runs' keys are ""."""
-DECLARED = f"method.{DECLARATIONS}."
+DECLARED = (f"method.{DECLARATIONS}.", f"method.{SETTINGS}.")
 LAST = "protocol"
 """The section whose values are there for others to take."""
 LAUNCHERS = {

@@ -23,6 +23,7 @@ from flnl.config.folders import CONF
 from flnl.config.given import takers
 from flnl.config.located import imported, located
 from flnl.config.override_text import key_of
+from flnl.config.protocol import SETTINGS
 from flnl.config.schema import GROUPS, METHOD, Root, Training
 from flnl.config.short_keys import DECLARATIONS, declared
 from flnl.config.written import source, texts
@@ -375,7 +376,8 @@ def _refuse_unread(cfg: DictConfig) -> None:
     unread = [
         f"method.{name}: no part of method={cfg.method.name} reads it{_nearest(name, known)}"
         for name in map(str, cfg.method)
-        if name not in (*known, DECLARATIONS) and not re.search(rf"\bmethod\.{re.escape(name)}\b", interpolations)
+        if name not in (*known, DECLARATIONS, SETTINGS)
+        and not re.search(rf"\bmethod\.{re.escape(name)}\b", interpolations)
     ]
     if unread:
         raise UserError("; ".join(unread))

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flnl.config.folders import CONF, folders
 from flnl.config.groups import groups
+from flnl.config.protocol import SETTINGS
 from flnl.config.resolvers import register_resolvers
 from flnl.config.schema import Training
 from flnl.config.short_keys import DECLARATIONS, connect, shortened
@@ -25,7 +26,9 @@ register_resolvers()
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values, every interpolation resolved; without the declarations of short keys.
+    """The configuration as plain values, every interpolation resolved, without a method's declarations for others.
+
+    Those are its short keys and its settings by protocol.
 
     Raises:
         UserError: if one cannot be.
@@ -45,7 +48,8 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
             raise UserError(f"{next(takers, key)} takes {match[1]}, which {_owners(match[1])}") from None
         raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
     if isinstance(plain.get("method"), dict):
-        plain["method"].pop(DECLARATIONS, None)
+        for name in (DECLARATIONS, SETTINGS):
+            plain["method"].pop(name, None)
     return dict(plain)
 
 

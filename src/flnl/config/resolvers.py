@@ -6,36 +6,27 @@ from typing import Any
 
 from omegaconf import DictConfig, Node, OmegaConf
 
-from flnl.config import given
+from flnl.config import given, protocol
 from flnl.config.located import located
 from flnl.config.short_keys import shortest
-from flnl.config.written import CENTRALIZED
 from flnl.core.errors import UserError
 
 
 def _protocol(key: str, *default: Any, _root_: DictConfig, _node_: Node) -> Any:
-    """What the protocol says of ``key``: for the method by name, or for all, or else the default.
+    """What holds for ``key`` under the protocol (``config.protocol``), or else the default.
 
-    A variant of a method says in ``like`` whose section it takes. In centralized training, the method's section may
-    have a section ``centralized``, which comes first.
+    Args:
+        key: such as ``T1``.
+        default: a value, then values by protocol that come before it.
     """
-    protocol = _root_.protocol
-    named = "like" if "like" in _root_.method else "name"
-    method = _root_.method[named]
-    own = protocol.get(method, {})
-    sections = [(f".{method}", own), ("", protocol)]
-    if isinstance(own, DictConfig) and _root_.get("centralized") is True and CENTRALIZED in own:
-        sections.insert(0, (f".{method}.{CENTRALIZED}", own[CENTRALIZED]))
-    for name, section in sections:
-        if not isinstance(section, DictConfig | dict):
-            raise UserError(f"protocol{name}={section}: must have the values of a method, a key each")
-        if key in section:
-            return section[key]
-    if default:
-        return OmegaConf.create(default[0]) if isinstance(default[0], list) else default[0]
+    try:
+        return protocol.value(_root_, key, default)
+    except KeyError:
+        pass
+    method, name = _root_.method, _root_.protocol.name
     taker = shortest(_root_, str(_node_._get_full_key(None)))
-    whose = f"method.like={method}" if named == "like" else f"method={method}"
-    raise UserError(f"protocol={protocol.name} says nothing of {key} for {whose}; set {taker}")
+    whose = f"method.like={method.like}" if "like" in method else f"method={method.name}"
+    raise UserError(f"protocol={name} says nothing of {key} for {whose}; set {taker}")
 
 
 def _first_stage(*terms: str, _root_: DictConfig) -> int:

@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from flnl.config.choices_in_files import settle
 from flnl.config.file_order import last_of
 from flnl.config.override_text import key_of, value_of
+from flnl.config.protocol import SETTINGS
 from flnl.config.schema import METHOD
 from flnl.config.written import node_at, text_at
 from flnl.core.errors import UserError
@@ -105,11 +106,12 @@ def connect(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
 
 
 def without_declarations(cfg: DictConfig) -> DictConfig:
-    """A copy to be shown: what short keys stand for can be seen at the keys themselves."""
+    """A copy to be shown: what short keys stand for, and what holds of the settings, is seen at the keys themselves."""
     shown = cfg.copy()
-    if node_at(shown, f"method.{DECLARATIONS}") is not None:
-        with open_dict(shown.method):
-            del shown.method[DECLARATIONS]
+    for name in (DECLARATIONS, SETTINGS):
+        if node_at(shown, f"method.{name}") is not None:
+            with open_dict(shown.method):
+                del shown.method[name]
     return shown
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, Node
 
-CENTRALIZED = "centralized"
-"""The section, of a method's section of a protocol, whose values hold in centralized training only."""
+from flnl.config.protocol import places
 
 
 def node_at(cfg: DictConfig, key: str) -> Node | None:
@@ -46,7 +45,4 @@ def source(cfg: DictConfig, key: str) -> str:
     if repeated := re.fullmatch(r"\$\{([\w.]+)\}", written):
         return key if node_at(cfg, repeated[1]) is None else source(cfg, repeated[1])
     named = re.search(r"\$\{protocol:(\w+)", written)
-    method = cfg.method.get("like", cfg.method.name) if named else None
-    sections = (*((f".{method}.{CENTRALIZED}",) if cfg.get("centralized") is True else ()), f".{method}", "")
-    places = [f"protocol{section}.{named[1]}" for section in sections] if named else []
-    return next((place for place in places if node_at(cfg, place) is not None), key)
+    return next((place.key for place in places(cfg, named[1])), key) if named else key
