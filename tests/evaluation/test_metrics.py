@@ -110,6 +110,21 @@ def test_training_stability_is_a_mean_of_squared_distances():
     assert math.isnan(training_stability([]))
 
 
+def test_held_out_samples_are_scored_on_the_labels_that_clients_were_given():
+    """Each sample counts once, whoever held it; none of them is in training, and so in no audit."""
+    run = composed("method=fedavg", "rounds=2", "noise=symmetric", "noise.eta=0.5", "eval.validation=0.3")
+    federation, params = run.federation, run.rounds[-1].state.server.params
+    found = Evaluator(federation, run.network, run.method).model(params)["validation_accuracy"]
+    held_out = [int(i) for i in federation.validation]
+    assert not {*held_out} & {*map(int, federation.held)}
+    assert federation.truth is not None
+    predicted = run.network.outputs(federation.dataset.train, torch.tensor(held_out)).argmax(1).tolist()
+    for labels, scored in ((federation.given, True), (federation.truth, False)):
+        right = sum(guess == int(labels[i]) for guess, i in zip(predicted, held_out, strict=True))
+        assert (found == pytest.approx(right / len(held_out))) == scored
+    assert len(held_out) == 36, "three of ten samples of each client"
+
+
 @pytest.mark.parametrize("where", ["noise=fedcorr", "noise=none", "eval.validation=0.3"])
 def test_an_evaluator_counts_what_the_model_memorised(where: str):
     """Sample by sample, over what the clients hold; of clean labels only the clean group is there."""

@@ -79,6 +79,19 @@ def test_what_a_row_says_of_some_columns_holds_there_alone() -> None:
     assert "method.gamma=0.9" not in SCALING.resolve(some, Column("c", ("noise.kind=symmetric",)))
 
 
+BY_LAST = "The score was the test accuracy at the end, under seed 1, on the images that results are measured on."
+AT_EDGE = "At the edge of the grid, so that one beyond it may be better:"
+
+
+def test_readers_are_told_of_a_choice_on_no_test_image() -> None:
+    studies = [Study({}, ["method=a"], [Trial({"train.lr": rate}, {1: 0.1, 2: 0.1}) for rate in ("1", "2")])]
+    assert Choices.of(Tuned(["x"], "validation", [1, 2], studies)).sentence == (
+        "But train.lr was chosen for method=a by `x`. The score was the mean accuracy of the last ten evaluations on "
+        f"held-out samples with noisy labels, under seeds 1, 2, on no test image. {AT_EDGE} train.lr=1, the smallest, "
+        "for method=a."
+    )
+
+
 def test_what_was_tuned_for_a_method_reaches_its_rows_and_comes_last() -> None:
     def study(each: str, rate: str) -> Study:
         key, value = each.split("=")
@@ -89,7 +102,10 @@ def test_what_was_tuned_for_a_method_reaches_its_rows_and_comes_last() -> None:
     )
     table = Table("t", "", "", "", Metric("", "", None, ""), None, (row("method=a"),), (Column("c", ()),), (), ())
     scaling = SCALING.tuned([Choices.of(tuned)]).for_table(table)
-    assert scaling.changes == ("But train.lr was chosen for method=a, method=b by `flnl tune --each method`.",)
+    assert scaling.changes == (
+        f"But train.lr was chosen for method=a, method=b by `flnl tune --each method`. {BY_LAST} {AT_EDGE} "
+        f"train.lr=0.1, the smallest, for method=a. {AT_EDGE} train.lr=0.2, the smallest, for method=b.",
+    )
     column = Column("c", ("noise=x", "train.lr=5"))
     assert scaling.resolve(row("method=a", "method.mu=0"), column)[-3:] == ("train.lr=0.1", "method=a", "method.mu=0")
     assert "train.lr=0.2" in scaling.resolve(row("method=b"), column)
@@ -118,7 +134,8 @@ def test_what_was_tuned_for_a_paper_is_for_its_tables_alone() -> None:
     for each, rate, whose in ((one, "0.1", "FedCorr"), (other, "0.2", "FLR"), (mine, "0.3", "mine")):
         own = scaling.for_table(each)
         assert [o for o in own.resolve(each.rows[0], column) if "train.lr" in o] == [f"train.lr={rate}"]
-        assert own.changes == (f"But train.lr in the tables of {whose} was chosen for method=a by `{rate}`.",)
+        said = f"But train.lr in the tables of {whose} was chosen for method=a by `{rate}`. {BY_LAST}"
+        assert own.changes == (said,)
         assert own.of(each).changes == own.changes
     assert scaling.unused([one, other]) == [], "what is for a table that is not asked for is not missed"
 

@@ -44,8 +44,16 @@ def test_each_method_of_the_column_has_a_space_of_its_own() -> None:
     ).spaces
     assert [dict(each) for each, _ in found] == [{"method": "a"}, {"method": "a", "method/batch": "mixup"}]
     first = found[0][1]
-    assert first.fixed == ("experiment=e", "dataset=digits", "noise.rho=0.6", "method=a", "method.mu=1")
+    own = ("experiment=e", "dataset=digits", "noise.rho=0.6", "method=a", "method.mu=1")
+    assert first.fixed == (*own, "eval.validation=0.1")  # held out for the choice
     assert list(first.grid()) == [{"train.lr": "0.1"}, {"train.lr": "0.01"}]
+
+
+def test_a_choice_on_test_images_holds_nothing_out() -> None:
+    ((_, space),) = tuning(row("A", "method=a"), measure="mean_last_10").spaces
+    assert not any("eval.validation" in one for one in space.fixed)
+    ((_, space),) = tuning(row("A", "method=a", "eval.validation=0.5"), share="0.25").spaces
+    assert [one for one in space.fixed if "eval.validation" in one] == ["eval.validation=0.25"]
 
 
 def test_rows_that_would_share_a_choice_are_refused() -> None:
@@ -61,7 +69,8 @@ def test_rows_that_would_share_a_choice_are_refused() -> None:
     ("options", "said"),
     [
         ({"measure": "bestt"}, "did you mean best"),
-        ({"measure": "validation"}, "validation is not a measure"),  # tables hold out no samples
+        ({"measure": "best", "share": "0.2"}, "share=0.2: only measure=validation holds samples out"),
+        ({"share": "1"}, "share=1 is no share between 0 and 1"),
         ({"grid": "seed=1,2"}, "grid=seed=: this key is no hyperparameter"),
         ({"grid": "method=a,b"}, "grid=method=: this key is no hyperparameter"),
         ({"grid": "method/batch=mixup,plain"}, "this key is no hyperparameter"),
@@ -88,9 +97,16 @@ def test_a_column_that_cannot_be_run_has_nothing_to_tune() -> None:
 def test_another_column_or_scale_has_a_file_of_its_own(tmp_path: Path) -> None:
     """Two choices for a method would be mixed up, and a stale one could win."""
     file, here = tmp_path / "a.json", tuning(row("A", "method=a"))
-    studies = [Study({"method": "a"}, ["method=a"], [Trial({"train.lr": "0.1"}, {101: 0.5, 102: 0.5})])]
+    fixed = ["method=a", "eval.validation=0.1"]
+    studies = [Study({"method": "a"}, fixed, [Trial({"train.lr": "0.1"}, {101: 0.5, 102: 0.5})])]
     Tuned([], here.measure, here.seeds, studies, subject=here.subject).save(file)
     assert here.kept(file) is not None
+    with pytest.raises(
+        UserError, match=r"other shares that are held out: eval\.validation=0\.1, not eval\.valid.*=0\.2"
+    ):
+        replace(here, share=0.2).kept(file)
+    with pytest.raises(UserError, match="other measure: validation, not mean_last_10"):
+        replace(here, measure="mean_last_10").kept(file)
     other = replace(here, column=replace(here.column, label="d"))
     lenet = replace(here, scaling=replace(SCALING, name="lenet"))
     copies = replace(here, scaling=SCALING.unverified())
@@ -148,6 +164,7 @@ def test_what_was_chosen_makes_the_tables_of_the_paper(command: Tables, tmp_path
         page = (tmp_path / "results" / "small_tuned" / f"{name}.md").read_text()
         assert (f"in {name}, nothing was tuned for FedAvg" in planned.err) != told
         found = "But train.lr in the tables of FedCorr was chosen for method=fedavg" in page
+        assert ("The score was the best test accuracy of all evaluations" in page) == found
         assert found == told, "a table of one's own is of no paper"
     records = [json.loads(f.read_text()) for f in (tmp_path / "multirun" / "tables").glob("*/*/result.json")]
     assert sorted(f"train.lr={rate}" in record["overrides"] for record in records) == [False, True]

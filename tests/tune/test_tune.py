@@ -204,7 +204,8 @@ def test_what_a_file_has_is_left_out_if_asked(
     assert not known.has({"method": "fedcorr"}, rates, [], traced=False)
 
 
-def test_skipping_needs_a_file_to_add_to_and_a_grid() -> None:
+def test_skipping_needs_a_file_to_add_to_and_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="add --add"):
         tune.tune([*TINY, "train.lr=0.1,0.2", "--skip", "chosen"])
     with pytest.raises(UserError, match="--skip traced goes with a grid"):
@@ -337,7 +338,7 @@ def test_finished_runs_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = [*TINY, "train.lr=0.001,0.2", "--seeds", "7,8", "--", "hydra/launcher=basic"]
+    words = [*TINY, "train.lr=0.001,0.2", "--seeds", "7,8", "--measure", "last", "--", "hydra/launcher=basic"]
     tune.tune(words)
     shown = capsys.readouterr().out
     assert "chosen" in shown
@@ -451,7 +452,7 @@ def test_a_choice_is_kept_where_the_next_command_has_none_or_its_report_is_stopp
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = [*TINY, "--seeds", "7", "eval.validation=0.25", "--", "hydra/launcher=basic"]
+    words = [*TINY, "--seeds", "7", "--measure", "last", "eval.validation=0.25", "--", "hydra/launcher=basic"]
 
     def stopped(*_: object) -> list[Study]:
         raise KeyboardInterrupt
@@ -630,7 +631,7 @@ def test_a_method_of_ones_own_is_tuned_in_workers(
     words = ["--config-dir", "own", "method=mine", *TINY[1:], f"{key}=0.1,1", "--seeds", "7", "--report", "1"]
     tune.tune([*words, "--", "hydra.launcher.n_jobs=2"])
     (study,) = Tuned.load(tmp_path / "tuned.json").studies
-    assert study.fixed == ["method=mine", *TINY[1:]]
+    assert study.fixed == ["method=mine", *TINY[1:], "eval.validation=0.1"]
     assert study.reported is not None
     assert study.chosen is not None
     runs = [folder for trial in study.trials for folder in trial.runs.values()] + [*study.reported.runs.values()]
@@ -646,7 +647,7 @@ def test_a_method_of_ones_own_is_tuned_in_workers(
 
 def test_validation_is_scored_on_held_out_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    command = [*TINY, "train.lr=0.2,0.1", "--seeds", "7", "--measure", "validation", "--share", "0.2"]
+    command = [*TINY, "train.lr=0.2,0.1", "--seeds", "7", "--share", "0.2"]  # it is what chooses by default
     tune.tune([*command, "--", "hydra/launcher=basic"])
     (study,) = Tuned.load(tmp_path / "tuned.json").studies
     assert "eval.validation=0.2" in study.fixed
@@ -656,6 +657,9 @@ def test_validation_is_scored_on_held_out_samples(tmp_path: Path, monkeypatch: p
         expected = sum(row["validation_accuracy"] for row in rows) / len(rows)
         assert len(rows) < 10
         assert trial.scores[7] == pytest.approx(expected)
+    few = [*TINY[:4], "partition.num_clients=20", *TINY[5:]]  # of six samples each
+    with pytest.raises(UserError, match=r"multirun/tune/\w+: no client has so many samples .* hold out a larger share"):
+        tune.tune([*few, "train.lr=0.2,0.1", "--seeds", "7", "--", "hydra/launcher=basic"])
 
 
 def test_a_run_that_failed_is_not_run_again_at_once(
@@ -694,7 +698,7 @@ def test_the_share_of_validation_is_an_option() -> None:
     with pytest.raises(UserError, match="--share"):
         tune.tune([*TINY, "train.lr=0.1,0.2", "eval.validation=0", "--measure", "validation"])
     with pytest.raises(UserError, match=r"--share 0\.2: only --measure validation"):
-        tune.tune([*TINY, "train.lr=0.1,0.2", "--share", "0.2"])
+        tune.tune([*TINY, "train.lr=0.1,0.2", "--measure", "last", "--share", "0.2"])
     with pytest.raises(UserError, match="--seeds"):
         tune.tune([*TINY, "train.lr=0.1,0.2", "++seed=3"])
 

@@ -209,6 +209,15 @@ class Tuned:
         return before
 
     @property
+    def edges(self) -> Mapping[Edge, Sequence[Study]]:
+        """The choices at an edge of what was tried, by this edge."""
+        at: dict[Edge, list[Study]] = {}
+        for study in self.studies:
+            for edge in study.edges:
+                at.setdefault(edge, []).append(study)
+        return at
+
+    @property
     def untraced(self) -> int:
         """The number of runs whose scores the file has without a trace."""
         return sum(len(row.scored - {*row.traces}) for row in self._rows)

@@ -30,7 +30,7 @@ from flnl.tables.plan import Count, Plan, can_run, wanted
 from flnl.tables.request import AGREE, OF_ONE_VERB, OPTIONS, RESULTS, TUNE, VERBS, Request, parse
 from flnl.tables.run_record import RECORDS
 from flnl.tables.table import Table
-from flnl.tune.scores import ON_TEST_SET
+from flnl.tune.scores import MEASURES, ON_TEST_SET
 
 if TYPE_CHECKING:
     from flnl.tables.render.losses import Loss
@@ -42,8 +42,8 @@ USAGE = """\
 flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=PATH]
             [add=[LABEL: ]OVERRIDE... [--config-dir DIR]] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
 flnl tables agree [metric=mean_last_10] [out=FOLDER]
-flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [measure=mean_last_10] [margin=0.05] [seeds=2]
-            [scale=small] [rows=LABEL] [verify=false] [out=FILE] [-- OVERRIDE ...]
+flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [measure=validation [share=0.1]] [margin=0.05]
+            [seeds=2] [scale=small] [rows=LABEL] [verify=false] [out=FILE] [-- OVERRIDE ...]
 The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
 
   list    list the tables
@@ -74,8 +74,9 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
           here, so tables can be made on several machines, one after the other
 
   grid    the values to choose from: grid=train.lr=0.01,0.03,0.1; may be repeated for further keys
-  measure the score, as for flnl tune: {measures}
-  metric  take this one of our runs ({measures}) in place of the tables' own, and write by_METRIC.md
+  measure the score, as for flnl tune: {measures}; by default validation, on samples that are held
+          out of clients' training data (share), with their noisy labels: the others choose on the test images
+  metric  take this one of our runs ({of_tests}) in place of the tables' own, and write by_METRIC.md
   margin  drop values whose mean score is so far behind after a seed; margin=none tries all of them under every seed
 
 After --, overrides set how runs are launched: hydra/launcher=submitit_slurm hydra.launcher.partition=gpu,
@@ -354,7 +355,9 @@ def command(arguments: Sequence[str]) -> None:
 def main() -> None:
     """Entry point of ``flnl tables``."""
     if {"-h", "--help"} & set(sys.argv[1:]):
-        print(USAGE.format(scales=", ".join(load.scales()), measures=", ".join(ON_TEST_SET)))
+        print(
+            USAGE.format(scales=", ".join(load.scales()), measures=", ".join(MEASURES), of_tests=", ".join(ON_TEST_SET))
+        )
         return
     guard.guarded(lambda: command(sys.argv[1:]), name="flnl tables", overrides=False)
 

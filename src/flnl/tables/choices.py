@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from flnl.core.shell import joined
 from flnl.core.terminal import visible
 from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tables.table import Table
-from flnl.tune.scores import ON_TEST_SET
+from flnl.tune.scores import MEASURES, ON_TEST_SET
 
 DECIDING = ("method", "centralized")
 """Keys that decide, with the parts of a method, what a row is. What was chosen for one such row is not another's."""
@@ -70,12 +70,26 @@ class Choices:
         where = f" in the tables of {only}" if only else ""
         seeds = frozenset(tuned.seeds if tuned.measure in ON_TEST_SET else ())
         were = "was" if len(keys) == 1 else "were"
-        sentence = f"But {', '.join(keys)}{where} {were} chosen for {methods} by {commands}."
+        chose = f"But {', '.join(keys)}{where} {were} chosen for {methods} by {commands}."
+        sentence = " ".join([chose, _how(tuned), *_at_edges(tuned)])
         return cls(tuple(chosen), visible(sentence), only, seeds)
 
     def concern(self, table: Table) -> bool:
         """Whether these choices are for the table."""
         return self.only in (None, table.paper, table.name)
+
+
+def _how(tuned: Tuned) -> str:
+    """What decided, and what it shares with the tables' results."""
+    score, seeds = MEASURES.get(tuned.measure, tuned.measure), ", ".join(map(str, tuned.seeds))
+    shares = "on the images that results are measured on" if tuned.measure in ON_TEST_SET else "on no test image"
+    return f"The score was the {score}, under seed{'s' if len(tuned.seeds) > 1 else ''} {seeds}, {shares}."
+
+
+def _at_edges(tuned: Tuned) -> Iterator[str]:
+    for edge, studies in tuned.edges.items():
+        methods = ", ".join(" ".join(sorted({*deciding(study.fixed), *overrides_of(study.each)})) for study in studies)
+        yield f"At the edge of the grid, so that one beyond it may be better: {edge}, for {methods}."
 
 
 def read(paths: Sequence[Path], scale: str) -> tuple[Choices, ...]:

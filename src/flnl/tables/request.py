@@ -26,7 +26,7 @@ WRITING = ("render", TUNE, AGREE)
 OPTIONS = ("scale", "seeds", "rows", "columns", "add", "tuned", "verify", "records", "out")
 CONFIG_DIR = "--config-dir"
 """The one option that is written as in flnl's other commands, followed by a folder."""
-OF_ONE_VERB = {"grid": TUNE, "measure": TUNE, "margin": TUNE, "metric": AGREE}
+OF_ONE_VERB = {"grid": TUNE, "measure": TUNE, "share": TUNE, "margin": TUNE, "metric": AGREE}
 """The options of one verb alone."""
 REPEATABLE = ("rows", "columns", "add", "tuned", "grid", CONFIG_DIR)
 """The options that may be given several times."""

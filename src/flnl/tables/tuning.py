@@ -17,12 +17,12 @@ from flnl.tables.launch import check_for
 from flnl.tables.scaling import Scaling
 from flnl.tables.table import Column, Row, Table
 from flnl.tune.runs import Runs
-from flnl.tune.scores import MARGIN, ON_TEST_SET, share_of
+from flnl.tune.scores import HELD_OUT, MARGIN, MEASURES, SHARE, VALIDATION, share_of
 from flnl.tune.space import Interval, Space
 
 FIRST_SEED = 101
 """Choices are made under this seed and those after it, which no scale has."""
-DEFAULTS = {"measure": "mean_last_10", "margin": "0.05", "seeds": "2"}
+DEFAULTS = {"measure": VALIDATION, "share": str(SHARE), "margin": "0.05", "seeds": "2"}
 """The options' defaults."""
 
 
@@ -42,7 +42,8 @@ class Tuning:
     grid: Sequence[str]  # the axes as overrides, as in train.lr=0.01,0.03
     seeds: Sequence[int]
     measure: str
-    margin: float | None  # in shares of test samples
+    margin: float | None  # a difference of accuracies in [0, 1]
+    share: float = SHARE  # of each client's samples, held out for ``VALIDATION``
 
     @classmethod
     def of(cls, table: Table, scaling: Scaling, options: Mapping[str, Sequence[str]]) -> Tuning:
@@ -63,11 +64,14 @@ class Tuning:
             raise UserError(f"{table.name}: {table.columns[0].label} cannot be run: {reason}")
         scaling = scaling.for_table(table)
         last = {name: options.get(name, (default,))[-1] for name, default in DEFAULTS.items()}
-        measure = load.known(last["measure"], ON_TEST_SET, "measure")
+        measure = load.known(last["measure"], tuple(MEASURES), "measure")
+        if "share" in options and measure != VALIDATION:
+            raise UserError(f"share={last['share']}: only measure={VALIDATION} holds samples out; leave out share")
         seeds = [*range(FIRST_SEED, FIRST_SEED + int(last["seeds"]))]
         if shared := {*seeds} & {*scaling.of(table).seeds}:
             raise UserError(f"seed {min(shared)} is one of {table.name}'s: a choice under it would favour its results")
-        return cls(table, table.columns[0], scaling, options.get("grid", ()), seeds, measure, _margin(last["margin"]))
+        margin, share = _margin(last["margin"]), _share(last["share"], "share", "share between 0 and 1")
+        return cls(table, table.columns[0], scaling, options.get("grid", ()), seeds, measure, margin, share)
 
     @property
     def spaces(self) -> Sequence[tuple[Values, Space]]:
@@ -128,6 +132,8 @@ class Tuning:
                 yield what, [before.subject.get(what, "none")], [value]
             yield "measure", [before.measure], [self.measure]
             yield "seeds", before.seeds, self.seeds
+            held = [one for one in before.studies[0].fixed if key_of(one) == HELD_OUT]
+            yield "shares that are held out", held, self._held
             yield "keys", sorted(before.studies[0].trials[0].values), sorted(axis.key for axis in self._axes.axes)
 
         return Tuned.kept(file, agreeing, "out=FILE")
@@ -161,17 +167,25 @@ class Tuning:
     def _space(self, row: Row) -> Space:
         """The cell's overrides without the keys that are chosen, and the grid."""
         axes, cell = self._axes.axes, self.scaling.resolve(row, self.column)
-        return Space(tuple(without(cell, *(key_of(axis.key) for axis in axes))), axes)
+        replaced = [*(axis.key for axis in axes), *self._held]
+        return Space((*without(cell, *map(key_of, replaced)), *self._held), axes)
+
+    @property
+    def _held(self) -> list[str]:
+        """The override that holds samples out; none if the measure needs none."""
+        return [f"{HELD_OUT}={self.share}"] if self.measure == VALIDATION else []
 
 
 def _margin(written: str) -> float | None:
-    """The margin in shares of test samples; None if every combination is to be tried under every seed."""
-    if written == "none":
-        return None
+    """The margin in accuracies; None if every combination is to be tried under every seed."""
+    return None if written == "none" else _share(written, "margin", f"{MARGIN}, or none")
+
+
+def _share(written: str, option: str, what: str) -> float:
     try:
-        return share_of(written, MARGIN)
+        return share_of(written, what)
     except UserError as error:
-        raise UserError(f"margin={error}, or none") from None
+        raise UserError(f"{option}={error}") from None
 
 
 def _each(row: Row) -> dict[str, str]:

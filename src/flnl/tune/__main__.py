@@ -1,6 +1,6 @@
 """Choose hyperparameters on seeds, or on samples, that are kept out of the results.
 
-    flnl tune KEY=VALUE ... KEY=VALUE,VALUE ... [--each KEY] [--seeds 101,102,103] [--measure last]
+    flnl tune KEY=VALUE ... KEY=VALUE,VALUE ... [--each KEY] [--seeds 101,102,103] [--measure validation]
         [--margin 0.05] [--report 1,2,3,4,5] [--out FILE [--add [--skip chosen]]] [--markdown FILE] [--config-dir DIR]
 
 Keys with several values are the axes of a grid; with ``--margin``, combinations far behind are dropped after each seed.
@@ -31,14 +31,13 @@ from flnl.sweep import listed
 from flnl.sweep.keys import refuse_keys
 from flnl.tune.markdown import markdown
 from flnl.tune.runs import Runs
-from flnl.tune.scores import MARGIN, MEASURES, RESULT, VALIDATION, share_of
+from flnl.tune.scores import HELD_OUT, MARGIN, MEASURES, RESULT, SHARE, VALIDATION, share_of
 from flnl.tune.search import optuna_search
 from flnl.tune.shown import show, show_reported
 from flnl.tune.space import Space
 
 FILE = Path("tuned.json")
 SEEDS = (101, 102, 103)
-SHARE = 0.1
 PARTS = {
     "measure": "scores",
     "seeds": "seeds",
@@ -85,8 +84,9 @@ def parser() -> Parser:
         "--measure",
         metavar="NAME",
         choices=MEASURES,
-        default="last",
-        help="; ".join(f"{name}: {text}" for name, text in MEASURES.items()) + ". By default last",
+        default=VALIDATION,
+        help="; ".join(f"{name}: {text}" for name, text in MEASURES.items())
+        + f". By default {VALIDATION}: the others choose on the test images, on which results are reported",
     )
     options.add_argument(
         "--share", metavar="X", type=_share, help="share of samples held out for --measure validation; by default 0.1"
@@ -269,9 +269,9 @@ def _with_share(overrides: Sequence[str], measure: str, share: float | None) -> 
         if share is not None:
             raise UserError(f"--share {share}: only --measure {VALIDATION} holds samples out; add it")
         return list(overrides)
-    if any(key_of(one) == "eval.validation" for one in overrides):
-        raise UserError("the share that --measure validation holds out is given as --share 0.1")
-    return [*overrides, f"eval.validation={SHARE if share is None else share}"]
+    if any(key_of(one) == HELD_OUT for one in overrides):
+        raise UserError("the share that --measure validation holds out is given as --share 0.1; or add --measure last")
+    return [*overrides, f"{HELD_OUT}={SHARE if share is None else share}"]
 
 
 def _tried(spaces: Sequence[Space], runs: Runs, options: Namespace) -> list[list[Trial]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 
 from flnl.core.markdown import grid, literal
-from flnl.storage.tuned import Edge, Study, Tuned, Values
+from flnl.storage.tuned import Study, Tuned, Values
 from flnl.tune.scores import MEASURES
 
 FAILED = "failed"
@@ -44,15 +44,14 @@ def notes(tuned: Tuned) -> list[str]:
     """What readers of the tables should know: which score chose, where choices are at an edge, what has no trace."""
     seeds = ", ".join(map(str, tuned.seeds))
     found = [f"Chosen by {MEASURES.get(tuned.measure, tuned.measure)} (`{tuned.measure}`), under seeds {seeds}."]
-    at: dict[Edge, dict[str, list[str]]] = {}
     columns = _columns(tuned.studies)
-    for study in tuned.studies:
-        for edge in study.edges:
-            at.setdefault(edge, {}).setdefault(columns[_others(study.each)], []).append(_first(study.each))
-    for edge, by_column in at.items():
-        names = "; ".join(": ".join(filter(None, (c, ", ".join(filter(None, rows))))) for c, rows in by_column.items())
-        number = sum(map(len, by_column.values()))
-        of = f"in {number} of {len(tuned.studies)} choices" + (f" ({literal(names)})" if names else "")
+    for edge, studies in tuned.edges.items():
+        rows: dict[str, list[str]] = {}
+        for study in studies:
+            rows.setdefault(columns[_others(study.each)], []).append(_first(study.each))
+        places = ((column, ", ".join(filter(None, labels))) for column, labels in rows.items())
+        names = "; ".join(": ".join(filter(None, place)) for place in places)
+        of = f"in {len(studies)} of {len(tuned.studies)} choices" + (f" ({literal(names)})" if names else "")
         found.append(f"At the edge of the grid, so that one beyond it may be better: {literal(str(edge))}, {of}.")
     if tuned.untraced:
         lacking = "commit, machine, digests of data and federation, and metrics"

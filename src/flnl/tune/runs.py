@@ -22,7 +22,7 @@ from flnl.storage.tuned import Reported, Study, Trial, Values, overrides_of
 from flnl.sweep import listed
 from flnl.sweep.listed import ListedRun, ListedSweep
 from flnl.sweep.moved import Moved
-from flnl.tune.scores import MEASURES, RESULT, VALIDATION, score
+from flnl.tune.scores import HELD_OUT, MEASURES, RESULT, VALIDATION, score
 from flnl.tune.space import Space
 
 QUIET = ("wandb.mode=disabled", "figures=false", "products=false")
@@ -163,7 +163,7 @@ class Runs:
 
 def final(overrides: Sequence[str], measure: str) -> list[str]:
     """The overrides of a final run: without the share of samples that is held out for ``--measure validation``."""
-    return without(overrides, "eval.validation") if measure == VALIDATION else list(overrides)
+    return without(overrides, HELD_OUT) if measure == VALIDATION else list(overrides)
 
 
 def _traces(folders: Mapping[int, Path]) -> dict[int, Trace]:

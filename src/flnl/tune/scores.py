@@ -11,6 +11,10 @@ from flnl.storage.lines import METRICS, DamagedLinesError
 from flnl.storage.records import read_record
 
 VALIDATION = "validation"
+HELD_OUT = "eval.validation"
+"""The key of the share of each client's samples that ``VALIDATION`` is measured on; none of them is trained on."""
+SHARE = 0.1
+"""The share that is held out if no other is asked for."""
 RESULT = "last"
 """The measure that every finished run has."""
 MEASURES = {
@@ -31,6 +35,7 @@ def score(folder: Path, measure: str) -> float | None:
 
     Raises:
         DamagedLinesError: if ``metrics.jsonl`` is not as the run wrote it, or gives other closing numbers.
+        UserError: if ``VALIDATION`` is asked for and every client has too few samples to hold one out.
     """
     record = read_record(folder)
     if record is None or record.get("status") != "finished":
@@ -41,8 +46,10 @@ def score(folder: Path, measure: str) -> float | None:
         value = record.get("metrics", {}).get(measure)
         return float(value) if isinstance(value, int | float) else None
     rows = lines.rows(folder, METRICS, record)
-    accuracies = [row["validation_accuracy"] for row in rows if row.get("kind") == "evaluation"]
-    return fmean(accuracies[-LAST:]) if accuracies else None
+    evaluations = [row for row in rows if row.get("kind") == "evaluation"][-LAST:]
+    if any("validation_accuracy" not in row for row in evaluations):
+        raise UserError(f"{folder}: no client has so many samples that a share of them is one: hold out a larger share")
+    return fmean(row["validation_accuracy"] for row in evaluations) if evaluations else None
 
 
 def share_of(written: str, what: str) -> float:

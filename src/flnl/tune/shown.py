@@ -12,11 +12,13 @@ from flnl.core.terminal import print_line
 from flnl.storage.tuned import Tuned, overrides_of
 from flnl.tune.markdown import spread
 from flnl.tune.runs import final
+from flnl.tune.scores import MEASURES
 
 
 def show(tuned: Tuned, own: Sequence[str] = ()) -> None:
     """Print every combination's score, and the command with the chosen values, after the overrides ``own``."""
     console = Console(markup=False, highlight=False)
+    print_line(f"scores: {MEASURES.get(tuned.measure, tuned.measure)} ({tuned.measure})")
     for study in tuned.studies:
         title = " ".join([*overrides_of(study.each)]) or " ".join(study.fixed)
         grid = Grid(title=title, title_justify="left")
