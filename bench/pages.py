@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from flnl.config.folders import CONF
 from flnl.core.markdown import grid
+from flnl.storage.tuned import Tuned
 from flnl.tables import load
 from flnl.tables.render import rendered, scales
 from flnl.tables.render.agreement import spearman
@@ -176,6 +177,13 @@ def others(table: str, label: str, usual: float = 0.01, scale: str = "lenet") ->
     return ", ".join(f"{row} {rate}" for row, rate in found.items())
 
 
+def edges(paper: str, scale: str) -> str:
+    """How many choices for a paper's tables lie at which edge of their grid."""
+    tuned = Tuned.load(CONF / "scale" / "tuned" / scale / f"{paper.lower()}.json")
+    of = len(tuned.studies)
+    return "; ".join(f"{len(at)} of {of} the {edge.end}, {edge.value}" for edge, at in tuned.edges.items()) or "none"
+
+
 def order(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Spearman's coefficient over the rows that both have."""
     common = [name for name in one if name in other]
@@ -205,8 +213,8 @@ def page(template: str) -> str:
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
-    known = (column, columns, printed, lead, place, record, accuracy_after, shown, ranks, others, order, sure, lines)
-    environment.globals |= {one.__name__: one for one in known} | {"min": min, "max": max, "abs": abs, "dict": dict}
+    known = (column, columns, printed, lead, place, record, accuracy_after, shown, ranks, others, edges, order, sure)
+    environment.globals |= {f.__name__: f for f in (*known, lines)} | {"min": min, "max": max, "abs": abs, "dict": dict}
     return environment.get_template(template).render()
 
 
