@@ -173,3 +173,16 @@ def test_the_page_of_the_audit_has_its_records_on_images() -> None:
 def values(records: list[dict[str, str]], column: str) -> list[float]:
     """The numbers that a column has."""
     return [float(row[column]) for row in records if row[column]]
+
+
+def test_commands_that_measure_variants_ask_for_test_accuracy() -> None:
+    """Without ``--measure last`` they would hold samples out, and give other numbers than the pages have."""
+    pages = {page: page.read_text().replace("\\\n", " ") for page in (ROOT / "docs").rglob("*.md")}
+    measured = [
+        (page.name, command)
+        for page, text in pages.items()
+        for command in re.findall(r"(?m)^flnl tune .*", text)
+        if "--seeds 1,2,3,4,5" in command
+    ]
+    assert len(measured) > 20, "commands under the seeds of results"
+    assert [one for one in measured if "--measure last" not in one[1]] == []
