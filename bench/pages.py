@@ -184,6 +184,32 @@ def edges(paper: str, scale: str) -> str:
     return "; ".join(f"{len(at)} of {of} the {edge.end}, {edge.value}" for edge, at in tuned.edges.items()) or "none"
 
 
+def warmed(row: str, scale: str = "lenet") -> set[str]:
+    """The first records of a method's cells whose best accuracy is of before the method acts."""
+    every = (line for file in (RESULTS / scale).glob("*_[0-9]*.csv") for line in lines(file.stem, scale))
+    return {json.loads(one["records"])[0] for one in every if one["row"] == row and "before all of" in one["note"]}
+
+
+@cache
+def seeds_apart() -> tuple[float, float]:
+    """How far the seeds of the audits on CIFAR-10 are apart, in points.
+
+    Returns:
+        the largest range over seeds of a method's last accuracy, and of its distance from FedAvg's.
+    """
+    with (ROOT / "bench" / "results" / "label_audit.csv").open(newline="", encoding="utf-8") as file:
+        last = {
+            (row["noise"], row["method"], row["seed"]): 100 * float(row["test_accuracy"])
+            for row in csv.DictReader(file)
+        }
+    runs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for (noise, method, seed), accuracy in last.items():
+        if method != "pooled":
+            runs.setdefault((noise, method), []).append((accuracy, accuracy - last[noise, "fedavg", seed]))
+    ranges = [[max(one) - min(one) for one in zip(*seeds, strict=True)] for seeds in runs.values()]
+    return max(one for one, _ in ranges), max(one for _, one in ranges)
+
+
 def order(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Spearman's coefficient over the rows that both have."""
     common = [name for name in one if name in other]
@@ -214,7 +240,8 @@ def page(template: str) -> str:
     )
     environment.filters |= {f"n{digits}": partial(text, std=None, digits=digits) for digits in range(3)}
     known = (column, columns, printed, lead, place, record, accuracy_after, shown, ranks, others, edges, order, sure)
-    environment.globals |= {f.__name__: f for f in (*known, lines)} | {"min": min, "max": max, "abs": abs, "dict": dict}
+    known += (lines, warmed, seeds_apart)
+    environment.globals |= {one.__name__: one for one in known} | {"min": min, "max": max, "abs": abs, "dict": dict}
     return environment.get_template(template).render()
 
 

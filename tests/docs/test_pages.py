@@ -48,3 +48,16 @@ def test_feddivs_baselines_are_fedcorrs_numbers() -> None:
 
 def test_others_are_the_rows_with_a_rate_of_their_own() -> None:
     assert pages.others("feddiv_2", "p=0.7 α=10") == "JointOpt 0.03"
+
+
+def test_the_seeds_of_the_audits_are_apart_by_the_range_of_a_methods_accuracies() -> None:
+    """FedAvg under FedES's noise has 46.7, 46.15 and 52.25 %; FedCorr is 7.6, 5.3 and 2.7 points ahead of it there."""
+    accuracies, distances = pages.seeds_apart()
+    assert accuracies == pytest.approx(6.1)
+    assert distances == pytest.approx(4.9)
+
+
+def test_cells_whose_best_accuracy_is_of_a_warm_up_are_counted_by_their_runs() -> None:
+    """FedCorr's Table 4 and FedDiv's Table 2 share DivideMix's runs."""
+    assert len(pages.warmed("DivideMix")) == 4
+    assert pages.warmed("FedAvg") == set()
