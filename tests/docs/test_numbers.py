@@ -63,17 +63,34 @@ def test_the_comparison_has_the_distances_from_fedavg() -> None:
     results = benchmark | studies()
     named = {method.replace("_", ""): method for _, method in results}
     assert len(table) == len(named) - 3, "all but FedAvg, FedProx and ARFL"
-    for name, setting, *shown, _ in table:
+    for name, setting, *shown, note in table:
         method = named[re.sub(r"\W", "", name.lower().replace("+", "plus"))]
         for place, cell in enumerate(shown):
             of = [EXPERIMENTS[letter][place] for letter in re.findall(r"\(([a-d])\)", setting)]
             base = benchmark if (of[0], method) in benchmark else results
-            found = [
-                fmean(results[experiment, method]) - fmean(base[experiment, "fedavg"])
+            pairs = [
+                (results[experiment, method], base[experiment, "fedavg"])
                 for experiment in of
                 if (experiment, method) in results
             ]
+            found = [fmean(ours) - fmean(fedavg) for ours, fedavg in pairs]
             assert cell.replace("−", "-") == ", ".join(signed(value) for value in found), (name, cell)
+            apart = all(float(ttest_rel(*pair).pvalue) < 0.05 for pair in pairs)
+            assert apart or "not separated" in note, (name, cell)
+
+
+def test_the_comparison_says_whose_rates_on_mnist_are_all_the_lowest() -> None:
+    lowest: dict[str, list[bool]] = {}
+    for study in Tuned.load(ROOT / "docs" / "comparison.json").studies:
+        if study.each["experiment"].startswith("comparison/mnist_"):
+            rates = [float(trial.values["train.lr"]) for trial in study.trials]
+            assert study.chosen is not None
+            chosen = float(study.chosen.values["train.lr"]) == min(rates)
+            lowest.setdefault(study.each["method"], []).append(chosen)
+    told = re.search(r"the lowest, those of ([\w, ]+) in all four settings", prose(COMPARISON))
+    assert told is not None
+    named = {name.lower() for name in re.split(", | and ", told[1])}
+    assert named == {method for method, found in lowest.items() if len(found) == 4 and all(found)}
 
 
 def test_the_observations_have_accuracies_of_the_tables_above_them() -> None:
