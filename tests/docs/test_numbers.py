@@ -1,6 +1,7 @@
 """Numbers on pages are those of the records that they come from."""
 
 import csv
+import json
 import re
 from itertools import chain
 from pathlib import Path
@@ -139,6 +140,24 @@ def test_the_readme_counts_what_there_is() -> None:
 def numbers(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as opened:
         return list(csv.DictReader(opened))
+
+
+def walls(method: str) -> list[float]:
+    """How long the runs of a row of the papers' tables at ``lenet`` took, in seconds."""
+    lenet = ROOT / "results" / "lenet"
+    rows = chain.from_iterable(numbers(file) for file in lenet.glob("*_[0-9]*.csv"))
+    files = {*chain.from_iterable(json.loads(row["records"]) for row in rows if row["row"] == method)}
+    return [json.loads((lenet / file).read_text())["wall_time_s"] for file in files]
+
+
+def test_pages_have_the_times_of_the_runs_on_real_images() -> None:
+    fedavg = walls("FedAvg")
+    assert f"such runs took {min(fedavg):.0f} to {max(fedavg):.0f} s" in prose(ROOT / "docs" / "benchmarks.md")
+    both = walls("Co-teaching") + walls("Fed-Coteaching")
+    cards = ROOT / "docs" / "methods"
+    assert f"it took {min(both) / 60:.0f} to {max(both) / 60:.0f} minutes" in prose(cards / "co_teaching.md")
+    dividemix = walls("DivideMix")
+    assert f"took {min(dividemix) / 60:.0f} to {max(dividemix) / 60:.0f} minutes" in prose(cards / "dividemix.md")
 
 
 ONE_DIGIT = r"(?<![\d.])\d\d\.\d(?!\d)"
