@@ -125,6 +125,12 @@ def test_every_setting_of_a_method_is_of_a_protocol_and_read_by_somebody() -> No
             assert {*row} <= asked, f"{method}: {name}"
 
 
+def test_methods_and_stages_choose_parts_and_copy_none() -> None:
+    """A part's file alone has its class and values, so that a new field of a part is written in one place."""
+    chosen = [path for path in FILES if name(path).startswith("method/stages/") or path.parent.name == "method"]
+    assert [name(path) for path in chosen if "_target_" in path.read_text()] == []
+
+
 def test_every_pattern_in_a_part_is_of_a_protocol() -> None:
     for path in FILES:
         for rows in re.findall(r"\$\{protocol:[^}]*?,\{([^}]*)\}", path.read_text()):
