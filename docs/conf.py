@@ -56,6 +56,7 @@ html_baseurl = ""
 html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(ROOT / "docs" / "scorer.js")
 
 CONTENTS = """
 
@@ -137,41 +138,82 @@ def contents(_app: Sphinx, name: str, source: list[str]) -> None:
 
 
 SOUGHT = {
+    "README#start": ("install", "installation", "windows", "requirements"),
+    "docs/running#results-of-a-run": ("plot accuracy curves", "tensorboard", "output files", "best or last accuracy"),
+    "docs/running#configuration": ("number of local epochs", "batch size", "number of clients", "config file"),
     "docs/own_data": ("own data", "local data", "own images", "custom dataset"),
-    "docs/comparing": (
-        "significance",
-        "significant",
-        "seeds",
-        "many seeds",
-        "standard deviation",
-        "latex",
-        "learning rate",
+    "docs/own_data#your-own-images": ("labels in a csv file", "csv", "image folder", "folders per site"),
+    "docs/own_data#data-sets": ("tabular data", "feature vectors", "text data", "download"),
+    "docs/own_data#using-the-model": ("predict new images", "save model", "export model", "inference"),
+    "docs/own_data#which-method-suits-which-noise": ("which method to choose", "best method for my data"),
+    "docs/comparing": ("significance", "seeds", "many seeds", "standard deviation", "error bars", "latex"),
+    "docs/comparing#choosing-hyperparameters": ("learning rate", "hyperparameter search", "grid search", "optuna"),
+    "docs/comparing#a-paper-s-table-with-tests": ("significance test", "p-value", "significant", "latex table"),
+    "docs/comparison": ("benchmark of methods", "leaderboard", "which method is best"),
+    "docs/comparison#the-choice-of-learning-rates": ("how hyperparameters were chosen",),
+    "docs/noise": ("noise rate", "label noise", "noise types", "kinds of noise"),
+    "docs/noise#noise": (
+        "human annotators",
+        "cifar-10n",
+        "instance-dependent noise",
+        "class-dependent noise",
+        "transition matrix",
+        "upper bound: clean training",
     ),
-    "docs/noise": ("noise rate", "label noise", "non-iid", "dirichlet"),
-    "docs/sweeps": ("resume", "resumable", "sweep", "slurm", "several gpus", "multiple gpus"),
-    "docs/faq": (
-        "questions",
-        "order of clients",
-        "stateful clients",
-        "clients with state",
-        "out of memory",
-        "500 clients",
+    "docs/noise#partitions": (
+        "non-iid",
+        "dirichlet",
+        "heterogeneous",
+        "label skew",
+        "skewed",
+        "class imbalance",
+        "imbalanced",
     ),
-    "docs/audit": ("label audit", "wrong labels"),
-    "docs/executors": ("gpu", "parallel", "ray"),
+    "docs/running#what-a-run-costs": ("communication cost", "bytes sent", "bandwidth", "traffic", "compute cost"),
+    "docs/running#what-methods-are-given": ("clean data", "clean validation set", "known noise rate"),
+    "docs/running#stopping-and-resuming": ("checkpoint", "early stopping"),
+    "docs/running#repeating-a-run": ("reproducibility", "deterministic", "same result"),
+    "docs/sweeps": ("resume", "resumable", "sweep", "several gpus", "multiple gpus", "parallel gpus"),
+    "docs/sweeps#slurm": ("slurm", "slurm cluster", "job array", "time limit"),
+    "docs/faq": ("questions", "order of clients", "stateful clients", "clients with state", "500 clients"),
+    "docs/faq#can-i-resume-a-sweep-that-was-killed": ("restart after a crash", "continue a killed sweep"),
+    "docs/faq#is-a-difference-significant": ("bootstrap", "confidence interval"),
+    "docs/faq#does-it-send-my-data-anywhere": ("offline", "uploaded", "wandb", "server", "internet"),
+    "docs/faq#will-i-get-the-same-numbers-on-another-computer": ("another computer", "different cpu", "reproducible"),
+    "docs/faq#how-do-the-settings-of-two-papers-differ": ("differences between papers", "paper settings"),
+    "docs/faq#how-do-i-cite-it-and-under-which-licence-is-it": ("cite", "citation", "bibtex", "license"),
+    "docs/audit": (
+        "label audit",
+        "wrong labels",
+        "wrongly labelled",
+        "mislabelled",
+        "mislabeled samples",
+        "label errors",
+        "label quality",
+        "noisy labels",
+    ),
+    "docs/audit#how-many-labels-are-wrong": ("which clients are noisy", "noisy clients", "noise level of a client"),
+    "docs/audit#what-to-expect": ("trust the audit", "false positives", "accuracy of the audit", "audit precision"),
+    "docs/audit#what-stays-private-and-what-does-not": ("differential privacy", "privacy of patients"),
+    "docs/executors": ("gpu", "parallel", "ray", "too slow"),
+    "docs/executors#a-gpu": ("gpu memory", "out of memory", "oom", "vram", "cuda error"),
     "docs/extending": ("own method", "custom method", "own loss", "custom model"),
-    "docs/hospitals": ("sites", "hospitals"),
+    "docs/extending#a-network-of-torchvision": ("pretrained model", "pretrained weights"),
+    "docs/hospitals": ("sites", "hospitals", "annotation mistakes", "photos from several hospitals", "medical images"),
+    "docs/methods/parts": ("robust aggregation", "byzantine"),
 }
-"""Words that people look for, by the page that is about them: search shows it first."""
+"""What people look for, by the page or section about it: search shows it first, and finds its page by each word."""
 
 
 def sought(app: Sphinx, tree: nodes.document) -> None:
-    """Make the words of ``SOUGHT`` entries of the page's index, which search ranks above words of its text."""
-    section = next(tree.findall(nodes.section))
-    words = SOUGHT.get(app.env.docname, ())
-    if words:
-        entries = [("single", word, section["ids"][0], "main", None) for word in words]
-        section.insert(1, addnodes.index(entries=entries))
+    """Make the words of ``SOUGHT`` entries of the index, which search ranks above text, and keywords of their page."""
+    for place, words in SOUGHT.items():
+        page, _, anchor = place.partition("#")
+        if page == app.env.docname:
+            section = next(one for one in tree.findall(nodes.section) if not anchor or anchor in one["ids"])
+            entries = [("single", word, section["ids"][0], "main", None) for word in words]
+            section.insert(1, addnodes.index(entries=entries))
+            tree.append(nodes.meta(name="keywords", content=",".join(" ".join(words).split())))
 
 
 def describe_fields(
@@ -247,7 +289,9 @@ def formula(self: Any, node: nodes.Element) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("doctree-read", sought)
-    app.connect("env-get-outdated", lambda *_: [*SOUGHT])  # Sphinx forgets the entries of pages that it does not read
+    app.connect(
+        "env-get-outdated", lambda *_: {place.partition("#")[0] for place in SOUGHT}
+    )  # Sphinx forgets the entries of pages that it does not read
     app.add_html_math_renderer("mathml", (formula, None), (formula, None))
     app.connect("source-read", contents)
     app.connect("autodoc-process-docstring", describe_fields, priority=400)  # before Napoleon
