@@ -2,6 +2,7 @@
 
 flnl list [GROUP...]          all groups, or these: method, method/local, noise ...
 flnl list method=METHOD       a method's short keys: their values, the parts' keys they stand for, what they mean
+flnl list protocol=PROTOCOL   how long each method's stages are under a protocol, and how many local trainings they cost
 flnl list --markdown GROUP    the options of one group as a Markdown table
 flnl list --config-dir DIR    with the options in a folder of your own
 """
@@ -11,16 +12,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from flnl.cli import guard
 from flnl.cli.meanings import table
 from flnl.cli.parser import Parser, add_config_dir
+from flnl.config.compose import load, resolved
 from flnl.config.folders import CONF, search_path
 from flnl.config.groups import described, groups, not_an_option
 from flnl.config.meaning import Meaning, meanings
 from flnl.core.errors import UserError
 from flnl.core.suggestions import did_you_mean
 from flnl.core.terminal import cell, print_line
+from flnl.core.words import counted
+from flnl.run import budget
 
 
 def chosen(names: Sequence[str], places: Sequence[Path] = (CONF,)) -> dict[str, dict[str, Path]]:
@@ -89,6 +94,52 @@ def show_short_keys(methods: Sequence[str], places: Sequence[Path] = (CONF,)) ->
                 print_line(f"{one.key}={one.value}  {one.stands_for}  {one.comment}".rstrip())
 
 
+def lengths(protocol: str, places: Sequence[Path] = (CONF,)) -> Iterator[tuple[str, str, str]]:
+    """Every method under a protocol: its name, the lengths of its stages, and the local trainings that they cost.
+
+    Raises:
+        UserError: if there is no such protocol, naming the nearest.
+    """
+    known = groups(places)
+    if protocol not in known["protocol"]:
+        raise UserError(not_an_option("protocol", protocol, sorted(known["protocol"])))
+    own = search_path([place for place in places if place != CONF])
+    for method in known["method"]:
+        plain = resolved(load([*own, f"method={method}", f"protocol={protocol}"]))
+        stages = {name: stage for name, stage in plain["method"]["stages"].items() if _length(stage)}
+        each = ", ".join(_length(stage) if len(stages) == 1 else f"{n} {_length(stage)}" for n, stage in stages.items())
+        cost = f"{budget.trainings(plain)} trainings of {budget.epochs(plain):.3g} epochs"
+        yield method, each, cost
+
+
+def _length(stage: Mapping[str, Any]) -> str:
+    if "passes" in stage:
+        return f"{stage['passes']} pass{'' if stage['passes'] == 1 else 'es'}" if stage["passes"] else ""
+    return counted(stage["rounds"], "round") if stage["rounds"] else ""
+
+
+def show_lengths(protocol: str, places: Sequence[Path] = (CONF,)) -> None:
+    """A table of ``lengths``, below the line that describes the protocol.
+
+    Raises:
+        UserError: if there is no such protocol.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    found = list(lengths(protocol, places))
+    print_line(described(groups(places)["protocol"][protocol]))
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        for row in found:
+            print_line("  ".join(row))
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for row in found:
+        table.add_row(cell(row[0], "bold"), *map(cell, row[1:]))
+    console.print(table)
+
+
 def markdown(group: str, places: Sequence[Path] = (CONF,)) -> str:
     """The options of one group as a Markdown table, without those of the groups below it.
 
@@ -147,7 +198,8 @@ def parser() -> Parser:
         "groups",
         metavar="GROUP",
         nargs="*",
-        help="only these groups, as in method, method/local or noise; by default all. method=NAME lists short keys",
+        help="only these groups, as in method, method/local or noise; by default all. method=NAME lists short keys, "
+        "protocol=NAME how long each method's stages are",
     )
     arguments.add_argument("--markdown", action="store_true", help="one Markdown table per group, by default of method")
     add_config_dir(arguments)
@@ -162,11 +214,16 @@ def run(arguments: Sequence[str]) -> None:
     """
     request = parser().parse_intermixed_args(arguments)
     methods = [word.removeprefix("method=") for word in request.groups if word.startswith("method=")]
+    protocols = [word.removeprefix("protocol=") for word in request.groups if word.startswith("protocol=")]
+    if protocols and (request.markdown or len(request.groups) > 1):
+        raise UserError("protocol=NAME lists the lengths of stages: give it alone, or name groups")
     if methods and (request.markdown or len(methods) < len(request.groups)):
         raise UserError("method=NAME lists a method's short keys: give it alone, or name groups")
     places = [CONF, *request.config_dir]
     if methods:
         show_short_keys(methods, places)
+    elif protocols:
+        show_lengths(protocols[0], places)
     elif request.markdown:
         print("\n\n".join(markdown(group, places) for group in request.groups or ["method"]))
     else:

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from flnl.cli.guard import guarded
 from flnl.config import compose
 from flnl.config.check import Slot, check_read
+from flnl.config.groups import groups
 from flnl.core.errors import UserError
 from flnl.core.parts import ServerUpdate
 from flnl.data.federation import __main__ as card
@@ -356,6 +357,27 @@ def test_the_list_refuses_unknown_options(
     answer = capsys.readouterr()
     refused(Said(int(str(left.value.code)), answer.out, answer.err))
     assert expected in answer.err
+
+
+def test_the_list_tells_how_long_methods_train_under_a_protocol(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = groups()
+    known["method"] = {name: known["method"][name] for name in ("fedavg", "fedes", "joint_opt")}
+    monkeypatch.setattr("flnl.list.groups", lambda places: known)
+    monkeypatch.setattr("sys.argv", ["flnl list", "protocol=digits"])
+    list_main()
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "fedavg  56 rounds  560 trainings of 5 epochs",
+        "fedes  pretrain 1 round, usual 54 rounds  560 trainings of 5 epochs",
+        "joint_opt  warmup 4 rounds, usual 13 rounds  170 trainings of 16.5 epochs",
+    ]
+    for words, what in ((["protocol=digit"], "did you mean digits?"), (["protocol=digits", "noise"], "give it alone")):
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        monkeypatch.setattr("sys.argv", ["flnl list", *words])
+        with pytest.raises(SystemExit):
+            list_main()
+        assert what in capsys.readouterr().err
 
 
 def test_a_path_that_the_system_refuses_is_named_as_it_was_typed(
