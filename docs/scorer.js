@@ -27,7 +27,7 @@ var Scorer = {
     const name = (where) => {
       result[2] = where;
       const { heading } = found[where] ?? {};
-      if (heading && heading !== title) result[1] = `${title} > ${heading}`;
+      result[1] = heading && heading !== title ? `${title} > ${heading}` : title;
     };
     if (kind === SearchResultKind.index) {
       name(anchor);

@@ -85,7 +85,10 @@ def test_no_page_is_wider_than_its_window(which: tuple[str, ...], width: int, pa
         ("slurm cluster", "sweeps#slurm"),
         ("hyperparameter search", "comparing#choosing-hyperparameters"),
         ("how to cite", "faq#how-do-i-cite-it-and-under-which-licence-is-it"),
-        ("differential privacy", "audit#what-stays-private-and-what-does-not"),
+        ("differential privacy epsilon", "faq#is-there-differential-privacy"),
+        ("own dataset clients already split", "faq#how-do-i-say-which-client-holds-which-sample"),
+        ("different noise rate per client", "faq#can-each-client-have-a-noise-rate-of-its-own"),
+        ("significance test seeds", "comparing"),
         ("extend with new algorithm", "extending"),  # of which no page has all words
         ("fedprox", "methods/fedavg"),
     ],
