@@ -50,6 +50,8 @@ NEEDED = {
     "method/local/co_teaching": ["method.networks=2"],
     "method/exchange/small_loss": ["method.networks=2", "method/local=[co_teaching]"],
     "method/local/mixmatch": ["method.networks=2"],
+    "method/local/dividemix_warm_up": ["method.networks=2"],
+    "method/local/fedcorr_proximal": ["method/local=[cross_entropy,fedcorr_proximal]", "method.stages.usual.silent=[]"],
     "method/exchange/division": ["method.networks=2"],
     "method/batch/co_divide": ["method.networks=2", "method/exchange=[lid,division]"],
     "method/local/rofl": ["method/exchange=[lid,class_centroids]"],
@@ -71,7 +73,8 @@ NEEDED = {
 SELECTABLE = [
     path
     for path in FILES
-    if name(path) not in ("config", "method/parts/default")
+    if name(path)
+    not in ("config", "method/parts/default", "method/local/joint_opt_final")  # that is the method's again
     and path.parent.name not in schema.NO_GROUPS
     and not name(path).startswith("experiment/")  # they are in tests/conf/test_experiments.py
 ]
