@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.config.schema import Training
-from flnl.core.messages import Broadcast, ClientState, ClientTask, Fit, Observation, Samples
+from flnl.core.messages import Broadcast, ClientState, ClientTask, Clock, Fit, Observation, Samples
 from flnl.core.method import Method, Stage, assemble
 from flnl.core.parts import Exchange, LossTerm
 from flnl.core.payload import Params, Payload
@@ -175,6 +175,10 @@ def random_federation(
     pixels = [torch.randn(n, *shape, generator=rng) for n in sizes]
     labels = [torch.randint(0, classes, (n,), generator=rng) for n in sizes]
     return federation(pixels, labels, classes=classes, transform=transform)
+
+
+START = Clock(0, 1)
+"""Before the first round."""
 
 
 def task(

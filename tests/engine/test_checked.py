@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flnl.core.errors import PartError
 from flnl.core.findings import EstimatedNoise, EstimatedQuality, LabelShares, NoisyClients, Scalar, SuspectedSamples
-from flnl.core.messages import ClientResult, ClientTask, Combined, Correction, Fit, Opened
+from flnl.core.messages import ClientResult, ClientTask, Clock, Combined, Correction, Fit, Opened
 from flnl.core.method import Correcting
 from flnl.core.model import Model
 from flnl.core.parts import (
@@ -106,7 +106,7 @@ class Reporting(Exchange):
 class Sending(Exchange):
     returned: Returned
 
-    def send(self, state: Any, client: int) -> Any:
+    def send(self, state: Any, client: int, clock: Clock) -> Any:
         return self.returned()
 
 
@@ -114,7 +114,7 @@ class Sending(Exchange):
 class Relaying(Exchange):
     returned: Returned
 
-    def relay(self, state: Any, client: int, stage: int, clients: Any) -> Any:
+    def relay(self, state: Any, client: int, clock: Clock, clients: Any) -> Any:
         return self.returned()
 
 
@@ -154,7 +154,7 @@ class Asks:
 class Asking(Exchange):
     returned: Returned
 
-    def before_stage(self, stage: int) -> Any:
+    def before_round(self, state: Any, clock: Clock) -> Any:
         return Asks(self.returned)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import flnl
+from flnl.core.messages import Clock
 from flnl.core.parts import Sampling
 from flnl.core.payload import Payload
 from flnl.core.streams import OF_FEDERATION, OfEngine, of_part, stream, torch_seed
@@ -32,7 +33,7 @@ def test_a_part_that_names_its_stream_as_the_engine_does_has_its_own(purpose: st
 
 @pytest.mark.parametrize("purpose", sorted(OF_FEDERATION))
 def test_a_sampler_that_names_its_stream_as_the_noise_of_clients_has_its_own(purpose: str) -> None:
-    sampling = Sampling(9, 3, 0, (0,), {0: 1}, Payload(), lambda *_: [])
+    sampling = Sampling(9, Clock(3, 1), (0,), {0: 1}, Payload(), lambda *_: [])
     assert first(sampling.stream(purpose)) != first(stream(9, purpose, 3))
 
 

@@ -12,7 +12,7 @@ from flnl.methods.co_teaching.loss import CoTeaching
 from flnl.parts.exchanges import OwnNoiseRate, TrueNoiseRates, own_noise_rate
 from tests.properties.runs import assembled
 from tests.registry import BY_NAME
-from tests.toys import mlp, network, random_federation, task
+from tests.toys import START, mlp, network, random_federation, task
 
 EXCHANGE = TrueNoiseRates()
 TERM = CoTeaching(0.4, num_gradual=4, exponent=1.0, schedule="paper", disagree_from=None)
@@ -20,11 +20,11 @@ TERM = CoTeaching(0.4, num_gradual=4, exponent=1.0, schedule="paper", disagree_f
 
 def test_clients_are_sent_their_rates_after_the_first_round() -> None:
     before = EXCHANGE.init(3)
-    assert EXCHANGE.send(before, 0) == ()
+    assert EXCHANGE.send(before, 0, START) == ()
     gathered = Gathered(Broadcast(0, 1, {}), (), None, Payload(Oracle({0: 0.75, 2: 1.0})), 1)
     after = EXCHANGE.after_round(before, gathered)
-    assert [float(m.value) for k in (0, 2) for m in EXCHANGE.send(after, k)] == [0.25, 0.0]
-    assert EXCHANGE.send(after, 1) == (), "it has no samples"
+    assert [float(m.value) for k in (0, 2) for m in EXCHANGE.send(after, k, START)] == [0.25, 0.0]
+    assert EXCHANGE.send(after, 1, START) == (), "it has no samples"
     assert bool(before.isnan().all())
 
 
@@ -53,6 +53,6 @@ def test_a_run_with_them_is_an_upper_bound_in_which_each_client_leaves_out_its_s
             assert float(rates[client]) == pytest.approx(float(wrong), abs=1e-12)
         assert len(set(rates.tolist())) > 2, "clients differ"
         (message,) = parts.method.exchange["true_noise_rates"].send(
-            results[0].state.server.exchanges["true_noise_rates"], 0
+            results[0].state.server.exchanges["true_noise_rates"], 0, START
         )
         assert float(message.value) == float(rates[0])

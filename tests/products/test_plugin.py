@@ -13,6 +13,7 @@ from scipy.stats import trim_mean
 
 from flnl.config import compose
 from flnl.core.errors import UserError
+from flnl.core.messages import Clock
 from flnl.core.payload import Payload
 from flnl.data.partition import Pool
 from flnl.run.train import train
@@ -116,7 +117,7 @@ def test_clients_come_in_turn() -> None:
     from my_parts.sampler import InTurn
 
     part = InTurn(fraction=0.4)
-    rounds = [part(SimpleNamespace(clients=(0, 1, 2, 3, 5), stage_round=r)) for r in range(3)]  # type: ignore[arg-type]
+    rounds = [part(SimpleNamespace(clients=(0, 1, 2, 3, 5), clock=Clock(r, 1))) for r in range(3)]  # type: ignore[arg-type]
     assert rounds == [[0, 1], [2, 3], [5, 0]]
 
 

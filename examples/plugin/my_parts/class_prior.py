@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.execution import ClientJob
-from flnl.core.messages import ClientTask, Fit, Opened
+from flnl.core.messages import ClientTask, Clock, Fit, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, LossTerm
 from flnl.core.payload import Payload
@@ -55,9 +55,9 @@ class ClassPriors(Exchange):
         """Nothing is known."""
         return ClassPrior(torch.empty(0, dtype=torch.float64))
 
-    def before_stage(self, stage: int) -> ClientJob[Opened] | None:
-        """The count, before the first stage."""
-        return CountLabels() if stage == 1 else None
+    def before_round(self, state: ClassPrior, clock: Clock) -> ClientJob[Opened] | None:
+        """The count, before the first round."""
+        return CountLabels() if clock.round == 0 else None
 
     def receive(self, state: ClassPrior, reports: Mapping[int, Payload], seed: int) -> ClassPrior:
         """The shares of the classes, once clients have reported; integers, so in any order the same."""
@@ -67,7 +67,7 @@ class ClassPriors(Exchange):
         total = torch.stack(counts).sum(0)
         return ClassPrior(total.double() / total.sum())
 
-    def send(self, state: ClassPrior, client: int) -> tuple[Any, ...]:
+    def send(self, state: ClassPrior, client: int, clock: Clock) -> tuple[Any, ...]:
         """The shares."""
         return (state,)
 

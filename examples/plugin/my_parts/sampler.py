@@ -16,7 +16,7 @@ class InTurn(ClientSampler):
     def __call__(self, sampling: Sampling) -> list[int]:
         """The next clients."""
         size, clients = self.size(len(sampling.clients)), sampling.clients
-        first = sampling.stage_round * size
+        first = sampling.clock.stage_round * size
         return [clients[(first + i) % len(clients)] for i in range(size)]
 
     def size(self, clients: int) -> int:

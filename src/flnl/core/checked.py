@@ -230,7 +230,7 @@ def report(exchange: str, returned: Any) -> tuple[Payload, Payload]:
 
 
 def opened(job: object, returned: Any, task: ClientTask) -> Opened:
-    """A client's answer to the ``job`` of an exchange's ``before_stage``."""
+    """A client's answer to the ``job`` of an exchange's ``before_round``."""
     if not isinstance(returned, Opened):
         raise _wrong(_class(job), returned, "Opened(task.client, ...)")
     _check_client(_class(job), returned, task)

@@ -82,6 +82,29 @@ def kept_by_client(clients: Mapping[int, ClientState], kind: type[T]) -> dict[in
 
 
 @dataclass(frozen=True)
+class Clock:
+    """The time in a run, counted in rounds."""
+
+    round: int  # from 0, over all stages
+    stage: int  # number of the stage, from 1
+    lengths: tuple[int, ...] = ()  # number of rounds of each stage
+
+    def since(self, stage: int) -> int:
+        """Number of rounds between the start of stage ``stage`` (from 1) and this round."""
+        return self.round - sum(self.lengths[: stage - 1])
+
+    @property
+    def stage_round(self) -> int:
+        """Number of the round within its stage, from 0."""
+        return self.since(self.stage)
+
+    @property
+    def last_of_stage(self) -> bool:
+        """Whether this is the last round of its stage."""
+        return self.round + 1 == sum(self.lengths[: self.stage])
+
+
+@dataclass(frozen=True)
 class Broadcast:
     """The message from the server to one client."""
 
@@ -91,14 +114,10 @@ class Broadcast:
     extras: Payload = field(default_factory=Payload)
     lengths: tuple[int, ...] = ()  # number of rounds of each stage
 
-    def since(self, stage: int) -> int:
-        """Number of rounds between the start of stage ``stage`` (from 1) and this round."""
-        return self.round - sum(self.lengths[: stage - 1])
-
     @property
-    def last_of_stage(self) -> bool:
-        """Whether this is the last round of its stage."""
-        return self.round + 1 == sum(self.lengths[: self.stage])
+    def clock(self) -> Clock:
+        """The time of the message."""
+        return Clock(self.round, self.stage, self.lengths)
 
 
 @dataclass(frozen=True)
@@ -228,7 +247,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class Opened:
-    """A client's answer to an exchange's ``before_stage`` job."""
+    """A client's answer to an exchange's ``before_round`` job."""
 
     client: int
     reports: Payload  # sent to the server

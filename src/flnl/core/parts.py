@@ -20,6 +20,7 @@ from flnl.core.messages import (
     ClientResult,
     ClientState,
     ClientTask,
+    Clock,
     Combined,
     Correction,
     Fit,
@@ -221,8 +222,7 @@ class Sampling:
     """The information that a sampler chooses the cohort from."""
 
     seed: int
-    round: int  # from 0, over all stages
-    stage_round: int  # from 0, within the stage
+    clock: Clock
     clients: tuple[int, ...]  # the clients with data, in order
     num_samples: Mapping[int, int]
     known: Payload  # what exchanges know on the server
@@ -230,7 +230,7 @@ class Sampling:
 
     def stream(self, purpose: str) -> np.random.Generator:
         """Random stream of the sampler in this round."""
-        return stream(self.seed, of_part(purpose), self.round)
+        return stream(self.seed, of_part(purpose), self.clock.round)
 
 
 class ClientSampler(Part, Protocol):
@@ -248,8 +248,8 @@ class ClientSampler(Part, Protocol):
 class Exchange(Part, Protocol):
     """Messages besides the model: clients report after local training, the server sends with the next broadcast.
 
-    A round calls, in this order: ``before_stage`` (in a stage's first round), ``send``, ``relay``, on clients ``begin``
-    and ``report``, then ``judge``, ``receive``, ``after_round``. The state is kept on the server and in checkpoints.
+    A round calls, in this order: ``before_round``, ``send``, ``relay``, on clients ``begin`` and ``report``, then
+    ``judge``, ``receive``, ``after_round``. The state is kept on the server and in checkpoints.
     """
 
     sends: ClassVar[tuple[type, ...]] = ()
@@ -273,23 +273,24 @@ class Exchange(Part, Protocol):
         """The server's state before the first round, for ``clients`` clients."""
         return None
 
-    def before_stage(self, stage: int) -> ClientJob[Opened] | None:
-        """A job for all clients before the first round of ``stage`` (from 1); ``receive`` gets the reports.
+    def before_round(self, state: Any, clock: Clock) -> ClientJob[Opened] | None:
+        """A job for all clients before a round; ``receive`` gets the reports. None for none.
 
-        Clients receive the model that the stage before ended with, also if this one restarts from the initial model,
-        and what ``send`` has for them.
+        A job for once has a round of its own, such as the first of a stage: ``clock.stage_round == 0``. There, clients
+        receive the model that the stage before ended with, also if this one restarts from the initial model; and what
+        ``send`` has for them.
         """
         return None
 
-    def send(self, state: Any, client: int) -> tuple[Any, ...]:
+    def send(self, state: Any, client: int, clock: Clock) -> tuple[Any, ...]:
         """Messages for this client."""
         return ()
 
-    def relay(self, state: Any, client: int, stage: int, clients: Mapping[int, ClientState]) -> tuple[Any, ...]:
+    def relay(self, state: Any, client: int, clock: Clock, clients: Mapping[int, ClientState]) -> tuple[Any, ...]:
         """Messages for this client about what other clients have sent, such as their models; with training tasks only.
 
         A value that clients have sent and that they keep is stored once: in ``clients``, the states of the clients that
-        have one, by number. Reading one may load it from disk. ``stage`` is the stage's number, from 1.
+        have one, by number. Reading one may load it from disk.
         """
         return ()
 
@@ -321,7 +322,7 @@ class Exchange(Part, Protocol):
         return state
 
     def receive(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:
-        """The state after receiving some clients' reports: from training, a correction or ``before_stage``."""
+        """The state after receiving some clients' reports: from training, a correction or ``before_round``."""
         return state
 
     def after_round(self, state: Any, gathered: Gathered) -> Any:

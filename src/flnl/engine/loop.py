@@ -17,6 +17,7 @@ from flnl.core.messages import (
     ClientResult,
     ClientState,
     ClientTask,
+    Clock,
     Combined,
     Correction,
     Gathered,
@@ -144,9 +145,10 @@ class _Server:
         before, method, count = state, self.run.method, len(self.clients)
         self.run.executor.passed()  # what was scored between rounds is not the method's
         stage, stage_round = method.at(state.round, count)
+        state = self._opened(state, stage)
         if stage_round == 0:
-            state = self._begin_stage(state, stage)
-        state, cohort = self._sample(state, stage, stage_round)
+            state = self._begun(state, stage)
+        state, cohort = self._sample(state, stage)
         corrects = stage.corrects_after(stage_round, count)
         state, metrics = self._train(state, stage, sorted(cohort), corrects=corrects)
         correction = None
@@ -185,20 +187,24 @@ class _Server:
 
     # ----------------------------------------------------------------------------------------------- a round's parts
 
-    def _begin_stage(self, state: FederatedState, stage: Stage) -> FederatedState:
-        """Run the exchanges' ``before_stage`` jobs; then drop what does not go on into the stage.
-
-        That is the model and what belongs to it if the stage restarts from the initial model, and the optimiser's
-        buffers if the stage does not continue with them.
-        """
-        for exchange in stage.exchange.values():
-            job = exchange.before_stage(stage.number)
+    def _opened(self, state: FederatedState, stage: Stage) -> FederatedState:
+        """Run the exchanges' ``before_round`` jobs, one exchange after another."""
+        for name, exchange in stage.exchange.items():
+            job = exchange.before_round(self._of(state, name), self._clock(state, stage))
             if job is None:
                 continue
             tasks = [self.task(state, client, stage, stage.exchange) for client in self.clients]
             answers = [checked.opened(job, a, task) for a, task in zip(self._ask(job, tasks), tasks, strict=True)]
             kept = {a.client: state.client(a.client).keeping(*a.keeps) for a in answers}
             state = self._take_in(state, tasks, answers, kept)
+        return state
+
+    def _begun(self, state: FederatedState, stage: Stage) -> FederatedState:
+        """The state before the first round of a stage, without what does not go on into it.
+
+        That is the model and what belongs to it if the stage restarts from the initial model, and the optimiser's
+        buffers if the stage does not continue with them.
+        """
         if stage.restart:
             state = self._restarted(state, stage)
         return state if self._continues(state, stage) else self._without_momentum(state, stage)
@@ -239,16 +245,16 @@ class _Server:
 
     def _training(self, state: FederatedState, stage: Stage) -> Training:
         """The settings of local training in this round."""
-        lengths = self._lengths
+        clock = self._clock(state, stage)
         return self.run.settings.training.at(
-            state.round,
+            clock.round,
             stage.train,
-            state.round - sum(lengths[: stage.number - 1]),
-            rounds=sum(lengths),
-            stage_rounds=lengths[stage.number - 1],
+            clock.stage_round,
+            rounds=sum(clock.lengths),
+            stage_rounds=clock.lengths[stage.number - 1],
         )
 
-    def _sample(self, state: FederatedState, stage: Stage, stage_round: int) -> tuple[FederatedState, list[int]]:
+    def _sample(self, state: FederatedState, stage: Stage) -> tuple[FederatedState, list[int]]:
         """Sample the cohort; count the traffic of the sampler's own queries."""
         traffic = {"bytes_down": 0, "bytes_up": 0}
 
@@ -262,8 +268,7 @@ class _Server:
         cohort = stage.sampler(
             Sampling(
                 seed=self.run.settings.seed,
-                round=state.round,
-                stage_round=stage_round,
+                clock=self._clock(state, stage),
                 clients=self.clients,
                 num_samples=self.run.federation.sizes,
                 known=self._known(state),
@@ -426,10 +431,11 @@ class _Server:
 
     def task(self, state: FederatedState, client: int, stage: Stage, exchanges: Mapping[str, Exchange]) -> ClientTask:
         """The task for ``client`` with the current model."""
+        clock = self._clock(state, stage)
         sent = [
             value
             for name, exchange in exchanges.items()
-            for value in checked.messages(name, "send", exchange.send(self._of(state, name), client))
+            for value in checked.messages(name, "send", exchange.send(self._of(state, name), client, clock))
         ]
         broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent), self._lengths)
         samples = self.run.federation.samples(client)
@@ -438,16 +444,21 @@ class _Server:
     def _training_task(self, state: FederatedState, client: int, stage: Stage) -> ClientTask:
         """As ``task``, with what exchanges relay of other clients."""
         task = self.task(state, client, stage, stage.exchange)
+        clock = self._clock(state, stage)
         relayed = [
             value
             for name, exchange in stage.exchange.items()
             for value in checked.messages(
-                name, "relay", exchange.relay(self._of(state, name), client, stage.number, state.clients)
+                name, "relay", exchange.relay(self._of(state, name), client, clock, state.clients)
             )
         ]
         if not relayed:
             return task
         return replace(task, broadcast=replace(task.broadcast, extras=task.broadcast.extras.including(*relayed)))
+
+    def _clock(self, state: FederatedState, stage: Stage) -> Clock:
+        """The time of the round after ``state``, which is of this ``stage``."""
+        return Clock(state.round, stage.number, self._lengths)
 
     @cached_property
     def _lengths(self) -> tuple[int, ...]:

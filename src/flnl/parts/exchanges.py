@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from flnl.core.messages import ClientTask, Gathered, Oracle
+from flnl.core.messages import ClientTask, Clock, Gathered, Oracle
 from flnl.core.parts import Exchange
 from flnl.core.stored import stored
 
@@ -39,7 +39,7 @@ class TrueNoiseRates(Exchange):
         """No rates yet: NaN, float64 [clients]."""
         return torch.full((clients,), torch.nan, dtype=torch.float64)
 
-    def send(self, state: Tensor, client: int) -> tuple[OwnNoiseRate, ...]:
+    def send(self, state: Tensor, client: int, clock: Clock) -> tuple[OwnNoiseRate, ...]:
         """The client's rate, once it is known."""
         return () if bool(state[client].isnan()) else (OwnNoiseRate(state[client].clone()),)
 

@@ -712,7 +712,7 @@ class OfRows(LossTerm):
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         assert step.draw is None
-        factor = 0.01 * step.broadcast.since(2) + 0.05 * step.broadcast.last_of_stage
+        factor = 0.01 * step.broadcast.clock.since(2) + 0.05 * step.broadcast.clock.last_of_stage
         features = step.output("features")
         return factor * features.square().sum(1) + 0.1 * step.logits.square().sum(1) * step.targets, state
 

@@ -224,7 +224,7 @@ class Grows(LossTerm):
     """Heavier from round to round."""
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
-        return step.broadcast.since(1) * step.logits.square().mean(), state
+        return step.broadcast.clock.since(1) * step.logits.square().mean(), state
 
 
 @dataclass(frozen=True)

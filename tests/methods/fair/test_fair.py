@@ -16,7 +16,7 @@ from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.execution import BLOCK
 from flnl.core.findings import EstimatedQuality
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Combined, Gathered
+from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Clock, Combined, Gathered
 from flnl.core.parts import Sampling
 from flnl.core.payload import Params, Payload
 from flnl.methods.fair.aggregator import LearningQualityMean
@@ -46,7 +46,7 @@ def known(estimates: Sequence[float], *, sized: bool = False) -> Payload:
 def sampling(estimates: Sequence[float], round: int, clients: Sequence[int] | None = None) -> Sampling:
     """A round of these clients, by default of all."""
     chosen = tuple(range(len(estimates)) if clients is None else clients)
-    return Sampling(1, round, round, chosen, dict.fromkeys(chosen, 1), known(estimates), nobody)
+    return Sampling(1, Clock(round, 1), chosen, dict.fromkeys(chosen, 1), known(estimates), nobody)
 
 
 def point(value: float, count: int = 0) -> Params:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from flnl.config import compose
 from flnl.config.check import check_config
-from flnl.core.messages import ClientState, Correction
+from flnl.core.messages import ClientState, Clock, Correction
 from flnl.core.method import Method, assemble
 from flnl.core.parts import Sampling
 from flnl.core.payload import Payload
@@ -33,6 +33,7 @@ from flnl.numerics.mixture import two_gaussians
 from flnl.parts.samplers.uniform import OnePass, Uniform
 from tests.toys import (
     ONE_STEP,
+    START,
     Composed,
     Logits,
     Point,
@@ -66,7 +67,7 @@ def sampling(clients: Sequence[int], known: Payload | None = None, *, seed: int 
     def ask(job: Any, ids: Sequence[int]) -> list[Any]:
         raise AssertionError("nobody needs to be asked")
 
-    return Sampling(seed, round, round, tuple(clients), dict.fromkeys(clients, 1), known or Payload(), ask)
+    return Sampling(seed, Clock(round, 1), tuple(clients), dict.fromkeys(clients, 1), known or Payload(), ask)
 
 
 # ------------------------------------------------------------------------------------------- stage 1: who and from what
@@ -184,7 +185,7 @@ def test_split_of_clients():
     state = LID.split(folded([{k: s} for k, s in enumerate(scores)], len(scores)))
     assert state.noisy.nonzero()[:, 0].tolist() == v.expected["noisy_clients"]
     assert list(state.mixture[:2]) == v.approx("means_sorted")
-    assert [LID.send(state, k)[0].noisy for k in range(len(scores))] == [
+    assert [LID.send(state, k, START)[0].noisy for k in range(len(scores))] == [
         k in v.expected["noisy_clients"] for k in range(len(scores))
     ]
 
@@ -208,7 +209,7 @@ def test_clients_that_never_reported_are_outside_the_split():
 
 def test_before_the_first_split_nobody_is_noisy():
     state = LID.init(3)
-    assert LID.send(state, 1) == (NoiseDirective(noisy=False, level=0.0),)
+    assert LID.send(state, 1, START) == (NoiseDirective(noisy=False, level=0.0),)
     (known,) = LID.known(state)
     assert known.level.tolist() == [0.0] * 3
     assert known.noisy.tolist() == [False] * 3
@@ -222,7 +223,7 @@ def test_levels_are_reported_replaced_and_zero_for_the_clean():
     state = LID.split(folded([{0: 1.0, 1: 1.1, 2: 9.0, 3: 9.1}], 4))
     state = LID.receive(state, {2: Payload(NoiseLevel(0.5)), 3: Payload(NoiseLevel(0.25))}, 1)
     assert state.level.tolist() == [0.0, 0.0, 0.5, 0.25]
-    assert LID.send(state, 2) == (NoiseDirective(noisy=True, level=0.5),)
+    assert LID.send(state, 2, START) == (NoiseDirective(noisy=True, level=0.5),)
     assert state.cumulative.tolist() == [1.0, 1.1, 9.0, 9.1]
     # Client 2 turns out clean after the next pass, client 1 noisy: its level is not that of an earlier pass.
     later = LID.receive(state, {k: Payload(LidScore(v)) for k, v in enumerate([1.0, 60.0, 1.0, 61.0])}, 1)

@@ -36,7 +36,7 @@ from flnl.methods.feddiv.noise_filter import Filter
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME
-from tests.toys import Logits, composed, equal, federation, fitted, network, step, task
+from tests.toys import START, Logits, composed, equal, federation, fitted, network, step, task
 
 Array = NDArray[np.float64]
 
@@ -287,25 +287,25 @@ def test_the_server_keeps_the_last_filter_of_everybody() -> None:
     }.items():
         exchange = replace(EXCHANGE, reach=reach)  # type: ignore[arg-type]
         state = folded(exchange)
-        sent = [exchange.send(state, number) for number in range(4)]
+        sent = [exchange.send(state, number, START) for number in range(4)]
         for found, mean in zip(sent, means, strict=True):
             assert (found[0].mean[0] if found else None) == (None if mean is None else pytest.approx(mean))
         assert (sent[0][0] is sent[1][0]) == (reach != "local")  # made once, not for every client
     squaring = replace(EXCHANGE, variance="squared_share")
-    (squared,) = squaring.send(folded(squaring), 0)
+    (squared,) = squaring.send(folded(squaring), 0, START)
     assert squared.variance[0] == pytest.approx(0.1**2 * 0.1 + 0.3**2 * 0.4 + 0.6**2 * 0.3)
 
 
 def test_blobs_serve_those_of_whom_nothing_is_known() -> None:
     exchange = replace(EXCHANGE, init_from="blobs", reach="local")
-    assert exchange.before_stage(2) is None
-    assert exchange.send(exchange.init(2), 0) == ()
+    assert exchange.before_round(exchange.init(2), START) is None
+    assert exchange.send(exchange.init(2), 0, START) == ()
     state = exchange.receive(exchange.init(2), {}, 1)
-    assert exchange.send(state, 0) == exchange.send(state, 1) == (state.start,)
+    assert exchange.send(state, 0, START) == exchange.send(state, 1, START) == (state.start,)
     assert exchange.receive(exchange.init(2), {}, 2).start != state.start
     state = exchange.receive(state, {1: of(0.4, 30)}, 1)
-    assert exchange.send(state, 0) == (state.start,)
-    assert exchange.send(state, 1)[0].mean[0] == 0.4
+    assert exchange.send(state, 0, START) == (state.start,)
+    assert exchange.send(state, 1, START)[0].mean[0] == 0.4
 
 
 def test_the_first_fit_is_under_the_received_model() -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from flnl.config import compose
 from flnl.config.schema import Training
 from flnl.core.errors import UserError
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Combined, Gathered, Oracle
+from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Clock, Combined, Gathered, Oracle
 from flnl.core.parts import Sampling, Setting
 from flnl.core.payload import Params, Payload
 from flnl.engine.executors.sequential import Sequential
@@ -42,7 +42,7 @@ from flnl.parts.batches import Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from tests.properties.runs import assembled, run
 from tests.registry import BY_NAME
-from tests.toys import composed, equal, fitted, method, mlp, network, random_federation, stage, task
+from tests.toys import START, composed, equal, fitted, method, mlp, network, random_federation, stage, task
 
 BENCHMARK = OnBenchmark(memory=0.5, keep=0.75, gain=0.25, temperature=1.0, permutations=10, tolerance=0.005)
 EXCHANGE = Quality(
@@ -371,10 +371,10 @@ def test_a_stage_without_rounds_to_compare_clients_in_is_a_caution() -> None:
 
 def test_nothing_is_sent_before_it_is_known() -> None:
     state = EXCHANGE.init(2)
-    assert EXCHANGE.send(state, 0) == ()
+    assert EXCHANGE.send(state, 0, START) == ()
     assert EXCHANGE.known(state)[0].value.tolist() == [1, 1]
     known = replace(state, rho=torch.tensor([0.2, 1.0]), assessed=torch.tensor([True, True]))
-    assert [EXCHANGE.send(known, c)[0].value for c in (0, 1)] == pytest.approx([0.2, 1.0])  # to each its own
+    assert [EXCHANGE.send(known, c, START)[0].value for c in (0, 1)] == pytest.approx([0.2, 1.0])  # to each its own
 
 
 def test_ranks_count_all_entries_once() -> None:
@@ -485,7 +485,7 @@ def test_clients_below_half_are_dropped_and_somebody_is_left() -> None:
         known = Payload(ClientQualities(torch.tensor(rho)))
         clients = (0, 1, 3)
         sampling = [
-            Sampling(1, r, 0, clients, dict.fromkeys(clients, 1), known, lambda job, ids: []) for r in range(20)
+            Sampling(1, Clock(r, 1), clients, dict.fromkeys(clients, 1), known, lambda job, ids: []) for r in range(20)
         ]
         return {client for each in sampling for client in OfQuality(fraction, 0.5)(each)}
 

@@ -15,7 +15,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from flnl.core.findings import NoisyClients
-from flnl.core.messages import Broadcast, ClientResult, ClientState
+from flnl.core.messages import Broadcast, ClientResult, ClientState, Clock
 from flnl.core.parts import Setting
 from flnl.core.payload import Params, Payload, size_in_bytes
 from flnl.core.step import Step
@@ -26,7 +26,7 @@ from flnl.methods.fednoro.loss import FedNoRo, adjusted, distilled, ramped
 from flnl.parts.aggregators.mean import Mean
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
-from tests.toys import Logits, federation, fitted, network, step, task
+from tests.toys import START, Logits, federation, fitted, network, step, task
 from tests.vectors.vectors import federated
 
 TERM = FedNoRo(temperature=0.8, distillation=0.8, ramp_end=49, stage=2)
@@ -315,12 +315,12 @@ def test_a_client_reports_its_mean_loss_on_each_class() -> None:
 def test_the_server_tags_clients_once_they_have_reported() -> None:
     before = DETECTION.init(5)
     assert DETECTION.receive(before, {0: Payload(), 1: Payload(3)}, 1) is before
-    assert DETECTION.send(before, 0) == DETECTION.findings(before, {}) == ()
+    assert DETECTION.send(before, 0, START) == DETECTION.findings(before, {}) == ()
     assert not DETECTION.known(before)[0].noisy.any()
     values: Mapping[int, Any] = {0: [0.1, 0.2], 1: [2.0, 2.2], 3: [0.2, NAN], 4: [2.1, 1.8]}  # 2 holds no data
     state = DETECTION.receive(before, {k: Payload(ClassLosses(f64(v))) for k, v in values.items()}, 1)
     assert state.noisy.tolist() == [False, True, False, False, True]
-    assert [DETECTION.send(state, k)[0].noisy for k in range(5)] == state.noisy.tolist()
+    assert [DETECTION.send(state, k, START)[0].noisy for k in range(5)] == state.noisy.tolist()
     assert torch.equal(DETECTION.known(state)[0].noisy, state.noisy)
     (found,) = DETECTION.findings(state, {})
     assert isinstance(found, NoisyClients)
@@ -334,8 +334,8 @@ def test_comparing_before_any_training_is_a_caution() -> None:
     caution = DETECTION.caution(replace(setting, lengths=(0, 10)))
     assert caution is not None
     assert caution.startswith("method.exchange.class_losses compares clients before the first round")
-    assert DETECTION.before_stage(1) is None
-    assert DETECTION.before_stage(2) is not None
+    asked = [DETECTION.before_round(DETECTION.init(2), Clock(*when, (4, 6))) for when in ((0, 1), (4, 2), (5, 2))]
+    assert [job is not None for job in asked] == [False, True, False]
 
 
 # ---------------------------------------------------------------------------------------------------- aggregation

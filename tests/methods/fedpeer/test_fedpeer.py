@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.config.schema import Training
+from flnl.core.messages import Clock
 from flnl.core.method import Method
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Payload
@@ -32,7 +33,7 @@ from flnl.methods.fedpeer.loss import Peer
 from flnl.numerics.randomised_response import RandomisedResponse
 from flnl.parts.batches import Mixup
 from flnl.run.checkpoint import decode, encode
-from tests.toys import Logits, composed, federation, method, network, rounds, stage, step
+from tests.toys import START, Logits, composed, federation, method, network, rounds, stage, step
 
 Array = NDArray[np.float64]
 CLASSES = 3
@@ -134,12 +135,13 @@ def test_a_rare_class_may_be_recovered_as_negative_and_is_projected() -> None:
         assert known.least == pytest.approx(-b / (math.exp(1.5) * b - b))
         assert float(known.shares.min()) == 0
         assert float(known.shares.sum()) == pytest.approx(1)
-    assert sharing.send(SharedLabels(), 0) == sharing.known(SharedLabels()) == ()
+    assert sharing.send(SharedLabels(), 0, START) == sharing.known(SharedLabels()) == ()
 
 
 def test_labels_are_shared_before_the_stage_that_needs_them() -> None:
-    assert replace(SHARING, stage=3).before_stage(1) is None
-    assert replace(SHARING, stage=3).before_stage(3) is not None
+    times = [Clock(*when, (1, 1, 2)) for when in ((0, 1), (2, 3), (3, 3))]
+    asked = [replace(SHARING, stage=3).before_round(SharedLabels(), time) is not None for time in times]
+    assert asked == [False, True, False]
     ran = composed(
         *("method=fedcorr", "method/local=[fedpeer]", "method/exchange=[lid,label_sharing]"),
         *("method.T1=1", "method.T2=1", "method.T3=1"),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from flnl.config.schema import Training
 from flnl.core.findings import SuspectedSamples
-from flnl.core.messages import ClientState, Samples
+from flnl.core.messages import ClientState, Clock, Samples
 from flnl.core.payload import Params, Payload, size_in_bytes
 from flnl.core.step import WHOLE
 from flnl.core.streams import stream
@@ -29,7 +29,7 @@ from flnl.numerics.loss_mixture import LossMixture
 from flnl.numerics.scaling import min_max
 from tests.properties.runs import assembled, difference, run
 from tests.registry import TINY
-from tests.toys import fitted, network, random_federation, task
+from tests.toys import START, fitted, network, random_federation, task
 from tests.vectors.vectors import federated
 
 HEAD = Training(lr=0.1, momentum=0.5, weight_decay=0.01, batch_size=4, epochs=1, lr_decay=1.0)
@@ -284,15 +284,15 @@ def test_the_server_relays_the_models_of_clients_that_have_trained() -> None:
     reports = {c: Payload(Reliability(a, f64([1.0, c]))) for c, a in zip(models, (0.9, 0.5, 0.7), strict=True)}
     state = NEAR.receive(NEAR.init(6), {**reports, 5: Payload()}, 1)
     assert NEAR.receive(state, {5: Payload()}, 1) is state
-    assert NEAR.send(state, 2) == ()
-    (sent,) = NEAR.relay(state, 2, 2, clients)
+    assert NEAR.send(state, 2, START) == ()
+    (sent,) = NEAR.relay(state, 2, Clock(0, 2), clients)
     of_2 = neighbourhood(2, state.expertise, state.outputs, alpha=0.6, count=2)
     assert sent.clients == of_2.clients[1:]
     assert {*sent.clients} == {1, 4}
     assert sent.weights == of_2.weights
     assert all(model is models[client] for client, model in zip(sent.clients, sent.models, strict=True))
-    assert NEAR.relay(state, 2, 1, clients) == ()  # warm-up
-    assert NEAR.relay(state, 3, 2, clients) == ()  # has not trained
+    assert NEAR.relay(state, 2, Clock(0, 1), clients) == ()  # warm-up
+    assert NEAR.relay(state, 3, Clock(0, 2), clients) == ()  # has not trained
     later = NEAR.receive(state, {2: Payload(Reliability(0.1, f64([5.0, 1.0])))}, 1)
     assert (later.expertise[2], later.expertise[1]) == (0.1, 0.9)
     assert later.outputs[2].tolist() == [5, 1]

@@ -13,7 +13,7 @@ import torch
 from flnl.config import compose
 from flnl.core.errors import UserError
 from flnl.core.findings import EstimatedQuality
-from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Combined, Gathered
+from flnl.core.messages import Benchmark, Broadcast, ClientResult, ClientState, Clock, Combined, Gathered
 from flnl.core.parts import Sampling, Setting
 from flnl.core.payload import Params, Payload
 from flnl.methods.s_fedavg.exchange import SelectionScores, ShapleyRelevance
@@ -33,7 +33,7 @@ def sampling(scores: Sequence[float], round: int = 0, clients: Sequence[int] | N
     """A round of these clients, by default of all, of which the server knows φ / T."""
     chosen = tuple(range(len(scores)) if clients is None else clients)
     known = Payload(SelectionScores(torch.tensor(scores, dtype=torch.float64)))
-    return Sampling(1, round, round, chosen, dict.fromkeys(chosen, 1), known, nobody)
+    return Sampling(1, Clock(round, 1), chosen, dict.fromkeys(chosen, 1), known, nobody)
 
 
 # ------------------------------------------------------------------------------------------------------- the sampler

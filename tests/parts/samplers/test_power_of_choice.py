@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from flnl.config import compose
-from flnl.core.messages import ClientState
+from flnl.core.messages import ClientState, Clock
 from flnl.core.parts import Sampling
 from flnl.core.payload import Payload, size_in_bytes
 from flnl.parts.samplers.power_of_choice import MeanLoss, PowerOfChoice
@@ -35,7 +35,7 @@ def chosen(
         asked.extend(ids)
         return [losses[i] for i in ids]
 
-    return sampler(Sampling(1, round, 0, tuple(sorted(sizes)), sizes, Payload(), ask)), asked
+    return sampler(Sampling(1, Clock(round, 1), tuple(sorted(sizes)), sizes, Payload(), ask)), asked
 
 
 def by_number(losses: Mapping[str, float]) -> dict[int, float]:
@@ -190,7 +190,7 @@ def test_a_run_takes_the_largest_losses_and_counts_the_questions():
             asked.extend(losses)
             return losses
 
-        cohort = sampler(Sampling(1, number, number, tuple(range(8)), dealt.sizes, Payload(), ask))
+        cohort = sampler(Sampling(1, Clock(number, 1), tuple(range(8)), dealt.sizes, Payload(), ask))
         assert result.cohort == tuple(sorted(cohort))
         assert len(asked) == 5
         size = size_in_bytes(received)

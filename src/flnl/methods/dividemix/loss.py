@@ -106,7 +106,7 @@ class MixMatch(LossTerm):
 
     def weight(self, step: Step) -> float:
         """λ_u(t)."""
-        place, rounds = step.progress, step.broadcast.since(step.broadcast.stage)
+        place, rounds = step.progress, step.broadcast.clock.since(step.broadcast.stage)
         assert place is not None, "phases are of one client"
         done = rounds * place.epochs + place.epoch + step.number / place.batches if self.clock == "epochs" else rounds
         return self.lambda_u * linear_ramp(done, self.ramp)

@@ -29,7 +29,7 @@ class TopQuality(ClientSampler):
     def __call__(self, sampling: Sampling) -> list[int]:
         """``max(⌊γN⌋, 1)`` clients, or those who are left at the end of the first pass."""
         clients, size = list(sampling.clients), self.size(len(sampling.clients))
-        if sampling.stage_round < math.ceil(len(clients) / size):
+        if sampling.clock.stage_round < math.ceil(len(clients) / size):
             return OnePass(self.fraction, start="chain", cohorts="partition")(sampling)
         estimates = sampling.known.one(QualityEstimates).value[clients].numpy()
         order = np.lexsort((sampling.stream("ties").permutation(len(clients)), -estimates))

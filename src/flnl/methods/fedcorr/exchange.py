@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import EstimatedNoise, Finding, NoisyClients
-from flnl.core.messages import ClientState, ClientTask, Fit, Gathered
+from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Gathered
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Payload
@@ -148,7 +148,7 @@ class Lid(Exchange):
         level = torch.where(noisy, state.level, 0.0)
         return replace(state, noisy=noisy, level=level, mixture=(*mixture.means, *mixture.variances, *mixture.weights))
 
-    def send(self, state: LidState, client: int) -> tuple[Any, ...]:
+    def send(self, state: LidState, client: int, clock: Clock) -> tuple[Any, ...]:
         """The server's estimate for this client."""
         return (NoiseDirective(bool(state.noisy[client]), float(state.level[client])),)
 

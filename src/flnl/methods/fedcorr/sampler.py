@@ -34,7 +34,7 @@ class CleanOnly(ClientSampler):
         count = self.size(len(sampling.clients))
         if clean:
             return draw_clients(sampling, clean, count)
-        if sampling.stage_round == 0:
+        if sampling.clock.stage_round == 0:
             log.warning("no client has a noise level up to kappa=%s; using the %d cleanest", self.kappa, count)
         everyone = torch.tensor(sampling.clients)
         order = np.argsort(level[everyone].numpy(), kind="stable")

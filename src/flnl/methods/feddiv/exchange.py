@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask, Fit, Opened, kept_by_client
+from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Opened, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
@@ -138,9 +138,9 @@ class NoiseFilter(Exchange):
         """No filters yet."""
         return FilterState()
 
-    def before_stage(self, stage: int) -> ClientJob[Opened] | None:
-        """The job that fits every client's first filter."""
-        if self.init_from == "blobs":
+    def before_round(self, state: FilterState, clock: Clock) -> ClientJob[Opened] | None:
+        """The job that fits every client's first filter, before the first round of a stage."""
+        if self.init_from == "blobs" or clock.stage_round:
             return None
         return FirstFit(self.loss, self.norm, self.inference_augment)
 
@@ -184,7 +184,7 @@ class NoiseFilter(Exchange):
             shared = filter_of(reported[0], cached, counts, reported, reach=self.reach, variance=self.variance)
         return FilterState(cached, counts, reported, start, shared)
 
-    def send(self, state: FilterState, client: int) -> tuple[Any, ...]:
+    def send(self, state: FilterState, client: int, clock: Clock) -> tuple[Any, ...]:
         """The filter for this client; nothing if there is none yet."""
         current = state.cached.get(client) if self.reach == "local" else state.shared
         current = current or state.start

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.findings import EstimatedQuality, Finding, Scalar
-from flnl.core.messages import Benchmark, Broadcast, ClientState, ClientTask, Fit, Gathered, Oracle
+from flnl.core.messages import Benchmark, Broadcast, ClientState, ClientTask, Clock, Fit, Gathered, Oracle
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Params, Payload
@@ -144,7 +144,7 @@ class Quality(Exchange):
         return (Benchmark,) if self.indicator in RECORDS else ()
 
     def _now(self, broadcast: Broadcast) -> bool:
-        return broadcast.stage == self.stage and broadcast.last_of_stage
+        return broadcast.stage == self.stage and broadcast.clock.last_of_stage
 
     def wants_models(self, broadcast: Broadcast) -> bool:
         """In the last round of the stage; in all its rounds if models are scored; never for ``confidence``."""
@@ -236,7 +236,7 @@ class Quality(Exchange):
         shares = {c: r.one(UnsureShare).value for c, r in reports.items() if r.get(UnsureShare) is not None}
         return self._scaled(state, shares) if shares else state
 
-    def send(self, state: QualityState, client: int) -> tuple[Any, ...]:
+    def send(self, state: QualityState, client: int, clock: Clock) -> tuple[Any, ...]:
         """ρ of this client, once it is known."""
         return (ClientQuality(float(state.rho[client])),) if state.known else ()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding, NoisyClients
-from flnl.core.messages import ClientState, ClientTask, Opened
+from flnl.core.messages import ClientState, ClientTask, Clock, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Payload
@@ -93,9 +93,10 @@ class ClientDetection(Exchange):
         """Nobody is noisy."""
         return TagState(torch.zeros(clients, dtype=torch.bool), torch.empty(clients, 0, dtype=torch.float64))
 
-    def before_stage(self, stage: int) -> ClientJob[Opened] | None:
-        """The measurement, before stage ``self.stage`` only."""
-        return MeasureClassLosses(self.inference_augment) if stage == self.stage else None
+    def before_round(self, state: TagState, clock: Clock) -> ClientJob[Opened] | None:
+        """The measurement, before the first round of the stage only."""
+        first = (clock.stage, clock.stage_round) == (self.stage, 0)
+        return MeasureClassLosses(self.inference_augment) if first else None
 
     def caution(self, setting: Setting) -> str | None:
         """Warns that clients are compared by the initial model, which knows no class."""
@@ -118,7 +119,7 @@ class ClientDetection(Exchange):
         noisy[clients] = torch.from_numpy(noisy_clients(rows.numpy()))
         return TagState(noisy, losses)
 
-    def send(self, state: TagState, client: int) -> tuple[Any, ...]:
+    def send(self, state: TagState, client: int, clock: Clock) -> tuple[Any, ...]:
         """Whether this client is noisy, once clients have been compared."""
         return (ClientTag(bool(state.noisy[client])),) if state.compared else ()
 

@@ -73,7 +73,7 @@ class FedNoRo(LossTerm):
         tag = step.broadcast.extras.get(ClientTag)
         if tag is None or tag.noisy is False:
             return fitted, state
-        round, since = step.broadcast.round, step.broadcast.since(self.stage)
+        round, since = step.broadcast.round, step.broadcast.clock.since(self.stage)
         most = ramped(round, round - since, self.ramp_end, self.distillation)
         share = logs.new_full((), most) * tag.noisy  # of clients that are trained together, only some may be noisy
         distillation = distilled(logs, step.received(step.inputs), self.temperature)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding, LabelShares
-from flnl.core.messages import ClientState, ClientTask, Opened
+from flnl.core.messages import ClientState, ClientTask, Clock, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
 from flnl.core.payload import Payload
@@ -110,9 +110,10 @@ class LabelSharing(Exchange):
         """No labels have been shared."""
         return SharedLabels()
 
-    def before_stage(self, stage: int) -> ClientJob[Opened] | None:
-        """The job of sharing labels, before stage ``self.stage`` only."""
-        return ShareLabels(self.peer_dist, self.epsilon) if stage == self.stage else None
+    def before_round(self, state: SharedLabels, clock: Clock) -> ClientJob[Opened] | None:
+        """The job of sharing labels, before the first round of the stage only."""
+        first = (clock.stage, clock.stage_round) == (self.stage, 0)
+        return ShareLabels(self.peer_dist, self.epsilon) if first else None
 
     def receive(self, state: SharedLabels, reports: Mapping[int, Payload], seed: int) -> SharedLabels:
         """Add the counts up, account for the ε they cost, and recover q from the sum."""
@@ -132,7 +133,7 @@ class LabelSharing(Exchange):
         q = torch.from_numpy(response.distribution(shares, self.projection))
         return SharedLabels(counts, LabelsKnown(q, spent.most, float(response.recovered(shares).min())), spent)
 
-    def send(self, state: SharedLabels, client: int) -> tuple[Any, ...]:
+    def send(self, state: SharedLabels, client: int, clock: Clock) -> tuple[Any, ...]:
         """q, once it is known."""
         return () if state.known is None else (LabelDistribution(state.known.shares),)
 

@@ -120,7 +120,7 @@ class Peer(LossTerm):
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss [B]."""
-        beta = self._beta(step.broadcast.since(self.first_stage))
+        beta = self._beta(step.broadcast.clock.since(self.first_stage))
         if beta == 0:
             return cross_entropy(step.logits, step.targets), state
         kept = step.kept.get(OwnDistribution)

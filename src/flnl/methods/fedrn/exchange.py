@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from flnl.config.schema import Training
 from flnl.core.findings import Finding, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask, Fit, kept_by_client
+from flnl.core.messages import ClientState, ClientTask, Clock, Fit, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part
 from flnl.core.payload import Params, Payload
@@ -106,10 +106,10 @@ class ReliableNeighbours(Exchange):
         return ReliabilityState()
 
     def relay(
-        self, state: ReliabilityState, client: int, stage: int, clients: Mapping[int, ClientState]
+        self, state: ReliabilityState, client: int, clock: Clock, clients: Mapping[int, ClientState]
     ) -> tuple[Any, ...]:
         """The neighbours' models; nothing before the stage, or if the client has not trained yet."""
-        if stage < self.stage or client not in state.expertise:
+        if clock.stage < self.stage or client not in state.expertise:
             return ()
         of = neighbourhood(client, state.expertise, state.outputs, alpha=self.alpha, count=self.neighbours)
         others = of.clients[1:]

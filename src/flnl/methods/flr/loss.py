@@ -167,7 +167,7 @@ class FLR(LossTerm):
     def _at(self, broadcast: Broadcast) -> Mixing | None:
         """The coefficients of this round; None if the regulariser is not active in it."""
         schedule = self._schedule(max(1, sum(broadcast.lengths[self.first_stage - 1 :])))
-        round = broadcast.since(self.first_stage)
+        round = broadcast.clock.since(self.first_stage)
         if schedule is None or round < 0:
             return None
         now = schedule.at(round)

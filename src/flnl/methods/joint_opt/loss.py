@@ -85,7 +85,7 @@ class JointOpt(LossTerm):
         if self.prior == "labels":
             counts = torch.bincount(held, minlength=network.num_classes)
         prior = counts.to(like.dtype) / counts.sum().clamp(min=1)
-        updates = self.update_from is not None and task.broadcast.since(self.first_stage) >= self.update_from
+        updates = self.update_from is not None and task.broadcast.clock.since(self.first_stage) >= self.update_from
         return Visit(labels, prior, updates)
 
     def __call__(self, step: Step, state: Visit) -> tuple[Tensor, Visit]:

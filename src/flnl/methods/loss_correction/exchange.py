@@ -9,7 +9,7 @@ from annotated_types import Interval
 
 from flnl.core.execution import ClientJob
 from flnl.core.findings import EstimatedNoise, Finding, Scalar
-from flnl.core.messages import ClientState, ClientTask, Opened
+from flnl.core.messages import ClientState, ClientTask, Clock, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
 from flnl.core.payload import Payload
@@ -73,9 +73,9 @@ class TransitionEstimate(Exchange):
         """The number of clients; the server learns nothing else."""
         return clients
 
-    def before_stage(self, stage: int) -> ClientJob[Opened] | None:
-        """The estimation, before stage ``self.stage`` only."""
-        if stage != self.stage:
+    def before_round(self, state: int, clock: Clock) -> ClientJob[Opened] | None:
+        """The estimation, before the first round of the stage only."""
+        if (clock.stage, clock.stage_round) != (self.stage, 0):
             return None
         return EstimateTransition(self.estimator, self.threshold, self.min_count, self.percentile)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import Finding, SuspectedSamples
-from flnl.core.messages import ClientState, ClientTask, Fit, kept_by_client
+from flnl.core.messages import ClientState, ClientTask, Clock, Fit, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part
 from flnl.core.payload import Payload
@@ -58,7 +58,7 @@ class ClassCentroids(Exchange):
         """No centroids."""
         return CentroidState()
 
-    def send(self, state: CentroidState, client: int) -> tuple[Any, ...]:
+    def send(self, state: CentroidState, client: int, clock: Clock) -> tuple[Any, ...]:
         """The global centroids, once there are any."""
         return () if state.values is None else (GlobalCentroids(state.values),)
 

@@ -56,7 +56,7 @@ class PowerOfChoice(ClientSampler):
     def __call__(self, sampling: Sampling) -> list[int]:
         """``max(⌊γN⌋, 1)`` clients, in order of decreasing loss."""
         count = self.size(len(sampling.clients))
-        if self.first_round == "uniform" and sampling.round == 0:
+        if self.first_round == "uniform" and sampling.clock.round == 0:
             return draw_clients(sampling, sampling.clients, count)
         candidates = self.candidates(sampling, max(self.d, count))
         losses = sampling.ask(MeanLoss(self.batch), candidates)

@@ -66,8 +66,8 @@ class OnePass(ClientSampler):
         if self.cohorts == "independent":
             return draw_clients(sampling, sampling.clients, size)
         groups = math.ceil(count / size)
-        group = sampling.stage_round % groups
-        first = sampling.round - group  # global round of the start of this pass; orders differ between stages
+        group = sampling.clock.stage_round % groups
+        first = sampling.clock.round - group  # global round of the start of this pass; orders differ between stages
         order = stream(sampling.seed, "pass", first).permutation(count)
         return [sampling.clients[i] for i in order[group * size : (group + 1) * size]]
 

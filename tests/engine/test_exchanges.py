@@ -1,0 +1,170 @@
+"""What the loop asks of exchanges in a round, by an exchange that writes down what it is asked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from flnl.core.execution import ClientJob
+from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Opened
+from flnl.core.model import Model
+from flnl.core.parts import Exchange
+from flnl.core.payload import Payload
+from flnl.core.state import FederatedState, RoundResult
+from flnl.engine import loop
+from flnl.engine.executors.sequential import Sequential
+from tests.toys import ONE_STEP, NoEvaluation, Point, Toward, federation, method, network, stage
+
+CLIENTS = 3
+LENGTHS = (2, 3)
+TIMES = [Clock(0, 1, LENGTHS), Clock(1, 1, LENGTHS), *(Clock(round, 2, LENGTHS) for round in (2, 3, 4))]
+
+
+@dataclass(frozen=True)
+class Told:
+    """Sent to a client: its number, and when."""
+
+    client: int
+    at: Clock
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """Relayed to a client: when, and of whom."""
+
+    at: Clock
+    of: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Received:
+    """What a client received: w before the round, or in it."""
+
+    w: float
+    told: Told
+    relayed: Relayed | None
+
+
+def received(network: Model, task: ClientTask) -> Payload:
+    """What the client reports."""
+    sent = task.broadcast.extras
+    return Payload(Received(float(task.broadcast.params["w"]), sent.one(Told), sent.get(Relayed)))
+
+
+class Look:
+    """Job: report what was received."""
+
+    def __call__(self, network: Model, task: ClientTask) -> Opened:
+        return Opened(task.client, received(network, task), Payload(task.broadcast.round))
+
+
+@dataclass(frozen=True)
+class Diary(Exchange):
+    """Its state is all that it was told. ``when`` are the rounds before which it asks all clients."""
+
+    when: tuple[int, ...]
+    sends: ClassVar[tuple[type, ...]] = (Told, Relayed)
+
+    def init(self, clients: int) -> tuple[Any, ...]:
+        return ()
+
+    def before_round(self, state: tuple[Any, ...], clock: Clock) -> ClientJob[Opened] | None:
+        assert len(state) == clock.round + sum(round < clock.round for round in self.when)
+        return Look() if clock.round in self.when else None
+
+    def send(self, state: tuple[Any, ...], client: int, clock: Clock) -> tuple[Any, ...]:
+        return (Told(client, clock),)
+
+    def relay(
+        self, state: tuple[Any, ...], client: int, clock: Clock, clients: Mapping[int, ClientState]
+    ) -> tuple[Any, ...]:
+        return (Relayed(clock, tuple(clients)),)
+
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
+        return received(network, task), Payload()
+
+    def receive(self, state: tuple[Any, ...], reports: Mapping[int, Payload], seed: int) -> tuple[Any, ...]:
+        return (*state, {client: sent.one(Received) for client, sent in reports.items()})
+
+
+def _run(exchange: Exchange, start: FederatedState | None = None, *, restart: bool = False) -> list[RoundResult]:
+    """Two rounds and three, in each of which w moves half of the way from 8 to 0."""
+    net = network(Point(8.0), classes=2)
+    given: dict[str, Any] = {"exchange": {"mine": exchange}, "local": {"toward": Toward()}}
+    two = method(
+        stage(**given, rounds=LENGTHS[0]),
+        stage(**given, rounds=LENGTHS[1], restart=restart),
+        exchange=given["exchange"],
+    )
+    clients = federation([torch.zeros(2, 1, 2, 2)] * CLIENTS, [torch.tensor([0, 1])] * CLIENTS, classes=2)
+    settings = loop.Settings(1, ONE_STEP, None, "drop", initial=net.params())
+    run = loop.Federated(two, clients, Sequential(net), NoEvaluation(), settings)
+    return list(loop.rounds(run, start or loop.initial_state(net.params())))
+
+
+def _seen(state: FederatedState) -> tuple[Any, ...]:
+    kept = [state.client(client).extras.get(int) for client in range(CLIENTS)]
+    return state.round, float(state.server.params["w"]), state.server.exchanges["mine"], state.counters, kept
+
+
+def _diary(results: list[RoundResult]) -> list[dict[int, Received]]:
+    return list(results[-1].state.server.exchanges["mine"])
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_clients_are_asked_before_a_round_with_the_model_that_the_round_before_left(restart: bool) -> None:
+    """Also where a stage restarts from the initial model, which its first round then trains."""
+    entries = _diary(_run(Diary((2, 4)), restart=restart))
+    trained = [8.0, 4.0, *((8.0, 4.0, 2.0) if restart else (2.0, 1.0, 0.5))]
+    asked = {2: 2.0, 4: trained[4]}
+    expected = [w for round in range(5) for w in ([asked[round]] if round in asked else []) + [trained[round]]]
+    assert [{sent.w for sent in entry.values()} for entry in entries] == [{w} for w in expected]
+
+
+def test_the_clock_tells_each_message_the_same_time() -> None:
+    entries = _diary(_run(Diary((2,))))
+    job, trained = entries.pop(2), entries
+    assert {sent.told.at for sent in job.values()} == {TIMES[2]}
+    assert all(sent.relayed is None for sent in job.values()), "what is relayed goes with training"
+    for time, entry in zip(TIMES, trained, strict=True):
+        assert entry.keys() == set(range(CLIENTS))
+        for client, sent in entry.items():
+            assert sent.told == Told(client, time)
+            assert sent.relayed is not None
+            assert sent.relayed == Relayed(time, tuple(range(CLIENTS)) if time.round >= 2 else ())
+    assert [(time.stage_round, time.last_of_stage, time.since(2)) for time in TIMES] == [
+        (0, False, -2),
+        (1, True, -1),
+        (0, False, 0),
+        (1, False, 1),
+        (2, True, 2),
+    ]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_run_that_goes_on_after_any_round_asks_before_the_same_rounds(restart: bool) -> None:
+    """A run stopped between the job and the end of its round begins that round again, with the job."""
+    exchange = Diary((0, 2, 4))
+    whole = _run(exchange, restart=restart)
+    for done in range(len(whole)):
+        start = whole[done - 1].state if done else None
+        rest = _run(exchange, start, restart=restart)
+        assert [_seen(result.state) for result in rest] == [_seen(result.state) for result in whole[done:]]
+
+
+def test_what_is_asked_before_a_round_is_counted_in_it() -> None:
+    """Down: the model and ``Told``, with lengths of 2 numbers; up: what was received. Each number has 8 bytes.
+
+    From then on, clients keep something, so that their numbers are relayed to each of them, who reports them.
+    """
+    quiet, asking = _run(Diary(())), _run(Diary((3,)))
+    counts = [(r.state.counters.bytes_down, r.state.counters.bytes_up) for r in (*quiet, *asking)]
+    more = [(down - before, up - sent) for (before, sent), (down, up) in zip(counts[:5], counts[5:], strict=True)]
+    told = 8 * (1 + 2 + len(LENGTHS))
+    each = CLIENTS * (8 + told)
+    relayed = 8 * CLIENTS * CLIENTS
+    assert more == [(0, 0)] * 3 + [(each + rounds * relayed,) * 2 for rounds in (1, 2)]
+    for results, kept in ((quiet, None), (asking, 3)):
+        assert {results[-1].state.client(client).extras.get(int) for client in range(CLIENTS)} == {kept}
