@@ -11,9 +11,12 @@ from flnl.config import compose
 from flnl.config.folders import CONF
 from flnl.config.short_keys import shortened
 from flnl.core.errors import UserError
+from flnl.core.messages import ClientTask, Clock, Correction
 from flnl.core.method import Correcting as CorrectingStage
 from flnl.core.method import Method, Stage, assemble
+from flnl.core.model import Model
 from flnl.core.parts import Exchange, LabelCorrector, Setting
+from flnl.core.payload import Payload
 from flnl.core.ranges import StageNumber
 from flnl.methods.fedes.exchange import CriticalityRanks
 from flnl.parts.batches import Mixup
@@ -174,6 +177,9 @@ class Correcting(Wanting, LabelCorrector):
 
     rules = ("all",)
 
+    def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
+        return Correction(task.client, task.labels, None, Payload(), Payload())
+
 
 WANTING = ("exchange", Reporting), ("corrector", Correcting)
 
@@ -231,6 +237,34 @@ def test_a_part_is_named_where_it_stands_and_by_the_short_key_that_there_is() ->
     ):
         with pytest.raises(UserError, match=f"^{re.escape(reason)}"):
             compose.build(compose.load([*TINY, "fraction=0.1", *words]).method)
+
+
+class Outdated(Exchange):
+    """An exchange as one was written once."""
+
+    def before_stage(self, stage: int) -> None:
+        """Nothing."""
+
+
+def test_a_method_of_a_part_that_nobody_calls_any_more_is_named() -> None:
+    with pytest.raises(UserError, match=r"^method\.exchange\.it: nobody calls Outdated\.before_stage any more"):
+        with_part("exchange", Outdated()).check()
+
+
+def test_a_part_tells_what_it_overrides() -> None:
+    class Own(Exchange):
+        def send(self, state: Any, client: int, clock: Clock) -> tuple[Any, ...]:
+            return ()
+
+    class Further(Own):
+        """Inherits it from a class of the same user."""
+
+    class Back(Own):
+        send = Exchange.send
+
+    assert [part.overrides("send") for part in (Own(), Further(), Back(), Late(1))] == [True, True, False, False]
+    assert not Own().overrides("receive")
+    assert Correcting().overrides("caution"), "also by a class that is no part"
 
 
 @dataclass(frozen=True)

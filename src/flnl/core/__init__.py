@@ -1,1 +1,1 @@
-"""Core types: messages and states of a federated run, and a protocol for each kind of part."""
+"""Core types: messages and states of a federated run, and a base class for each kind of part."""

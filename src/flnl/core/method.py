@@ -35,6 +35,9 @@ from flnl.core.payload import Payload
 from flnl.core.ranges import OfStage
 from flnl.core.state import FederatedState
 
+FORMER = {"before_stage": "Exchange.before_round"}
+"""What methods of parts were called in earlier versions, and are called now: a part that still has one is refused."""
+
 WARM_UPS = ("warmup", "pretrain")
 """Names of stages in which a method does not act yet, if it begins with them."""
 
@@ -242,6 +245,7 @@ class Method:
         """
         names = ", ".join(stage.name for stage in self.stages)
         for name, exchange in self.exchange.items():
+            _check_names(f"method.exchange.{name}", exchange)
             self._check_networks(f"exchange/{name}", exchange)
         for stage in self.stages:
             self._check_stage(stage, option_of)
@@ -259,6 +263,7 @@ class Method:
                 f"did you mean method/local=[{','.join(('cross_entropy', *stage.local))}]?"
             )
         for place, part in stage.acting():
+            _check_names(stage.key(place), part)
             self._check_networks(place, part)
             on_clients = place.split("/")[0] in ("local", "batch", "gradient", "exchange")
             self._require(place, part, self._on_clients(stage) if on_clients else self._on_server, stage, option_of)
@@ -350,6 +355,14 @@ class Method:
             option = option_of("method/exchange", partial(_gives, kind))
             hint = f"; add method/exchange=[{option}]" if option else ""
             raise UserError(f"{missing} no exchange sends{hint}")
+
+
+def _check_names(key: str, part: Part) -> None:
+    if former := next((name for name in FORMER if hasattr(part, name)), None):
+        raise UserError(
+            f"{key}: nobody calls {type(part).__name__}.{former} any more; give it the name and the arguments of "
+            f"{FORMER[former]} (flnl.core.parts)"
+        )
 
 
 def _gives(kind: type, part: type) -> bool:

@@ -1,4 +1,4 @@
-"""The protocols of parts: one for each slot of a method.
+"""The base classes of parts: one for each slot of a method.
 
 Parts are immutable and their methods pure: everything that changes is in the state that they receive and return. Parts
 look up each other's messages by type.
@@ -6,9 +6,10 @@ look up each other's messages by type.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
 import numpy as np
 from torch import Tensor, nn
@@ -44,8 +45,8 @@ class Setting:
     key: str = "method"  # configuration key of the part, such as method.exchange.lid; for messages
 
 
-class Part(Protocol):
-    """Requirements that every part declares, checked before a method runs."""
+class Part:
+    """What every part declares: its requirements, checked before a method runs, and what it overrides."""
 
     reads: ClassVar[tuple[type, ...]] = ()
     """Types of message that this part needs."""
@@ -76,8 +77,13 @@ class Part(Protocol):
         """Why this part cannot work with this ``network`` among the parts of ``stage``, in one line; None if it can."""
         return None
 
+    def overrides(self, method: str) -> bool:
+        """Whether the part has a ``method`` of its own in the place of its base class's, which does nothing."""
+        own: str = getattr(type(self), method).__module__
+        return own != __name__
 
-class LossTerm(Part, Protocol):
+
+class LossTerm(Part, ABC):
     """One named summand of the local objective.
 
     Rules that let a term run for stacked clients as well as for one: it returns per-sample losses [B], which the
@@ -114,9 +120,9 @@ class LossTerm(Part, Protocol):
         """
         return None
 
+    @abstractmethod
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss of one batch, [B] or scalar, and the next state."""
-        ...
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
         """The client's state to keep after the last batch; None leaves the stored state as it is.
@@ -127,7 +133,7 @@ class LossTerm(Part, Protocol):
         return state
 
 
-class BatchRule(Part, Protocol):
+class BatchRule(Part):
     """Prepares a client's samples for training: plans each epoch, relabels samples, mixes batches."""
 
     views: ClassVar[int] = 1
@@ -166,7 +172,7 @@ class BatchRule(Part, Protocol):
         return weight
 
 
-class GradientTransform(Part, Protocol):
+class GradientTransform(Part):
     """Changes gradients before the optimiser's step, or the resulting update."""
 
     def __call__(self, gradients: Mapping[str, Tensor], step: Step) -> Mapping[str, Tensor]:
@@ -193,7 +199,7 @@ class GradientTransform(Part, Protocol):
         return after
 
 
-class LabelCorrector(Part, Protocol):
+class LabelCorrector(Part, ABC):
     """Detects and corrects wrong labels on a client."""
 
     rules: ClassVar[tuple[str, ...]] = ()
@@ -203,9 +209,9 @@ class LabelCorrector(Part, Protocol):
         """The clients that correct labels, in order of number; called on the server."""
         return list(clients)
 
+    @abstractmethod
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
         """Correct the client's labels by ``rule``; the network holds the received model."""
-        ...
 
     def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
         """Findings about clients and their samples, only for the record: metrics, figures and ``labels.csv``.
@@ -233,19 +239,19 @@ class Sampling:
         return stream(self.seed, of_part(purpose), self.clock.round)
 
 
-class ClientSampler(Part, Protocol):
+class ClientSampler(Part, ABC):
     """Chooses the clients of a round."""
 
+    @abstractmethod
     def __call__(self, sampling: Sampling) -> list[int]:
         """The cohort, each client at most once."""
-        ...
 
+    @abstractmethod
     def size(self, clients: int) -> int:
         """Maximum number of clients in a round, of ``clients`` in total."""
-        ...
 
 
-class Exchange(Part, Protocol):
+class Exchange(Part):
     """Messages besides the model: clients report after local training, the server sends with the next broadcast.
 
     A round calls, in this order: ``before_round``, ``send``, ``relay``, on clients ``begin`` and ``report``, then
@@ -342,8 +348,7 @@ class Exchange(Part, Protocol):
         return ()
 
 
-@runtime_checkable
-class Aggregator(Part, Protocol[V]):
+class Aggregator(Part, ABC, Generic[V]):
     """Combines the clients' models. ``block`` runs in the worker of a few clients, ``combine`` on the server."""
 
     @property
@@ -351,16 +356,16 @@ class Aggregator(Part, Protocol[V]):
         """Whether clients with more samples count more."""
         return False
 
+    @abstractmethod
     def block(self, params: Params, results: Sequence[ClientResult], known: Payload) -> V:
         """Reduce these clients' results; ``params`` is the model they received, ``known`` what the server knows."""
-        ...
 
+    @abstractmethod
     def combine(self, params: Params, values: Iterable[V], known: Payload) -> Combined:
         """Combine the values of all blocks, in order of client, into one model."""
-        ...
 
 
-class ServerUpdate(Part, Protocol):
+class ServerUpdate(Part, ABC):
     """Computes the next global model from the current one and the combined one."""
 
     restarts: ClassVar[bool] = False
@@ -371,11 +376,11 @@ class ServerUpdate(Part, Protocol):
         """State before the first round."""
         return None
 
+    @abstractmethod
     def __call__(
         self, params: Params, combined: Params, cohort: Sequence[int], clients: int, state: Any
     ) -> tuple[Params, Any]:
         """The next model and state. ``cohort`` are the combined clients, of ``clients`` in total."""
-        ...
 
     def shown(self, params: Params, state: Any) -> Params:
         """The model to evaluate and save; by default ``params``, the model that is sent next."""

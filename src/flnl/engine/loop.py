@@ -30,7 +30,6 @@ from flnl.core.payload import Params, Payload, all_finite, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.data.federation.build import Federation
 from flnl.engine.jobs import Correct, Reduce
-from flnl.engine.local.batching import inherits
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.planned import Evaluations
 
@@ -519,4 +518,4 @@ def _with_clients(state: FederatedState, change: Callable[[ClientState], ClientS
 
 def _judges(stage: Stage) -> bool:
     """Whether an exchange judges results before aggregation."""
-    return not all(inherits(exchange, Exchange, "judge") for exchange in stage.exchange.values())
+    return any(exchange.overrides("judge") for exchange in stage.exchange.values())

@@ -133,16 +133,11 @@ class Draws:
 
     @cached_property
     def _mixes_nothing(self) -> bool:
-        return inherits(self.batch, BatchRule, "draw")
+        return not self.batch.overrides("draw")
 
     @cached_property
     def _terms(self) -> list[np.random.Generator | None]:
         return [
-            None if inherits(term, LossTerm, "draw") else self.task.engine_stream(OfEngine.TERM, of=name)
+            self.task.engine_stream(OfEngine.TERM, of=name) if term.overrides("draw") else None
             for name, term in self.terms.items()
         ]
-
-
-def inherits(part: object, kind: type, method: str) -> bool:
-    """Whether ``part`` inherits the protocol's default, which does nothing, for ``method``."""
-    return getattr(type(part), method) is getattr(kind, method)

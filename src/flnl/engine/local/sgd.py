@@ -16,7 +16,6 @@ from flnl.core.payload import Params, Payload, all_finite
 from flnl.core.step import Step
 from flnl.core.streams import OfEngine, torch_seeded
 from flnl.core.tally import Tally
-from flnl.engine.local.batching import inherits
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.objective import Objective, backward, mean_over_steps
 from flnl.engine.local.optimizer import Buffers
@@ -50,7 +49,7 @@ class LocalTraining:
     @property
     def updates(self) -> bool:
         """Whether the gradient transform changes the optimiser's update."""
-        return self.gradient is not None and not inherits(self.gradient, GradientTransform, "update")
+        return self.gradient is not None and self.gradient.overrides("update")
 
     def begun(self, network: Network, task: ClientTask) -> ClientTask:
         """The task, with what exchanges leave on the client before training; the network holds the received model."""

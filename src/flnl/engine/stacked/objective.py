@@ -19,7 +19,6 @@ from flnl.core.messages import Broadcast, ClientTask
 from flnl.core.parts import GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import LOGITS, ForwardPasses, Step
-from flnl.engine.local.batching import inherits
 from flnl.engine.network import Network, outputs_on
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.joining import Joined, alike, flattened, join, mapped
@@ -92,7 +91,7 @@ class Objective:
     def __post_init__(self) -> None:
         self.rowwise = {name: term for name, term in self.terms.items() if self._by_row(name, term)}
         self.others = {name: term for name, term in self.terms.items() if name not in self.rowwise}
-        self.draws = any(not inherits(term, LossTerm, "draw") for term in self.others.values())
+        self.draws = any(term.overrides("draw") for term in self.others.values())
         self.counts = [len(task.samples) for task in self.tasks]
 
     @property
@@ -105,7 +104,7 @@ class Objective:
         return join(values, self.network.dtype, self.network.device, [self.counts[k] for k in members])
 
     def _by_row(self, name: str, term: LossTerm) -> bool:
-        return term.rowwise and inherits(term, LossTerm, "draw") and all(terms[name] is None for terms in self.states)
+        return term.rowwise and not term.overrides("draw") and all(terms[name] is None for terms in self.states)
 
     def loss(self, members: tuple[int, ...], tensors: Params, outputs: Outputs, batch: Batch) -> Tensor:
         """Each client's loss [K], from ``outputs`` [K, B, ...] by name and ``tensors`` in the layers' layout.

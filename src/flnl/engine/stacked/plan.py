@@ -12,10 +12,9 @@ from torch import Tensor
 
 from flnl.core import checked
 from flnl.core.messages import ClientTask
-from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
 from flnl.core.step import WHOLE, Phase
-from flnl.engine.local.batching import batch_sizes, inherits, passes
+from flnl.engine.local.batching import batch_sizes, passes
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.engine.stacked.errors import NotStackable
@@ -48,7 +47,7 @@ class Planner:
     @property
     def selects(self) -> bool:
         """Whether clients select the samples of an epoch."""
-        return not inherits(self.job.batch, BatchRule, "phases")
+        return self.job.batch.overrides("phases")
 
     def plans(self, trained: Callable[[], Params]) -> Iterator[Plan]:
         """Each epoch's plan, made once the epoch before it is trained.

@@ -13,12 +13,11 @@ from flnl.core import checked
 from flnl.core.errors import PartError
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
-from flnl.core.parts import BatchRule
 from flnl.core.payload import Params
 from flnl.core.step import Phase
 from flnl.core.tally import Tally
 from flnl.data.transforms import Augmentation
-from flnl.engine.local.batching import Draws, batch_sizes, chunks, inherits
+from flnl.engine.local.batching import Draws, batch_sizes, chunks
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
@@ -268,8 +267,8 @@ class _Stack:
         self.steps = [0 for _ in tasks]
         self.labels = torch.cat([task.labels for task in tasks]).to(device)
         self.weight = self._weights().to(device, network.dtype) if self._weighted() else None
-        by_row = self.weight is None or inherits(job.batch, BatchRule, "weigh")
-        self.rule_mixes = not (by_row and inherits(job.batch, BatchRule, "mix"))
+        weighs = self.weight is not None and job.batch.overrides("weigh")
+        self.rule_mixes = weighs or job.batch.overrides("mix")
         self.several = self.pool.random and self.objective.sees_steps and job.batch.views > 1
         self.losses = torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.views: dict[tuple[int, ...], View] = {}
