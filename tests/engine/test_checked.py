@@ -130,7 +130,7 @@ class Knowing(Exchange):
 class Finding(Exchange):
     returned: Returned
 
-    def findings(self, state: Any, clients: Any) -> Any:
+    def findings(self, state: Any, clients: Any, known: Payload) -> Any:
         return self.returned()
 
 
@@ -397,7 +397,7 @@ SIZES = {0: 6, 1: 2, 2: 0, 3: 4}
 
 def _found(returned: Any) -> Any:
     toy = method(stage(), exchange={"mine": Finding(lambda: returned)})
-    return toy.findings_of_exchanges(loop.initial_state({}), SIZES)
+    return toy.findings(loop.initial_state({}), SIZES)
 
 
 @pytest.mark.parametrize(
@@ -450,8 +450,8 @@ def test_every_kind_of_finding_may_be_returned() -> None:
         EstimatedQuality(torch.ones(4), {"s": torch.ones(4, dtype=torch.float64)}),
         LabelShares(torch.ones(3), 0.1, 1.0),
     )
-    assert _found(found) == {"mine": found}
-    assert _found([]) == {"mine": []}
+    assert _found(found) == {"exchange/mine": found}
+    assert _found([]) == {"exchange/mine": ()}
 
 
 @pytest.mark.parametrize(

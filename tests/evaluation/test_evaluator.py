@@ -37,7 +37,7 @@ class Sure(LabelCorrector):
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
         raise AssertionError("no rule of the method asks for a correction")
 
-    def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         return tuple(SuspectedSamples(c, torch.tensor(mask).bool()) for c, mask in enumerate(SUSPECTED))
 
 
@@ -45,7 +45,7 @@ class Sure(LabelCorrector):
 class Sharing(Exchange):
     """Says that classes have these shares, the rarest one below zero before it was projected."""
 
-    def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         return (LabelShares(torch.tensor([0.75, 0.25, 0.0]), least=-0.125, epsilon=2.0),)
 
 

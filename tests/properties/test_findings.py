@@ -90,7 +90,7 @@ class Doubting(Exchange):
                 share[client] = value
         return {"share": share}
 
-    def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         share = state["share"]
         if share.isnan().all():
             return ()
@@ -104,8 +104,8 @@ class Doubting(Exchange):
 class Scoring(Doubting):
     """Also gives scores, by which the right labels are the doubtful ones."""
 
-    def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        given = super().findings(state, clients)
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
+        given = super().findings(state, clients, known)
         return tuple(
             replace(f, score=torch.arange(len(f.mask)).double()) if isinstance(f, SuspectedSamples) else f
             for f in given
@@ -116,8 +116,8 @@ class Scoring(Doubting):
 class Splitting(Doubting):
     """Says nothing of samples."""
 
-    def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        return tuple(f for f in super().findings(state, clients) if not isinstance(f, SuspectedSamples))
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
+        return tuple(f for f in super().findings(state, clients, known) if not isinstance(f, SuspectedSamples))
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Trusting(LabelCorrector):
         labels[mask.nonzero()[:1]] = 0
         return Correction(task.client, labels, None, Payload(mask), Payload())
 
-    def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         masks = ((client, kept.extras.get(Tensor)) for client, kept in clients.items())
         given = tuple(SuspectedSamples(client, mask) for client, mask in masks if mask is not None)
         return (*given, Scalar("corrected_clients", float(len(given))))

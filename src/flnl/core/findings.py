@@ -1,7 +1,7 @@
 """Findings: what a method concludes about clients and their samples, the source of metrics, figures and ``labels.csv``.
 
-Exchanges and label correctors return findings (``Exchange.findings``, ``LabelCorrector.findings``), and the evaluator
-compares them with the truth. N is the number of clients, K of classes, n of one client's samples.
+Parts return findings (``Part.findings``), and the evaluator compares them with the truth. N is the number of clients,
+K of classes, n of one client's samples.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 class SuspectedSamples:
     """The samples of one client that the method considers wrongly labelled.
 
-    An exchange's suspects are measured at every evaluation, a corrector's at each correction; both count as detected by
-    the run and are flagged in ``labels.csv``.
+    A corrector's suspects are measured at each correction, those of other parts at every evaluation; both count as
+    detected by the run and are flagged in ``labels.csv``.
     """
 
     client: int

@@ -218,24 +218,34 @@ class Method:
             facts += checked.known(name, exchange.known(self.exchange_state(name, state, clients)))
         return Payload(*facts)
 
-    def findings_of_exchanges(self, state: FederatedState, sizes: Mapping[int, int]) -> dict[str, Sequence[Finding]]:
-        """Each exchange's findings about clients and their samples, by the exchange's name.
+    def findings(self, state: FederatedState, sizes: Mapping[int, int]) -> dict[str, Sequence[Finding]]:
+        """What parts have found out about clients and their samples, by the part's place (``Stage.acting``).
 
-        ``sizes`` are the numbers of samples of all clients.
+        Exchanges come first; the corrector is left out. ``sizes`` are the numbers of samples of all clients.
         """
-        found = {}
-        for name, exchange in self.exchange.items():
-            kept = self.exchange_state(name, state, len(sizes))
-            found[name] = checked.findings(f"exchange {name}", exchange.findings(kept, state.clients), sizes)
+        acting: list[tuple[str, Part]] = [(f"exchange/{name}", exchange) for name, exchange in self.exchange.items()]
+        acting += [pair for stage in self.stages for pair in stage.acting() if pair[0] != "corrector"]
+        found: dict[str, Sequence[Finding]] = {}
+        for place, part in {id(part): (place, part) for place, part in acting if part.overrides("findings")}.values():
+            found[place] = (*found.get(place, ()), *self._found(place, part, state, sizes))
         return found
 
     def findings_of_corrector(self, state: FederatedState, sizes: Mapping[int, int]) -> Sequence[Finding]:
-        """The corrector's findings; empty if there is no corrector. ``sizes`` are as for ``findings_of_exchanges``."""
-        corrector = self.corrector
-        if corrector is None:
-            return ()
-        found = corrector.findings(self.known(state, len(sizes)), state.clients)
-        return checked.findings(type(corrector).__name__, found, sizes)
+        """The corrector's findings; empty if there is no corrector. ``sizes`` are as for ``findings``."""
+        return () if self.corrector is None else self._found("corrector", self.corrector, state, sizes)
+
+    def _found(self, place: str, part: Part, state: FederatedState, sizes: Mapping[int, int]) -> Sequence[Finding]:
+        slot, _, name = place.partition("/")
+        kept: Any = None
+        if slot == "exchange":
+            kept = self.exchange_state(name, state, len(sizes))
+        elif slot == "server":
+            kept = state.server.updates.get(type(part).__name__)
+        elif slot == "local":
+            terms = ((client, state.clients[client].terms) for client in state.clients)
+            kept = {client: of[name] for client, of in terms if name in of}
+        known = self.known(state, len(sizes))
+        return checked.findings(place.replace("/", " "), part.findings(kept, state.clients, known), sizes)
 
     def check(self, option_of: OptionOf = no_option) -> None:
         """Check that the parts fit together.

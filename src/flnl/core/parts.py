@@ -77,6 +77,18 @@ class Part:
         """Why this part cannot work with this ``network`` among the parts of ``stage``, in one line; None if it can."""
         return None
 
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
+        """Findings about clients and their samples, only for the record: metrics, figures and ``labels.csv``.
+
+        Args:
+            state: that of an exchange or of a server update; of a loss term what clients keep of it, by client; of
+                other parts None.
+            clients: states of the clients that have one, by number. Read them only if the findings are kept there:
+                reading one may load it from disk.
+            known: what exchanges know on the server.
+        """
+        return ()
+
     def overrides(self, method: str) -> bool:
         """Whether the part has a ``method`` of its own in the place of its base class's, which does nothing."""
         own: str = getattr(type(self), method).__module__
@@ -213,15 +225,6 @@ class LabelCorrector(Part, ABC):
     def correct(self, network: Model, task: ClientTask, rule: str) -> Correction:
         """Correct the client's labels by ``rule``; the network holds the received model."""
 
-    def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        """Findings about clients and their samples, only for the record: metrics, figures and ``labels.csv``.
-
-        Args:
-            known: what exchanges know on the server.
-            clients: states of the clients that have one, by number; reading one may load it from disk.
-        """
-        return ()
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -337,14 +340,6 @@ class Exchange(Part):
 
     def known(self, state: Any) -> tuple[Any, ...]:
         """Values that samplers, aggregators and correctors may use on the server."""
-        return ()
-
-    def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
-        """Findings about clients and their samples, only for the record: metrics, figures and ``labels.csv``.
-
-        ``clients`` are the states of the clients that have one, by number. Read them only if the findings are kept
-        there: reading one may load it from disk.
-        """
         return ()
 
 

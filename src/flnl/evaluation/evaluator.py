@@ -175,7 +175,7 @@ class Evaluator:
         The error is ``Σ_c |q_c - p_c|``, where p are the shares of the given labels of all clients. The privacy is
         simulated: what clients randomise their labels with is drawn from the run's seed.
         """
-        shares = first(self._exchanges(state), LabelShares)
+        shares = first(self._measured(state), LabelShares)
         if shares is None:
             return {}
         given = np.concatenate([self.federation.samples(c).given.numpy() for c in self.federation.with_data])
@@ -213,21 +213,21 @@ class Evaluator:
         """The method's findings about each client beside the truth; empty if either is missing."""
         return {} if self.federation.truth is None else estimates.by_client(self.federation, self._current(state))
 
-    def _exchanges(self, state: FederatedState) -> list[Finding]:
-        return _all(self.method.findings_of_exchanges(state, self.federation.sizes).values())
+    def _measured(self, state: FederatedState) -> list[Finding]:
+        return _all(self.method.findings(state, self.federation.sizes).values())
 
     def _findings(self, state: FederatedState) -> list[Finding]:
         """All findings of the method."""
-        return [*self._exchanges(state), *self.method.findings_of_corrector(state, self.federation.sizes)]
+        return [*self._measured(state), *self.method.findings_of_corrector(state, self.federation.sizes)]
 
     def _current(self, state: FederatedState) -> list[Finding]:
-        """The findings that are measured at every evaluation: those of exchanges.
+        """The findings that are measured at every evaluation: those of all parts but the corrector.
 
         If there is a corrector, verdicts on clients are excluded: it has acted on them, so they refer to labels that
         are no longer held. They are recorded beside each correction instead.
         """
         beside = () if self.method.corrector is None else (NoisyClients, EstimatedNoise)
-        return [finding for finding in self._exchanges(state) if not isinstance(finding, beside)]
+        return [finding for finding in self._measured(state) if not isinstance(finding, beside)]
 
     def _quality(self, clients: Sequence[_Labels]) -> dict[str, float]:
         true, given, held, flagged = _joined(clients)
@@ -247,9 +247,9 @@ class Evaluator:
         """
         clients, chosen = list(self.federation.with_data), set(asked)
         rows: dict[str, Any] = {"client": clients, "asked": [c in chosen for c in clients]}
-        of_exchanges = self.method.findings_of_exchanges(after, self.federation.sizes)
+        by_place = self.method.findings(after, self.federation.sizes)
         of_corrector = self.method.findings_of_corrector(after, self.federation.sizes)
-        findings = [*_all(of_exchanges.values()), *of_corrector]
+        findings = [*_all(by_place.values()), *of_corrector]
         doubts = suspects(findings)
         were, are = [self._client(before, c) for c in clients], [self._client(after, c, doubts) for c in clients]
         summary: dict[str, Any] = {
@@ -274,10 +274,10 @@ class Evaluator:
         if matrices := self._confusion(were, are):
             summary["confusion"] = matrices
         summary |= self._quality(are)
-        active = self.method.at(before.round, len(clients))[0].exchange
-        of_active = _all(of_exchanges[name] for name in active)
+        active = dict(self.method.at(before.round, len(clients))[0].acting())
+        of_active = _all(found for place, found in by_place.items() if place in active)
         levels = noise_columns([*of_active, *of_corrector], clients).get("level")
-        if levels is not None:  # an exchange that is inactive now has estimated labels of an earlier time
+        if levels is not None:  # a part that is inactive now has estimated labels of an earlier time
             summary["noise_level_error"] = absolute_error(levels, rows["true_noise_before"])
         return {**summary, "clients": rows}
 

@@ -329,14 +329,14 @@ def test_an_exchange_reports_the_last_visits() -> None:
         assert len(up) == 0
         kept[client] = visited.state.keeping(*keep)
     assert kept[1].extras.one(LeftOutSamples).disagreement == 0.5
-    *samples, number = exchange.findings(None, kept)
+    *samples, number = exchange.findings(None, kept, Payload())
     assert number == Scalar("disagreement", 0.5)  # of client 1 alone: it is the last round's cohort
     assert all(isinstance(finding, SuspectedSamples) for finding in samples)
     assert [(s.client, s.mask.tolist(), s.score.tolist()) for s in samples] == [  # type: ignore[union-attr]
         (0, [False, False, False, True], [0.0, 1.0, 2.0, 3.0]),
         (1, [False, False, True], [0.0, 1.0, 2.0]),
     ]
-    assert exchange.findings(None, {}) == ()
+    assert exchange.findings(None, {}, Payload()) == ()
 
 
 RUN = (*TINY, "method=co_teaching", "noise=symmetric", "noise.eta=0.4", "rounds=3", "method.num_gradual=1")

@@ -560,7 +560,7 @@ def test_samples_of_no_weight_do_not_count() -> None:
 def test_the_samples_that_both_doubt_are_found(tmp_path: Path) -> None:
     right = f64([[0.9, 0.2, 0.6, 0.1], [0.8, 0.3, 0.3, 0.95]])
     kept = Judgement(right, torch.zeros(1, 2, 4, dtype=torch.float64), None)
-    found = DIVISION.findings(None, {3: ClientState().keeping(kept), 4: ClientState()})
+    found = DIVISION.findings(None, {3: ClientState().keeping(kept), 4: ClientState()}, Payload())
     (suspected,) = found
     assert isinstance(suspected, SuspectedSamples)
     assert suspected.client == 3

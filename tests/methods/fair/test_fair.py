@@ -146,7 +146,7 @@ def test_clients_without_an_estimate_are_behind_all_others() -> None:
     """Those who never trained, and those whose last model had no finite loss, until they train again."""
     state = EXCHANGE.init(4)
     assert estimates(EXCHANGE, state) == [NONE] * 4
-    assert EXCHANGE.findings(state, {}) == ()
+    assert EXCHANGE.findings(state, {}, Payload()) == ()
     state = EXCHANGE.judge(state, gathered(results([point(0.4), point(0.9)]), 0.5))
     assert estimates(EXCHANGE, state) == pytest.approx([0.1, -0.4, NONE, NONE])
     for bad in (math.inf, math.nan):
@@ -158,7 +158,7 @@ def test_clients_without_an_estimate_are_behind_all_others() -> None:
 
 def test_estimated_quality_is_recorded_between_0_and_1() -> None:
     state = EXCHANGE.judge(EXCHANGE.init(4), gathered(results([point(v) for v in (0.4, 0.9, 0.6)]), 0.5))
-    (quality,) = EXCHANGE.findings(state, {})
+    (quality,) = EXCHANGE.findings(state, {}, Payload())
     assert isinstance(quality, EstimatedQuality)
     assert quality.values.tolist() == pytest.approx([1.0, 0.0, 0.6, 1.6 / 3])  # the last one has the others' mean
     assert quality.scores["learning_quality"][:3].tolist() == pytest.approx([0.1, -0.4, -0.1])

@@ -362,7 +362,7 @@ def test_flags_are_held_against_the_labels_that_they_judged() -> None:
     assert truth is not None
     for before, found in pairwise(ran.rounds[4:]):
         told = by_client(
-            ran.federation, ran.method.findings_of_exchanges(found.state, ran.federation.sizes)["noise_filter"]
+            ran.federation, ran.method.findings(found.state, ran.federation.sizes)["exchange/noise_filter"]
         )
         for client in found.cohort:
             flags, samples = found.state.client(client).extras.one(FilterFlags), ran.federation.samples(client)

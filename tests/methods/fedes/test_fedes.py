@@ -511,12 +511,12 @@ def test_clients_are_compared_once_and_the_record_says_how_well() -> None:
         float((ran.federation.samples(c).given == truth[ran.federation.samples(c).index]).double().mean())
         for c in range(4)
     ]
-    findings = ran.method.findings_of_exchanges(last, ran.federation.sizes)["quality"]
+    findings = ran.method.findings(last, ran.federation.sizes)["exchange/quality"]
     found = summary(ran.federation, findings)
     assert found["quality_error"] == pytest.approx(np.mean((rho - right) ** 2))
     assert found["quality_rank_correlation"] == pytest.approx(spearmanr(rho, right).statistic)
     assert by_client(ran.federation, findings)["true_quality"] == pytest.approx(right)
-    assert ran.method.findings_of_exchanges(ran.rounds[0].state, ran.federation.sizes) == {"quality": ()}
+    assert ran.method.findings(ran.rounds[0].state, ran.federation.sizes) == {"exchange/quality": ()}
     ours = composed("method=fedavg", "rounds=2", "fraction=1.0", "noise=fedes").rounds[-1].state.server.params
     assert equal(ran.rounds[1].state.server.params, ours)
     before, models_of = ran.rounds[0].state.server.params, last.client(0).extras.one(CriticalityRanks).place

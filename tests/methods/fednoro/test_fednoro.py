@@ -279,7 +279,7 @@ def test_a_client_whose_losses_overflow_is_the_noisiest(bad: float) -> None:
     assert reports[1].one(ClassLosses).values.tolist() == [math.inf] * 3
     after = DETECTION.receive(DETECTION.init(6), reports, 1)
     assert after.noisy.tolist() == [False, True, False, False, False, True]
-    (found,) = DETECTION.findings(after, {})
+    (found,) = DETECTION.findings(after, {}, Payload())
     assert isinstance(found, NoisyClients)
     assert found.scores["class_loss"].argmax() == 1
     assert found.scores["class_loss"][1] == 1
@@ -315,14 +315,14 @@ def test_a_client_reports_its_mean_loss_on_each_class() -> None:
 def test_the_server_tags_clients_once_they_have_reported() -> None:
     before = DETECTION.init(5)
     assert DETECTION.receive(before, {0: Payload(), 1: Payload(3)}, 1) is before
-    assert DETECTION.send(before, 0, START) == DETECTION.findings(before, {}) == ()
+    assert DETECTION.send(before, 0, START) == DETECTION.findings(before, {}, Payload()) == ()
     assert not DETECTION.known(before)[0].noisy.any()
     values: Mapping[int, Any] = {0: [0.1, 0.2], 1: [2.0, 2.2], 3: [0.2, NAN], 4: [2.1, 1.8]}  # 2 holds no data
     state = DETECTION.receive(before, {k: Payload(ClassLosses(f64(v))) for k, v in values.items()}, 1)
     assert state.noisy.tolist() == [False, True, False, False, True]
     assert [DETECTION.send(state, k, START)[0].noisy for k in range(5)] == state.noisy.tolist()
     assert torch.equal(DETECTION.known(state)[0].noisy, state.noisy)
-    (found,) = DETECTION.findings(state, {})
+    (found,) = DETECTION.findings(state, {}, Payload())
     assert isinstance(found, NoisyClients)
     assert found.scores["class_loss"].argsort(descending=True)[:2].tolist() == [1, 4]
     assert DETECTION.receive(state, {0: Payload()}, 1) is state

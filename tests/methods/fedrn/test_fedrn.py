@@ -381,7 +381,7 @@ def test_what_is_left_out_is_measured_and_models_may_lie_on_disk(tmp_path: Path)
     found = done.state.clients
     chosen = {client: c for client in found if (c := found[client].extras.get(CleanSamples)) is not None}
     assert any(0 < int(c.mask.sum()) < len(c.mask) for c in chosen.values())
-    suspects = NEAR.findings(NEAR.init(8), found)
+    suspects = NEAR.findings(NEAR.init(8), found, Payload())
     assert all(isinstance(s, SuspectedSamples) for s in suspects)
     assert {s.client: int(s.mask.sum()) for s in suspects if isinstance(s, SuspectedSamples)} == {
         client: int((~c.mask).sum()) for client, c in chosen.items()

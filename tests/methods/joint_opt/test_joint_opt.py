@@ -16,6 +16,7 @@ from flnl.config.schema import Training
 from flnl.core.findings import SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask
 from flnl.core.parts import Setting
+from flnl.core.payload import Payload
 from flnl.core.state import Shelved
 from flnl.core.step import Mixing
 from flnl.core.streams import OfEngine
@@ -267,7 +268,7 @@ def test_what_is_recorded_are_the_samples_whose_class_has_changed() -> None:
         SoftLabels.of(torch.tensor([0, 1, 1]), 2, 2, torch.float64), values=f64([[1, 0], [0.6, 0.4], [0, 1]])
     )
     states = {3: ClientState(terms={"mine": soft}), 5: ClientState(terms={"other": 1})}
-    (found,) = SoftLabelRecord().findings(None, states)
+    (found,) = SoftLabelRecord().findings(None, states, Payload())
     assert isinstance(found, SuspectedSamples)
     assert (found.client, found.mask.tolist()) == (3, [False, True, False])
     assert found.score is not None

@@ -231,12 +231,12 @@ def test_what_is_found_is_of_the_revised_matrix() -> None:
     extras = kept(f64([[0.75, 0.25], [0.5, 0.5]]))
     moved = Slack(f64([[0.25, -0.25], [0.25, -0.25]]))
     clients = {0: ClientState(extras=extras), 1: ClientState(terms={"any": moved}, extras=extras)}
-    noise, size = exchange.findings(2, clients)
+    noise, size = exchange.findings(2, clients, Payload())
     assert isinstance(noise, EstimatedNoise)
     np.testing.assert_allclose(noise.values, [0.375, 0.375], atol=2e-6)
     assert size == Scalar("slack_l1", 1.0)
     lower = replace(moved, values=f64([[0.25, -0.25], [0.0, 0.0]]))
-    (noise, _) = exchange.findings(2, {1: ClientState(terms={"any": lower}, extras=extras)})
+    (noise, _) = exchange.findings(2, {1: ClientState(terms={"any": lower}, extras=extras)}, Payload())
     assert isinstance(noise, EstimatedNoise)
     np.testing.assert_allclose(noise.values, [np.nan, 0.25], atol=2e-6)
 

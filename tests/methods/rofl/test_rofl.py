@@ -385,7 +385,7 @@ def test_a_client_reports_its_centroids_and_keeps_what_it_doubts() -> None:
     sent = up.one(ClientCentroids)
     assert torch.equal(sent.values, state.centroids)
     assert sent.counts.tolist() == [1, 5, 0]  # of the labels that it holds
-    (found,) = EXCHANGE.findings(CentroidState(), {4: one.state.keeping(*keep), 5: ClientState()})
+    (found,) = EXCHANGE.findings(CentroidState(), {4: one.state.keeping(*keep), 5: ClientState()}, Payload())
     assert isinstance(found, SuspectedSamples)
     assert (found.client, found.judged) == (4, one.state.labels)
     assert torch.equal(found.mask, doubted)

@@ -154,7 +154,7 @@ def test_what_the_server_knows_and_what_is_recorded() -> None:
     state = Relevance(torch.tensor([0.1, 0.4, 0.2], dtype=torch.float64))
     (scores,) = EXCHANGE.known(state)
     assert scores.value.tolist() == [0.2, 0.8, 0.4]
-    (estimate,) = EXCHANGE.findings(state, {})
+    (estimate,) = EXCHANGE.findings(state, {}, Payload())
     assert isinstance(estimate, EstimatedQuality)
     odds = np.exp([0.2, 0.8, 0.4])
     assert estimate.values.tolist() == pytest.approx((odds - odds.min()) / (odds.max() - odds.min()))

@@ -47,7 +47,7 @@ class SmallLoss(Exchange):
         kept = LeftOutSamples(visit.left_out.cpu(), visit.loss.cpu(), task.state.labels, share, task.broadcast.round)
         return Payload(), Payload(kept)
 
-    def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The samples left out at each client's last visit, scored by loss; the last cohort's mean disagreement."""
         kept = kept_by_client(clients, LeftOutSamples)
         if not kept:

@@ -28,7 +28,7 @@ class Division(Exchange):
             return Payload()
         return Payload(self.fitting.by_received(network, task, task.state.extras.get(Judgement)))
 
-    def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The samples whose labels count as wrong at each client's last visit, by the mean of both probabilities."""
         return tuple(
             SuspectedSamples(client, right <= self.threshold, 1 - right, judgement.labels)

@@ -95,7 +95,9 @@ class LearningQuality(Exchange):
         estimates = torch.from_numpy(state.drops.mean).where(_estimated(state), -torch.inf)
         return (QualityEstimates(estimates, sized=self.loss_on == "local"),)
 
-    def findings(self, state: LearningQualityState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(
+        self, state: LearningQualityState, clients: Mapping[int, ClientState], known: Payload
+    ) -> tuple[Finding, ...]:
         """q̂ scaled to [0, 1], once there are estimates; a client without one has the mean of the others."""
         estimated = _estimated(state)
         if not bool(estimated.any()):

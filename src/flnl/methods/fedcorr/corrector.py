@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -88,7 +88,7 @@ class FedCorr(LabelCorrector):
         corrected = torch.where(change, prediction, labels) if self.relabel else labels
         return Correction(task.client, corrected, task.state.weight, Payload(Suspects(suspects, confidence)), reports)
 
-    def findings(self, known: Payload, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """Suspected samples of the clients that the server considers noisy; none of others, whatever they kept."""
         noisy = known.one(NoiseLevels).noisy
         suspects = kept_by_client(clients, Suspects)

@@ -156,7 +156,7 @@ class Lid(Exchange):
         """Noise levels and noisy clients."""
         return (NoiseLevels(state.level, state.noisy),)
 
-    def findings(self, state: LidState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: LidState, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The last split with its scores, and the noise levels; nothing before the first split."""
         if not state.mixture:
             return ()

@@ -190,7 +190,7 @@ class NoiseFilter(Exchange):
         current = current or state.start
         return () if current is None else (current,)
 
-    def findings(self, state: FilterState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: FilterState, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """Each client's flagged samples at its last visit, scored by the probability that the label is wrong."""
         flags = kept_by_client(clients, FilterFlags)
         return tuple(SuspectedSamples(c, ~f.clean, 1 - f.probability, f.labels) for c, f in flags.items())

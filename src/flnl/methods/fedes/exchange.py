@@ -244,7 +244,7 @@ class Quality(Exchange):
         """ρ of all clients."""
         return (ClientQualities(state.rho),)
 
-    def findings(self, state: QualityState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: QualityState, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """ρ with its basis, once known, and the number of clients with a negative sign (usually close to 0)."""
         if not state.known:
             return ()

@@ -127,7 +127,7 @@ class ClientDetection(Exchange):
         """The noisy clients."""
         return (ClientTags(state.noisy),)
 
-    def findings(self, state: TagState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: TagState, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The split, and each client's mean scaled loss, once clients have been compared."""
         if not state.compared:
             return ()

@@ -141,7 +141,7 @@ class LabelSharing(Exchange):
         """q, and the ε it cost, once known."""
         return () if state.known is None else (state.known,)
 
-    def findings(self, state: SharedLabels, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: SharedLabels, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The distribution q and the ε it cost, once known."""
-        known = state.known
-        return () if known is None else (LabelShares(known.shares, known.least, known.epsilon),)
+        q = state.known
+        return () if q is None else (LabelShares(q.shares, q.least, q.epsilon),)

@@ -161,7 +161,9 @@ class ReliableNeighbours(Exchange):
             {**state.outputs, **{client: r.output for client, r in got.items()}},
         )
 
-    def findings(self, state: ReliabilityState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(
+        self, state: ReliabilityState, clients: Mapping[int, ClientState], known: Payload
+    ) -> tuple[Finding, ...]:
         """The samples that each client left out at its last visit, scored by the probability of a wrong label."""
         clean = kept_by_client(clients, CleanSamples)
         return tuple(SuspectedSamples(c, ~s.mask, 1 - s.probability, s.labels) for c, s in clean.items())

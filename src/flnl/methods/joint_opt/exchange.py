@@ -7,6 +7,7 @@ from typing import Any
 from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientState
 from flnl.core.parts import Exchange
+from flnl.core.payload import Payload
 from flnl.methods.joint_opt.labels import SoftLabels
 
 
@@ -14,7 +15,7 @@ from flnl.methods.joint_opt.labels import SoftLabels
 class SoftLabelRecord(Exchange):
     """Records each client's samples whose largest soft label is not of the label that they are held to have."""
 
-    def findings(self, state: Any, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """These samples, scored by one minus the soft label of the held class."""
         kept = {client: own.terms.values() for client, own in clients.items()}
         labels = {c: soft for c, terms in kept.items() for soft in terms if isinstance(soft, SoftLabels)}

@@ -88,7 +88,7 @@ class TransitionEstimate(Exchange):
             "nothing; choose stages with training before, such as method/stages=forward_correction"
         )
 
-    def findings(self, state: int, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: int, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The noise levels that the matrices imply, once they are estimated; the mean ``‖Δ‖₁`` where T is revised."""
         levels, sizes = torch.full((state,), torch.nan, dtype=torch.float64), []
         for client, kept in clients.items():

@@ -82,7 +82,7 @@ class ClassCentroids(Exchange):
         values = combined(before, clients, torch.stack([one.counts for one in sent]))
         return CentroidState(values.to(sent[0].values.dtype))
 
-    def findings(self, state: CentroidState, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: CentroidState, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The samples doubted at each client's last visit, scored by loss."""
         kept = kept_by_client(clients, DoubtedSamples)
         return tuple(SuspectedSamples(c, doubted.mask, doubted.loss, doubted.labels) for c, doubted in kept.items())

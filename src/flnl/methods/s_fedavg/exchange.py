@@ -13,6 +13,7 @@ from torch import Tensor
 from flnl.core.findings import EstimatedQuality, Finding
 from flnl.core.messages import Benchmark, Broadcast, ClientState, Gathered
 from flnl.core.parts import Exchange
+from flnl.core.payload import Payload
 from flnl.core.ranges import NonNegative, Positive, PositiveCount, Share
 from flnl.numerics.contribution import Relevance, model_shapley, selection_probabilities
 from flnl.numerics.scaling import quality
@@ -67,7 +68,7 @@ class ShapleyRelevance(Exchange):
         """φ / T of all clients."""
         return (SelectionScores(state.phi / self.temperature),)
 
-    def findings(self, state: Relevance, clients: Mapping[int, ClientState]) -> tuple[Finding, ...]:
+    def findings(self, state: Relevance, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The selection probabilities scaled to [0, 1], as FedES compares them (Table 4), and φ."""
         chances = selection_probabilities(state.phi.numpy(), temperature=self.temperature)
         return (EstimatedQuality(torch.from_numpy(quality(chances)), {"relevance": state.phi}),)
