@@ -483,10 +483,11 @@ REGISTRY: tuple[Entry, ...] = (
         (
             "method=fedavg",
             "+method.exchange.judge={_target_:tests.properties.parts.Judge}",
+            "+method.exchange.spread={_target_:tests.properties.parts.Spread}",
             "method.aggregator._target_=tests.properties.parts.TrustedMean",
             *ONE_STAGE,
         ),
-        _fedavg(rest="TrustedMean(samples), Replace, judge"),
+        _fedavg(rest="TrustedMean(samples), Replace, judge, spread"),
         testing=True,
     ),
     Entry(

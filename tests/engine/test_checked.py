@@ -36,7 +36,7 @@ from flnl.engine.executors.stacked import Stacked
 from tests.toys import ONE_STEP, NoEvaluation, method, mlp, network, random_federation, rounds, stage
 
 Returned = Callable[..., Any]
-STATES = ("judge", "receive", "after_round")
+STATES = ("gathered", "receive")
 
 
 class LengthHint(NamedTuple):
@@ -159,6 +159,14 @@ class Asking(Exchange):
 
 
 @dataclass(frozen=True)
+class Wanting(Exchange):
+    returned: Returned
+
+    def wants_models(self, clock: Clock) -> Any:
+        return self.returned()
+
+
+@dataclass(frozen=True)
 class Counting(Exchange):
     """One of its methods has a state returned; the others keep it."""
 
@@ -168,14 +176,11 @@ class Counting(Exchange):
     def init(self, clients: int) -> int:
         return 1
 
-    def judge(self, state: Any, gathered: Any) -> Any:
-        return self.returned(state) if self.method == "judge" else state
+    def gathered(self, state: Any, gathered: Any) -> Any:
+        return self.returned(state) if self.method == "gathered" else state
 
     def receive(self, state: Any, reports: Any, seed: int) -> Any:
         return self.returned(state) if self.method == "receive" else state
-
-    def after_round(self, state: Any, gathered: Any) -> Any:
-        return self.returned(state) if self.method == "after_round" else state
 
 
 @dataclass(frozen=True)
@@ -342,6 +347,8 @@ WRONG: list[tuple[Any, str]] = [
     (Asking(lambda task: Payload()), "Asks returned a value of type Payload; should be Opened"),
     (Asking(lambda task: Opened(0, Payload())), "Asks returned an answer of client 0 for client 1"),
     (Asking(lambda task: Opened(task.client, typing.cast(Any, 1))), "Asks, for reports, returned a value of type int"),
+    (Wanting(lambda: True), "mine.wants_models returned a value of type bool; should be one of no, before, after"),
+    (Wanting(lambda: None), "mine.wants_models returned nothing; should return one of no, before, after"),
     *((Counting(name, lambda state: None), f"mine.{name} returned nothing") for name in STATES),
     (Mixes(lambda inputs, labels: inputs), r"Mixes.mix returned a tensor .*; should be two tensors"),
     (

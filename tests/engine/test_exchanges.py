@@ -1,21 +1,22 @@
 """What the loop asks of exchanges in a round, by an exchange that writes down what it is asked."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from flnl.core.execution import ClientJob
-from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Opened
+from flnl.core.messages import ClientState, ClientTask, Clock, Combined, Fit, Gathered, Opened
 from flnl.core.model import Model
-from flnl.core.parts import Exchange
-from flnl.core.payload import Payload
+from flnl.core.parts import Exchange, Wants
+from flnl.core.payload import Params, Payload
 from flnl.core.state import FederatedState, RoundResult
 from flnl.engine import loop
 from flnl.engine.executors.sequential import Sequential
-from tests.toys import ONE_STEP, NoEvaluation, Point, Toward, federation, method, network, stage
+from flnl.parts.aggregators.mean import Mean
+from tests.toys import ONE_STEP, NoEvaluation, Point, Toward, federation, method, network, rounds, stage
 
 CLIENTS = 3
 LENGTHS = (2, 3)
@@ -168,3 +169,60 @@ def test_what_is_asked_before_a_round_is_counted_in_it() -> None:
     assert more == [(0, 0)] * 3 + [(each + rounds * relayed,) * 2 for rounds in (1, 2)]
     for results, kept in ((quiet, None), (asking, 3)):
         assert {results[-1].state.client(client).extras.get(int) for client in range(CLIENTS)} == {kept}
+
+
+@dataclass(frozen=True)
+class Gathers(Exchange):
+    """Its state is what it was told of each round: w of the clients' models, None of one not sent, and combined."""
+
+    wants: tuple[Wants, ...]
+    tells: bool
+
+    def init(self, clients: int) -> tuple[Any, ...]:
+        return ()
+
+    def wants_models(self, clock: Clock) -> Wants:
+        return self.wants[clock.round]
+
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
+        return Payload("received"), Payload()
+
+    def receive(self, state: tuple[Any, ...], reports: Mapping[int, Payload], seed: int) -> tuple[Any, ...]:
+        return (*state, *{sent.one(str) for sent in reports.values()})
+
+    def gathered(self, state: tuple[Any, ...], gathered: Gathered) -> tuple[Any, ...]:
+        models = [None if result.params is None else float(result.params["w"]) for result in gathered.results]
+        return (*state, (models, None if gathered.combined is None else float(gathered.combined.params["w"])))
+
+    def known(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (len(state),) if self.tells else ()
+
+
+@dataclass(frozen=True)
+class Plus(Mean):
+    """The mean, plus what the server knows."""
+
+    def combine(self, params: Params, values: Iterable[Any], known: Payload) -> Combined:
+        combined = super().combine(params, values, known)
+        return replace(combined, params={name: p + known.one(int) for name, p in combined.params.items()})
+
+
+@pytest.mark.parametrize("beside", ["no", "before", "after"])
+def test_an_exchange_gets_the_models_that_it_wants_when_it_wants_them(beside: Wants) -> None:
+    """By hand: each client halves w; what the exchange knows, its entries, is added to the mean of them.
+
+    What another one wants changes nothing, but that models are on the server that this one did not ask for.
+    """
+    exchange = {"mine": Gathers(("no", "before", "after"), True), "other": Gathers((beside,) * 3, False)}
+    toy = method(
+        stage(exchange=exchange, local={"toward": Toward()}, rounds=3, aggregator=Plus("samples")), exchange=exchange
+    )
+    clients = federation([torch.zeros(2, 1, 2, 2)] * CLIENTS, [torch.tensor([0, 1])] * CLIENTS, classes=2)
+    results = rounds(toy, clients, Point(8.0))
+    unsent = [None if beside == "no" else 4.0] * CLIENTS
+    assert results[-1].state.server.exchanges["mine"] == (
+        *("received", (unsent, 4.0)),  # nothing was known
+        *(([2.0] * CLIENTS, None), "received"),  # three entries were known
+        *("received", ([2.5] * CLIENTS, 2.5 + 4)),  # four entries
+    )
+    assert float(results[-1].state.server.params["w"]) == 2.5 + 4

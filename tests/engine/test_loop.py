@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flnl.core.execution import Block, ClientJob, Executor
-from flnl.core.messages import ClientTask, Gathered
+from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import Aggregator
 from flnl.core.payload import Params
@@ -60,20 +60,13 @@ class Counting(NoEvaluation):
         return super().model(params, after)
 
 
-class JudgeAlone(Judge):
-    """Judges, and leaves it to others to read that."""
-
-    def after_round(self, state: Any, gathered: Gathered) -> Any:
-        return state
-
-
 @pytest.mark.parametrize("aggregator", [Mean("samples"), Median("uniform")], ids=["mean", "median"])
 @pytest.mark.parametrize("judged", [False, True])
 @pytest.mark.parametrize("executor", [Sequential, lambda net: Stacked(net, 4, 1.0)], ids=["sequential", "stacked"])
 def test_no_model_of_a_client_is_in_memory_when_the_global_model_is_scored(
     aggregator: Aggregator[Any], judged: bool, executor: Callable[[Network], Executor]
 ) -> None:
-    exchange = {"judge": JudgeAlone()} if judged else {}
+    exchange = {"judge": Judge()} if judged else {}
     toy = method(stage(rounds=3, aggregator=aggregator, exchange=exchange), exchange=exchange)
     net = network(mlp(4, 3))
     models = Models(executor(net))

@@ -22,7 +22,7 @@ def test_clients_are_sent_their_rates_after_the_first_round() -> None:
     before = EXCHANGE.init(3)
     assert EXCHANGE.send(before, 0, START) == ()
     gathered = Gathered(Broadcast(0, 1, {}), (), None, Payload(Oracle({0: 0.75, 2: 1.0})), 1)
-    after = EXCHANGE.after_round(before, gathered)
+    after = EXCHANGE.gathered(before, gathered)
     assert [float(m.value) for k in (0, 2) for m in EXCHANGE.send(after, k, START)] == [0.25, 0.0]
     assert EXCHANGE.send(after, 1, START) == (), "it has no samples"
     assert bool(before.isnan().all())

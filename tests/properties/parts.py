@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.messages import ClientResult, ClientTask, Combined, Fit, Gathered
+from flnl.core.messages import ClientResult, ClientTask, Clock, Combined, Fit, Gathered
 from flnl.core.model import Model
-from flnl.core.parts import Aggregator, BatchRule, Exchange, GradientTransform, LossTerm, ServerUpdate
+from flnl.core.parts import Aggregator, BatchRule, Exchange, GradientTransform, LossTerm, ServerUpdate, Wants
 from flnl.core.payload import Params, Payload
 from flnl.core.step import FEATURES, FIRST, LOGITS, SECOND, Phase, Step
 from flnl.numerics.averaging import WeightedSum, divided, summed
@@ -211,12 +211,15 @@ class Judge(Exchange):
     knows: ClassVar[tuple[type, ...]] = (Trust,)
 
     def init(self, clients: int) -> Any:
-        return {"trust": torch.ones(clients, dtype=torch.float64), "combined": 0, "visits": 0}
+        return {"trust": torch.ones(clients, dtype=torch.float64), "visits": 0}
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         return Payload(fit.steps), Payload()
 
-    def judge(self, state: Any, gathered: Gathered) -> Any:
+    def wants_models(self, clock: Clock) -> Wants:
+        return "before"
+
+    def gathered(self, state: Any, gathered: Gathered) -> Any:
         assert gathered.combined is None
         models = torch.stack([_flat(result.params) for result in gathered.results])
         far = (models - models.mean(0)).square().sum(1)
@@ -227,13 +230,33 @@ class Judge(Exchange):
     def receive(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:
         return {**state, "visits": state["visits"] + len(reports)}
 
-    def after_round(self, state: Any, gathered: Gathered) -> Any:
-        assert gathered.combined is not None
-        assert gathered.combined.weights.keys() == {result.client for result in gathered.results}
-        return {**state, "combined": state["combined"] + len(gathered.combined.weights)}
-
     def known(self, state: Any) -> tuple[Any, ...]:
         return (Trust(state["trust"]),)
+
+
+@dataclass(frozen=True)
+class Spread(Exchange):
+    """How far a round's models are from the combined one, summed; and which clients had a weight, in every round.
+
+    It wants the models of every other round, of which one is the first.
+    """
+
+    def init(self, clients: int) -> Any:
+        return {"far": 0.0, "weighted": torch.zeros(clients, dtype=torch.int64)}
+
+    def wants_models(self, clock: Clock) -> Wants:
+        return "no" if clock.round % 2 else "after"
+
+    def gathered(self, state: Any, gathered: Gathered) -> Any:
+        combined = gathered.combined
+        assert combined is not None
+        weighted = state["weighted"].clone()
+        weighted[list(combined.weights)] += 1
+        far = state["far"]
+        if self.wants_models(gathered.broadcast.clock) == "after":
+            centre = _flat(combined.params)
+            far += sum(float((_flat(result.params) - centre).square().sum()) for result in gathered.results)
+        return {"far": far, "weighted": weighted}
 
 
 def _flat(params: Params | None) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -26,11 +26,13 @@ from flnl.core.findings import (
     SuspectedSamples,
 )
 from flnl.core.messages import ClientTask, Combined, Correction, Opened
-from flnl.core.parts import BatchRule, GradientTransform
+from flnl.core.parts import BatchRule, GradientTransform, Wants
 from flnl.core.payload import Params, Payload
 from flnl.core.step import Phase
 
 T = TypeVar("T")
+
+WANTS: tuple[Wants, ...] = get_args(Wants)
 
 # ------------------------------------------------------------------------------------------------------------ training
 
@@ -153,6 +155,14 @@ def state(exchange: str, method: str, returned: T, before: Any) -> T:
     if returned is None and before is not None:
         raise _wrong(f"exchange {exchange}.{method}", returned, "the next state")
     return returned
+
+
+def wants(exchange: str, returned: Any) -> Wants:
+    """Whether an exchange wants the clients' models of a round."""
+    for choice in WANTS:
+        if returned == choice:
+            return choice
+    raise _wrong(f"exchange {exchange}.wants_models", returned, f"one of {', '.join(WANTS)}")
 
 
 def messages(exchange: str, method: str, returned: Any) -> Sequence[Any]:

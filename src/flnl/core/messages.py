@@ -227,7 +227,7 @@ class Gathered:
     """A round's results on the server, for the exchanges."""
 
     broadcast: Broadcast  # without the messages of exchanges to single clients
-    results: Sequence[ClientResult]  # finite ones, in order of client; with models only if an exchange wants them
+    results: Sequence[ClientResult]  # finite ones, in order of client; with models if an exchange wants them
     combined: Combined | None  # None before the results are combined, or if there are none
     aid: Payload  # the aid that exchanges request in ``Exchange.aid``
     seed: int  # the run's seed

@@ -35,8 +35,12 @@ from flnl.core.payload import Payload
 from flnl.core.ranges import OfStage
 from flnl.core.state import FederatedState
 
-FORMER = {"before_stage": "Exchange.before_round"}
-"""What methods of parts were called in earlier versions, and are called now: a part that still has one is refused."""
+FORMER = {
+    "before_stage": "Exchange.before_round",
+    "judge": "Exchange.gathered",
+    "after_round": "Exchange.gathered",
+}
+"""What methods of exchanges were called in earlier versions, and are called now; an exchange that has one is refused."""
 
 WARM_UPS = ("warmup", "pretrain")
 """Names of stages in which a method does not act yet, if it begins with them."""
@@ -368,7 +372,8 @@ class Method:
 
 
 def _check_names(key: str, part: Part) -> None:
-    if former := next((name for name in FORMER if hasattr(part, name)), None):
+    former = next((name for name in FORMER if isinstance(part, Exchange) and hasattr(part, name)), None)
+    if former is not None:
         raise UserError(
             f"{key}: nobody calls {type(part).__name__}.{former} any more; give it the name and the arguments of "
             f"{FORMER[former]} (flnl.core.parts)"

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from flnl.core.execution import ClientJob
 from flnl.core.findings import Finding
 from flnl.core.messages import (
-    Broadcast,
     ClientResult,
     ClientState,
     ClientTask,
@@ -258,7 +257,7 @@ class Exchange(Part):
     """Messages besides the model: clients report after local training, the server sends with the next broadcast.
 
     A round calls, in this order: ``before_round``, ``send``, ``relay``, on clients ``begin`` and ``report``, then
-    ``judge``, ``receive``, ``after_round``. The state is kept on the server and in checkpoints.
+    ``receive`` and ``gathered``, or ``gathered`` first. The state is kept on the server and in checkpoints.
     """
 
     sends: ClassVar[tuple[type, ...]] = ()
@@ -318,24 +317,23 @@ class Exchange(Part):
         """
         return Payload(), Payload()
 
-    def wants_models(self, broadcast: Broadcast) -> bool:
-        """Whether ``after_round`` needs the clients' models of this round; ``judge`` always gets them."""
-        return False
+    def wants_models(self, clock: Clock) -> Wants:
+        """Whether ``gathered`` needs the clients' models of this round: no, or before or after they are combined.
 
-    def judge(self, state: Any, gathered: Gathered) -> Any:
-        """The state after examining the clients' results, before they are combined.
-
-        Overriding this method makes clients send all models of a round to the server, which combines them with the
-        ``known`` of the new state.
+        Models that an exchange wants are all sent to the server, which otherwise gets their combinations. What
+        ``gathered`` makes known before they are combined, the aggregator can use.
         """
-        return state
+        return "no"
 
     def receive(self, state: Any, reports: Mapping[int, Payload], seed: int) -> Any:
         """The state after receiving some clients' reports: from training, a correction or ``before_round``."""
         return state
 
-    def after_round(self, state: Any, gathered: Gathered) -> Any:
-        """The state after a round, once its reports were received."""
+    def gathered(self, state: Any, gathered: Gathered) -> Any:
+        """The state after a round's results, once its reports were received; or before they are combined, if wanted.
+
+        In the latter case it is called only if there are results.
+        """
         return state
 
     def known(self, state: Any) -> tuple[Any, ...]:
@@ -381,6 +379,9 @@ class ServerUpdate(Part, ABC):
         """The model to evaluate and save; by default ``params``, the model that is sent next."""
         return params
 
+
+Wants = Literal["no", "before", "after"]
+"""Whether an exchange wants the clients' models of a round, before or after they are combined."""
 
 When = Literal["pass", "end"]
 """When labels are corrected: after every pass over the clients, or at the end of the stage."""

@@ -25,7 +25,7 @@ from flnl.core.messages import (
     Opened,
 )
 from flnl.core.method import Method, Stage
-from flnl.core.parts import Exchange, Sampling, ServerUpdate
+from flnl.core.parts import Exchange, Sampling, ServerUpdate, Wants
 from flnl.core.payload import Params, Payload, all_finite, size_in_bytes
 from flnl.core.state import FederatedState, RoundResult, ServerState
 from flnl.data.federation.build import Federation
@@ -166,7 +166,8 @@ class _Server:
     ) -> tuple[FederatedState, dict[str, float]]:
         """Train and combine the cohort's models, which no one holds afterwards; return the round's metrics, too."""
         tasks = [self._training_task(state, client, stage) for client in cohort]
-        values, results = self._visit(state, stage, tasks)
+        wants = self._wants(state, stage)
+        values, results = self._visit(state, stage, tasks, wants)
         finite = self._finite(state, results)
         gathered = Gathered(
             Broadcast(state.round, stage.number, state.server.params, lengths=self._lengths),
@@ -176,12 +177,13 @@ class _Server:
             self.run.settings.seed,
             corrects,
         )
-        state, values = self._judge(state, stage, gathered, values)
+        state, values = self._judge(state, stage, gathered, values, wants)
         combined = self._combined(state, stage, values) if finite else None
         state = self._update(state, stage, combined, finite)
         state = self._count(state, tasks, results).keeping({r.client: r.state for r in finite})
         state = self._receive(state, {r.client: r.reports for r in finite})
-        state = self._after_round(state, stage, replace(gathered, combined=combined))
+        after = {name: exchange for name, exchange in stage.exchange.items() if wants[name] != "before"}
+        state = self._exchanged(state, after, "gathered", replace(gathered, combined=combined))
         return state, self._metrics(results, finite, combined)
 
     # ----------------------------------------------------------------------------------------------- a round's parts
@@ -278,11 +280,11 @@ class _Server:
         return state.counted(**traffic), checked.cohort(stage.named("sampler"), cohort, self.clients, most)
 
     def _visit(
-        self, state: FederatedState, stage: Stage, tasks: Sequence[ClientTask]
+        self, state: FederatedState, stage: Stage, tasks: Sequence[ClientTask], wants: Mapping[str, Wants]
     ) -> tuple[list[Any], list[ClientResult]]:
         """Local training: the aggregator's values by block, and every client's result in order of client.
 
-        Workers aggregate their blocks, unless an exchange judges the results on the server first.
+        Workers aggregate their blocks, unless an exchange wants the models on the server before.
         """
         settings = self.run.settings
         job = LocalTraining(
@@ -294,9 +296,8 @@ class _Server:
             settings.observe,
         )
         reduce: Callable[[list[ClientResult]], Block[Any, ClientResult]] = as_list
-        if not _judges(stage):
-            watched = any(e.wants_models(t.broadcast) for e in stage.exchange.values() for t in tasks[:1])
-            reduce = Reduce(stage.aggregator, state.server.params, self._known(state), watched)
+        if "before" not in wants.values():
+            reduce = Reduce(stage.aggregator, state.server.params, self._known(state), "after" in wants.values())
         blocks = list(self.run.executor.map(job, tasks, reduce))
         return [block.value for block in blocks], [result for block in blocks for result in block.results]
 
@@ -322,13 +323,14 @@ class _Server:
         return [r for r in results if r.finite]
 
     def _judge(
-        self, state: FederatedState, stage: Stage, gathered: Gathered, values: list[Any]
+        self, state: FederatedState, stage: Stage, gathered: Gathered, values: list[Any], wants: Mapping[str, Wants]
     ) -> tuple[FederatedState, list[Any]]:
-        """Let exchanges judge the results, then aggregate them with the updated state; else return ``values``."""
-        if not _judges(stage):
+        """Let exchanges judge the models that they want, then aggregate these; ``values`` if none wants them before."""
+        before = {name: exchange for name, exchange in stage.exchange.items() if wants[name] == "before"}
+        if not before:
             return state, values
         if gathered.results:
-            state = self._exchanged(state, stage.exchange, "judge", gathered)
+            state = self._exchanged(state, before, "gathered", gathered)
         received, known, results = state.server.params, self._known(state), gathered.results
         blocks = [results[first : first + BLOCK] for first in range(0, len(results), BLOCK)]
         return state, [stage.aggregator.block(received, block, known) for block in blocks]
@@ -490,8 +492,10 @@ class _Server:
         """Pass the clients' reports to every exchange, including those inactive in this stage."""
         return self._exchanged(state, self.run.method.exchange, "receive", reports, self.run.settings.seed)
 
-    def _after_round(self, state: FederatedState, stage: Stage, gathered: Gathered) -> FederatedState:
-        return self._exchanged(state, stage.exchange, "after_round", gathered)
+    def _wants(self, state: FederatedState, stage: Stage) -> dict[str, Wants]:
+        """Whether each exchange wants the clients' models of this round."""
+        clock = self._clock(state, stage)
+        return {name: checked.wants(name, exchange.wants_models(clock)) for name, exchange in stage.exchange.items()}
 
     def _exchanged(
         self, state: FederatedState, exchanges: Mapping[str, Exchange], method: str, *given: Any
@@ -514,8 +518,3 @@ def _with_clients(state: FederatedState, change: Callable[[ClientState], ClientS
         if (after := change(before)) is not before:
             state = state.keeping({client: after})
     return state
-
-
-def _judges(stage: Stage) -> bool:
-    """Whether an exchange judges results before aggregation."""
-    return any(exchange.overrides("judge") for exchange in stage.exchange.values())

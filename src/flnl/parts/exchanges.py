@@ -43,7 +43,7 @@ class TrueNoiseRates(Exchange):
         """The client's rate, once it is known."""
         return () if bool(state[client].isnan()) else (OwnNoiseRate(state[client].clone()),)
 
-    def after_round(self, state: Tensor, gathered: Gathered) -> Tensor:
+    def gathered(self, state: Tensor, gathered: Gathered) -> Tensor:
         """The rates of all clients with samples."""
         quality: Mapping[int, float] = gathered.aid.one(Oracle).quality
         rates = state.clone()

@@ -136,7 +136,7 @@ def test_relevances_after_a_round(weights: Any) -> None:
     """Of means of whole models, with their running statistics; those who did not train keep theirs."""
     exchange = replace(EXCHANGE, weights=weights)
     before = Relevance(torch.linspace(0.1, 0.8, 8, dtype=torch.float64))
-    after = exchange.after_round(before, gathered(Combined({})))
+    after = exchange.gathered(before, gathered(Combined({})))
     values = by_orders(SIZES if weights == "samples" else dict.fromkeys(SIZES, 1))
     phi = before.phi.tolist()
     expected = [0.75 * phi[c] + 0.25 * values[c] if c in values else phi[c] for c in range(8)]
@@ -147,7 +147,7 @@ def test_relevances_after_a_round(weights: Any) -> None:
 def test_a_round_that_nobody_finished_changes_nothing() -> None:
     state = EXCHANGE.init(8)
     assert state.phi.tolist() == [1 / 8] * 8
-    assert EXCHANGE.after_round(state, gathered()) is state
+    assert EXCHANGE.gathered(state, gathered()) is state
 
 
 def test_what_the_server_knows_and_what_is_recorded() -> None:
@@ -159,7 +159,7 @@ def test_what_the_server_knows_and_what_is_recorded() -> None:
     odds = np.exp([0.2, 0.8, 0.4])
     assert estimate.values.tolist() == pytest.approx((odds - odds.min()) / (odds.max() - odds.min()))
     assert estimate.scores["relevance"] is state.phi
-    assert EXCHANGE.wants_models(Broadcast(0, 1, {}))
+    assert EXCHANGE.wants_models(Clock(0, 1)) == "after"
     assert EXCHANGE.aid == (Benchmark,)
 
 

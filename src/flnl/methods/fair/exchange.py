@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import EstimatedQuality, Finding
-from flnl.core.messages import Benchmark, ClientState, ClientTask, Fit, Gathered
+from flnl.core.messages import Benchmark, ClientState, ClientTask, Clock, Fit, Gathered
 from flnl.core.model import Model
-from flnl.core.parts import Exchange
+from flnl.core.parts import Exchange, Wants
 from flnl.core.payload import Payload
 from flnl.core.ranges import Share
 from flnl.core.stored import stored
@@ -80,7 +80,11 @@ class LearningQuality(Exchange):
         after = sample_losses(network.logits(task.samples), task.labels).mean()
         return Payload(LocalDrop(float(before - after))), Payload()
 
-    def judge(self, state: LearningQualityState, gathered: Gathered) -> LearningQualityState:
+    def wants_models(self, clock: Clock) -> Wants:
+        """In every round: the estimates weight the models."""
+        return "before"
+
+    def gathered(self, state: LearningQualityState, gathered: Gathered) -> LearningQualityState:
         """Measure the quality of this round's models, and update the estimates."""
         if self.loss_on == "benchmark":
             drops = loss_drops(gathered)

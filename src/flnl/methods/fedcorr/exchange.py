@@ -132,7 +132,7 @@ class Lid(Exchange):
                 level[client] = reported.value
         return replace(state, latest=latest, cumulative=cumulative, level=level, visits=visits)
 
-    def after_round(self, state: LidState, gathered: Gathered) -> LidState:
+    def gathered(self, state: LidState, gathered: Gathered) -> LidState:
         """Split the clients at the end of a pass or stage, before they correct labels."""
         return self.split(state) if gathered.corrects else state
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flnl.core.findings import EstimatedQuality, Finding, Scalar
-from flnl.core.messages import Benchmark, Broadcast, ClientState, ClientTask, Clock, Fit, Gathered, Oracle
+from flnl.core.messages import Benchmark, ClientState, ClientTask, Clock, Fit, Gathered, Oracle
 from flnl.core.model import Model
-from flnl.core.parts import Exchange, Setting
+from flnl.core.parts import Exchange, Setting, Wants
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Share, StageNumber
 from flnl.core.stored import stored
@@ -143,22 +143,22 @@ class Quality(Exchange):
             return (Oracle,)
         return (Benchmark,) if self.indicator in RECORDS else ()
 
-    def _now(self, broadcast: Broadcast) -> bool:
-        return broadcast.stage == self.stage and broadcast.clock.last_of_stage
+    def _now(self, clock: Clock) -> bool:
+        return clock.stage == self.stage and clock.last_of_stage
 
-    def wants_models(self, broadcast: Broadcast) -> bool:
+    def wants_models(self, clock: Clock) -> Wants:
         """In the last round of the stage; in all its rounds if models are scored; never for ``confidence``."""
         if self.indicator in RECORDS:
-            return broadcast.stage == self.stage
-        return self.indicator != "confidence" and self._now(broadcast)
+            return "after" if clock.stage == self.stage else "no"
+        return "after" if self.indicator != "confidence" and self._now(clock) else "no"
 
-    def after_round(self, state: QualityState, gathered: Gathered) -> QualityState:
+    def gathered(self, state: QualityState, gathered: Gathered) -> QualityState:
         """Score the clients' models; in the last round of the stage, estimate their label quality."""
-        if gathered.combined is None or not self.wants_models(gathered.broadcast):
+        if gathered.combined is None or self.wants_models(gathered.broadcast.clock) == "no":
             return state
         if state.record is not None:
             state = replace(state, record=self.benchmark.after(state.record, gathered))
-        if not self._now(gathered.broadcast):
+        if not self._now(gathered.broadcast.clock):
             return state
         clients = [r.client for r in gathered.results]
         steps = torch.full_like(state.steps, torch.nan)
@@ -222,7 +222,7 @@ class Quality(Exchange):
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """In the round of comparison: keep the trained entries' ranks; under ``confidence``, report unsure samples."""
-        if not self._now(task.broadcast):
+        if not self._now(task.broadcast.clock):
             return Payload(), Payload()
         trained, found = network.trainable(), criticalities(task.broadcast.params, fit.params, scope=self.scope)
         place = ranks({name: g for name, g in found if name in trained})

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from flnl.core.findings import EstimatedQuality, Finding
-from flnl.core.messages import Benchmark, Broadcast, ClientState, Gathered
-from flnl.core.parts import Exchange
+from flnl.core.messages import Benchmark, ClientState, Clock, Gathered
+from flnl.core.parts import Exchange, Wants
 from flnl.core.payload import Payload
 from flnl.core.ranges import NonNegative, Positive, PositiveCount, Share
 from flnl.numerics.contribution import Relevance, model_shapley, selection_probabilities
@@ -53,11 +53,11 @@ class ShapleyRelevance(Exchange):
         """All clients have relevance 1/N."""
         return Relevance.of(clients)
 
-    def wants_models(self, broadcast: Broadcast) -> bool:
-        """In every round."""
-        return True
+    def wants_models(self, clock: Clock) -> Wants:
+        """In every round, beside the combined one."""
+        return "after"
 
-    def after_round(self, state: Relevance, gathered: Gathered) -> Relevance:
+    def gathered(self, state: Relevance, gathered: Gathered) -> Relevance:
         """Score the coalitions of the round's clients, and update their relevances."""
         if gathered.combined is None:
             return state
