@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flnl.core.execution import ClientJob
-from flnl.core.messages import ClientTask, Clock, Fit, Opened
+from flnl.core.messages import ClientTask, Clock, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, LossTerm
 from flnl.core.payload import Payload
@@ -92,6 +92,3 @@ class LogitAdjustment(LossTerm):
     def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Tensor]:
         """The loss [B]."""
         return cross_entropy(step.logits + state, step.targets), state
-
-    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> None:
-        """Nothing is kept: the next visit gets the shares anew."""

@@ -118,7 +118,7 @@ class LossTerm(Part, ABC):
     def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
         """The client's state at the start of a visit, before the first step; called for one client after another.
 
-        ``state`` is the result of ``finish`` at the previous visit, None before the first. The network holds the
+        ``state`` is what ``finish`` kept last, None if it has kept nothing. The network holds the
         received model; ``network.received(task)`` gives its outputs, and again in ``finish`` without another pass.
         A term's own optimiser goes on from the last visit where ``task.state.momentum`` is not None, as the network's.
         """
@@ -136,12 +136,12 @@ class LossTerm(Part, ABC):
         """The loss of one batch, [B] or scalar, and the next state."""
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
-        """The client's state to keep after the last batch; None leaves the stored state as it is.
+        """The client's state to keep for its next visit; None, the default, leaves what is stored as it is.
 
         The network holds ``fit.params``. The buffers of a term's own optimiser are of use to the next visit where
         ``fit.momentum`` is not None.
         """
-        return state
+        return None
 
 
 class BatchRule(Part):

@@ -514,6 +514,9 @@ class Seen(LossTerm):
         loss = -(target[step.positions] * probabilities).sum(1)
         return loss, {"target": target, "seen": seen, "steps": state["steps"] + 1}
 
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        return state
+
 
 @dataclass(frozen=True)
 class Smooth(LossTerm):

@@ -381,6 +381,25 @@ def test_state_of_a_term_survives_a_stage_without_it():
 
 
 @dataclass(frozen=True)
+class Forgets(Recorder):
+    """Ends a visit as terms do by default."""
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Tensor) -> Any:
+        """What the protocol does."""
+        return LossTerm.finish(self, network, task, fit, state)
+
+
+def test_a_term_keeps_nothing_unless_it_says_so():
+    """What is stored of it, by another version say, stays."""
+    net = network(mlp(4, 3))
+    work = task(net.module, random_federation([7]).samples(0))
+    assert trained(work, net, terms={**CROSS_ENTROPY, "seen": Forgets()}).state.terms == {}
+    held = ClientState(terms={"seen": torch.arange(7)})
+    found = trained(replace(work, state=held), net, terms={**CROSS_ENTROPY, "seen": Forgets()})
+    assert found.state.terms["seen"] is held.terms["seen"]
+
+
+@dataclass(frozen=True)
 class Constant(LossTerm):
     """``c · Σ w`` as a scalar, or the same number for each sample."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from flnl.config import compose
 from flnl.config.check import check_config
 from flnl.core.errors import UserError
-from flnl.core.messages import Broadcast, ClientState, ClientTask
+from flnl.core.messages import Broadcast, ClientState, ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.payload import Params, Payload
@@ -187,6 +187,9 @@ class Averages(LossTerm):
         mean = state["mean"].index_copy(0, at, 0.7 * state["mean"][at] + 0.3 * probabilities.detach())
         seen = state["seen"].index_copy(0, at, state["seen"][at] + 1)
         return -(mean[at] * probabilities).sum(1), {"mean": mean, "seen": seen}
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        return state
 
 
 @dataclass(frozen=True)

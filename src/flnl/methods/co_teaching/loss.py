@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from flnl.core.messages import ClientTask, Fit
+from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, Positive, PositiveCount, Share
@@ -72,10 +72,6 @@ class CoTeaching(LossTerm):
         taught = self._taught(step, first, second, differ, forget)
         loss = _mean(first, taught.by_second, step.weight) + _mean(second, taught.by_first, step.weight)
         return loss, _seen(state, step.positions, (first + second).detach() / 2, taught, differ)
-
-    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> Any:
-        """None: nothing is kept for the next visit."""
-        return None
 
     def begins(self, lengths: Sequence[int]) -> int:
         """The first round in which networks choose by disagreement, if they do."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.errors import UserError
-from flnl.core.messages import ClientTask, Fit
+from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import Neutral, NonNegative, Positive
@@ -99,10 +99,6 @@ class MixMatch(LossTerm):
         if guessed is not None:
             total = total + self.weight(step) * (logs[rows:].exp() - targets[rows:]).square().mean()
         return total + self.lambda_r * divergence(logs, state), state
-
-    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Tensor) -> Any:
-        """None: nothing is kept for the next visit."""
-        return None
 
     def weight(self, step: Step) -> float:
         """λ_u(t)."""

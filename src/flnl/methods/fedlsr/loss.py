@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.errors import UserError
-from flnl.core.messages import ClientTask, Fit, Samples
+from flnl.core.messages import ClientTask, Samples
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import NonNegative, Positive, Share
@@ -105,10 +105,6 @@ class FedLSR(LossTerm):
         one, other = step.logits, step.output(LOGITS, view(step.inputs, step.draw.view, state))
         gamma = self.gamma * linear_ramp(step.broadcast.round, self.warmup * sum(step.broadcast.lengths))
         return self.loss(one, other, step.targets, step.draw.share, gamma), state
-
-    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
-        """None: nothing is kept for the next visit."""
-        return None
 
     def loss(self, one: Tensor, other: Tensor, targets: Tensor, share: float | Tensor, gamma: float) -> Tensor:
         """The loss [B], from the logits of both views [B, K], targets, λ and γ_t."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flnl.core.messages import ClientTask, Fit
+from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, Positive, Share, StageNumber
@@ -78,10 +78,6 @@ class FedNoRo(LossTerm):
         share = logs.new_full((), most) * tag.noisy  # of clients that are trained together, only some may be noisy
         distillation = distilled(logs, step.received(step.inputs), self.temperature)
         return (1 - share) * fitted + share * distillation, state
-
-    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Tensor) -> Any:
-        """None: nothing is kept for the next visit."""
-        return None
 
     def caution(self, setting: Setting) -> str | None:
         """The ramp of λ ends after the last round."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flnl.core.errors import UserError
-from flnl.core.messages import ClientTask, Fit
+from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm, Setting
 from flnl.core.ranges import Count, NonNegative, PositiveCount, Share
@@ -117,10 +117,6 @@ class RoFL(LossTerm):
 
     def _forget(self, round: int, rate: float) -> float:
         return forget_rate(round, rate, self.num_gradual, 1.0, self.schedule)
-
-    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Visit) -> Any:
-        """None: nothing is kept for the next visit."""
-        return None
 
     def begins(self, lengths: Sequence[int]) -> int:
         """The round of the first corrected labels."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from annotated_types import Interval
 from torch import Tensor
 
-from flnl.core.messages import ClientTask, Fit
+from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import LossTerm
 from flnl.core.ranges import Count, PositiveCount, PositiveShare
@@ -59,7 +59,3 @@ class TruncatedByVisit(LossTerm):
         other = of_labels(losses, step.labels.index_select(0, partner))
         other = torch.where(kept.index_select(0, partner), other, constant)
         return step.mixing.share * one + (1 - step.mixing.share) * other, state
-
-    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
-        """None: nothing is kept for the next visit."""
-        return None
