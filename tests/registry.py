@@ -415,11 +415,12 @@ REGISTRY: tuple[Entry, ...] = (
             "method.server._target_=tests.properties.parts.Momentum",
             "+method.server.beta=0.5",
             "+method.local.pull={_target_:tests.properties.parts.Pull,strength:0.1}",
+            "+method.local.trailing={_target_:tests.properties.parts.Trailing,strength:0.1,decay:0.75}",
             "method.gradient={_target_:tests.properties.parts.Scaled,by:0.5}",
             "method.batch._target_=tests.properties.parts.HalfTheSamples",
             *ONE_STAGE,
         ),
-        {"training": "5 rounds: Uniform, HalfTheSamples, cross_entropy + pull, Scaled, Mean(samples), Momentum"},
+        _fedavg("HalfTheSamples", "cross_entropy + pull + trailing, Scaled", "Mean(samples), Momentum"),
         testing=True,
     ),
     Entry(

@@ -64,6 +64,37 @@ class Pull(LossTerm):
 
 
 @dataclass(frozen=True)
+class Trailing(LossTerm):
+    """Pulls to an average of the client's models after each step, running statistics included, which it keeps."""
+
+    strength: float
+    decay: float
+
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        return averageable(task.broadcast.params) if state is None else state
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        far = torch.stack([(p - state[name]).square().sum() for name, p in step.params.items()]).sum()
+        return self.strength * far, state
+
+    def stepped(self, params: Params, state: Any) -> Any:
+        return averaged(state, params, self.decay)
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
+        return state
+
+
+def averageable(params: Params) -> Params:
+    """Copies of what can be averaged: no count of batches."""
+    return {name: p.clone() for name, p in params.items() if p.is_floating_point()}
+
+
+def averaged(average: Mapping[str, Tensor], params: Mapping[str, Tensor], decay: float) -> Params:
+    """A step of an exponential average."""
+    return {name: decay * kept + (1 - decay) * params[name] for name, kept in average.items()}
+
+
+@dataclass(frozen=True)
 class Scaled(GradientTransform):
     """Gradients times a number."""
 

@@ -135,6 +135,14 @@ class LossTerm(Part, ABC):
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         """The loss of one batch, [B] or scalar, and the next state."""
 
+    def stepped(self, params: Params, state: Any) -> Any:
+        """The state after the optimiser's step, such as an average of the client's models.
+
+        ``params`` are one client's parameters and buffers after the step, without gradients. They are not copies, and
+        the next step changes them: return new tensors.
+        """
+        return state
+
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
         """The client's state to keep for its next visit; None, the default, leaves what is stored as it is.
 

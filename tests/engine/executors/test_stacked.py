@@ -45,7 +45,17 @@ from flnl.parts.aggregators.mean import Mean
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.proximal import Proximal
-from tests.properties.parts import Agreement, EasyThenHard, Guesses, HalfTheSamples, Pull, Scaled
+from tests.properties.parts import (
+    Agreement,
+    EasyThenHard,
+    Guesses,
+    HalfTheSamples,
+    Pull,
+    Scaled,
+    Trailing,
+    averageable,
+    averaged,
+)
 from tests.properties.runs import assembled, difference, run
 from tests.registry import BY_NAME, COVERING, REGISTRY, Entry, others_slow
 from tests.toys import federation, mlp, network, random_federation
@@ -541,6 +551,7 @@ TERMS: dict[str, dict[str, LossTerm]] = {
     "adaptive norm": {"cross_entropy": CrossEntropy(), "adaptive": AdaptiveProximal(0.3, "norm")},
     "a state a sample": {"seen": Seen(), "cross_entropy": CrossEntropy()},
     "a state a parameter": {"cross_entropy": CrossEntropy(), "pull": Pull(0.1)},
+    "an average of models": {"cross_entropy": CrossEntropy(), "trailing": Trailing(0.3, 0.75)},
     "draws and passes": {"smooth": Smooth(), "cross_entropy": CrossEntropy()},
 }
 
@@ -573,6 +584,27 @@ def test_states_go_on_from_the_last_visit(caplog: pytest.LogCaptureFixture):
     found = agree(net, work, tasks(net, states=states), caplog)
     assert found[4].state.terms["pull"]["visits"] == 8
     assert type(found[4].state.terms["seen"]["steps"]) is int
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_averages_of_a_clients_models(stacked: bool, norm: bool, caplog: pytest.LogCaptureFixture):
+    """To the bit those of the models that clients have after one step, after two, and so on."""
+    net = network(mlp(4, 3, norm=norm))
+    given = tasks(net, (8, 6, 11))
+    executor = Stacked(net, 15, 1.0) if stacked else Sequential(net)
+    follow = {"cross_entropy": CrossEntropy(), "trailing": Trailing(0.3, 0.75)}
+
+    def after(steps: int) -> list[ClientResult]:
+        return results(executor, job(replace(TRAINING, steps=steps), terms=follow), given)
+
+    averages = [averageable(task.broadcast.params) for task in given]
+    for steps in range(1, 6):
+        found = after(steps)
+        averages = [averaged(kept, r.params or {}, 0.75) for kept, r in zip(averages, found, strict=True)]
+        assert difference([r.state.terms["trailing"] for r in found], averages) is None
+    assert not caplog.records
+    agree(net, job(terms=follow), given, caplog)
 
 
 def test_gradients_are_transformed(caplog: pytest.LogCaptureFixture):

@@ -244,6 +244,7 @@ RECORDED: dict[str, LocalTraining] = {
     "proximal": job(terms=TERMS["proximal"]),
     "a level a client": job(terms=TERMS["adaptive"]),
     "a state a sample": job(terms={"cross_entropy": CrossEntropy(), "averages": Averages()}),
+    "an average of models": job(terms=TERMS["an average of models"]),
     "draws": job(terms={"cross_entropy": CrossEntropy(), "draws": Draws()}),
     "the received model": job(terms={"cross_entropy": CrossEntropy(), "distils": Distils()}),
     "the received model, by its pass": job(terms={"cross_entropy": CrossEntropy(), "distils": DistilsByPass()}),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from flnl.core import checked
 from flnl.core.parts import LossTerm
+from flnl.core.payload import Params
 from flnl.core.step import Step
 from flnl.numerics.losses import weighted_mean
 
@@ -37,6 +39,22 @@ class Objective:
         if not rows:
             losses = [weighted_mean(loss, step.weight) if loss.dim() == 1 else loss for loss in losses]
         return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
+
+    @cached_property
+    def followers(self) -> tuple[str, ...]:
+        """Names of the terms whose states follow the parameters after each step."""
+        return followers(self.terms)
+
+    def stepped(self, params: Params) -> None:
+        """Update those states, from the parameters and buffers after a step."""
+        with torch.no_grad():
+            for name in self.followers:
+                self.states[name] = self.terms[name].stepped(params, self.states.get(name))
+
+
+def followers(terms: Mapping[str, LossTerm]) -> tuple[str, ...]:
+    """Names of the terms whose states follow the parameters after each step (``LossTerm.stepped``)."""
+    return tuple(name for name, term in terms.items() if term.overrides("stepped"))
 
 
 def backward(loss: Tensor) -> None:

@@ -120,6 +120,7 @@ class LocalTraining:
         optimizer = client.configure_optimizers()
         live = list(trainable.values())
         objective = Objective(self.terms, self.states(network, task))
+        everything = module.state_dict() if objective.followers else {}  # its tensors are the module's own
         losses: list[Tensor] = []
         clip = self.training.clip
         module.train()
@@ -145,6 +146,8 @@ class LocalTraining:
             optimizer.step()
             if self.updates:
                 self._update(trainable, before, step)
+            if everything:
+                objective.stepped(everything)
             losses.append(loss.detach())
         module.eval()
         momentum = None if kept is None else {name: t.contiguous() for name, t in as_kept(kept).items()}

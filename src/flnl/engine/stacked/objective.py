@@ -19,6 +19,7 @@ from flnl.core.messages import Broadcast, ClientTask
 from flnl.core.parts import GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.step import LOGITS, ForwardPasses, Step
+from flnl.engine.local.objective import followers
 from flnl.engine.network import Network, outputs_on
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.joining import Joined, alike, flattened, join, mapped
@@ -91,6 +92,7 @@ class Objective:
     def __post_init__(self) -> None:
         self.rowwise = {name: term for name, term in self.terms.items() if self._by_row(name, term)}
         self.others = {name: term for name, term in self.terms.items() if name not in self.rowwise}
+        self.followers = followers(self.others)
         self.draws = any(term.overrides("draw") for term in self.others.values())
         self.counts = [len(task.samples) for task in self.tasks]
 
@@ -104,7 +106,8 @@ class Objective:
         return join(values, self.network.dtype, self.network.device, [self.counts[k] for k in members])
 
     def _by_row(self, name: str, term: LossTerm) -> bool:
-        return term.rowwise and not term.overrides("draw") and all(terms[name] is None for terms in self.states)
+        alone = not (term.overrides("draw") or term.overrides("stepped"))
+        return term.rowwise and alone and all(terms[name] is None for terms in self.states)
 
     def loss(self, members: tuple[int, ...], tensors: Params, outputs: Outputs, batch: Batch) -> Tensor:
         """Each client's loss [K], from ``outputs`` [K, B, ...] by name and ``tensors`` in the layers' layout.
@@ -235,6 +238,24 @@ class Objective:
             total, *after = _vmapped(one, ", ".join(self.others))(*step.given, *held.tensors)
         self._held = members, held.next(forms[0], after)
         return total
+
+    def stepped(self, members: tuple[int, ...], params: Params) -> None:
+        """Update the states that follow the parameters, from the members' parameters and buffers [K, *shape]."""
+        held, names = self.held(members), list(params)
+        forms: list[Any] = []
+
+        def one(*given: Tensor) -> tuple[Tensor, ...]:
+            own, rest = dict(zip(names, given, strict=False)), given[len(names) :]
+            states = dict(held.copied(lambda hole: rest[hole.index]))
+            for name in self.followers:
+                states[name] = self.others[name].stepped(own, states[name])
+            form, after = flattened(states)
+            forms[:] = [form]
+            return tuple(after)
+
+        with torch.no_grad():
+            after = _vmapped(one, ", ".join(self.followers))(*params.values(), *held.tensors)
+        self._held = members, held.next(forms[0], after)
 
     def held(self, members: tuple[int, ...]) -> Joined:
         """The members' joined states; cached until other clients step."""

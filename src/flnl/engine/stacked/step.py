@@ -100,6 +100,8 @@ class Stepper:
         view.optimizer.step()
         if self.job.updates:
             self._update(view, before, Outputs({name: t.detach() for name, t in outputs.items()}), batch)
+        if self.objective.followers:
+            self.objective.stepped(view.members, self._by_client(view, view.tensors))
         return loss.detach()
 
     def mode(self, *, training: bool) -> None:
