@@ -1,12 +1,17 @@
 """The received model beside the one being trained is always the one that was received."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 
+from flnl.core.errors import PartError
 from flnl.core.messages import Broadcast
 from flnl.core.payload import Params
+from flnl.core.step import FEATURES, LOGITS
 from flnl.data.transforms import Transform
+from flnl.models.mlp import MLP
 from tests.toys import Point, mlp, network, random_federation, task
 
 
@@ -44,3 +49,35 @@ def test_its_outputs_are_computed_once_a_task_but_anew_with_each_augmentation() 
     assert not torch.equal(one, other)
     assert not torch.equal(one, plain)
     assert net.received(work) is plain
+
+
+def test_another_model_gives_several_outputs_in_one_pass() -> None:
+    """Those of the model once it is loaded, augmented by the same draws."""
+    flipped = Transform(size=(2, 2), mean=(0.0,), std=(1.0,), scale=1.0, flip=True)
+    net = network(MLP([4], 0.0)((1, 2, 2), 3), transform=flipped)
+    samples = random_federation([9], transform=flipped).samples(0)
+    held, other = net.params(), {name: p + 0.25 for name, p in net.params().items()}
+    net.meter.taken()
+    said = net.at(other).outputs(samples, np.random.default_rng(1), (FEATURES, LOGITS))
+    assert net.meter.taken().scored == 9
+    assert all(torch.equal(p, held[name]) for name, p in net.params().items())
+    net.load(other)
+    for name in (LOGITS, FEATURES):
+        assert torch.equal(said[name], net.logits(samples, np.random.default_rng(1), output=name))
+    with pytest.raises(LookupError, match="no output 'second'"):
+        net.at(other).outputs(samples, None, (LOGITS, "second"))
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_model_that_is_trained_apart_leaves_the_network_as_it_was(awaited: bool) -> None:
+    net = network(Point(1.0))
+    held, other = net.params(), {"w": torch.tensor([3.0], dtype=torch.float64)}
+    with net.holding(held) if awaited else nullcontext(), net.lent():
+        net.module.train()
+        with net.apart():
+            net.load(other)
+            net.module.eval()
+        assert net.module.training
+        assert torch.equal(net.params()["w"], held["w"])
+        with pytest.raises(PartError, match="loads a model"):
+            net.load(other)

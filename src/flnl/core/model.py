@@ -1,8 +1,8 @@
-"""The interface of the network for parts of a method: a model whose parameters are loaded before use."""
+"""The interface of the network for parts of a method: the model that is loaded, the received one, and any other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -21,12 +21,20 @@ class RunModel:
     """Marker base class of a run's network, which executors receive at construction."""
 
 
+class Another(Protocol):
+    """A model with the network's architecture, besides the one that is loaded."""
+
+    def outputs(
+        self, samples: Samples, augment: np.random.Generator | None = None, names: Sequence[str] = (LOGITS,)
+    ) -> Mapping[str, Tensor]:
+        """Its outputs on ``samples`` by name, in one pass; otherwise as ``Model.logits``."""
+
+
 class Model(Protocol):
     """The process's network, as exchanges, correctors, batch rules and client jobs see it.
 
     Outputs are computed in eval mode, in full precision, without gradients, and without augmentation unless a random
-    stream for it is given. Loaded parameters stay loaded until the next ``load``, or the end of a call
-    during a visit: what one part loads, no other sees.
+    stream for it is given. What is loaded is the engine's choice; parts ask other models by ``at`` and ``received``.
     """
 
     @property
@@ -44,9 +52,6 @@ class Model(Protocol):
     @property
     def normalisation(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation, [C, 1, 1] each: inputs are ``(pixel - mean) / std`` of pixels in [0, 1]."""
-
-    def load(self, params: Params) -> None:
-        """Write ``params`` into the model, in place."""
 
     def params(self) -> Params:
         """A copy of the loaded parameters, with buffers."""
@@ -71,6 +76,9 @@ class Model(Protocol):
 
         Without augmentation, it is computed once per task.
         """
+
+    def at(self, params: Params) -> Another:
+        """The model with these parameters and buffers, such as one that another client has sent; loads nothing."""
 
     def frozen(self, broadcast: Broadcast) -> Callable[[Tensor], Tensor]:
         """The model received with ``broadcast``, from inputs [B, C, H, W] to outputs [B, K], whatever is loaded now.

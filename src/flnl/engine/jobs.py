@@ -9,6 +9,7 @@ from flnl.core.messages import ClientResult, ClientTask, Correction
 from flnl.core.model import Model
 from flnl.core.parts import Aggregator, LabelCorrector
 from flnl.core.payload import Params, Payload
+from flnl.engine.network import Network
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,10 @@ class Correct:
 
     def __call__(self, network: Model, task: ClientTask) -> Correction:
         """Run the corrector on the received model."""
+        assert isinstance(network, Network), "a correction needs a full Network, not only the Model protocol"
         network.load(task.broadcast.params)
-        returned = self.corrector.correct(network, task, self.rule)
+        with network.lent():
+            returned = self.corrector.correct(network, task, self.rule)
         return checked.correction(self.corrector, returned, task, network.num_classes)
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flnl.core.errors import PartError
 from flnl.core.messages import Broadcast, ClientTask, Samples
-from flnl.core.model import RunModel
+from flnl.core.model import Another, RunModel
 from flnl.core.payload import Params
 from flnl.core.step import LOGITS, ForwardPasses
 from flnl.core.streams import torch_seed, torch_seeded
@@ -65,7 +66,7 @@ class Network(RunModel):
         moved = module.to(device=placement.device, dtype=self.dtype)
         self._module: nn.Module = moved.to(memory_format=self.memory_format)  # type: ignore[call-overload]  # no stub
         self._awaited: Params | None = None  # parameters that ``module`` loads when it is next used
-        self._found: list[Params] | None = None  # while lent: what was held before others were loaded, if they were
+        self._lent = False  # to a part, which must load nothing
         self.has_batch_norm = has_batch_norm(module)
         self.has_buffers = any(True for _ in module.buffers())
         self._layers = tuple(module.modules())
@@ -101,9 +102,15 @@ class Network(RunModel):
         return self._module
 
     def load(self, params: Params) -> None:
-        """Write ``params`` into the module, in place."""
-        if self._found == []:
-            self._found.append(self.params() if self._awaited is None else self._awaited)
+        """Write ``params`` into the module, in place.
+
+        Raises:
+            PartError: while a part is called, which would train or report another model from then on.
+        """
+        if self._lent:
+            raise PartError(
+                "a part of the method loads a model into the network; should ask network.at(params).outputs(samples)"
+            )
         self._write(params)
 
     def _write(self, params: Params) -> None:
@@ -123,17 +130,26 @@ class Network(RunModel):
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Within this, a part may load other parameters; afterwards the network holds those of before again.
-
-        They are copied only when others are loaded.
-        """
-        outer, self._found = self._found, []
+        """Within this, a part uses the network: it must not ``load``."""
+        outer, self._lent = self._lent, True
         try:
             yield
         finally:
-            found, self._found = self._found, outer
-            for params in found:
-                self._write(params)
+            self._lent = outer
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Within this, a part may train another model; afterwards the network is as before."""
+        awaited, lent, training = self._awaited, self._lent, self._module.training
+        held = self.params() if awaited is None else None
+        self._awaited, self._lent = None, False
+        try:
+            yield
+        finally:
+            self._awaited, self._lent = awaited, lent
+            if held is not None:
+                self._write(held)
+            self._module.train(training)
 
     def params(self) -> Params:
         """A contiguous copy of the module's current state dict."""
@@ -167,12 +183,13 @@ class Network(RunModel):
             logits: Tensor = self.module(inputs)
         return logits
 
-    def count(self, samples: int, output: str = LOGITS) -> None:
-        """Count samples that pass the module, or the copy of it that holds the received parameters, for an output.
+    def count(self, samples: int, *outputs: str) -> None:
+        """Count samples that pass the module, whatever parameters it has, for these outputs; for logits by default.
 
         They are trained if gradients are computed.
         """
-        self.meter.passed(samples * by_name.passed(self._module, output), trained=torch.is_grad_enabled())
+        networks = max(by_name.passed(self._module, name) for name in outputs or (LOGITS,))
+        self.meter.passed(samples * networks, trained=torch.is_grad_enabled())
 
     def normalising(self, rows: int) -> AbstractContextManager[None]:
         """Within this, batch norm uses its running statistics for ``rows`` = 1: one row has no statistics."""
@@ -273,6 +290,10 @@ class Network(RunModel):
             outputs[output] = self._of_received(task, output, None)
         return outputs[output]
 
+    def at(self, params: Params) -> "_At":
+        """The model with these parameters and buffers; the module keeps its own."""
+        return _At(self, params)
+
     def _of_received(self, task: ClientTask, output: str, augment: np.random.Generator | None) -> Tensor:
         return self._scores(task.samples.images, task.samples.index, self.receive(task.broadcast), output, augment)
 
@@ -322,6 +343,39 @@ class Network(RunModel):
     def probabilities(self, samples: Samples, augment: np.random.Generator | None = None) -> Tensor:
         """Softmax of ``logits`` in float64 [n, K]: probabilities of a confident network differ far below 1e-7."""
         return F.softmax(self.logits(samples, augment).double(), dim=1)
+
+
+@dataclass(frozen=True)
+class _At(Another):
+    """The model of ``network`` with other parameters and buffers."""
+
+    network: Network
+    params: Params
+
+    def outputs(
+        self, samples: Samples, augment: np.random.Generator | None = None, names: Sequence[str] = (LOGITS,)
+    ) -> Mapping[str, Tensor]:
+        network = self.network
+        with network.evaluating(), torch.no_grad():
+            network.count(len(samples), *names)
+            chunks = network._chunks(samples.images, samples.index, augment)
+            parts = [[output.cpu() for output in self._of(inputs, names)] for inputs in chunks]
+        if not parts:
+            return {name: torch.empty(0, network.num_classes, dtype=network.dtype) for name in names}
+        return {name: torch.cat(of_name) for name, of_name in zip(names, zip(*parts, strict=True), strict=True)}
+
+    def _of(self, inputs: Tensor, names: Sequence[str]) -> list[Tensor]:
+        module = self.network.module
+        if len(names) == 1:
+            return [by_name.output_with(module, self._tensors, names[0], inputs)]
+        outputs = by_name.outputs_with(module, self._tensors, inputs)
+        return [by_name.named(outputs, name) for name in names]
+
+    @cached_property
+    def _tensors(self) -> Params:
+        """The parameters in the device, the type and the layout of the module's, as if they were loaded."""
+        held = self.network.module.state_dict()
+        return {name: torch.empty_like(tensor).copy_(self.params[name]) for name, tensor in held.items()}
 
 
 @dataclass(frozen=True)

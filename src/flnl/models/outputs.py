@@ -98,10 +98,18 @@ def output(module: nn.Module, name: str, inputs: Tensor) -> Tensor:
     if name == LOGITS:
         logits: Tensor = module(inputs)
         return logits
-    named = outputs(module, inputs)
-    if name not in named:
-        raise LookupError(f"the network has no output {name!r}; there are {', '.join(named)}")
-    return named[name]
+    return named(outputs(module, inputs), name)
+
+
+def named(outputs: Mapping[str, Tensor], name: str) -> Tensor:
+    """One of a network's outputs by name.
+
+    Raises:
+        LookupError: if the network has no such output.
+    """
+    if name not in outputs:
+        raise LookupError(f"the network has no output {name!r}; there are {', '.join(outputs)}")
+    return outputs[name]
 
 
 class _Named(nn.Module):

@@ -101,8 +101,7 @@ class ScoresAndDies(Dies):
     """As ``Dies``, after it has scored the client's samples."""
 
     def __call__(self, network: Model, task: ClientTask) -> Answer:
-        network.load(task.broadcast.params)
-        network.logits(task.samples)
+        network.received(task)
         return super().__call__(network, task)
 
 

@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flnl.config.schema import Training
+from flnl.core.errors import PartError
 from flnl.core.execution import Executor, as_list
 from flnl.core.messages import ClientResult, ClientState, ClientTask, Fit, Samples
 from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
-from flnl.core.step import Phase, Step
+from flnl.core.step import LOGITS, Phase, Step
 from flnl.core.streams import OfEngine
 from flnl.data.transforms import Transform
 from flnl.engine.executors.sequential import Sequential
@@ -27,7 +28,7 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
-from tests.toys import Toward, equal, federation, mlp, network, random_federation, task
+from tests.toys import equal, mlp, network, random_federation, task
 
 TRAINING = Training(lr=0.2, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2, lr_decay=1.0)
 CROSS_ENTROPY: dict[str, LossTerm] = {"cross_entropy": CrossEntropy()}
@@ -622,83 +623,119 @@ def test_a_fit_that_diverges_reports_nothing_and_changes_no_state():
     assert len(found.reports) == 0
 
 
-def weights_of(value: float) -> Params:
-    """Of a linear layer from four pixels to two logits."""
-    return {"1.weight": torch.full((2, 4), value, dtype=torch.float64)}
-
-
-def first_weight(held: Params) -> float:
-    return float(held["1.weight"][0, 0])
-
-
-Held = list[tuple[str, float]]
-
-
-def load_another(held: Held, network: Model, call: str) -> None:
-    """Note what the network holds, and load another model."""
-    held.append((call, first_weight(network.params())))
-    network.load(weights_of(-8.0))
+CALLS = ("begin of a term", "begin of an exchange", "finish", "report", "phases", "phases, at the end", "relabels")
 
 
 @dataclass(frozen=True)
-class Elsewhere(LossTerm, Exchange):
-    """A term and an exchange that load another model in each call that is given the network."""
+class Call:
+    """The call in which a part loads a model into the network."""
 
-    held: Held
+    call: str
 
-    def begin(self, network: Model, task: ClientTask, state: Any = None) -> Any:
-        load_another(self.held, network, "begin")
-        return Payload()
+    def _now(self, call: str, network: Any) -> None:
+        if call == self.call:
+            network.load({name: tensor + 1 for name, tensor in network.params().items()})
+
+
+@dataclass(frozen=True)
+class TermLoads(Call, LossTerm):
+    """A term that does."""
+
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
+        self._now("begin of a term", network)
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
         return step.logits[:, 0] * 0, state
 
     def finish(self, network: Model, task: ClientTask, fit: Fit, state: Any) -> Any:
-        load_another(self.held, network, "finish")
+        self._now("finish", network)
+
+
+@dataclass(frozen=True)
+class ExchangeLoads(Call, Exchange):
+    """An exchange that does."""
+
+    def begin(self, network: Model, task: ClientTask) -> Payload:
+        self._now("begin of an exchange", network)
+        return Payload()
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
-        load_another(self.held, network, "report")
+        self._now("report", network)
         return Payload(), Payload()
 
 
 @dataclass(frozen=True)
-class PlansElsewhere(BatchRule):
-    """A batch rule that does the same."""
-
-    held: Held
-    alone: bool  # then code after an epoch's last phase runs once that is trained
+class RuleLoads(Call, BatchRule):
+    """A batch rule that does."""
 
     def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
-        load_another(self.held, network, f"epoch {epoch}")
+        self._now("phases", network)
         yield Phase()
-        if self.alone:
-            load_another(self.held, network, f"epoch {epoch}, at its end")
+        self._now("phases, at the end", network)
 
     def relabels(self, network: Model, task: ClientTask) -> Tensor | None:
-        load_another(self.held, network, "relabels")
+        self._now("relabels", network)
         return None
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_a_part_loads_neither_training_nor_another_part_sees(alone: bool) -> None:
-    """One step an epoch at rate 1/2 on w²/2 from w = 1: w is 1/2, then 1/4. Each part is there twice."""
-    net = network(nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False)), classes=2)
-    net.load(weights_of(1.0))
-    pixels = torch.eye(4)[:1].expand(3, 4).reshape(3, 1, 2, 2)  # the first is 1
-    work = task(net.module, federation([pixels], [torch.zeros(3)], classes=2).samples(0))
-    net.load(weights_of(5.0))  # of the client before
-    found: Held = []
-    twice = {"one": Elsewhere(found), "two": Elsewhere(found)}
-    training = Training(lr=0.5, momentum=0.0, weight_decay=0.0, batch_size=3, epochs=2, lr_decay=1.0)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_part_that_loads_a_model_is_refused(call: str, alone: bool) -> None:
+    """It would be trained, or reported, in the place of the client's."""
+    net = network(mlp(4, 3))
     job = LocalTraining(
-        training, PlansElsewhere(found, alone), {"toward": Toward(), **twice}, None, twice, observed=True
+        TRAINING, RuleLoads(call), {**CROSS_ENTROPY, "loads": TermLoads(call)}, None, {"loads": ExchangeLoads(call)}
     )
+    given = [task(net.module, random_federation([7, 6]).samples(k), client=k) for k in range(2)]
     executor: Executor = Sequential(net) if alone else Stacked(net, stack=2, memory=None)
-    blocks = executor.map(job, [work, replace(work, client=1)], as_list)
-    results = [result for block in blocks for result in block.results]
-    held = {"begin": 1.0, "epoch 0": 1.0, "epoch 1": 0.5, "finish": 0.25, "report": 0.25, "relabels": 0.25}
-    if alone:
-        held |= {"epoch 0, at its end": 0.5, "epoch 1, at its end": 0.25}
-    assert set(found) == set(held.items())
-    assert [first_weight(params(result)) for result in results] == [0.25] * 2
-    assert [seen.moved for result in results if (seen := result.observation) is not None] == [0.75**2] * 2
+    with pytest.raises(PartError, match=r"loads a model.*network\.at\(params\)"):
+        list(executor.map(job, given, as_list))
+    net.load(net.params())  # of the engine; it is not refused for ever
+
+
+@dataclass(frozen=True)
+class AsksAnother(BatchRule, Exchange):
+    """Asks another model wherever a part is given the network."""
+
+    params: Params
+    said: list[Tensor] = field(default_factory=list)
+
+    def _ask(self, network: Model, task: ClientTask) -> None:
+        before = network.logits(task.samples)
+        self.said.append(network.at(self.params).outputs(task.samples)[LOGITS])
+        assert torch.equal(network.logits(task.samples), before)
+
+    def begin(self, network: Model, task: ClientTask) -> Payload:
+        self._ask(network, task)
+        return Payload()
+
+    def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
+        self._ask(network, task)
+        return Payload(), Payload()
+
+    def phases(self, network: Model, task: ClientTask, epoch: int, epochs: int) -> Iterator[Phase]:
+        self._ask(network, task)
+        yield Phase()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_to_ask_another_model_changes_nothing(alone: bool) -> None:
+    net = network(mlp(4, 3, norm=True))
+    other = {name: t + 0.5 if t.is_floating_point() else t for name, t in net.params().items()}
+    asks = AsksAnother(other)
+    given = [task(net.module, random_federation([7, 6]).samples(k), client=k) for k in range(2)]
+    executor: Executor = Sequential(net) if alone else Stacked(net, stack=2, memory=None)
+    found = [
+        [params(result) for block in executor.map(job, given, as_list) for result in block.results]
+        for job in (
+            LocalTraining(TRAINING, Plain(), CROSS_ENTROPY, None, {}),
+            LocalTraining(TRAINING, asks, CROSS_ENTROPY, None, {"asks": asks}),
+        )
+    ]
+    assert all(equal(one, two) for one, two in zip(*found, strict=True))
+    module = mlp(4, 3, norm=True).double().eval()
+    module.load_state_dict(other)
+    for said in asks.said:
+        (samples,) = (t.samples for t in given if len(t.samples) == len(said))
+        torch.testing.assert_close(said, module(samples.read().double()).detach(), rtol=1e-12, atol=1e-12)
+    assert len(asks.said) == 2 * (1 + TRAINING.epochs + 1)

@@ -61,7 +61,7 @@ class Steps:
                 return
 
     def _phases(self, epoch: int, epochs: int) -> Iterator[Phase]:
-        """The phases of an epoch; the rule finds the parameters that are trained, whatever it has loaded itself."""
+        """The phases of an epoch."""
         with self._network.lent():
             planned = self._rule.phases(self._network, self._task, epoch, epochs)
             phases = iter(checked.phases(self._rule, planned, self._task, self._network.num_classes))

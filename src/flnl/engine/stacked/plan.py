@@ -80,7 +80,7 @@ class Planner:
 
     def _phase(self, k: int, epoch: int, params: Mapping[str, Tensor]) -> Phase:
         rule, task = self.job.batch, self.tasks[k]
-        with self.network.holding({name: t[k] for name, t in params.items()}):
+        with self.network.holding({name: t[k] for name, t in params.items()}), self.network.lent():
             planned = rule.phases(self.network, task, epoch, passes(self.job.training, self.sizes[k]))
             phases = list(checked.phases(rule, planned, task, self.network.num_classes))
         if len(phases) != 1 or phases[0].beside is not None:

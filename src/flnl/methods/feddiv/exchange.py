@@ -93,8 +93,7 @@ class FirstFit:
 
     def __call__(self, network: Model, task: ClientTask) -> Opened:
         """Report the filter; nothing if the client's losses are all equal."""
-        network.load(task.broadcast.params)
-        logits = network.logits(task.samples, task.stream("filter augmentation") if self.inference_augment else None)
+        logits = received_logits(network, task, augmented=self.inference_augment)
         fitted = first_fit(filter_losses(logits, task.labels, loss=self.loss, norm=self.norm))
         return Opened(task.client, Payload() if fitted is None else Payload(LocalFilter(fitted, len(task.samples))))
 

@@ -14,6 +14,7 @@ from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part
 from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Count, Positive, Share, StageNumber
+from flnl.core.step import LOGITS
 from flnl.core.stored import stored
 from flnl.core.streams import stream
 from flnl.methods.fedrn.head import in_head, with_trained_head
@@ -133,9 +134,8 @@ class ReliableNeighbours(Exchange):
 
     def _clean(self, network: Model, params: Params, task: ClientTask) -> Any:
         """The probability that each label is right, float64 [n], by a model."""
-        network.load(params)
         mixture = LossMixture(self.tolerance, self.min_variance)
-        return mixture.clean_probability(network.logits(task.samples), task.labels)
+        return mixture.clean_probability(network.at(params).outputs(task.samples)[LOGITS], task.labels)
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """Report the trained model's accuracy on the client's labels and its answer to noise; keep the model.

@@ -30,7 +30,7 @@ def with_trained_head(
     """``params`` after ``training`` of the last layer alone, by cross-entropy on some of the client's samples.
 
     The rest of the network runs in training mode, so running statistics of batch norm adapt to the client. Training
-    that diverges is undone. Afterwards the network holds any parameters.
+    that diverges is undone.
 
     Args:
         network: the process's network.
@@ -51,6 +51,6 @@ def with_trained_head(
     )
     here = training.at(task.broadcast.round, rounds=sum(task.broadcast.lengths))
     job = LocalTraining(here, Plain(), {"cross_entropy": CrossEntropy()}, gradient=None, exchanges={})
-    with network.training_only(in_head):
+    with network.apart(), network.training_only(in_head):
         result = job(network, own)
     return result.params if result.finite and result.params is not None else params

@@ -11,6 +11,7 @@ from flnl.core.messages import ClientTask
 from flnl.core.model import Model
 from flnl.core.parts import ClientSampler, Sampling
 from flnl.core.ranges import PositiveCount, PositiveShare
+from flnl.core.step import LOGITS
 from flnl.numerics.cohort import cohort_size
 from flnl.numerics.losses import sample_losses
 from flnl.parts.samplers.uniform import draw_clients
@@ -27,13 +28,13 @@ class MeanLoss(ClientJob[float]):
 
     def __call__(self, network: Model, task: ClientTask) -> float:
         """The mean loss, in eval mode and without augmentation."""
-        network.load(task.broadcast.params)
         samples, labels = task.samples, task.labels
         if self.batch is not None and self.batch < len(samples):
             drawn = task.stream("candidate batch").choice(len(samples), self.batch, replace=False)
             chosen = torch.from_numpy(drawn)
             samples, labels = samples.at(chosen), labels[chosen]
-        return float(sample_losses(network.logits(samples), labels).mean())
+        outputs = network.at(task.broadcast.params).outputs(samples)
+        return float(sample_losses(outputs[LOGITS], labels).mean())
 
 
 @dataclass(frozen=True)
