@@ -474,9 +474,11 @@ REGISTRY: tuple[Entry, ...] = (
         (
             "method=fedavg",
             "+method.local.centres={_target_:tests.properties.parts.ClassCentres,strength:0.1}",
+            "+method.exchange.eases={_target_:tests.properties.parts.Eases}",
+            "+method.local.easy={_target_:tests.properties.parts.ByEasiness,strength:0.1}",
             *ONE_STAGE,
         ),
-        _of("cross_entropy + centres"),
+        _fedavg(terms="cross_entropy + centres + easy", rest="Mean(samples), Replace, eases"),
         testing=True,
     ),
     Entry(

@@ -229,6 +229,36 @@ class ClassCentres(LossTerm):
 
 
 @dataclass(frozen=True)
+class Easiness:
+    """What a visit begins with: how easy each sample is for the received model, [n]. It is not a stored class."""
+
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Eases(Exchange):
+    """Begins each visit with the samples' easiness, which nobody keeps."""
+
+    sends: ClassVar[tuple[type, ...]] = (Easiness,)
+
+    def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:
+        losses = F.cross_entropy(network.received(task).double(), task.labels, reduction="none")
+        return Payload(Easiness(torch.exp(-losses))), Payload()
+
+
+@dataclass(frozen=True)
+class ByEasiness(LossTerm):
+    """Holds the logits of easy samples down."""
+
+    reads: ClassVar[tuple[type, ...]] = (Easiness,)
+    strength: float
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        easy = step.visit.one(Easiness).values.to(step.logits, non_blocking=True)
+        return self.strength * easy[step.positions] * step.logits.square().sum(1), state
+
+
+@dataclass(frozen=True)
 class Trust:
     """Known on the server: a weight for every client, float64 [N]."""
 

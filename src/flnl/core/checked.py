@@ -227,16 +227,14 @@ def _vector(part: str, values: Any, length: int, dtype: torch.dtype | None = Non
 # ------------------------------------------------------------------------------------------------------------- clients
 
 
-def begun(exchange: str, returned: Any) -> Payload:
-    """What an exchange's ``begin`` leaves on a client."""
-    return _payload(f"exchange {exchange}.begin", returned)
+def begun(exchange: str, returned: Any) -> tuple[Payload, Payload]:
+    """What parts read during a visit, and what the client keeps, as an exchange's ``begin`` returned it."""
+    return _payloads(f"exchange {exchange}.begin", returned, "what the visit reads")
 
 
 def report(exchange: str, returned: Any) -> tuple[Payload, Payload]:
     """What a client sends to the server and keeps, as an exchange's ``report`` returned it."""
-    if isinstance(returned, tuple) and len(returned) == 2 and all(isinstance(one, Payload) for one in returned):
-        return returned
-    raise _wrong(f"exchange {exchange}.report", returned, "two payloads: what is sent, and what the client keeps")
+    return _payloads(f"exchange {exchange}.report", returned, "what is sent")
 
 
 def opened(job: object, returned: Any, task: ClientTask) -> Opened:
@@ -317,6 +315,12 @@ def _payload(part: str, returned: Any) -> Payload:
     if isinstance(returned, Payload):
         return returned
     raise _wrong(part, returned, "a Payload")
+
+
+def _payloads(part: str, returned: Any, first: str) -> tuple[Payload, Payload]:
+    if isinstance(returned, tuple) and len(returned) == 2 and all(isinstance(one, Payload) for one in returned):
+        return returned
+    raise _wrong(part, returned, f"two payloads: {first}, and what the client keeps")
 
 
 def _several(part: str, returned: Any, wanted: str) -> Iterable[Any]:

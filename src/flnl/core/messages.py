@@ -130,6 +130,7 @@ class ClientTask:
     state: ClientState
     seed: int  # the run's seed
     secret: bytes | None = field(default=None, repr=False)  # a real client's own; None in a simulation
+    visit: Payload = field(default_factory=Payload)  # what exchanges have begun this visit with; not stored
 
     @property
     def labels(self) -> Tensor:

@@ -310,13 +310,14 @@ class Exchange(Part):
         """
         return ()
 
-    def begin(self, network: Model, task: ClientTask) -> Payload:
-        """The payload that the client keeps from the start of local training, for example for the batch rule.
+    def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:
+        """What parts read during this visit, as ``task.visit`` and ``step.visit``, and what the client keeps after it.
 
+        Nothing of the first is stored or sent; its types are declared in ``sends``, those of the second in ``keeps``.
         The network holds the received model; ``network.received(task)`` gives its outputs, and again to other parts
         without another pass.
         """
-        return Payload()
+        return Payload(), Payload()
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         """The payload to send to the server after local training, and the payload that the client keeps.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -126,6 +126,7 @@ class Step:
     progress: Progress | None = None  # None if clients are trained together
     beside: Beside | None = None  # a batch of the phase's second pool; None if it has none
     computed: Mapping[str, Tensor] | None = None  # outputs on ``inputs``, if already computed
+    visit: Payload = field(default_factory=Payload)  # what exchanges have begun this visit with
     term: str | None = None  # name of the loss term that is being called with this step; None if none is
 
     @contextmanager

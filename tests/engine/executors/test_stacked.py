@@ -47,6 +47,8 @@ from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.proximal import Proximal
 from tests.properties.parts import (
     Agreement,
+    ByEasiness,
+    Eases,
     EasyThenHard,
     Guesses,
     HalfTheSamples,
@@ -584,6 +586,16 @@ def test_states_go_on_from_the_last_visit(caplog: pytest.LogCaptureFixture):
     found = agree(net, work, tasks(net, states=states), caplog)
     assert found[4].state.terms["pull"]["visits"] == 8
     assert type(found[4].state.terms["seen"]["steps"]) is int
+
+
+def test_what_a_visit_begins_with(caplog: pytest.LogCaptureFixture):
+    net = network(mlp(4, 3))
+    easy = {"cross_entropy": CrossEntropy(), "easy": ByEasiness(0.1)}
+    work, given = job(terms=easy, exchanges={"eases": Eases()}), tasks(net)
+    one, many = (results(executor, work, given) for executor in (Sequential(net), Stacked(net, 15, 1.0)))
+    assert not caplog.records
+    assert difference(many, one, tolerance=EXACT) is None
+    assert all(result.state.empty for result in many)
 
 
 @pytest.mark.parametrize("norm", [False, True])

@@ -28,6 +28,7 @@ from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
 from flnl.parts.batches import Mixup, Plain
 from flnl.parts.losses.cross_entropy import CrossEntropy
+from tests.properties.parts import Eases, Easiness
 from tests.toys import equal, mlp, network, random_federation, task
 
 TRAINING = Training(lr=0.2, momentum=0.9, weight_decay=0.01, batch_size=3, epochs=2, lr_decay=1.0)
@@ -623,6 +624,21 @@ def test_a_fit_that_diverges_reports_nothing_and_changes_no_state():
     assert len(found.reports) == 0
 
 
+def test_what_a_visit_begins_with_ends_with_it():
+    """Parts read it; it is in nothing that the client keeps or sends, and the task that was given has none."""
+    net = network(mlp(4, 3))
+    work = task(net.module, random_federation([7]).samples(0))
+    recorder = Recorder()
+    found = trained(work, net, terms={**CROSS_ENTROPY, "seen": recorder}, exchanges={"eases": Eases()})
+    losses = F.cross_entropy(net.received(work), work.labels, reduction="none")
+    for step in recorder.seen["step"]:
+        assert torch.equal(step.visit.one(Easiness).values, torch.exp(-losses))
+        assert len(step.kept) == 0
+    ((_, ended, _),) = recorder.seen["finish"]
+    assert len(ended.visit) == 1
+    assert len(work.visit) == len(found.state.extras) == len(found.reports) == 0
+
+
 CALLS = ("begin of a term", "begin of an exchange", "finish", "report", "phases", "phases, at the end", "relabels")
 
 
@@ -655,9 +671,9 @@ class TermLoads(Call, LossTerm):
 class ExchangeLoads(Call, Exchange):
     """An exchange that does."""
 
-    def begin(self, network: Model, task: ClientTask) -> Payload:
+    def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:
         self._now("begin of an exchange", network)
-        return Payload()
+        return Payload(), Payload()
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         self._now("report", network)
@@ -705,9 +721,9 @@ class AsksAnother(BatchRule, Exchange):
         self.said.append(network.at(self.params).outputs(task.samples)[LOGITS])
         assert torch.equal(network.logits(task.samples), before)
 
-    def begin(self, network: Model, task: ClientTask) -> Payload:
+    def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:
         self._ask(network, task)
-        return Payload()
+        return Payload(), Payload()
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
         self._ask(network, task)

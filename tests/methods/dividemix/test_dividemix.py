@@ -415,7 +415,7 @@ def test_a_client_whose_labels_are_all_right_learns_from_them_alone() -> None:
     work = replace(work_of(net), state=ClientState())
     NOTED.clear()
     rule = replace(RULE, threshold=-0.0)
-    judged = DIVISION.begin(net, work).one(Judgement)
+    judged = DIVISION.begin(net, work)[1].one(Judgement)
     everything = replace(judged, probability=torch.ones_like(judged.probability))
     asked = replace(work, state=work.state.keeping(everything))
     LocalTraining(TRAINING, replace(rule, refit="visit"), {"mixmatch": Notes(**vars(TERM))}, None, {})(net, asked)
@@ -445,7 +445,7 @@ def test_a_pool_of_one_sample_has_no_statistics_of_its_own(size: int, clean: int
     with torch.no_grad():
         net.module(normal(30, 1, 2, 2))
     net.module.eval()
-    judgement = DIVISION.begin(net, work_of(net, 18)).one(Judgement)
+    judgement = DIVISION.begin(net, work_of(net, 18))[1].one(Judgement)
     right = torch.arange(size) < clean
     work = replace(work_of(net, size), state=ClientState())
     judged = replace(judgement, probability=right.double().expand(2, -1), losses=torch.zeros(0, 2, size))
@@ -474,7 +474,7 @@ def test_a_pool_of_one_sample_has_no_statistics_of_its_own(size: int, clean: int
 def test_when_samples_are_divided_anew(refit: Any, epochs: int, fits: int) -> None:
     net = network(pair())
     work = work_of(net)
-    work = replace(work, state=work.state.keeping(*DIVISION.begin(net, work)))
+    work = replace(work, state=work.state.keeping(*DIVISION.begin(net, work)[1]))
     seen = []
     for epoch in range(epochs):
         for p in net.module.parameters():
@@ -495,7 +495,7 @@ def test_losses_are_averaged_over_the_last_fits() -> None:
             for p in net.module.parameters():
                 p.add_(0.2 * normal(*p.shape, seed=visit))
         work = work_of(net, state=state)
-        kept = exchange.begin(net, work).one(Judgement)
+        kept = exchange.begin(net, work)[1].one(Judgement)
         logits = net.module.eval()(net.prepare(work.samples.read())), net.logits(work.samples, output=SECOND)
         losses = F.cross_entropy(logits[1].double(), work.labels, reduction="none").detach().numpy()
         scaled.append(min_max(losses))
@@ -520,7 +520,7 @@ def test_samples_of_no_weight_do_not_count() -> None:
     """Their rows have the weight of what is left of them after mixing."""
     net = network(pair())
     work = work_of(net)
-    work = replace(work, state=work.state.keeping(*DIVISION.begin(net, work)))
+    work = replace(work, state=work.state.keeping(*DIVISION.begin(net, work)[1]))
     (phase, _) = RULE.phases(net, work, 0, 1)
     images = net.prepare(work.samples.read())
     assert phase.positions is not None

@@ -249,7 +249,7 @@ def test_a_client_chooses_with_its_neighbours() -> None:
     sent = Payload(Neighbours((3, 8), tuple(others), weights))
     asked = task(Small(9), samples, stage=2, state=state, extras=sent)
     near = replace(NEAR, head=replace(HEAD, batch_size=20))
-    (chosen,) = near.begin(net, asked)
+    (chosen,) = near.begin(net, asked)[1]
 
     first = Small(4).double()
     among = torch.from_numpy(clean(net, first, samples) > 0.5)
@@ -273,9 +273,9 @@ def test_a_client_chooses_with_its_neighbours() -> None:
 
 def test_without_neighbours_nothing_is_chosen() -> None:
     net, samples = network(Small(0)), drawn()
-    assert len(NEAR.begin(net, task(Small(0), samples, stage=2))) == 0
+    assert len(NEAR.begin(net, task(Small(0), samples, stage=2))[1]) == 0
     state = ClientState(extras=Payload(LastModel(params_of(Small(4)))))
-    assert len(NEAR.begin(net, task(Small(0), samples, stage=2, state=state))) == 0
+    assert len(NEAR.begin(net, task(Small(0), samples, stage=2, state=state))[1]) == 0
 
 
 def test_the_server_relays_the_models_of_clients_that_have_trained() -> None:

@@ -52,12 +52,17 @@ class LocalTraining:
         return self.gradient is not None and self.gradient.overrides("update")
 
     def begun(self, network: Network, task: ClientTask) -> ClientTask:
-        """The task, with what exchanges leave on the client before training; the network holds the received model."""
+        """The task, with what exchanges begin the visit with; the network holds the received model."""
+        visit: list[Any] = []
         kept: list[Any] = []
         for name, exchange in self.exchanges.items():
             with network.lent():
-                kept += checked.begun(name, exchange.begin(network, task))
-        return replace(task, state=task.state.keeping(*kept)) if kept else task
+                read, keep = checked.begun(name, exchange.begin(network, task))
+            visit += read
+            kept += keep
+        if not visit and not kept:
+            return task
+        return replace(task, visit=Payload().including(*visit), state=task.state.keeping(*kept))
 
     def states(self, network: Network, task: ClientTask) -> dict[str, Any]:
         """Each loss term's state on this client at the start of training; the network holds the received model."""

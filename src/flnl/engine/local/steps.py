@@ -109,6 +109,7 @@ class Steps:
                     params=self._trainable,
                     broadcast=task.broadcast,
                     kept=task.state.extras,
+                    visit=task.visit,
                     views=views,
                     phase=phase,
                     progress=progress,

@@ -278,13 +278,16 @@ class Objective:
             self._held = None
 
     def kept(self, members: tuple[int, ...]) -> Joined:
-        """What the members keep from earlier visits, joined; if it cannot be joined, reading it raises NotStackable."""
+        """What the members keep, and what their visits have begun with, joined: a pair of payloads.
+
+        To read what cannot be joined raises ``NotStackable``.
+        """
         if members not in self._kept:
-            extras = [self.tasks[k].state.extras for k in members]
+            extras = [(self.tasks[k].state.extras, self.tasks[k].visit) for k in members]
             try:
                 joined = self.join(extras, members).each(self._here)
             except NotStackable as refusal:
-                joined = Joined(Unlike(str(refusal)), ())
+                joined = Joined((Unlike(str(refusal)),) * 2, ())
             self._kept[members] = joined
         return self._kept[members]
 
@@ -345,7 +348,10 @@ class Objective:
 
 
 NOT_OF_ROWS = frozenset(
-    ("inputs", "unmixed", "mixing", "weight", "number", "passes", "params", "kept", "views", "progress", "beside")
+    (
+        *("inputs", "unmixed", "mixing", "weight", "number", "passes", "params", "kept", "visit"),
+        *("views", "progress", "beside"),
+    )
 )
 """What a rowwise term must not read of a step: it differs between the clients whose rows are together."""
 
@@ -420,7 +426,8 @@ class _Stepped:
             passes=_Passes(self._network, tensors, self._received),
             params={name: tensors[name] for name in self._trainable},
             broadcast=sent,
-            kept=kept,
+            kept=kept[0],
+            visit=kept[1],
             views=views,
             progress=UNKNOWN,
             computed=outputs,
@@ -429,9 +436,7 @@ class _Stepped:
 
     @staticmethod
     def _fill(joined: Joined | None, tensors: Sequence[Tensor]) -> Any:
-        if joined is None or isinstance(joined.form, Unlike):
-            return None if joined is None else joined.form
-        return joined.filled(tensors)
+        return None if joined is None else joined.filled(tensors)
 
 
 class _Unknown:

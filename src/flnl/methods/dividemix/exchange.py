@@ -22,11 +22,11 @@ class Division(Exchange):
     fitting: Fitting
     threshold: Share  # probability above which a label counts as right
 
-    def begin(self, network: Model, task: ClientTask) -> Payload:
+    def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:
         """Keep the judgement; the losses of earlier ones enter it if the fitting has a history."""
         if len(task.samples) == 0:
-            return Payload()
-        return Payload(self.fitting.by_received(network, task, task.state.extras.get(Judgement)))
+            return Payload(), Payload()
+        return Payload(), Payload(self.fitting.by_received(network, task, task.state.extras.get(Judgement)))
 
     def findings(self, state: Any, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """The samples whose labels count as wrong at each client's last visit, by the mean of both probabilities."""

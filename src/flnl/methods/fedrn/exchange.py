@@ -117,11 +117,11 @@ class ReliableNeighbours(Exchange):
         models = tuple(clients[other].extras.one(LastModel).params for other in others)
         return (Neighbours(others, models, of.weights),)
 
-    def begin(self, network: Model, task: ClientTask) -> Payload:
+    def begin(self, network: Model, task: ClientTask) -> tuple[Payload, Payload]:
         """Choose clean samples, if the client received neighbours."""
         received = task.broadcast.extras.get(Neighbours)
         if received is None or len(task.samples) == 0:
-            return Payload()
+            return Payload(), Payload()
         own = task.state.extras.one(LastModel).params
         probabilities = [self._clean(network, own, task)]
         among = above(probabilities[0], self.threshold)
@@ -130,7 +130,7 @@ class ReliableNeighbours(Exchange):
             probabilities.append(self._clean(network, tuned, task))
         probability = agreed(received.weights, probabilities)
         mask = above(probability, self.threshold)
-        return Payload(CleanSamples(mask, torch.from_numpy(probability), task.state.labels))
+        return Payload(), Payload(CleanSamples(mask, torch.from_numpy(probability), task.state.labels))
 
     def _clean(self, network: Model, params: Params, task: ClientTask) -> Any:
         """The probability that each label is right, float64 [n], by a model."""
