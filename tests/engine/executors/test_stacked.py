@@ -899,6 +899,42 @@ def test_a_rowwise_term_that_reads_more_than_rows_runs_alone(reads: str, caplog:
     falls_back(net, job(terms={"odd": OfOneClient(reads)}), tasks(net, extras=directives()), "odd", caplog)
 
 
+@dataclass(frozen=True)
+class Hears(LossTerm):
+    """Reads a message, where the client has one of its type."""
+
+    kind: type
+    kept: bool
+
+    def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
+        heard = (step.kept if self.kept else step.broadcast.extras).get(self.kind)
+        return (0.0 if heard is None else getattr(heard, "value", 0.1)) * step.logits.square().sum(1), state
+
+
+@dataclass(frozen=True)
+class Awkward:
+    """A message that cannot be joined, as its names differ."""
+
+    name: str
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_messages_that_some_clients_lack_matter_only_to_who_reads_them(kept: bool, caplog: pytest.LogCaptureFixture):
+    """A stack stays one whatever else its clients have; the line names what kept it from being one."""
+    net = network(mlp(4, 3))
+    some = {k: Payload(ClientQuality(0.1 * k), *[NoiseDirective(True, 0.1)] * (k % 2)) for k in range(len(SIZES))}
+    odd = {k: payload.including(Awkward(f"of {k}")) for k, payload in some.items()}
+    given = tasks(net, states={k: ClientState(extras=p) for k, p in odd.items()}) if kept else tasks(net, extras=odd)
+    terms = {"cross_entropy": CrossEntropy(), "hears": Hears(ClientQuality, kept)}
+    agree(net, job(terms=terms, gradient=OwnScale()), given, caplog)
+    agree(net, job(terms={**terms, "hears": Hears(int, kept)}), given, caplog)
+    for kind, reason in (
+        (NoiseDirective, "some clients have a NoiseDirective"),
+        (Awkward, "of Awkward, clients differ"),
+    ):
+        falls_back(net, job(terms={**terms, "hears": Hears(kind, kept)}), given, reason, caplog)
+
+
 class Attentive(nn.Module):
     """A network with an output that mixes features, beside those that can be stacked."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flnl.core.payload import Payload
 from flnl.engine.stacked.errors import NotStackable
-from flnl.engine.stacked.joining import flattened, join
+from flnl.engine.stacked.joining import Joined, alike, flattened, join, without_unlike
 
 
 class Named(NamedTuple):
@@ -52,6 +52,26 @@ def test_a_client_gets_back_what_was_its_own() -> None:
             assert int(found["list"][0]) == k
             assert found["list"][1] == {"same": 1}
             assert found["shared"] == {"same": [1, 2]}
+
+
+def test_what_only_some_clients_have_is_refused_by_its_type_when_it_is_read() -> None:
+    """And joins again as before, so that recorded steps serve the next round."""
+    payloads = [Payload("text", Level(0.5 + k, torch.zeros(3)), *[k] * k) for k in range(2)]
+
+    def joined() -> Joined:
+        apart = without_unlike(payloads, lambda values: join(values, torch.float64, torch.device("cpu"), [2, 2]))
+        return join(apart, torch.float64, torch.device("cpu"), [2, 2])
+
+    found = joined().filled([tensor[1] for tensor in joined().tensors])
+    assert found.one(Level).value == 1.5
+    assert (found.get(str), found.get(float)) == ("text", None)
+    for read in (found.get, found.one):
+        with pytest.raises(NotStackable, match="some clients have a int and others have none"):
+            read(int)
+    with pytest.raises(NotStackable, match="a int"):
+        list(found)
+    assert alike(joined(), joined())
+    assert len(joined().held()) == len(joined().tensors) == 2
 
 
 def test_what_is_copied_may_be_changed() -> None:

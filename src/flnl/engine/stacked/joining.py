@@ -3,10 +3,10 @@
 This lets ``torch.func.vmap`` run parts that are written for one client on their states, draws and received values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from flnl.core.payload import Payload
 from flnl.engine.stacked.errors import NotStackable
+
+T = TypeVar("T")
 
 Path = tuple[Any, ...]
 
@@ -70,6 +72,62 @@ class Joined:
     @cached_property
     def _filler(self) -> "Filler | None":
         return _filler(self.form)
+
+
+class Unlike(Payload):
+    """A payload of which some types cannot be joined over clients: to read one of them raises ``NotStackable``."""
+
+    __slots__ = ("reasons",)
+
+    def __init__(self, *values: Any, reasons: Mapping[type, str]) -> None:
+        """``reasons``: why values of a type cannot be joined; a reason for ``object`` is one for all types."""
+        super().__init__(*values)
+        self.reasons = reasons
+
+    def _refuse(self, kind: type) -> None:
+        reason = self.reasons.get(kind, self.reasons.get(object))
+        if reason is not None:
+            raise NotStackable(reason)
+
+    def get(self, kind: type[T]) -> T | None:
+        """As of a payload, of a type that can be joined."""
+        self._refuse(kind)
+        return super().get(kind)
+
+    def one(self, kind: type[T]) -> T:
+        """As of a payload, of a type that can be joined."""
+        self._refuse(kind)
+        return super().one(kind)
+
+    def __iter__(self) -> Iterator[Any]:
+        for kind in self.reasons:
+            self._refuse(kind)
+        return super().__iter__()
+
+    @property
+    def joined(self) -> list[Any]:
+        """The values that can be joined."""
+        return list(super().__iter__())
+
+
+def without_unlike(payloads: Sequence[Payload], joins: Callable[[Sequence[Any]], object]) -> list[Payload]:
+    """The payloads of several clients, without the types that not all of them have or that cannot be joined.
+
+    ``joins`` joins one value of each client, or raises ``NotStackable``. The payloads themselves if they all can be.
+    """
+    kinds = dict.fromkeys(type(value) for payload in payloads for value in payload)
+    reasons: dict[type, str] = {}
+    for kind in kinds:
+        values = [payload.get(kind) for payload in payloads]
+        if any(value is None for value in values):
+            reasons[kind] = f"some clients have a {kind.__name__} and others have none"
+            continue
+        try:
+            joins(values)
+        except NotStackable as refusal:
+            reasons[kind] = f"of {kind.__name__}, {refusal}"
+    there = [kind for kind in kinds if kind not in reasons]
+    return [Unlike(*map(payload.one, there), reasons=reasons) for payload in payloads] if reasons else list(payloads)
 
 
 def join(values: Sequence[Any], dtype: torch.dtype, device: torch.device, counts: Sequence[int]) -> Joined:
@@ -190,6 +248,9 @@ def _rebuilt(value: Any, leaf: Callable[[Path, Any], Any], path: Path) -> Any:
 def _apart(value: Any) -> tuple[list[Any], list[Any], Callable[[Sequence[Any]], Any]] | None:
     """A container's names and values, and what builds one like it from new values; None if it is none."""
     kind = type(value)
+    if kind is Unlike:
+        joined, reasons = value.joined, value.reasons
+        return [type(part).__name__ for part in joined], joined, lambda values: Unlike(*values, reasons=reasons)
     if kind is Payload:
         return [type(part).__name__ for part in value], list(value), lambda values: Payload(*values)
     if is_dataclass(value) and not isinstance(value, type):
@@ -216,6 +277,11 @@ def _walk(values: Sequence[Any], leaf: Callable[[Path, Sequence[Any]], Any], pat
         if any([type(value) for value in payload] != kinds for payload in values):
             return leaf(path, values)
         return Payload(*(_walk([p.one(kind) for p in values], leaf, (*path, kind.__name__)) for kind in kinds))
+    if type(first) is Unlike:
+        if any(payload.reasons != first.reasons for payload in values):
+            return leaf(path, values)
+        each = zip(*(payload.joined for payload in values), strict=True)
+        return Unlike(*(_walk(v, leaf, (*path, type(v[0]).__name__)) for v in each), reasons=first.reasons)
     if is_dataclass(first) and not isinstance(first, type | Hole):
         walked = {f.name: _walk([getattr(v, f.name) for v in values], leaf, (*path, f.name)) for f in fields(first)}
         return replace(first, **walked)

@@ -4,7 +4,7 @@ Rowwise terms, whose loss of a sample depends on that sample only, are evaluated
 other terms run under ``torch.func.vmap``, in which each call sees one client's step.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ from flnl.core.step import LOGITS, ForwardPasses, Step
 from flnl.engine.local.objective import followers
 from flnl.engine.network import Network, outputs_on
 from flnl.engine.stacked.errors import NotStackable, line
-from flnl.engine.stacked.joining import Joined, alike, flattened, join, mapped
+from flnl.engine.stacked.joining import Joined, Unlike, alike, flattened, join, mapped, without_unlike
 from flnl.engine.stacked.network import Outputs, StackedNetwork
 from flnl.engine.stacked.tracing import RECEIVED, WatchedBroadcast, WatchedStep
 from flnl.engine.stacked.vmapping import over_clients
@@ -205,7 +205,7 @@ class Objective:
             mixing=None,
             passes=_Passes(self.network, {}, self.network.scored),
             params={},
-            broadcast=replace(first, params={}, extras=Unlike("it reads what a client received")),
+            broadcast=replace(first, params={}, extras=Unlike(reasons=OF_ONE_CLIENT)),
             kept=Payload(),
             computed=_Rows(outputs),
         )
@@ -280,23 +280,36 @@ class Objective:
     def kept(self, members: tuple[int, ...]) -> Joined:
         """What the members keep, and what their visits have begun with, joined: a pair of payloads.
 
-        To read what cannot be joined raises ``NotStackable``.
+        To read values of a type that cannot be joined raises ``NotStackable``.
         """
         if members not in self._kept:
-            extras = [(self.tasks[k].state.extras, self.tasks[k].visit) for k in members]
+            pairs = [(self.tasks[k].state.extras, self.tasks[k].visit) for k in members]
             try:
-                joined = self.join(extras, members).each(self._here)
-            except NotStackable as refusal:
-                joined = Joined((Unlike(str(refusal)),) * 2, ())
-            self._kept[members] = joined
+                joined = self.join(pairs, members)
+            except NotStackable:
+                apart = (self._apart(payloads, members) for payloads in zip(*pairs, strict=True))
+                joined = self.join(list(zip(*apart, strict=True)), members)
+            self._kept[members] = joined.each(self._here)
         return self._kept[members]
 
     def received(self, members: tuple[int, ...]) -> Joined:
-        """The members' joined broadcasts; a model that all received is kept once."""
+        """The members' joined broadcasts; a model that all received is kept once.
+
+        To read messages of a type that cannot be joined raises ``NotStackable``.
+        """
         if members not in self._received:
-            joined = self.join([self.tasks[k].broadcast for k in members], members)
+            sent = [self.tasks[k].broadcast for k in members]
+            try:
+                joined = self.join(sent, members)
+            except NotStackable:
+                extras = self._apart([broadcast.extras for broadcast in sent], members)
+                joined = self.join([replace(b, extras=own) for b, own in zip(sent, extras, strict=True)], members)
             self._received[members] = joined.each(self._here)
         return self._received[members]
+
+    def _apart(self, payloads: Sequence[Payload], members: tuple[int, ...]) -> list[Payload]:
+        """The members' payloads, in which only what can be joined can be read."""
+        return without_unlike(payloads, lambda values: self.join(values, members))
 
     def _here(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.network.device, non_blocking=True)
@@ -346,6 +359,8 @@ class Objective:
 
         return recorded
 
+
+OF_ONE_CLIENT: Mapping[type, str] = {object: "it reads what a client received"}
 
 NOT_OF_ROWS = frozenset(
     (
@@ -512,28 +527,3 @@ def _vmapped(one: Callable[..., tuple[Tensor, ...]], who: str) -> Callable[..., 
         return results
 
     return all_clients
-
-
-class Unlike(Payload):
-    """Stands for clients' kept values that cannot be joined; reading it raises ``NotStackable``."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__()
-        self._reason = reason
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Unlike) and other._reason == self._reason
-
-    def __hash__(self) -> int:
-        return hash(self._reason)
-
-    def __iter__(self) -> Iterator[Any]:
-        raise NotStackable(self._reason)
-
-    def get(self, kind: type[T]) -> T | None:
-        """Raise ``NotStackable``."""
-        raise NotStackable(self._reason)
-
-    def one(self, kind: type[T]) -> T:
-        """Raise ``NotStackable``."""
-        raise NotStackable(self._reason)
