@@ -44,6 +44,7 @@ class Momentum(ServerUpdate):
 class Pull(LossTerm):
     """Pulls the parameters towards where this client last left them, and counts its visits and its batches."""
 
+    copies: ClassVar[float] = 1
     strength: float
 
     def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
@@ -67,6 +68,7 @@ class Pull(LossTerm):
 class Trailing(LossTerm):
     """Pulls to an average of the client's models after each step, running statistics included, which it keeps."""
 
+    copies: ClassVar[float] = 1
     strength: float
     decay: float
 

@@ -115,6 +115,10 @@ class LossTerm(Part, ABC):
     """Whether what clients keep of it describes the path of the global model; then they drop it where a stage restarts
     from the initial model."""
 
+    copies: ClassVar[float] = 0
+    """How many copies of the model a client's state holds, such as 1 for an average of its models: a stack is as large
+    as its memory allows."""
+
     def begin(self, network: Model, task: ClientTask, state: Any) -> Any:
         """The client's state at the start of a visit, before the first step; called for one client after another.
 

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 from flnl.config.schema import Training
 from flnl.core.execution import as_list
@@ -28,11 +31,12 @@ from flnl.engine.jobs import Reduce
 from flnl.engine.local.batching import Draws
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
-from flnl.engine.stacked.eligibility import why_not
+from flnl.engine.stacked.eligibility import clients_in, why_not
 from flnl.engine.stacked.schedule import runs
 from flnl.engine.stacked.training import train
 from flnl.methods.fedcorr.exchange import NoiseDirective
 from flnl.methods.fedcorr.loss import AdaptiveProximal
+from flnl.methods.feddyn.loss import FedDyn
 from flnl.methods.fedes.exchange import ClientQuality, CriticalityRanks
 from flnl.methods.fedes.gradient import SelectiveDecay
 from flnl.methods.fedes.selective_decay import ranks
@@ -1134,6 +1138,41 @@ def test_memory_bounds_a_stack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         results(Stacked(net, 20, memory), job(), tasks(net))
         assert (sizes[0] if sizes else None) == expected, (clients, sizes)
     assert "more than a stack's memory=" in caplog.text
+
+
+class Peak(TorchDispatchMode):
+    """Measures the largest number of bytes of tensors that were alive at a time, without those made before."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {tensor.untyped_storage()._cdata for tensor in tree_iter(args) if isinstance(tensor, Tensor)}
+        for tensor in tree_iter(result):
+            if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage())._cdata not in given:
+                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self._alive = {key: kept for key, kept in self._alive.items() if not kept[0].expired()}
+        self.bytes = max(self.bytes, sum(size for _, size in self._alive.values()))
+        return result
+
+
+@pytest.mark.parametrize("clients", [5, 10])
+@pytest.mark.parametrize(
+    "term", [Proximal(0.1, "squared_half"), FedDyn(0.1, None), Trailing(0.1, 0.7), Pull(0.1), Seen()]
+)
+def test_memory_of_states(term: LossTerm, clients: int, caplog: pytest.LogCaptureFixture):
+    """The rule's estimate is what a stack of clients takes at most, but for the batch, which is small here."""
+    net, work = network(mlp(4, 3, hidden=2000)), job(TRAINING, terms={"cross_entropy": CrossEntropy(), "term": term})
+    given, executor = tasks(net, (4,) * clients), Stacked(net, clients, 1.0)
+    results(executor, work, given)
+    with Peak() as peak:
+        results(executor, work, given)
+    assert not caplog.records
+    estimated = next(limit for limit in range(0, 2**30, 2**12) if clients_in(work, net, clients, limit) == clients)
+    assert 0.95 * estimated <= peak.bytes <= 1.15 * estimated  # gradients of activations are not counted
 
 
 def test_the_order_of_steps():

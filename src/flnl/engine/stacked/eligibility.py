@@ -37,13 +37,15 @@ def clients_in(
     client needs its model four times (weights, gradients, momentum, result), seven times with graphs (also the graph's
     weights and momentum, and the received model), plus the activations of one batch; an optimiser with further buffers
     of the parameters' size needs more, and so does a gradient transform that changes the optimiser's step (parameters
-    before it, and new ones twice). With ``branches`` a client also needs the workspaces of its stream. The rule ignores
-    load and machine, so a resumed run is split in the same way anywhere.
+    before it, and new ones twice). A copy of the model in a term's state is there twice, the client's own and the
+    stack's, and with graphs twice more, before and after a recorded step. With ``branches`` a client also needs the
+    workspaces of its stream. The rule ignores load and machine, so a resumed run is split in the same way anywhere.
     """
     parameters = sum(t.numel() * t.element_size() for t in network.params().values())
     activations = job.training.batch_size * stacked(network).activations
     further = max(0, sum(not buffer.scalar for buffer in job.training.buffers) - 1) + 3 * job.updates
-    copies = 7 + 2 * further if graphs else 4 + further
+    held = sum(term.copies for term in job.terms.values())
+    copies = 7 + 2 * further + 4 * held if graphs else 4 + further + 2 * held
     each = copies * parameters + activations + (WORKSPACES if branches else 0)
     fit = min(most, int(limit // each))
     if fit < BLOCK:

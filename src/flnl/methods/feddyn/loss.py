@@ -35,6 +35,7 @@ class FedDyn(LossTerm):
     """
 
     restarts: ClassVar[bool] = True
+    copies: ClassVar[float] = 1
 
     alpha: NonNegative
     mean_samples: Positive | None
