@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flnl.core.errors import PartError
@@ -202,27 +201,12 @@ class Choosing(LabelCorrector):
         return Correction(task.client, task.labels, None, Payload(), Payload())
 
 
-class Drawing(BatchRule):
-    """Mixes, so that its draws are not left out."""
-
-    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing:
-        return Mixing(0.5, torch.arange(size))
-
-
 @dataclass(frozen=True)
-class Mixes(Drawing):
+class Mixes(BatchRule):
     returned: Returned
 
-    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Mixing | None) -> Any:
-        return self.returned(inputs, labels)
-
-
-@dataclass(frozen=True)
-class Weighs(Drawing):
-    returned: Returned
-
-    def weigh(self, weight: Tensor, draw: Mixing | None) -> Any:
-        return self.returned(weight)
+    def mixing(self, rng: np.random.Generator, size: int, stage: int) -> Any:
+        return self.returned(size)
 
 
 @dataclass(frozen=True)
@@ -270,7 +254,6 @@ PLACES = {
     Server: "server",
     Corrector: "correct",
     Choosing: "correct",
-    Weighs: "batch",
     Mixes: "batch",
     Plans: "batch",
     Relabels: "batch",
@@ -353,13 +336,12 @@ WRONG: list[tuple[Any, str]] = [
     (Wanting(lambda: True), "mine.wants_models returned a value of type bool; should be one of no, before, after"),
     (Wanting(lambda: None), "mine.wants_models returned nothing; should return one of no, before, after"),
     *((Counting(name, lambda state: None), f"mine.{name} returned nothing") for name in STATES),
-    (Mixes(lambda inputs, labels: inputs), r"Mixes.mix returned a tensor .*; should be two tensors"),
+    (Mixes(lambda size: 0.5), r"Mixes.mixing returned a value of type float; should be Mixing.*int64 \[6\]"),
     (
-        Mixes(lambda inputs, labels: (inputs, labels[1:])),
-        r"inputs \[6, 1, 2, 2\] and targets \[5\]; should have 6 rows",
+        Mixes(lambda size: Mixing(0.5, torch.arange(size - 1))),
+        r"Mixes.mixing, for partner, returned a tensor \[5\] .*; should be a tensor \[6\]",
     ),
-    (Weighs(lambda weight: None), r"Weighs.weigh returned nothing; should return a weight for each row, \[6\]"),
-    (Weighs(lambda weight: weight[1:]), r"Weighs.weigh returned a tensor \[5\]"),
+    (Mixes(lambda size: Mixing(0.5, torch.arange(size) + 1)), "returned partners that are not from 0 to 5"),
     (Plans(lambda: None), "Plans.phases returned nothing; should return phases"),
     (Plans(lambda: (torch.arange(2),)), r"Plans.phases returned a tensor \[2\] of torch.int64; should be phases"),
     (
@@ -494,9 +476,8 @@ RIGHT = [
     Beginning(lambda: (Payload(2.0), Payload(1))),
     Asking(lambda task: Opened(task.client, Payload(1))),
     *(Counting(name, lambda state: state + 1) for name in STATES),
-    Mixes(lambda inputs, labels: (inputs, F.one_hot(labels, 3).double())),
-    Mixes(lambda inputs, labels: [inputs, labels]),
-    Weighs(lambda weight: weight / 2),
+    Mixes(lambda size: Mixing(0.5, torch.arange(size).flip(0))),
+    Mixes(lambda size: None),
     Plans(lambda: iter([Phase(positions=torch.arange(2)), WHOLE])),
     Plans(lambda: ()),
     Relabels(lambda held: (held + 1) % 3),
@@ -543,7 +524,7 @@ def _stacked(module: nn.Module, **parts: Any) -> list[RoundResult]:
     [
         ({"local": {"mine": Term(lambda loss, state: loss.sum(1))}}, "loss term mine returned a tensor"),
         ({"local": {"mine": Rowwise(lambda loss, state: loss.sum(1))}}, "loss term mine returned a tensor"),
-        ({"batch": Mixes(lambda inputs, labels: inputs)}, "Mixes.mix returned a tensor"),
+        ({"batch": Mixes(lambda size: size)}, "Mixes.mixing returned a value of type int"),
         ({"batch": Plans(lambda: None)}, "Plans.phases returned nothing"),
         ({"gradient": Transform(lambda gradients: None)}, "Transform.__call__ returned nothing"),
         ({"gradient": Updating(lambda after: {"w": 1})}, "Updating.update returned w"),

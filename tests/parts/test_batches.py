@@ -17,13 +17,13 @@ from flnl.parts.batches import Mixup
     ],
 )
 def test_each_switch_alone_turns_mixup_off(rule: Mixup, stage: int, mixes: bool) -> None:
-    assert (rule.draw(np.random.default_rng(0), 4, stage) is not None) == mixes
+    assert (rule.mixing(np.random.default_rng(0), 4, stage) is not None) == mixes
 
 
 def test_lambda_is_of_a_symmetric_beta() -> None:
     """Mean 1/2 and variance 1 / (4 (2α + 1)); of 4,000 draws, within four standard errors; partners permute."""
     rng = np.random.default_rng(0)
-    drawn = [Mixup(0.4, True, None).draw(rng, 5, 1) for _ in range(4000)]
+    drawn = [Mixup(0.4, True, None).mixing(rng, 5, 1) for _ in range(4000)]
     shares = np.array([one.share for one in drawn if one is not None])
     assert len(shares) == 4000
     variance = 1 / (4 * (2 * 0.4 + 1))

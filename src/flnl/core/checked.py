@@ -28,7 +28,7 @@ from flnl.core.findings import (
 from flnl.core.messages import ClientTask, Combined, Correction, Opened
 from flnl.core.parts import BatchRule, GradientTransform, Wants
 from flnl.core.payload import Params, Payload
-from flnl.core.step import Phase
+from flnl.core.step import Mixing, Phase
 
 T = TypeVar("T")
 
@@ -54,22 +54,18 @@ def loss_and_state(name: str, returned: Any) -> tuple[Tensor, Any]:
     raise _wrong(f"loss term {name}", returned, "the loss, a tensor, and the next state, as in `return loss, state`")
 
 
-def mixed(rule: BatchRule, returned: Any, rows: int) -> tuple[Tensor, Tensor]:
-    """The inputs and targets that a batch rule's ``mix`` made of a batch of ``rows`` samples."""
-    if not isinstance(returned, tuple | list) or [isinstance(one, Tensor) for one in returned] != [True, True]:
-        raise _wrong(f"{_class(rule)}.mix", returned, "two tensors, the inputs and the targets")
-    inputs, targets = returned
-    if inputs.shape[:1] == targets.shape[:1] == (rows,):
-        return inputs, targets
-    shapes = f"inputs {[*inputs.shape]} and targets {[*targets.shape]}"
-    raise PartError(f"{_class(rule)}.mix returned {shapes}; should have {rows} rows each")
-
-
-def weighed(rule: BatchRule, returned: Any, rows: int) -> Tensor:
-    """The weights [B] that a batch rule's ``weigh`` gave a batch of ``rows`` samples."""
-    if isinstance(returned, Tensor) and returned.shape == (rows,):
-        return returned
-    raise _wrong(f"{_class(rule)}.weigh", returned, f"a weight for each row, [{rows}]")
+def mixing(rule: BatchRule, returned: Any, rows: int) -> Mixing | None:
+    """How a batch rule mixes a batch of ``rows`` samples; None if it does not."""
+    if returned is None:
+        return None
+    part, wanted = f"{_class(rule)}.mixing", f"Mixing(share, partner), with a partner for each row, int64 [{rows}]"
+    if not isinstance(returned, Mixing):
+        raise _wrong(part, returned, wanted)
+    partner = returned.partner
+    if not isinstance(partner, Tensor) or partner.dtype != torch.int64 or partner.shape != (rows,):
+        raise _wrong(f"{part}, for partner,", partner, f"a tensor [{rows}] of torch.int64")
+    _within(part, "partners", partner, rows)
+    return returned
 
 
 def phases(rule: BatchRule, returned: Any, task: ClientTask, classes: int) -> Iterable[Phase]:

@@ -157,7 +157,7 @@ class LossTerm(Part, ABC):
 
 
 class BatchRule(Part):
-    """Prepares a client's samples for training: plans each epoch, relabels samples, mixes batches."""
+    """Prepares a client's samples for training: plans each epoch, relabels samples, has batches mixed."""
 
     views: ClassVar[int] = 1
     """Number of views of each image that a step has, each augmented by random draws of its own."""
@@ -182,17 +182,9 @@ class BatchRule(Part):
         """New labels, int64 [n], for the client to hold from its next visit on; None changes nothing."""
         return None
 
-    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
-        """The random draw for one batch of ``size``; None leaves the batch as it is."""
+    def mixing(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
+        """How one batch of ``size`` is mixed, its inputs, targets and weights alike; None leaves it as it is."""
         return None
-
-    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Mixing | None) -> tuple[Tensor, Tensor]:
-        """Mixed inputs and targets: int64 [B] labels, or float [B, K]."""
-        return inputs, labels
-
-    def weigh(self, weight: Tensor, draw: Mixing | None) -> Tensor:
-        """Weights [B] of the mixed rows, from the samples' weights."""
-        return weight
 
 
 class GradientTransform(Part):

@@ -20,10 +20,19 @@ LOGITS, FEATURES, FIRST, SECOND = "logits", "features", "first", "second"
 
 @dataclass(frozen=True)
 class Mixing:
-    """How the rows of a batch were mixed: ``share · row + (1 - share) · row[partner]``."""
+    """How the rows of a batch are mixed: ``share · row + (1 - share) · row[partner]``."""
 
     share: float
     partner: Tensor  # int64 [B]
+
+    def rows(self, values: Tensor) -> Tensor:
+        """Mixed rows [B, ...]."""
+        return torch.lerp(values[self.partner.to(values.device, non_blocking=True)], values, self.share)
+
+    def targets(self, labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
+        """Mixed targets [B, K], from labels, int64 [B]."""
+        # not one_hot, which reads the labels' values
+        return self.rows((labels[:, None] == torch.arange(num_classes, device=labels.device)).to(dtype))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flnl.core.parts import BatchRule
 from flnl.core.ranges import NonNegative, StageNumber
@@ -28,23 +27,8 @@ class Mixup(BatchRule):
     enabled: bool
     stages: list[StageNumber] | None
 
-    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
+    def mixing(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
         """λ and a permutation; None if nothing is mixed."""
         if not self.enabled or self.alpha == 0 or (self.stages is not None and stage not in self.stages):
             return None
         return Mixing(float(rng.beta(self.alpha, self.alpha)), torch.from_numpy(rng.permutation(size)))
-
-    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Mixing | None) -> tuple[Tensor, Tensor]:
-        """Mixed inputs [B, C, H, W] and soft targets [B, K]."""
-        if draw is None:
-            return inputs, labels
-        share, partner = draw.share, draw.partner.to(inputs.device, non_blocking=True)
-        # not one_hot, which reads the labels' values
-        soft = (labels[:, None] == torch.arange(num_classes, device=labels.device)).to(inputs.dtype)
-        return torch.lerp(inputs[partner], inputs, share), torch.lerp(soft[partner], soft, share)
-
-    def weigh(self, weight: Tensor, draw: Mixing | None) -> Tensor:
-        """``λ w_i + (1-λ) w_j``."""
-        if draw is None:
-            return weight
-        return torch.lerp(weight[draw.partner.to(weight.device, non_blocking=True)], weight, draw.share)

@@ -21,7 +21,7 @@ from flnl.core.model import Model
 from flnl.core.parts import BatchRule, Exchange, GradientTransform, LossTerm
 from flnl.core.payload import Params, Payload
 from flnl.core.state import RoundResult
-from flnl.core.step import LOGITS, WHOLE, Phase, Step
+from flnl.core.step import LOGITS, WHOLE, Mixing, Phase, Step
 from flnl.data.federation.build import Federation
 from flnl.data.images import TensorImages
 from flnl.data.transforms import Transform
@@ -1050,16 +1050,13 @@ def test_clients_are_stacked_on_the_samples_that_they_select(
 
 @dataclass(frozen=True)
 class Skips(BatchRule):
-    """Mixes by the value of its draw."""
+    """Mixes some batches, by chance."""
 
-    def draw(self, rng: np.random.Generator, size: int, stage: int) -> Any:
-        return rng.random()
-
-    def mix(self, inputs: Tensor, labels: Tensor, num_classes: int, draw: Any) -> tuple[Tensor, Tensor]:
-        return (inputs, labels) if draw < 0.5 else (inputs.flip(0), labels.flip(0))
+    def mixing(self, rng: np.random.Generator, size: int, stage: int) -> Mixing | None:
+        return None if rng.random() < 0.5 else Mixing(0.25, torch.arange(size).flip(0))
 
 
-def test_a_batch_rule_that_branches_cannot_be_stacked(caplog: pytest.LogCaptureFixture):
+def test_a_batch_rule_that_mixes_some_batches_cannot_be_stacked(caplog: pytest.LogCaptureFixture):
     net = network(mlp(4, 3))
     falls_back(net, job(batch=Skips()), tasks(net), "Skips", caplog)
 

@@ -872,7 +872,7 @@ def test_hyperparameters_of_the_paper(dataset: str, lr: float, theta: float, pi:
     batches = [compose.build(cfg["method"]["batch"])] * 3
     assert [s.batch for s in made.stages] == batches
     assert (batches[0].alpha, batches[0].enabled) == (1.0, True)
-    assert all(batches[0].draw(np.random.default_rng(0), 4, n) is not None for n in (1, 2, 3))
+    assert all(batches[0].mixing(np.random.default_rng(0), 4, n) is not None for n in (1, 2, 3))
 
 
 @pytest.mark.parametrize(("dataset", "lr"), [("cifar10", 0.01), ("cifar100", 0.01), ("clothing1m", 0.003)])

@@ -201,6 +201,7 @@ def test_a_mixed_batch_holds_the_mixed_pseudo_label_against_its_prediction() -> 
     w, x = 1.0, clients[0].x
     for given, _, loss, after in watched.calls:
         draw = mixing.mixing(len(given.labels))
+        assert draw is not None
         share, partner = draw.share, draw.partner.numpy()
         at = given.positions.numpy()
         s, m = after["server"].numpy()[at], after["client"].numpy()[at]

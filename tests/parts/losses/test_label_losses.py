@@ -17,7 +17,6 @@ from flnl.config import compose
 from flnl.core.messages import Broadcast
 from flnl.core.parts import LossTerm
 from flnl.core.step import Mixing, Step
-from flnl.parts.batches import Mixup
 from flnl.parts.losses.cross_entropy import CrossEntropy
 from flnl.parts.losses.entropy_minimization import EntropyMinimization
 from flnl.parts.losses.generalized_cross_entropy import GeneralizedCrossEntropy
@@ -226,7 +225,8 @@ def test_vector_of_mixup():
     v = label_noise("mixup")
     partner, share = torch.tensor(v.inputs["perm"]), v.inputs["lambda"]
     pixels = torch.tensor(v.inputs["x"], dtype=torch.float64)
-    mixed, targets = Mixup(1.0, True, None).mix(pixels, torch.tensor(v.inputs["labels"]), 3, Mixing(share, partner))
+    mixing, labels = Mixing(share, partner), torch.tensor(v.inputs["labels"])
+    mixed, targets = mixing.rows(pixels), mixing.targets(labels, 3, pixels.dtype)
     for rows, name in ((mixed, "mixed_x"), (targets, "mixed_targets")):
         for found, wanted in zip(rows.tolist(), v.expected[name], strict=True):
             assert found == v.near(wanted)

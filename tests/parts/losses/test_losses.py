@@ -69,8 +69,8 @@ def test_mixup_is_the_mixture_of_both_losses():
     v = vector("fedcorr.mixup")
     logits = torch.tensor([v.inputs["logits"]], dtype=torch.float64)
     first, second, share = v.inputs["a"], v.inputs["b"], v.inputs["lam"]
-    pair = torch.zeros(2, 1, dtype=torch.float64)
-    _, targets = Mixup(1.0, True, None).mix(pair, torch.tensor([first, second]), 3, Mixing(share, torch.tensor([1, 0])))
+    mixing = Mixing(share, torch.tensor([1, 0]))
+    targets = mixing.targets(torch.tensor([first, second]), 3, torch.float64)
     assert targets[0].tolist() == pytest.approx([share, 0, 1 - share])
     loss, _ = CrossEntropy()(step(logits=logits, targets=targets[:1]), None)
     assert loss.item() == v.approx("loss")
@@ -81,7 +81,8 @@ def test_mixup_is_the_mixture_of_both_losses():
 def test_mixup_of_a_batch():
     """Sample i has weight λ, its partner 1-λ, in the pixels and in the target alike."""
     inputs, labels, partner = normal(4, 1, 2, 2), torch.tensor([2, 0, 1, 1]), torch.tensor([1, 3, 2, 0])
-    mixed, targets = Mixup(1.0, True, None).mix(inputs, labels, 5, Mixing(0.25, partner))
+    mixing = Mixing(0.25, partner)
+    mixed, targets = mixing.rows(inputs), mixing.targets(labels, 5, inputs.dtype)
     onehot = np.eye(5)[labels.numpy()]
     for i, j in enumerate(partner.tolist()):
         torch.testing.assert_close(mixed[i], 0.25 * inputs[i] + 0.75 * inputs[j], rtol=1e-12, atol=1e-15)
@@ -93,7 +94,8 @@ def test_mixup_of_a_batch():
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_mixup_at_its_ends_is_one_of_the_two(share: float):
     inputs, labels, partner = normal(3, 1, 1, 1), torch.tensor([0, 1, 2]), torch.tensor([2, 0, 1])
-    mixed, targets = Mixup(1.0, True, None).mix(inputs, labels, 3, Mixing(share, partner))
+    mixing = Mixing(share, partner)
+    mixed, targets = mixing.rows(inputs), mixing.targets(labels, 3, inputs.dtype)
     who = torch.arange(3) if share == 1 else partner
     assert torch.equal(mixed, inputs[who])
     assert torch.equal(targets.argmax(1), labels[who])
@@ -105,7 +107,7 @@ def test_mixup_draws_from_the_beta_distribution(alpha: float):
     rule, rng = Mixup(alpha, True, None), np.random.default_rng(0)
     shares = []
     for _ in range(2000):
-        draw = rule.draw(rng, 2, 1)
+        draw = rule.mixing(rng, 2, 1)
         assert draw is not None
         shares.append(draw.share)
     assert kstest(shares, "beta", (alpha, alpha)).pvalue > 0.01
@@ -115,7 +117,7 @@ def test_mixup_pairs_by_a_uniform_permutation():
     rule, rng = Mixup(1.0, True, None), np.random.default_rng(0)
     counts = np.zeros((4, 4))
     for _ in range(2000):
-        draw = rule.draw(rng, 4, 1)
+        draw = rule.mixing(rng, 4, 1)
         assert draw is not None
         partner = draw.partner.numpy()
         assert sorted(partner) == [0, 1, 2, 3]
@@ -125,12 +127,7 @@ def test_mixup_pairs_by_a_uniform_permutation():
 
 @pytest.mark.parametrize("rule", [Mixup(0.0, True, None), Mixup(1.0, False, None), Mixup(1.0, True, [1, 3]), Plain()])
 def test_mixup_switched_off_leaves_the_batch_alone(rule: Mixup | Plain):
-    inputs, labels = normal(3, 1, 1, 1), torch.tensor([0, 1, 2])
-    draw = rule.draw(np.random.default_rng(0), 3, 2)
-    mixed, targets = rule.mix(inputs, labels, 3, draw)
-    assert torch.equal(mixed, inputs)
-    assert torch.equal(targets, labels)
-    assert targets.dtype == torch.int64
+    assert rule.mixing(np.random.default_rng(0), 3, 2) is None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +135,7 @@ def test_mixup_switched_off_leaves_the_batch_alone(rule: Mixup | Plain):
 )
 def test_mixup_acts_in_its_stages(stages: list[int] | None, mixes: list[bool]):
     rule = Mixup(1.0, True, stages)
-    assert [rule.draw(np.random.default_rng(0), 3, stage) is not None for stage in (1, 2, 3)] == mixes
+    assert [rule.mixing(np.random.default_rng(0), 3, stage) is not None for stage in (1, 2, 3)] == mixes
 
 
 # -------------------------------------------------------------------------------------------------------- proximal
@@ -271,7 +268,5 @@ def test_buffers_are_no_part_of_the_distance(term: LossTerm, expected: Callable[
 
 def test_a_mixed_rows_weight_is_mixed_as_its_target_is():
     """A sample of weight 0 would otherwise be learned from through its partner."""
-    mixup, partner = Mixup(1.0, True, None), torch.tensor([1, 0])
-    weight = torch.tensor([1.0, 0.0])
-    assert mixup.weigh(weight, Mixing(0.75, partner)).tolist() == [0.75, 0.25]
-    assert mixup.weigh(weight, None).tolist() == [1.0, 0.0]
+    mixing = Mixing(0.75, torch.tensor([1, 0]))
+    assert mixing.rows(torch.tensor([1.0, 0.0])).tolist() == [0.75, 0.25]

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from flnl.config.schema import Training
+from flnl.core import checked
 from flnl.core.messages import ClientTask
 from flnl.core.parts import BatchRule, LossTerm
+from flnl.core.step import Mixing
 from flnl.core.streams import OfEngine
 from flnl.data.transforms import Augmentation, Transform
 
@@ -98,9 +100,11 @@ class Draws:
         rng = self._crops if view == 0 and not beside else self._crops_of(view, beside)
         return transform.draw(rng, count, stored)
 
-    def mixing(self, size: int) -> Any:
-        """The batch rule's random draw for mixing the next batch of ``size`` samples."""
-        return None if self._mixes_nothing else self.batch.draw(self._mixing, size, self.task.broadcast.stage)
+    def mixing(self, size: int) -> Mixing | None:
+        """How the next batch of ``size`` samples is mixed; None if it is not."""
+        if self._mixes_nothing:
+            return None
+        return checked.mixing(self.batch, self.batch.mixing(self._mixing, size, self.task.broadcast.stage), size)
 
     def of_terms(self, size: int) -> dict[str, Any]:
         """Each loss term's random draw for the next batch of ``size`` samples, by the term's name."""
@@ -133,7 +137,7 @@ class Draws:
 
     @cached_property
     def _mixes_nothing(self) -> bool:
-        return not self.batch.overrides("draw")
+        return not self.batch.overrides("mixing")
 
     @cached_property
     def _terms(self) -> list[np.random.Generator | None]:

@@ -93,18 +93,22 @@ class Steps:
                 _split(prepared, chunk), labels[there].split(chunk), there.split(chunk), pool, strict=False
             ):
                 size, batch = len(batch_labels), views[0]
-                draw = draws.mixing(size)
-                mixed, targets = checked.mixed(rule, rule.mix(batch, batch_labels, network.num_classes, draw), size)
+                mixing, weights = draws.mixing(size), None if weight is None else weight[positions]
+                inputs, targets = batch, batch_labels
+                if mixing is not None:
+                    inputs = mixing.rows(batch)
+                    targets = mixing.targets(batch_labels, network.num_classes, batch.dtype)
+                    weights = None if weights is None else mixing.rows(weights)
                 yield Step(
-                    inputs=mixed,
+                    inputs=inputs,
                     labels=batch_labels,
                     targets=targets,
                     positions=positions,
-                    weight=None if weight is None else checked.weighed(rule, rule.weigh(weight[positions], draw), size),
+                    weight=weights,
                     draws=draws.of_terms(size if beside is None else size + len(beside.positions)),
                     number=number,
                     unmixed=batch,
-                    mixing=draw,
+                    mixing=mixing,
                     passes=self._passes,
                     params=self._trainable,
                     broadcast=task.broadcast,

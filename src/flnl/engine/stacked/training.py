@@ -9,19 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flnl.core import checked
-from flnl.core.errors import PartError
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.optimizer import Buffer
 from flnl.core.payload import Params
-from flnl.core.step import Phase
+from flnl.core.step import Mixing, Phase
 from flnl.core.tally import Tally
 from flnl.data.transforms import Augmentation
 from flnl.engine.local.batching import Draws, batch_sizes, chunks
 from flnl.engine.local.momentum import as_kept, continued
 from flnl.engine.local.sgd import LocalTraining
 from flnl.engine.network import Network
-from flnl.engine.stacked.errors import NotStackable, line
+from flnl.engine.stacked.errors import NotStackable
 from flnl.engine.stacked.graph import EAGER, Branch, Copies, Graphs
 from flnl.engine.stacked.joining import Joined, join
 from flnl.engine.stacked.layers import channels_last
@@ -267,8 +265,7 @@ class _Stack:
         self.steps = [0 for _ in tasks]
         self.labels = torch.cat([task.labels for task in tasks]).to(device)
         self.weight = self._weights().to(device, network.dtype) if self._weighted() else None
-        weighs = self.weight is not None and job.batch.overrides("weigh")
-        self.rule_mixes = weighs or job.batch.overrides("mix")
+        self.rule_mixes = job.batch.overrides("mixing")
         self.several = self.pool.random and self.objective.sees_steps and job.batch.views > 1
         self.losses = torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.views: dict[tuple[int, ...], View] = {}
@@ -459,25 +456,22 @@ class _Stack:
         self, drawn: Sequence[Any], inputs: Tensor, labels: Tensor, weight: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Mix all batches of a chunk at once; return inputs, targets and weights, each [steps, K, B, ...]."""
-        rule, network = self.job.batch, self.network
+        unmixed = [draw is None for draw in drawn]
+        if all(unmixed):
+            return inputs, labels, weight
+        if any(unmixed):
+            raise NotStackable(f"{type(self.job.batch).__name__} mixes some batches and leaves others as they are")
+        network = self.network
         steps, clients, size = labels.shape
         joined = join(drawn, network.dtype, network.device, [size] * len(drawn))
         data = [t.flatten(0, 1) for t in (inputs, labels, weight) if t is not None]
 
         def one(*given: Tensor) -> tuple[Tensor, ...]:
-            draw = joined.filled(given[len(data) :])
-            mixed = checked.mixed(rule, rule.mix(given[0], given[1], network.num_classes, draw), size)
-            return mixed if weight is None else (*mixed, checked.weighed(rule, rule.weigh(given[2], draw), size))
+            mixing: Mixing = joined.filled(given[len(data) :])
+            soft = mixing.targets(given[1], network.num_classes, given[0].dtype)
+            return mixing.rows(given[0]), soft, *map(mixing.rows, given[2 : len(data)])
 
-        try:
-            results = over_clients(one)(*data, *joined.tensors)
-        except PartError:  # a mistake in any way of training
-            raise
-        except Exception as error:  # user-defined parts may raise anything
-            raise NotStackable(
-                f"{type(rule).__name__} cannot be run for many batches at once ({line(error)})"
-            ) from error
-        cut = [t.unflatten(0, (steps, clients)) for t in results]
+        cut = [t.unflatten(0, (steps, clients)) for t in over_clients(one)(*data, *joined.tensors)]
         return cut[0], cut[1], None if weight is None else cut[2]
 
     # --------------------------------------------------------------------------------------------------------- views

@@ -28,7 +28,7 @@ class TrainingStep(LossTerm):
 
     def refuses(self, network: nn.Module, stage: Sequence[Part]) -> str | None:
         """Why the network's loss cannot be used: it has none, or batches are mixed."""
-        mixing = [part for part in stage if getattr(type(part), "mix", BatchRule.mix) is not BatchRule.mix]
+        mixing = [part for part in stage if getattr(type(part), "mixing", BatchRule.mixing) is not BatchRule.mixing]
         return why_no_loss(network) or (MIXED.format(type(mixing[0]).__name__) if mixing else None)
 
     def __call__(self, step: Step, state: Any) -> tuple[Tensor, Any]:
