@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -138,12 +137,11 @@ class Step:
     visit: Payload = field(default_factory=Payload)  # what exchanges have begun this visit with
     term: str | None = None  # name of the loss term that is being called with this step; None if none is
 
-    @contextmanager
-    def called_by(self, term: str) -> Iterator[None]:
-        """While the loss term of this name is called, ``draw`` is what it drew."""
-        self.term = term
+    def given_to(self, name: str, term: Callable[[Step, Any], Any], state: Any) -> Any:
+        """What the loss term of this name returns; while it is called, ``draw`` is what it drew."""
+        self.term = name
         try:
-            yield
+            return term(self, state)
         finally:
             self.term = None
 

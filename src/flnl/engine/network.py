@@ -188,8 +188,8 @@ class Network(RunModel):
 
         They are trained if gradients are computed.
         """
-        networks = max(by_name.passed(self._module, name) for name in outputs or (LOGITS,))
-        self.meter.passed(samples * networks, trained=torch.is_grad_enabled())
+        networks = [by_name.passed(self._module, name) for name in outputs or (LOGITS,)]
+        self.meter.passed(samples * max(networks), trained=torch.is_grad_enabled())
 
     def normalising(self, rows: int) -> AbstractContextManager[None]:
         """Within this, batch norm uses its running statistics for ``rows`` = 1: one row has no statistics."""

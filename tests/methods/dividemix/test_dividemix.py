@@ -242,9 +242,9 @@ def test_a_step_is_the_vectors() -> None:
     assert guessed is not None
     near(known, entry.expected["targets_x"], entry)
     near(guessed, entry.expected["targets_u"], entry)
-    with step.called_by("mixmatch"):
-        inputs, targets, _ = term._mixed(step.draw, torch.cat([*x, *u]), torch.cat([known] * 2 + [guessed] * 2), None)
-        loss = term(step, torch.full((3,), 1 / 3, dtype=torch.float64))[0]
+    step.term = "mixmatch"
+    inputs, targets, _ = term._mixed(step.draw, torch.cat([*x, *u]), torch.cat([known] * 2 + [guessed] * 2), None)
+    loss = term(step, torch.full((3,), 1 / 3, dtype=torch.float64))[0]
     near(inputs, entry.expected["mixed_inputs"], entry)
     near(targets, entry.expected["mixed_targets"], entry)
     assert float(loss.detach()) == entry.approx("total")
@@ -539,9 +539,9 @@ def test_samples_of_no_weight_do_not_count() -> None:
         draws={"mixmatch": draw},
     )
     prior = TERM.begin(net, work, None)
-    with step.called_by("mixmatch"):
-        found = float(TERM(step, prior)[0].detach())
-        known = TERM._targets(step)[0]
+    step.term = "mixmatch"
+    found = float(TERM(step, prior)[0].detach())
+    known = TERM._targets(step)[0]
     rows = torch.cat([images[at]] * 2)
     mixed = draw.share * rows + (1 - draw.share) * rows[draw.partner]
     soft = torch.cat([known] * 2)

@@ -31,8 +31,8 @@ class Objective:
         rows = step.weight is None
         losses: list[Tensor] = []
         for name, term in self.terms.items():
-            with step.called_by(name):
-                loss, self.states[name] = checked.loss(name, term(step, self.states.get(name)), len(step.labels))
+            returned = step.given_to(name, term, self.states.get(name))
+            loss, self.states[name] = checked.loss(name, returned, len(step.labels))
             rows = rows and loss.dim() == 1
             losses.append(loss)
         assert losses, "a method has at least one loss term"

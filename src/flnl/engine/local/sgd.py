@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class LocalTraining:
         fit = Fit(params, states, loss, steps, all_finite(params), self.training.lr, momentum)
         return self.report(network, task, fit)
 
-    @property
+    @cached_property
     def updates(self) -> bool:
         """Whether the gradient transform changes the optimiser's update."""
         return self.gradient is not None and self.gradient.overrides("update")

@@ -24,7 +24,7 @@ from flnl.engine.network import Network, outputs_on
 from flnl.engine.stacked.errors import NotStackable, line
 from flnl.engine.stacked.joining import Joined, Unlike, alike, flattened, join, mapped, without_unlike
 from flnl.engine.stacked.network import Outputs, StackedNetwork
-from flnl.engine.stacked.tracing import RECEIVED, WatchedBroadcast, WatchedStep
+from flnl.engine.stacked.tracing import RECEIVED, RefusingStep, WatchedBroadcast, WatchedStep, refuse
 from flnl.engine.stacked.vmapping import over_clients
 from flnl.models import outputs as by_name
 from flnl.numerics.losses import weighted_mean
@@ -176,8 +176,7 @@ class Objective:
         total: Tensor | None = None
         for name, term in self.rowwise.items():
             try:
-                with rows.called_by(name):
-                    losses, _ = checked.loss_and_state(name, term(rows, None))
+                losses, _ = checked.loss_and_state(name, rows.given_to(name, term, None))
             except PartError:
                 raise
             except NotStackable as refusal:
@@ -223,9 +222,8 @@ class Objective:
             states = dict(held.copied(lambda hole: rest[hole.index]))
             total: Tensor | None = None
             for name, term in self.others.items():
-                with client_step.called_by(name):
-                    returned = term(client_step, states[name])
-                    loss, states[name] = checked.loss(name, returned, len(client_step.labels))
+                returned = client_step.given_to(name, term, states[name])
+                loss, states[name] = checked.loss(name, returned, len(client_step.labels))
                 if loss.dim() == 1:
                     loss = weighted_mean(loss, client_step.weight)
                 total = loss if total is None else total + loss
@@ -330,16 +328,14 @@ class Objective:
 
     def _refusing(self, step: Step, refused: frozenset[str]) -> Step:
         asked = self.asked
-        if asked is None and not refused:
-            return step
-        if asked is not None:
-            step.broadcast = WatchedBroadcast.of(step.broadcast, asked)
+        if asked is None:
+            return RefusingStep.of(step, refused) if refused else step
+        step.broadcast = WatchedBroadcast.of(step.broadcast, asked)
 
         def reading(name: str) -> None:
             if name in refused:
-                raise NotStackable(f"it reads step.{name}, and each client has its own")
-            if asked is not None:
-                asked.add(name)
+                refuse(name)
+            asked.add(name)
 
         return WatchedStep.of(step, reading)
 

@@ -1,7 +1,8 @@
 """Traces which non-tensor values a step reads, and which of its operations a CUDA graph cannot record."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import Any, Never
 
 import torch
 from torch import Tensor
@@ -9,8 +10,39 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flnl.core.messages import Broadcast
 from flnl.core.step import Step
+from flnl.engine.stacked.errors import NotStackable
 
 NUMBER, ROUND, RECEIVED = "number", "round", "received"
+
+
+def refuse(name: str) -> Never:
+    """Refuse to give what each client has of a step for itself.
+
+    Raises:
+        NotStackable: always.
+    """
+    raise NotStackable(f"it reads step.{name}, and each client has its own")
+
+
+class RefusingStep(Step):
+    """A step that refuses to give some attributes; the others are read as fast as of any step."""
+
+    @classmethod
+    def of(cls, step: Step, refused: frozenset[str]) -> Step:
+        """A copy of ``step`` that refuses these."""
+        made = object.__new__(_refusing(refused))
+        made.__dict__.update(vars(step))
+        return made
+
+
+@cache
+def _refusing(names: frozenset[str]) -> type[RefusingStep]:
+    """The class of steps that refuse these: a property counts more than an attribute of the same name."""
+
+    def refusing(name: str) -> property:
+        return property(lambda _: refuse(name))
+
+    return type("RefusingStep", (RefusingStep,), {name: refusing(name) for name in names})
 
 
 class WatchedStep(Step):
