@@ -21,7 +21,7 @@ from flnl.core.errors import PartError, UserError
 from flnl.core.messages import ClientTask, Fit
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.run import checkpoint, session
 from flnl.tune import __main__ as tune
 from tests.cli.conftest import Command, Launch, lines_of, resuming_words
@@ -269,7 +269,7 @@ class Unsaved(Exchange):
     state: Any = None
     kept: Any = None
 
-    def init(self, clients: int) -> Any:
+    def init(self, clients: int, params: Params) -> Any:
         return self.state
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:

@@ -172,7 +172,7 @@ class Counting(Exchange):
     method: str
     returned: Returned
 
-    def init(self, clients: int) -> int:
+    def init(self, clients: int, params: Params) -> int:
         return 1
 
     def gathered(self, state: Any, gathered: Any) -> Any:

@@ -1,22 +1,43 @@
 """What the loop asks of exchanges in a round, by an exchange that writes down what it is asked."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch import Tensor
 
-from flnl.core.execution import ClientJob
+from flnl.core.execution import ClientJob, Executor
 from flnl.core.messages import ClientState, ClientTask, Clock, Combined, Fit, Gathered, Opened
 from flnl.core.model import Model
-from flnl.core.parts import Exchange, Wants
+from flnl.core.parts import Exchange, LossTerm, Wants
 from flnl.core.payload import Params, Payload
 from flnl.core.state import FederatedState, RoundResult
+from flnl.core.step import Step
 from flnl.engine import loop
+from flnl.engine.executors import dispatch
+from flnl.engine.executors.processes import Processes
 from flnl.engine.executors.sequential import Sequential
+from flnl.engine.executors.serialization import Shared, encode
+from flnl.engine.executors.stacked import Stacked
+from flnl.engine.network import Network
 from flnl.parts.aggregators.mean import Mean
-from tests.toys import ONE_STEP, NoEvaluation, Point, Toward, federation, method, network, rounds, stage
+from flnl.parts.losses.cross_entropy import CrossEntropy
+from tests.toys import (
+    ONE_STEP,
+    NoEvaluation,
+    Point,
+    Toward,
+    equal,
+    federation,
+    method,
+    mlp,
+    network,
+    random_federation,
+    rounds,
+    stage,
+)
 
 CLIENTS = 3
 LENGTHS = (2, 3)
@@ -68,7 +89,7 @@ class Diary(Exchange):
     when: tuple[int, ...]
     sends: ClassVar[tuple[type, ...]] = (Told, Relayed)
 
-    def init(self, clients: int) -> tuple[Any, ...]:
+    def init(self, clients: int, params: Params) -> tuple[Any, ...]:
         return ()
 
     def before_round(self, state: tuple[Any, ...], clock: Clock) -> ClientJob[Opened] | None:
@@ -178,7 +199,7 @@ class Gathers(Exchange):
     wants: tuple[Wants, ...]
     tells: bool
 
-    def init(self, clients: int) -> tuple[Any, ...]:
+    def init(self, clients: int, params: Params) -> tuple[Any, ...]:
         return ()
 
     def wants_models(self, clock: Clock) -> Wants:
@@ -226,3 +247,89 @@ def test_an_exchange_gets_the_models_that_it_wants_when_it_wants_them(beside: Wa
         *("received", ([2.5] * CLIENTS, 2.5 + 4)),  # four entries
     )
     assert float(results[-1].state.server.params["w"]) == 2.5 + 4
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Sent to clients: the initial model, and something large that nobody reads."""
+
+    params: Params
+    large: Tensor
+
+
+@dataclass(frozen=True)
+class Anchors(Exchange):
+    """Tells clients the initial model: one message for all, or one for each."""
+
+    one: bool
+    sends: ClassVar[tuple[type, ...]] = (Anchor,)
+
+    def init(self, clients: int, params: Params) -> Anchor:
+        return Anchor({name: p.clone() for name, p in params.items()}, torch.zeros(100_000))
+
+    def broadcast(self, state: Anchor, clock: Clock) -> tuple[Any, ...]:
+        return (state,) if self.one else ()
+
+    def send(self, state: Anchor, client: int, clock: Clock) -> tuple[Any, ...]:
+        return () if self.one else (replace(state, large=state.large.clone()),)
+
+
+@dataclass(frozen=True)
+class Pulled(LossTerm):
+    """``|w - a|²/2`` with a the model of ``Anchor``, in a network whose last entry is w."""
+
+    def begin(self, network: Model, task: ClientTask, state: Any) -> Tensor:
+        return list(task.broadcast.extras.one(Anchor).params.values())[-1]
+
+    def __call__(self, step: Step, state: Tensor) -> tuple[Tensor, Tensor]:
+        return (list(step.params.values())[-1] - state).square().sum() / 2, state
+
+    def finish(self, network: Model, task: ClientTask, fit: Fit, state: Tensor) -> None:
+        return None
+
+
+@pytest.mark.parametrize("executor", ["sequential", "processes", "stacked"])
+def test_one_message_for_all_is_what_each_would_get_and_goes_to_each_worker_once(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executors: dict[str, Callable[[Network], Executor]] = {
+        "sequential": Sequential,
+        "processes": lambda net: Processes(net, Sequential, 2, "fork"),
+        "stacked": lambda net: Stacked(net, 5, 1.0),
+    }
+    sizes: list[int] = []
+
+    def encoded(value: Any, shared: Shared) -> bytes:
+        message = encode(value, shared)
+        if isinstance(value[0], list):  # tasks, not the start of a call
+            sizes.append(len(message))
+        return message
+
+    monkeypatch.setattr(dispatch, "encode", encoded)
+
+    def run(one: bool) -> list[RoundResult]:
+        exchange = {"anchors": Anchors(one)}
+        parts: dict[str, Any] = {"exchange": exchange, "local": {"cross_entropy": CrossEntropy(), "pull": Pulled()}}
+        net = network(mlp(4, 3).double())
+        start = net.params()
+        toy = method(stage(**parts, rounds=2), stage(**parts, restart=True), exchange=exchange)
+        made = executors[executor](net)
+        settings = loop.Settings(1, ONE_STEP, None, "drop", initial=start)
+        whole = loop.Federated(toy, random_federation([4] * 12), made, NoEvaluation(), settings)
+        try:
+            results = list(loop.rounds(whole, loop.initial_state(start)))
+        finally:
+            made.close()
+        assert equal(results[-1].state.server.exchanges["anchors"].params, start)
+        return results
+
+    each, sent_each = run(one=False), sizes.copy()
+    sizes.clear()
+    all_alike, sent_once = run(one=True), sizes.copy()
+    for a, b in zip(each, all_alike, strict=True):
+        assert equal(a.state.server.params, b.state.server.params)
+        assert a.state.counters == b.state.counters, "traffic is counted for each client"
+    assert not equal(each[0].state.server.params, each[1].state.server.params)
+    if executor == "processes":
+        assert min(sent_each) > 400_000
+        assert 0 < max(sent_once) < 20_000

@@ -19,7 +19,7 @@ TERM = CoTeaching(0.4, num_gradual=4, exponent=1.0, schedule="paper", disagree_f
 
 
 def test_clients_are_sent_their_rates_after_the_first_round() -> None:
-    before = EXCHANGE.init(3)
+    before = EXCHANGE.init(3, {})
     assert EXCHANGE.send(before, 0, START) == ()
     gathered = Gathered(Broadcast(0, 1, {}), (), None, Payload(Oracle({0: 0.75, 2: 1.0})), 1)
     after = EXCHANGE.gathered(before, gathered)

@@ -971,19 +971,19 @@ def test_the_test_set_chooses_between_what_folds_recorded(
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     """The positions that are in tasks of clients, by fold."""
     trained: list[set[int]] = []
-    without, task = folds.train_without, loop._Server.task
+    without, tasks = folds.train_without, loop._Server.tasks
 
     def begun(*arguments: Any) -> Any:
         trained.append(set())
         return without(*arguments)
 
     def seen(self: Any, *arguments: Any) -> Any:
-        found = task(self, *arguments)
-        trained[-1].update(found.samples.index.tolist())
+        found = tasks(self, *arguments)
+        trained[-1].update(position for task in found for position in task.samples.index.tolist())
         return found
 
     monkeypatch.setattr(folds, "train_without", begun)
-    monkeypatch.setattr(loop._Server, "task", seen)
+    monkeypatch.setattr(loop._Server, "tasks", seen)
     return trained
 
 

@@ -273,7 +273,7 @@ class Judge(Exchange):
 
     knows: ClassVar[tuple[type, ...]] = (Trust,)
 
-    def init(self, clients: int) -> Any:
+    def init(self, clients: int, params: Params) -> Any:
         return {"trust": torch.ones(clients, dtype=torch.float64), "visits": 0}
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:
@@ -304,7 +304,7 @@ class Spread(Exchange):
     It wants the models of every other round, of which one is the first.
     """
 
-    def init(self, clients: int) -> Any:
+    def init(self, clients: int, params: Params) -> Any:
         return {"far": 0.0, "weighted": torch.zeros(clients, dtype=torch.int64)}
 
     def wants_models(self, clock: Clock) -> Wants:

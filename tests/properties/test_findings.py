@@ -37,7 +37,7 @@ from flnl.core.findings import (
 from flnl.core.messages import ClientState, ClientTask, Correction, Fit
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, LabelCorrector
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.evaluation import estimates, evaluator, label_table
 from flnl.evaluation import metrics as evaluation_metrics
 from flnl.evaluation.estimates import by_client, noise_columns, summary
@@ -76,7 +76,7 @@ class Doubting(Exchange):
 
     above: float
 
-    def init(self, clients: int) -> Any:
+    def init(self, clients: int, params: Params) -> Any:
         return {"share": torch.full((clients,), torch.nan, dtype=torch.float64)}
 
     def report(self, network: Model, task: ClientTask, fit: Fit) -> tuple[Payload, Payload]:

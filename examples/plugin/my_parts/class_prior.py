@@ -11,7 +11,7 @@ from flnl.core.execution import ClientJob
 from flnl.core.messages import ClientTask, Clock, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, LossTerm
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import NonNegative
 from flnl.core.step import Step
 from flnl.core.stored import stored
@@ -51,7 +51,7 @@ class ClassPriors(Exchange):
 
     sends: ClassVar[tuple[type, ...]] = (ClassPrior,)
 
-    def init(self, clients: int) -> ClassPrior:
+    def init(self, clients: int, params: Params) -> ClassPrior:
         """Nothing is known."""
         return ClassPrior(torch.empty(0, dtype=torch.float64))
 
@@ -67,7 +67,7 @@ class ClassPriors(Exchange):
         total = torch.stack(counts).sum(0)
         return ClassPrior(total.double() / total.sum())
 
-    def send(self, state: ClassPrior, client: int, clock: Clock) -> tuple[Any, ...]:
+    def broadcast(self, state: ClassPrior, clock: Clock) -> tuple[Any, ...]:
         """The shares."""
         return (state,)
 

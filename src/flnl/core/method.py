@@ -40,7 +40,7 @@ FORMER = {
     "judge": "Exchange.gathered",
     "after_round": "Exchange.gathered",
 }
-"""What methods of exchanges were called in earlier versions, and are called now; an exchange that has one is refused."""
+"""What methods of exchanges were called in earlier versions, which nobody calls, and are called now."""
 
 WARM_UPS = ("warmup", "pretrain")
 """Names of stages in which a method does not act yet, if it begins with them."""
@@ -213,7 +213,7 @@ class Method:
     def exchange_state(self, name: str, state: FederatedState, clients: int) -> Any:
         """The server's state of the exchange ``name``; its initial state for ``clients`` clients if it has none yet."""
         states = state.server.exchanges
-        return states[name] if name in states else self.exchange[name].init(clients)
+        return states[name] if name in states else self.exchange[name].init(clients, state.server.params)
 
     def known(self, state: FederatedState, clients: int) -> Payload:
         """What all exchanges know on the server, including those silent in this stage."""

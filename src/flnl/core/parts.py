@@ -260,8 +260,9 @@ class ClientSampler(Part, ABC):
 class Exchange(Part):
     """Messages besides the model: clients report after local training, the server sends with the next broadcast.
 
-    A round calls, in this order: ``before_round``, ``send``, ``relay``, on clients ``begin`` and ``report``, then
-    ``receive`` and ``gathered``, or ``gathered`` first. The state is kept on the server and in checkpoints.
+    A round calls, in this order: ``before_round``, ``broadcast``, ``send``, ``relay``, on clients ``begin`` and
+    ``report``, then ``receive`` and ``gathered``, or ``gathered`` first. The state is kept on the server and in
+    checkpoints.
     """
 
     sends: ClassVar[tuple[type, ...]] = ()
@@ -281,8 +282,8 @@ class Exchange(Part):
         """Number, from 1, of the first stage in which clients can have what it sends or leaves on them."""
         return 1
 
-    def init(self, clients: int) -> Any:
-        """The server's state before the first round, for ``clients`` clients."""
+    def init(self, clients: int, params: Params) -> Any:
+        """The server's state before the first round, for ``clients`` clients; ``params`` is the initial model."""
         return None
 
     def before_round(self, state: Any, clock: Clock) -> ClientJob[Opened] | None:
@@ -290,12 +291,16 @@ class Exchange(Part):
 
         A job for once has a round of its own, such as the first of a stage: ``clock.stage_round == 0``. There, clients
         receive the model that the stage before ended with, also if this one restarts from the initial model; and what
-        ``send`` has for them.
+        ``broadcast`` and ``send`` have for them.
         """
         return None
 
+    def broadcast(self, state: Any, clock: Clock) -> tuple[Any, ...]:
+        """Messages for every client, which are the same for all; made once a round, and sent to each worker once."""
+        return ()
+
     def send(self, state: Any, client: int, clock: Clock) -> tuple[Any, ...]:
-        """Messages for this client."""
+        """Messages for this client alone."""
         return ()
 
     def relay(self, state: Any, client: int, clock: Clock, clients: Mapping[int, ClientState]) -> tuple[Any, ...]:

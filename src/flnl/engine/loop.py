@@ -103,7 +103,7 @@ def next_tasks(run: Federated, state: FederatedState, clients: Sequence[int]) ->
     """The tasks of these clients after ``state``, in the stage of its last round."""
     stage = run.method.at(max(state.round - 1, 0), len(run.federation.with_data))[0]
     server = _Server(run, Payload())
-    return [server.task(state, client, stage, stage.exchange) for client in clients]
+    return server.tasks(state, clients, stage, stage.exchange)
 
 
 def rounds(run: Federated, state: FederatedState) -> Iterator[RoundResult]:
@@ -144,6 +144,7 @@ class _Server:
         before, method, count = state, self.run.method, len(self.clients)
         self.run.executor.passed()  # what was scored between rounds is not the method's
         stage, stage_round = method.at(state.round, count)
+        state = self._initialised(state)
         state = self._opened(state, stage)
         if stage_round == 0:
             state = self._begun(state, stage)
@@ -165,7 +166,7 @@ class _Server:
         self, state: FederatedState, stage: Stage, cohort: Sequence[int], *, corrects: bool
     ) -> tuple[FederatedState, dict[str, float]]:
         """Train and combine the cohort's models, which no one holds afterwards; return the round's metrics, too."""
-        tasks = [self._training_task(state, client, stage) for client in cohort]
+        tasks = self._relayed(state, stage, self.tasks(state, cohort, stage, stage.exchange))
         wants = self._wants(state, stage)
         values, results = self._visit(state, stage, tasks, wants)
         finite = self._finite(state, results)
@@ -194,7 +195,7 @@ class _Server:
             job = exchange.before_round(self._of(state, name), self._clock(state, stage))
             if job is None:
                 continue
-            tasks = [self.task(state, client, stage, stage.exchange) for client in self.clients]
+            tasks = self.tasks(state, self.clients, stage, stage.exchange)
             answers = [checked.opened(job, a, task) for a, task in zip(self._ask(job, tasks), tasks, strict=True)]
             kept = {a.client: state.client(a.client).keeping(*a.keeps) for a in answers}
             state = self._take_in(state, tasks, answers, kept)
@@ -260,7 +261,7 @@ class _Server:
         traffic = {"bytes_down": 0, "bytes_up": 0}
 
         def ask(job: ClientJob[Any], clients: Sequence[int]) -> list[Any]:
-            tasks = [self.task(state, client, stage, stage.exchange) for client in clients]
+            tasks = self.tasks(state, clients, stage, stage.exchange)
             answers = self._ask(job, tasks)
             traffic["bytes_down"] += _bytes_sent(tasks)
             traffic["bytes_up"] += size_in_bytes(answers)
@@ -407,7 +408,7 @@ class _Server:
         job = Correct(stage.correct.corrector, stage.correct.rule)
         chosen = job.corrector.chosen(job.rule, self._known(state), self.clients)
         asked = checked.cohort(f"{type(job.corrector).__name__}.chosen", chosen, self.clients)
-        tasks = [self.task(state, client, stage, self.run.method.exchange) for client in asked]
+        tasks = self.tasks(state, asked, stage, self.run.method.exchange)
         corrections: list[Correction] = self._ask(job, tasks)
         kept = {
             c.client: replace(state.client(c.client).keeping(*c.keeps), labels=c.labels, weight=c.weight)
@@ -430,32 +431,52 @@ class _Server:
 
     # ---------------------------------------------------------------------------------------------------- exchanges
 
-    def task(self, state: FederatedState, client: int, stage: Stage, exchanges: Mapping[str, Exchange]) -> ClientTask:
-        """The task for ``client`` with the current model."""
-        clock = self._clock(state, stage)
-        sent = [
-            value
+    def tasks(
+        self, state: FederatedState, clients: Sequence[int], stage: Stage, exchanges: Mapping[str, Exchange]
+    ) -> list[ClientTask]:
+        """The tasks for ``clients`` with the current model, and with what exchanges send to all and to each."""
+        clock, states = self._clock(state, stage), {name: self._of(state, name) for name in exchanges}
+        to_all = [
+            message
             for name, exchange in exchanges.items()
-            for value in checked.messages(name, "send", exchange.send(self._of(state, name), client, clock))
+            for message in checked.messages(name, "broadcast", exchange.broadcast(states[name], clock))
         ]
-        broadcast = Broadcast(state.round, stage.number, state.server.params, Payload(*sent), self._lengths)
-        samples = self.run.federation.samples(client)
-        return ClientTask(client, samples, broadcast, state.client(client), self.run.settings.seed)
 
-    def _training_task(self, state: FederatedState, client: int, stage: Stage) -> ClientTask:
-        """As ``task``, with what exchanges relay of other clients."""
-        task = self.task(state, client, stage, stage.exchange)
-        clock = self._clock(state, stage)
-        relayed = [
-            value
-            for name, exchange in stage.exchange.items()
-            for value in checked.messages(
-                name, "relay", exchange.relay(self._of(state, name), client, clock, state.clients)
+        def sent(client: int) -> Payload:
+            to_each = (
+                checked.messages(name, "send", exchange.send(states[name], client, clock))
+                for name, exchange in exchanges.items()
             )
+            return Payload(*to_all, *(message for messages in to_each for message in messages))
+
+        return [
+            ClientTask(
+                client,
+                self.run.federation.samples(client),
+                Broadcast(clock.round, clock.stage, state.server.params, sent(client), clock.lengths),
+                state.client(client),
+                self.run.settings.seed,
+            )
+            for client in clients
         ]
-        if not relayed:
-            return task
-        return replace(task, broadcast=replace(task.broadcast, extras=task.broadcast.extras.including(*relayed)))
+
+    def _relayed(self, state: FederatedState, stage: Stage, tasks: Sequence[ClientTask]) -> list[ClientTask]:
+        """The tasks with what exchanges relay of other clients."""
+        clock = self._clock(state, stage)
+
+        def relayed(task: ClientTask) -> ClientTask:
+            messages = [
+                message
+                for name, exchange in stage.exchange.items()
+                for message in checked.messages(
+                    name, "relay", exchange.relay(self._of(state, name), task.client, clock, state.clients)
+                )
+            ]
+            if not messages:
+                return task
+            return replace(task, broadcast=replace(task.broadcast, extras=task.broadcast.extras.including(*messages)))
+
+        return [relayed(task) for task in tasks]
 
     def _clock(self, state: FederatedState, stage: Stage) -> Clock:
         """The time of the round after ``state``, which is of this ``stage``."""
@@ -481,6 +502,11 @@ class _Server:
         state = state.counted(bytes_down=_bytes_sent(tasks), bytes_up=uploaded).keeping(kept)
         return self._receive(state, {answer.client: answer.reports for answer in answers})
 
+    def _initialised(self, state: FederatedState) -> FederatedState:
+        """The state with one for each exchange that has one: what begins with the initial model begins now."""
+        new = {name: self._of(state, name) for name in self.run.method.exchange if name not in state.server.exchanges}
+        return self._with(state, new)
+
     def _of(self, state: FederatedState, name: str) -> Any:
         """The state of the exchange ``name``."""
         return self.run.method.exchange_state(name, state, self.run.federation.num_clients)
@@ -500,11 +526,15 @@ class _Server:
     def _exchanged(
         self, state: FederatedState, exchanges: Mapping[str, Exchange], method: str, *given: Any
     ) -> FederatedState:
-        """The state with what a ``method`` of the exchanges makes of theirs; one without state has no entry."""
+        """The state with what a ``method`` of the exchanges makes of theirs."""
         states = {}
         for name, exchange in exchanges.items():
             before = self._of(state, name)
             states[name] = checked.state(name, method, getattr(exchange, method)(before, *given), before)
+        return self._with(state, states)
+
+    def _with(self, state: FederatedState, states: Mapping[str, Any]) -> FederatedState:
+        """The state with these of exchanges; one without state has no entry."""
         kept = {name: value for name, value in states.items() if value is not None}
         if not kept:
             return state

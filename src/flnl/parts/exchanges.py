@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flnl.core.messages import ClientTask, Clock, Gathered, Oracle
 from flnl.core.parts import Exchange
+from flnl.core.payload import Params
 from flnl.core.stored import stored
 
 
@@ -35,7 +36,7 @@ class TrueNoiseRates(Exchange):
         """The truth."""
         return (Oracle,)
 
-    def init(self, clients: int) -> Tensor:
+    def init(self, clients: int, params: Params) -> Tensor:
         """No rates yet: NaN, float64 [clients]."""
         return torch.full((clients,), torch.nan, dtype=torch.float64)
 

@@ -325,13 +325,13 @@ def test_an_error_at_the_start_of_a_call_is_the_answer_to_its_work(net: Network)
     given = jobs.tasks(received(net), IMAGES, [3] * 6)
     bench, shared = Workbench(net, Sequential, [IMAGES]), Shared([IMAGES], received(net), net.device)
     work = encode((given[:1], ((0,),), False), shared)
-    bench.begin(received(net), encode((jobs.Where(), as_list), shared))
+    bench.begin(received(net), encode((jobs.Where(), as_list, ()), shared))
     assert isinstance(decode(bench.work(work), shared).results[0], jobs.Answer)
     bench.begin(received(net), b"not a message")
     failure = decode(bench.work(work), shared)
     assert isinstance(failure, Failure)
     assert "UnpicklingError" in failure.cause.trace
-    bench.begin(received(net), encode((jobs.Where(), as_list), shared))
+    bench.begin(received(net), encode((jobs.Where(), as_list, ()), shared))
     assert isinstance(decode(bench.work(work), shared).results[0], jobs.Answer)
 
 

@@ -1,7 +1,7 @@
 """What travels comes out as it went in, and what is shared does not travel."""
 
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -84,6 +84,26 @@ def test_equal_is_not_the_same() -> None:
     found: ClientTask = decode(encode(replace(task, broadcast=Broadcast(1, 1, copy)), here), there)
     assert found.broadcast.params is not there.params
     assert difference(found.broadcast.params, copy) is None
+
+
+@dataclass(frozen=True)
+class Message:
+    """Sent to all."""
+
+    value: Tensor
+
+
+def test_a_message_for_all_stays_and_comes_back_as_itself() -> None:
+    task, here, there = a_task()
+    message, its = Message(torch.zeros(1000)), Message(torch.ones(1000))
+    task = replace(task, broadcast=replace(task.broadcast, extras=Payload(message, 0)))
+    here, there = replace(here, messages=[message]), replace(there, messages=[its])
+    sent = encode(task, here)
+    assert len(sent) < 2_000
+    found: ClientTask = decode(sent, there)
+    assert found.broadcast.extras.one(Message) is its
+    back: ClientTask = decode(encode(found, there), here)
+    assert back.broadcast.extras.one(Message) is message
 
 
 def test_what_is_placed_is_read_where_it_lies() -> None:

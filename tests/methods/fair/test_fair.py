@@ -110,11 +110,11 @@ def test_vector_of_quality_selection_and_weights() -> None:
     """Qualities of a round from its losses; estimates from a history; the best clients; the weights of those."""
     v = federated("fair.quality")
     before, after = v.inputs["loss_before"][0], v.inputs["loss_after"]
-    now = EXCHANGE.gathered(EXCHANGE.init(4), gathered(results([point(loss) for loss in after]), before))
+    now = EXCHANGE.gathered(EXCHANGE.init(4, {}), gathered(results([point(loss) for loss in after]), before))
     assert estimates(EXCHANGE, now) == v.approx("q_now")
 
     exchange = LearningQuality("benchmark", v.inputs["rho"])
-    state = exchange.init(4)
+    state = exchange.init(4, {})
     for r in range(3):
         trained = {client: row[r] for client, row in enumerate(v.inputs["history"]) if row[r] is not None}
         sent = [replace(results([point(-q)])[0], client=client) for client, q in trained.items()]
@@ -137,14 +137,14 @@ def test_vector_of_quality_selection_and_weights() -> None:
 
 def test_a_loss_that_is_larger_everywhere_changes_nothing() -> None:
     sent = results([point(v) for v in (0.3, 0.9, 0.1)])
-    plain, shifted = (EXCHANGE.gathered(EXCHANGE.init(3), gathered(sent, 0.5, shift)) for shift in (0.0, 7.0))
+    plain, shifted = (EXCHANGE.gathered(EXCHANGE.init(3, {}), gathered(sent, 0.5, shift)) for shift in (0.0, 7.0))
     assert estimates(EXCHANGE, plain) == pytest.approx([0.2, -0.4, 0.4])
     assert estimates(EXCHANGE, shifted) == pytest.approx(estimates(EXCHANGE, plain))
 
 
 def test_clients_without_an_estimate_are_behind_all_others() -> None:
     """Those who never trained, and those whose last model had no finite loss, until they train again."""
-    state = EXCHANGE.init(4)
+    state = EXCHANGE.init(4, {})
     assert estimates(EXCHANGE, state) == [NONE] * 4
     assert EXCHANGE.findings(state, {}, Payload()) == ()
     state = EXCHANGE.gathered(state, gathered(results([point(0.4), point(0.9)]), 0.5))
@@ -157,7 +157,7 @@ def test_clients_without_an_estimate_are_behind_all_others() -> None:
 
 
 def test_estimated_quality_is_recorded_between_0_and_1() -> None:
-    state = EXCHANGE.gathered(EXCHANGE.init(4), gathered(results([point(v) for v in (0.4, 0.9, 0.6)]), 0.5))
+    state = EXCHANGE.gathered(EXCHANGE.init(4, {}), gathered(results([point(v) for v in (0.4, 0.9, 0.6)]), 0.5))
     (quality,) = EXCHANGE.findings(state, {}, Payload())
     assert isinstance(quality, EstimatedQuality)
     assert quality.values.tolist() == pytest.approx([1.0, 0.0, 0.6, 1.6 / 3])  # the last one has the others' mean
@@ -183,7 +183,7 @@ def test_a_client_can_measure_the_loss_itself() -> None:
     assert EXCHANGE.report(net, job, fitted(trained))[0].get(LocalDrop) is None
 
     sent = results([point(0), point(0)], [10, 40], {0: 0.3, 1: -0.1})
-    state = LOCAL.gathered(LOCAL.init(3), replace(gathered(sent, 0.0), aid=Payload()))
+    state = LOCAL.gathered(LOCAL.init(3, {}), replace(gathered(sent, 0.0), aid=Payload()))
     assert estimates(LOCAL, state) == pytest.approx([3.0, -4.0, NONE])
     assert [fact.sized for exchange in (LOCAL, EXCHANGE) for fact in exchange.known(state)] == [True, False]
     assert (LOCAL.aid, EXCHANGE.aid) == ((), (Benchmark,))

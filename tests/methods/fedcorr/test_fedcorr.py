@@ -173,7 +173,7 @@ LID = Lid(k=3, guard=True, loss="ce", inference_augment=False, gmm_tol=1e-3)
 
 def folded(scores: Sequence[Mapping[int, float]], clients: int) -> LidState:
     """The server's state after reports arrived in this order."""
-    state = LID.init(clients)
+    state = LID.init(clients, {})
     for reported in scores:
         state = LID.receive(state, {k: Payload(LidScore(v)) for k, v in reported.items()}, 1)
     return state
@@ -208,7 +208,7 @@ def test_clients_that_never_reported_are_outside_the_split():
 
 
 def test_before_the_first_split_nobody_is_noisy():
-    state = LID.init(3)
+    state = LID.init(3, {})
     assert LID.send(state, 1, START) == (NoiseDirective(noisy=False, level=0.0),)
     (known,) = LID.known(state)
     assert known.level.tolist() == [0.0] * 3
@@ -243,7 +243,7 @@ def test_a_model_whose_logits_overflow_makes_no_client_look_clean() -> None:
     net = network(module)
     up, kept = LID.report(net, task(net.module, random_federation([12]).samples(0)), fitted(net.params()))
     assert (len(up), len(kept)) == (0, 0)
-    state = LID.receive(LID.init(2), {0: up}, 1)
+    state = LID.receive(LID.init(2, {}), {0: up}, 1)
     assert LID.split(state) is state, "nobody has reported"
     later = LID.split(LID.receive(state, {1: Payload(LidScore(3.0))}, 1))
     assert later.noisy.tolist() == [False, False]

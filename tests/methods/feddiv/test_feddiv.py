@@ -276,7 +276,7 @@ def of(value: float, count: int) -> Payload:
 
 def test_the_server_keeps_the_last_filter_of_everybody() -> None:
     def folded(exchange: NoiseFilter) -> FilterState:
-        state = exchange.receive(exchange.init(4), {0: of(0.1, 10), 1: of(0.2, 30), 2: of(0.3, 60)}, 1)
+        state = exchange.receive(exchange.init(4, {}), {0: of(0.1, 10), 1: of(0.2, 30), 2: of(0.3, 60)}, 1)
         state = exchange.receive(state, {1: of(0.4, 30)}, 1)
         return exchange.receive(state, {3: Payload()}, 1)  # one that had nothing to say
 
@@ -287,22 +287,23 @@ def test_the_server_keeps_the_last_filter_of_everybody() -> None:
     }.items():
         exchange = replace(EXCHANGE, reach=reach)  # type: ignore[arg-type]
         state = folded(exchange)
-        sent = [exchange.send(state, number, START) for number in range(4)]
-        for found, mean in zip(sent, means, strict=True):
-            assert (found[0].mean[0] if found else None) == (None if mean is None else pytest.approx(mean))
-        assert (sent[0][0] is sent[1][0]) == (reach != "local")  # made once, not for every client
+        to_all, to_each = exchange.broadcast(state, START), [exchange.send(state, k, START) for k in range(4)]
+        assert (to_all == (), any(to_each)) == ((True, True) if reach == "local" else (False, False))
+        for found, mean in zip(to_each, means, strict=True):
+            received = (*to_all, *found)
+            assert (received[0].mean[0] if received else None) == (None if mean is None else pytest.approx(mean))
     squaring = replace(EXCHANGE, variance="squared_share")
-    (squared,) = squaring.send(folded(squaring), 0, START)
+    (squared,) = squaring.broadcast(folded(squaring), START)
     assert squared.variance[0] == pytest.approx(0.1**2 * 0.1 + 0.3**2 * 0.4 + 0.6**2 * 0.3)
 
 
 def test_blobs_serve_those_of_whom_nothing_is_known() -> None:
     exchange = replace(EXCHANGE, init_from="blobs", reach="local")
-    assert exchange.before_round(exchange.init(2), START) is None
-    assert exchange.send(exchange.init(2), 0, START) == ()
-    state = exchange.receive(exchange.init(2), {}, 1)
+    assert exchange.before_round(exchange.init(2, {}), START) is None
+    assert exchange.send(exchange.init(2, {}), 0, START) == ()
+    state = exchange.receive(exchange.init(2, {}), {}, 1)
     assert exchange.send(state, 0, START) == exchange.send(state, 1, START) == (state.start,)
-    assert exchange.receive(exchange.init(2), {}, 2).start != state.start
+    assert exchange.receive(exchange.init(2, {}), {}, 2).start != state.start
     state = exchange.receive(state, {1: of(0.4, 30)}, 1)
     assert exchange.send(state, 0, START) == (state.start,)
     assert exchange.send(state, 1, START)[0].mean[0] == 0.4

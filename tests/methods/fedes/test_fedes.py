@@ -100,7 +100,7 @@ def test_quality_is_that_of_a_loop_over_entries(indicator: Any) -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     combined = next(iter(models(np.random.default_rng(5), 0.5)[1].values()))
     combined = {name: received[name] + combined[name] * 0.2 for name in received}
-    state = replace(EXCHANGE, indicator=indicator).gathered(EXCHANGE.init(9), gathered(received, combined, sent))
+    state = replace(EXCHANGE, indicator=indicator).gathered(EXCHANGE.init(9, {}), gathered(received, combined, sent))
     server, d = by_hand(received, combined), {}
     for client, model in sent.items():
         g = by_hand(received, model)
@@ -121,7 +121,7 @@ def test_quality_is_that_of_a_loop_over_entries(indicator: Any) -> None:
 def test_per_step_divides_by_the_steps_of_each_client_and_by_their_mean_over_samples() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     combined = next(iter(models(np.random.default_rng(5), 0.5)[1].values()))
-    start = EXCHANGE.init(9)
+    start = EXCHANGE.init(9, {})
     found = replace(EXCHANGE, norm="per_step").gathered(start, gathered(received, combined, sent))
     mean = (30 * 3 + 10 * 5 + 60 * 12) / 100
     server = [g / mean for g in by_hand(received, combined)]
@@ -149,15 +149,15 @@ def test_clients_that_move_alike_a_step_are_at_no_distance_of_the_server() -> No
     count = sum(SIZES.values())
     combined = {"w": sum((SIZES[c] / count * model["w"] for c, model in sent.items()), torch.zeros(4, 5))}
     of = gathered(received, combined, sent)
-    found = replace(EXCHANGE, indicator="emd", norm="per_step").gathered(EXCHANGE.init(9), of)
+    found = replace(EXCHANGE, indicator="emd", norm="per_step").gathered(EXCHANGE.init(9, {}), of)
     assert found.indicator[list(STEPS)].tolist() == pytest.approx([0, 0, 0], abs=1e-12)
-    plain = replace(EXCHANGE, indicator="emd").gathered(EXCHANGE.init(9), of)
+    plain = replace(EXCHANGE, indicator="emd").gathered(EXCHANGE.init(9, {}), of)
     assert plain.indicator[list(STEPS)].min() > 0.1
 
 
 def test_steps_of_the_comparison_are_kept() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
-    state = EXCHANGE.gathered(EXCHANGE.init(9), gathered(received, received, sent))
+    state = EXCHANGE.gathered(EXCHANGE.init(9, {}), gathered(received, received, sent))
     assert state.steps[[1, 4, 7]].tolist() == [3, 5, 12]
     assert torch.isnan(state.steps[[0, 2, 3, 5, 6, 8]]).all()
 
@@ -183,7 +183,7 @@ def test_models_are_scored_in_every_round_of_the_stage_and_clients_judged_in_the
     ]
     assert [exchange.wants_models(each.broadcast.clock) for each in sent] == ["after", "after"]
     assert exchange.wants_models(Clock(2, 2, (2, 3))) == "no"
-    once = exchange.gathered(exchange.init(9), sent[0])
+    once = exchange.gathered(exchange.init(9, {}), sent[0])
     assert not once.known
     assert once.rho.tolist() == [1.0] * 9
     twice = exchange.gathered(once, sent[1])
@@ -223,7 +223,7 @@ def test_a_client_whose_loss_was_never_finite_gets_the_mean_quality_of_the_other
     exchange = replace(EXCHANGE, indicator="fair_qhat")
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     broken = sent[4]["w"]
-    state = exchange.init(9)
+    state = exchange.init(9, {})
     for r in range(2):
         state = exchange.gathered(
             state, gathered(received, received, sent, Benchmark(diverging), round=r, lengths=(2, 3))
@@ -232,7 +232,7 @@ def test_a_client_whose_loss_was_never_finite_gets_the_mean_quality_of_the_other
     assert sorted(state.rho[[1, 7]].tolist()) == [0, 1]
     assert state.rho[4] == 0.5
     nobody = exchange.gathered(
-        exchange.init(9), gathered(received, received, {4: sent[4]}, Benchmark(diverging), round=1, lengths=(2, 3))
+        exchange.init(9, {}), gathered(received, received, {4: sent[4]}, Benchmark(diverging), round=1, lengths=(2, 3))
     )
     assert not nobody.known
 
@@ -243,10 +243,10 @@ def test_an_oracle_tells_the_truth_unscaled() -> None:
     assert EXCHANGE.aid == ()
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     of = gathered(received, received, sent, Oracle({1: 0.5, 4: 0.9, 7: 0.6}))
-    state = exchange.gathered(exchange.init(8), of)
+    state = exchange.gathered(exchange.init(8, {}), of)
     assert state.rho[[1, 4, 7]].tolist() == [0.5, 0.9, 0.6]
     assert state.rho[0].item() == pytest.approx(2 / 3)
-    floored = replace(exchange, floor=0.7).gathered(exchange.init(8), of)
+    floored = replace(exchange, floor=0.7).gathered(exchange.init(8, {}), of)
     assert floored.rho[[1, 4, 7]].tolist() == [0.7, 0.9, 0.7]
 
 
@@ -328,7 +328,7 @@ def test_frozen_weights_do_not_count_in_the_distance() -> None:
     frozen = {"f": torch.ones(9, 9, dtype=torch.float64)}
     with_frozen = gathered(received | frozen, received | frozen, {c: model | frozen for c, model in sent.items()})
     found, without = (
-        EXCHANGE.gathered(EXCHANGE.init(9), one) for one in (with_frozen, gathered(received, received, sent))
+        EXCHANGE.gathered(EXCHANGE.init(9, {}), one) for one in (with_frozen, gathered(received, received, sent))
     )
     assert torch.equal(found.rho, without.rho)
     torch.testing.assert_close(found.indicator, without.indicator, equal_nan=True, rtol=0, atol=0)
@@ -337,7 +337,7 @@ def test_frozen_weights_do_not_count_in_the_distance() -> None:
 def test_cheaper_distances_come_near_the_exact_one() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
     exact, *others = (
-        replace(EXCHANGE, emd=how).gathered(EXCHANGE.init(9), gathered(received, received, sent)).rho
+        replace(EXCHANGE, emd=how).gathered(EXCHANGE.init(9, {}), gathered(received, received, sent)).rho
         for how in ("exact", "quantiles", "subset")
     )
     for rho in others:
@@ -346,13 +346,13 @@ def test_cheaper_distances_come_near_the_exact_one() -> None:
 
 def test_a_floor_holds_and_confidence_needs_no_model() -> None:
     received, sent = models(np.random.default_rng(0), 0.1, 1.0, 0.4)
-    low = replace(EXCHANGE, floor=0.3).gathered(EXCHANGE.init(9), gathered(received, received, sent))
+    low = replace(EXCHANGE, floor=0.3).gathered(EXCHANGE.init(9, {}), gathered(received, received, sent))
     assert float(low.rho.min()) == pytest.approx(0.3)
     unsure = replace(EXCHANGE, indicator="confidence")
     last = Clock(1, 1, (2, 3))
     asked = [(EXCHANGE, last), (unsure, last), (EXCHANGE, Clock(0, 1, (2, 3))), (EXCHANGE, Clock(4, 2, (2, 3)))]
     assert [exchange.wants_models(clock) for exchange, clock in asked] == ["after", "no", "no", "no"]
-    state = unsure.receive(unsure.init(3), {c: Payload(UnsureShare(v)) for c, v in enumerate((0.1, 0.2, 0.9))}, 1)
+    state = unsure.receive(unsure.init(3, {}), {c: Payload(UnsureShare(v)) for c, v in enumerate((0.1, 0.2, 0.9))}, 1)
     assert float(state.rho[0]) == 1.0
     assert float(state.rho[2]) == 0.0
     assert unsure.receive(state, {0: Payload()}, 1) is state
@@ -368,7 +368,7 @@ def test_a_stage_without_rounds_to_compare_clients_in_is_a_caution() -> None:
 
 
 def test_nothing_is_sent_before_it_is_known() -> None:
-    state = EXCHANGE.init(2)
+    state = EXCHANGE.init(2, {})
     assert EXCHANGE.send(state, 0, START) == ()
     assert EXCHANGE.known(state)[0].value.tolist() == [1, 1]
     known = replace(state, rho=torch.tensor([0.2, 1.0]), assessed=torch.tensor([True, True]))

@@ -277,7 +277,7 @@ def test_a_client_whose_losses_overflow_is_the_noisiest(bad: float) -> None:
     net, job = network(module, transform=data.dataset.transform), MeasureClassLosses(inference_augment=False)
     reports = {k: job(net, task(module, data.samples(k), client=k)).reports for k in range(6)}
     assert reports[1].one(ClassLosses).values.tolist() == [math.inf] * 3
-    after = DETECTION.receive(DETECTION.init(6), reports, 1)
+    after = DETECTION.receive(DETECTION.init(6, {}), reports, 1)
     assert after.noisy.tolist() == [False, True, False, False, False, True]
     (found,) = DETECTION.findings(after, {}, Payload())
     assert isinstance(found, NoisyClients)
@@ -313,7 +313,7 @@ def test_a_client_reports_its_mean_loss_on_each_class() -> None:
 
 
 def test_the_server_tags_clients_once_they_have_reported() -> None:
-    before = DETECTION.init(5)
+    before = DETECTION.init(5, {})
     assert DETECTION.receive(before, {0: Payload(), 1: Payload(3)}, 1) is before
     assert DETECTION.send(before, 0, START) == DETECTION.findings(before, {}, Payload()) == ()
     assert not DETECTION.known(before)[0].noisy.any()
@@ -334,7 +334,7 @@ def test_comparing_before_any_training_is_a_caution() -> None:
     caution = DETECTION.caution(replace(setting, lengths=(0, 10)))
     assert caution is not None
     assert caution.startswith("method.exchange.class_losses compares clients before the first round")
-    asked = [DETECTION.before_round(DETECTION.init(2), Clock(*when, (4, 6))) for when in ((0, 1), (4, 2), (5, 2))]
+    asked = [DETECTION.before_round(DETECTION.init(2, {}), Clock(*when, (4, 6))) for when in ((0, 1), (4, 2), (5, 2))]
     assert [job is not None for job in asked] == [False, True, False]
 
 

@@ -135,7 +135,7 @@ def test_a_rare_class_may_be_recovered_as_negative_and_is_projected() -> None:
         assert known.least == pytest.approx(-b / (math.exp(1.5) * b - b))
         assert float(known.shares.min()) == 0
         assert float(known.shares.sum()) == pytest.approx(1)
-    assert sharing.send(SharedLabels(), 0, START) == sharing.known(SharedLabels()) == ()
+    assert sharing.broadcast(SharedLabels(), START) == sharing.known(SharedLabels()) == ()
 
 
 def test_labels_are_shared_before_the_stage_that_needs_them() -> None:

@@ -282,7 +282,7 @@ def test_the_server_relays_the_models_of_clients_that_have_trained() -> None:
     models = {client: params_of(Small(client)) for client in (1, 2, 4)}
     clients = {client: ClientState(extras=Payload(LastModel(p))) for client, p in models.items()}
     reports = {c: Payload(Reliability(a, f64([1.0, c]))) for c, a in zip(models, (0.9, 0.5, 0.7), strict=True)}
-    state = NEAR.receive(NEAR.init(6), {**reports, 5: Payload()}, 1)
+    state = NEAR.receive(NEAR.init(6, {}), {**reports, 5: Payload()}, 1)
     assert NEAR.receive(state, {5: Payload()}, 1) is state
     assert NEAR.send(state, 2, START) == ()
     (sent,) = NEAR.relay(state, 2, Clock(0, 2), clients)
@@ -325,7 +325,7 @@ def test_a_model_whose_logits_overflow_is_no_neighbour(where: str) -> None:
     params = params_of(Small(4))
     net.load(params)
     up, kept = NEAR.report(net, asked, fitted(params))
-    state = NEAR.receive(NEAR.init(3), dict.fromkeys(range(3), up), 1)
+    state = NEAR.receive(NEAR.init(3, {}), dict.fromkeys(range(3), up), 1)
     if where == "samples":
         huge = {name: t * (1e308 if name.startswith("head") else 1.0) for name, t in params.items()}
         net.load(huge)
@@ -381,7 +381,7 @@ def test_what_is_left_out_is_measured_and_models_may_lie_on_disk(tmp_path: Path)
     found = done.state.clients
     chosen = {client: c for client in found if (c := found[client].extras.get(CleanSamples)) is not None}
     assert any(0 < int(c.mask.sum()) < len(c.mask) for c in chosen.values())
-    suspects = NEAR.findings(NEAR.init(8), found, Payload())
+    suspects = NEAR.findings(NEAR.init(8, {}), found, Payload())
     assert all(isinstance(s, SuspectedSamples) for s in suspects)
     assert {s.client: int(s.mask.sum()) for s in suspects if isinstance(s, SuspectedSamples)} == {
         client: int((~c.mask).sum()) for client, c in chosen.items()

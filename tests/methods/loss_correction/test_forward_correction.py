@@ -261,8 +261,8 @@ def test_a_label_without_a_class_is_given_a_little_probability() -> None:
 def test_levels_are_of_the_clients_that_estimated() -> None:
     estimate = TransitionMatrix(f64([[0.75, 0.25], [0.5, 0.5]]), f64([0.5, 0.5]))
     clients = {0: ClientState(), 2: ClientState(extras=Payload(estimate))}
-    assert ESTIMATE.findings(ESTIMATE.init(3), {0: ClientState()}, Payload()) == ()
-    (found,) = ESTIMATE.findings(ESTIMATE.init(3), clients, Payload())
+    assert ESTIMATE.findings(ESTIMATE.init(3, {}), {0: ClientState()}, Payload()) == ()
+    (found,) = ESTIMATE.findings(ESTIMATE.init(3, {}), clients, Payload())
     assert isinstance(found, EstimatedNoise)
     np.testing.assert_array_equal(found.values, [np.nan, np.nan, 0.375])
 

@@ -300,8 +300,8 @@ def test_without_agreement_samples_count_and_without_samples_nothing_changes() -
 
 
 def test_reports_are_combined_in_the_order_of_clients_without_those_that_are_not_finite() -> None:
-    start = EXCHANGE.init(9)
-    assert EXCHANGE.send(start, 0, START) == ()
+    start = EXCHANGE.init(9, {})
+    assert EXCHANGE.broadcast(start, START) == ()
     assert EXCHANGE.receive(start, {0: Payload(), 4: Payload(2)}, 1) is start
     values = {k: normal(3, 2, seed=k).float() for k in (4, 1, 7)}
     values[7][0, 0] = math.nan
@@ -311,7 +311,7 @@ def test_reports_are_combined_in_the_order_of_clients_without_those_that_are_not
     assert state.values.dtype == torch.float32
     torch.testing.assert_close(state.values, (values[1] + 4 * values[4]) / 5)
     assert difference(EXCHANGE.receive(start, dict(reversed(reports.items())), 1), state) is None
-    (sent,) = EXCHANGE.send(state, 0, START)
+    (sent,) = EXCHANGE.broadcast(state, START)
     assert sent.values is state.values
     assert EXCHANGE.receive(state, {7: reports[7]}, 1) is state
     again = EXCHANGE.receive(state, {1: reports[1]}, 1)

@@ -145,7 +145,7 @@ def test_relevances_after_a_round(weights: Any) -> None:
 
 
 def test_a_round_that_nobody_finished_changes_nothing() -> None:
-    state = EXCHANGE.init(8)
+    state = EXCHANGE.init(8, {})
     assert state.phi.tolist() == [1 / 8] * 8
     assert EXCHANGE.gathered(state, gathered()) is state
 

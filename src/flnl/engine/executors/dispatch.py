@@ -6,7 +6,7 @@ import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import reduce as folded
 from typing import Any, Protocol, TypeVar
 
@@ -91,7 +91,9 @@ def run(
         Exception: what the job raised, with the worker's traceback as its cause.
     """
     waiting = plan([len(task.samples) for task in tasks], groups, crew.workers)
-    crew.begin(shared.params, encode((job, reduce), shared))
+    messages = _for_all(tasks)
+    crew.begin(shared.params, encode((job, reduce, messages), shared))
+    shared = replace(shared, messages=messages)
     idle, in_hand, deaths = list(range(crew.workers)), dict[int, Piece](), Counter[Piece]()
     order = _Order(len(tasks), reduce)
     try:
@@ -118,6 +120,13 @@ def run(
     finally:
         if in_hand:
             crew.abandon()
+
+
+def _for_all(tasks: Sequence[ClientTask]) -> list[Any]:
+    """The messages that all tasks have: the very object, not an equal one. A number costs no more than its name."""
+    rest = [task.broadcast.extras for task in tasks[1:]]
+    messages = [message for message in tasks[0].broadcast.extras if is_dataclass(message)]
+    return [message for message in messages if all(of.get(type(message)) is message for of in rest)]
 
 
 def _report_loss(lost: Lost, clients: Sequence[int], deaths: int) -> None:

@@ -1,8 +1,8 @@
 """Serialises jobs, tasks and results between processes; objects that both sides hold are sent by name.
 
-Tasks refer to images and received parameters as if all clients shared one memory. The encoder recognises these objects
-by identity: images are sent once, when a worker starts, and parameters once per call. If a result contains such an
-object, the parent decodes it to the very object that it sent.
+Tasks refer to images, received parameters and messages for all clients as if these shared one memory. The encoder
+recognises such objects by identity: images are sent once, when a worker starts, parameters and messages once per call.
+If a result contains such an object, the parent decodes it to the very object that it sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Data = bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class Shared:
-    """Objects that both sides hold: images by number, and the parameters of a call by name.
+    """Objects that both sides hold: images and a call's messages by number, and its parameters by name.
 
     Other tensors that the sender has on an accelerator are decoded to ``device``.
     """
@@ -35,10 +35,12 @@ class Shared:
     images: Sequence[Images] = ()
     params: Params = field(default_factory=dict)
     device: torch.device = CPU
+    messages: Sequence[Any] = ()
 
     def names(self) -> dict[int, Name]:
         """The name of every shared object, by its identity."""
         names: dict[int, Name] = {id(images): ("images", i) for i, images in enumerate(self.images)}
+        names |= {id(message): ("message", i) for i, message in enumerate(self.messages)}
         names |= {id(tensor): ("param", name) for name, tensor in self.params.items()}
         if self.params:
             names[id(self.params)] = ("params", None)
@@ -49,6 +51,8 @@ class Shared:
         kind, value = name
         if kind == "images":
             return self.images[value]
+        if kind == "message":
+            return self.messages[value]
         if kind == "param":
             return self.params[value]
         return self.params if kind == "params" else value.to(self.device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import threadpoolctl
@@ -102,7 +102,7 @@ class Workbench:
         self._used = Used(network.device, whole=True)
 
     def begin(self, params: Params, call: bytes | memoryview) -> None:
-        """Start a call with its parameters and its encoded job and reduction.
+        """Start a call with its parameters and its encoded job, reduction and messages for all clients.
 
         An error is the answer to all work of the call, which this worker cannot do.
         """
@@ -111,7 +111,8 @@ class Workbench:
             # A new mapping per call, so that identity checks notice it: on the CPU the tensors share one memory.
             here = {name: p.to(self.network.device) for name, p in params.items()}
             self.shared = Shared(self.images, here, self.network.device)
-            self._job, self._reduce = decode(call, self.shared)
+            self._job, self._reduce, messages = decode(call, self.shared)
+            self.shared = replace(self.shared, messages=messages)
         except Exception as error:
             self._failed = _failed(error)
 

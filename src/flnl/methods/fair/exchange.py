@@ -15,7 +15,7 @@ from flnl.core.findings import EstimatedQuality, Finding
 from flnl.core.messages import Benchmark, ClientState, ClientTask, Clock, Fit, Gathered
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Wants
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Share
 from flnl.core.stored import stored
 from flnl.numerics.contribution import Drops, loss_drops
@@ -68,7 +68,7 @@ class LearningQuality(Exchange):
         """Clean samples under ``loss_on=benchmark``."""
         return (Benchmark,) if self.loss_on == "benchmark" else ()
 
-    def init(self, clients: int) -> LearningQualityState:
+    def init(self, clients: int, params: Params) -> LearningQualityState:
         """No client has an estimate."""
         return LearningQualityState(Drops.of(clients), torch.zeros(clients, dtype=torch.bool))
 

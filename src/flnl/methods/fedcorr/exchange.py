@@ -14,7 +14,7 @@ from flnl.core.findings import EstimatedNoise, Finding, NoisyClients
 from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Gathered
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Neutral, Positive, PositiveCount
 from flnl.core.stored import stored
 from flnl.methods.fedcorr.lid import lid_score
@@ -91,7 +91,7 @@ class Lid(Exchange):
     inference_augment: bool
     gmm_tol: Annotated[Positive, Neutral(TOLERANCE)]
 
-    def init(self, clients: int) -> LidState:
+    def init(self, clients: int, params: Params) -> LidState:
         """No client is noisy before the first split."""
         zero = torch.zeros(clients, dtype=torch.float64)
         none = torch.zeros(clients, dtype=torch.bool)

@@ -15,7 +15,7 @@ from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Clock, Fit, Opened, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import Neutral, NonNegative, Share
 from flnl.core.stored import stored
 from flnl.core.streams import stream
@@ -133,7 +133,7 @@ class NoiseFilter(Exchange):
     pcs: Literal["per_epoch", "cached", "off"]
     inference_augment: bool
 
-    def init(self, clients: int) -> FilterState:
+    def init(self, clients: int, params: Params) -> FilterState:
         """No filters yet."""
         return FilterState()
 
@@ -183,13 +183,19 @@ class NoiseFilter(Exchange):
             shared = filter_of(reported[0], cached, counts, reported, reach=self.reach, variance=self.variance)
         return FilterState(cached, counts, reported, start, shared)
 
+    def broadcast(self, state: FilterState, clock: Clock) -> tuple[Any, ...]:
+        """The filter for all clients; nothing if there is none yet, or if each has its own."""
+        return () if self.reach == "local" else _if_any(state.shared or state.start)
+
     def send(self, state: FilterState, client: int, clock: Clock) -> tuple[Any, ...]:
-        """The filter for this client; nothing if there is none yet."""
-        current = state.cached.get(client) if self.reach == "local" else state.shared
-        current = current or state.start
-        return () if current is None else (current,)
+        """The client's own filter under ``reach=local``; nothing if there is none yet."""
+        return _if_any(state.cached.get(client) or state.start) if self.reach == "local" else ()
 
     def findings(self, state: FilterState, clients: Mapping[int, ClientState], known: Payload) -> tuple[Finding, ...]:
         """Each client's flagged samples at its last visit, scored by the probability that the label is wrong."""
         flags = kept_by_client(clients, FilterFlags)
         return tuple(SuspectedSamples(c, ~f.clean, 1 - f.probability, f.labels) for c, f in flags.items())
+
+
+def _if_any(current: Filter | None) -> tuple[Filter, ...]:
+    return () if current is None else (current,)

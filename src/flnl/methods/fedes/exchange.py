@@ -130,7 +130,7 @@ class Quality(Exchange):
             "1 and count by their samples; give that stage rounds"
         )
 
-    def init(self, clients: int) -> QualityState:
+    def init(self, clients: int, params: Params) -> QualityState:
         """All clients have quality 1 until they are compared."""
         nan, none = torch.full((clients,), torch.nan, dtype=torch.float64), torch.zeros(clients, dtype=torch.bool)
         record = RECORDS[self.indicator](clients) if self.indicator in RECORDS else None

@@ -13,7 +13,7 @@ from flnl.core.findings import Finding, NoisyClients
 from flnl.core.messages import ClientState, ClientTask, Clock, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import StageNumber
 from flnl.core.stored import stored
 from flnl.methods.fednoro.detection import noisy_clients, scaled
@@ -89,7 +89,7 @@ class ClientDetection(Exchange):
         """The stage before which clients are compared."""
         return self.stage
 
-    def init(self, clients: int) -> TagState:
+    def init(self, clients: int, params: Params) -> TagState:
         """Nobody is noisy."""
         return TagState(torch.zeros(clients, dtype=torch.bool), torch.empty(clients, 0, dtype=torch.float64))
 

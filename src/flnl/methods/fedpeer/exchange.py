@@ -17,7 +17,7 @@ from flnl.core.findings import Finding, LabelShares
 from flnl.core.messages import ClientState, ClientTask, Clock, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import StageNumber
 from flnl.core.stored import stored
 from flnl.methods.fedpeer.privacy import PrivacySpent
@@ -106,7 +106,7 @@ class LabelSharing(Exchange):
     projection: Projection
     stage: StageNumber
 
-    def init(self, clients: int) -> SharedLabels:
+    def init(self, clients: int, params: Params) -> SharedLabels:
         """No labels have been shared."""
         return SharedLabels()
 
@@ -133,7 +133,7 @@ class LabelSharing(Exchange):
         q = torch.from_numpy(response.distribution(shares, self.projection))
         return SharedLabels(counts, LabelsKnown(q, spent.most, float(response.recovered(shares).min())), spent)
 
-    def send(self, state: SharedLabels, client: int, clock: Clock) -> tuple[Any, ...]:
+    def broadcast(self, state: SharedLabels, clock: Clock) -> tuple[Any, ...]:
         """q, once it is known."""
         return () if state.known is None else (LabelDistribution(state.known.shares),)
 

@@ -102,7 +102,7 @@ class ReliableNeighbours(Exchange):
             f"{', '.join(sorted({name.rpartition('.')[0] for name in names}))}: rename its last layer"
         )
 
-    def init(self, clients: int) -> ReliabilityState:
+    def init(self, clients: int, params: Params) -> ReliabilityState:
         """Nobody has trained."""
         return ReliabilityState()
 

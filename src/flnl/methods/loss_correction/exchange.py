@@ -12,7 +12,7 @@ from flnl.core.findings import EstimatedNoise, Finding, Scalar
 from flnl.core.messages import ClientState, ClientTask, Clock, Opened
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Setting
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import PositiveCount, Share, StageNumber
 from flnl.methods.loss_correction.transition import (
     Slack,
@@ -69,7 +69,7 @@ class TransitionEstimate(Exchange):
         """The stage before which clients estimate."""
         return self.stage
 
-    def init(self, clients: int) -> int:
+    def init(self, clients: int, params: Params) -> int:
         """The number of clients; the server learns nothing else."""
         return clients
 

@@ -11,7 +11,7 @@ from flnl.core.findings import Finding, SuspectedSamples
 from flnl.core.messages import ClientState, ClientTask, Clock, Fit, kept_by_client
 from flnl.core.model import Model
 from flnl.core.parts import Exchange, Part
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.stored import stored
 from flnl.methods.rofl.centroids import GlobalCentroids, combined
 from flnl.methods.rofl.loss import RoFL, Visit
@@ -54,11 +54,11 @@ class ClassCentroids(Exchange):
         """The loss term that moves the centroids."""
         return () if any(isinstance(part, RoFL) for part in stage) else ("method/local=[rofl]",)
 
-    def init(self, clients: int) -> CentroidState:
+    def init(self, clients: int, params: Params) -> CentroidState:
         """No centroids."""
         return CentroidState()
 
-    def send(self, state: CentroidState, client: int, clock: Clock) -> tuple[Any, ...]:
+    def broadcast(self, state: CentroidState, clock: Clock) -> tuple[Any, ...]:
         """The global centroids, once there are any."""
         return () if state.values is None else (GlobalCentroids(state.values),)
 

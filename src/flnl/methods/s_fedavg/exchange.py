@@ -13,7 +13,7 @@ from torch import Tensor
 from flnl.core.findings import EstimatedQuality, Finding
 from flnl.core.messages import Benchmark, ClientState, Clock, Gathered
 from flnl.core.parts import Exchange, Wants
-from flnl.core.payload import Payload
+from flnl.core.payload import Params, Payload
 from flnl.core.ranges import NonNegative, Positive, PositiveCount, Share
 from flnl.numerics.contribution import Relevance, model_shapley, selection_probabilities
 from flnl.numerics.scaling import quality
@@ -49,7 +49,7 @@ class ShapleyRelevance(Exchange):
         """Clean samples."""
         return (Benchmark,)
 
-    def init(self, clients: int) -> Relevance:
+    def init(self, clients: int, params: Params) -> Relevance:
         """All clients have relevance 1/N."""
         return Relevance.of(clients)
 
