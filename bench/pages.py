@@ -158,6 +158,14 @@ class Ranks(scales.Rendered):
         """The methods that the test puts behind this one."""
         return [worse for better, worse in self.apart if better == method]
 
+    def lost(self, method: str) -> dict[str, str]:
+        """The settings in which a method is not first, each with the first."""
+        return {
+            one.column: max(one.ours, key=lambda name: one.ours[name])
+            for one in self.ranked.settings
+            if max(one.ours.values()) > one.ours[method]
+        }
+
     @property
     def verdict(self) -> str:
         """The critical difference, or why there is none."""
@@ -169,14 +177,15 @@ class Ranks(scales.Rendered):
 
 
 @cache
-def ranks(paper: str, scale: str) -> Ranks:
-    """The methods of a paper over its settings at a scale."""
-    return Ranks(scale, paper, [one for one in _tables(scale) if one.table.paper == paper and is_ranked(one.table)])
+def ranks(paper: str, scale: str, metric: str | None = None) -> Ranks:
+    """The methods of a paper over its settings at a scale, by another metric than the tables' if one is given."""
+    tables = _tables(scale, metric)
+    return Ranks(scale, paper, [one for one in tables if one.table.paper == paper and is_ranked(one.table)])
 
 
 @cache
-def _tables(scale: str) -> Sequence[Filled]:
-    return rendered.read(RESULTS / scale, None)
+def _tables(scale: str, metric: str | None) -> Sequence[Filled]:
+    return rendered.read(RESULTS / scale, metric)
 
 
 def others(table: str, label: str, usual: float = 0.01, scale: str = "lenet") -> str:
