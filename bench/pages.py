@@ -8,7 +8,6 @@ written.
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -20,13 +19,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from flnl.config.folders import CONF
 from flnl.core.markdown import grid
 from flnl.storage.tuned import Tuned
-from flnl.tables import load
+from flnl.tables import load, run_record
 from flnl.tables.render import rendered, scales
 from flnl.tables.render.agreement import spearman
 from flnl.tables.render.ranking import Ranking, is_ranked, papers_mean_ranks
 from flnl.tables.render.sheet import text
 from flnl.tables.results import Filled
-from flnl.tables.run_record import Compact, compact
+from flnl.tables.run_record import Written, names
 
 ROOT = CONF.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "results"
@@ -46,6 +45,12 @@ def lines(table: str, scale: str) -> Sequence[Line]:
         return list(csv.DictReader(file))
 
 
+@cache
+def runs(scale: str) -> Mapping[str, Written]:
+    """The records of a scale, checked as tables check them."""
+    return run_record.load(RESULTS / scale)
+
+
 def column(table: str, label: str, scale: str = "lenet", what: str = "ours") -> dict[str, float]:
     """What a column holds of every row, by row: ``ours``, ``ours_std`` or ``paper``, of several the first."""
     found: dict[str, float] = {}
@@ -60,10 +65,7 @@ def column(table: str, label: str, scale: str = "lenet", what: str = "ours") -> 
 def _ours(line: Line, scale: str) -> float:
     """A cell's number from its runs' records, with the last bits that decide how the table rounds it."""
     number = float(line["ours"])
-    held = [
-        json.loads((RESULTS / scale / one).read_text(encoding="utf-8"))["metrics"]
-        for one in json.loads(line["records"])
-    ]
+    held = [runs(scale)[one].metrics for one in names(line["records"])]
     means = (100 * fmean(one[key] for one in held) for key in ("best", "mean_last_10", "last")) if held else ()
     return next((one for one in means if isclose(one, number, rel_tol=1e-9)), number)
 
@@ -92,13 +94,13 @@ def columns(table: str, scale: str = "lenet") -> list[str]:
     return list(dict.fromkeys(line["column"] for line in lines(table, scale) if line["state"] == "run"))
 
 
-def record(table: str, label: str, row: str, scale: str = "lenet") -> Compact:
-    """The record of the first run of a cell, checked as tables check it."""
+def record(table: str, label: str, row: str, scale: str = "lenet") -> Written:
+    """The record of the first run of a cell."""
     (line,) = (one for one in lines(table, scale) if (one["column"], one["row"]) == (label, row))
-    return compact(RESULTS / scale / json.loads(line["records"])[0])
+    return runs(scale)[names(line["records"])[0]]
 
 
-def accuracy_after(record: Compact, round: int) -> float:
+def accuracy_after(record: Written, round: int) -> float:
     """The accuracy, in percent, of the evaluation after a round."""
     (line,) = (one for one in record.rows if one["kind"] == "evaluation" and one["round"] == round)
     return 100 * float(line["accuracy"])
@@ -208,7 +210,7 @@ def edges(paper: str, scale: str) -> str:
 def warmed(row: str, scale: str = "lenet") -> set[str]:
     """The first records of a method's cells whose best accuracy is of before the method acts."""
     every = (line for file in (RESULTS / scale).glob("*_[0-9]*.csv") for line in lines(file.stem, scale))
-    return {json.loads(one["records"])[0] for one in every if one["row"] == row and "before all of" in one["note"]}
+    return {names(one["records"])[0] for one in every if one["row"] == row and "before all of" in one["note"]}
 
 
 @cache

@@ -125,16 +125,11 @@ TABLES = """
 
 
 def contents(_app: Sphinx, name: str, source: list[str]) -> None:
-    """Add the contents of the site to its first page, and those of a folder of results to its index.
-
-    The site does not have the records of runs, which the tables link to as a folder.
-    """
+    """Add the contents of the site to its first page, and those of a folder of results to its index."""
     if name == root_doc:
         source[0] += CONTENTS
-    elif name.startswith("results/"):
-        source[0] = source[0].replace("[runs](runs)", "`runs`")
-        if name.count("/") == 2 and name.endswith("/README"):
-            source[0] += TABLES
+    elif name.startswith("results/") and name.count("/") == 2 and name.endswith("/README"):
+        source[0] += TABLES
 
 
 SOUGHT = {

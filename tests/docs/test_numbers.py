@@ -12,6 +12,7 @@ import yaml
 from scipy.stats import ttest_rel
 
 from flnl.storage.tuned import Tuned
+from flnl.tables import run_record
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPARISON = ROOT / "docs" / "comparison.md"
@@ -197,8 +198,9 @@ def walls(method: str) -> list[float]:
     """How long the runs of a row of the papers' tables at ``lenet`` took, in seconds."""
     lenet = ROOT / "results" / "lenet"
     rows = chain.from_iterable(numbers(file) for file in lenet.glob("*_[0-9]*.csv"))
-    files = {*chain.from_iterable(json.loads(row["records"]) for row in rows if row["row"] == method)}
-    return [json.loads((lenet / file).read_text())["wall_time_s"] for file in files]
+    names = {*chain.from_iterable(json.loads(row["records"]) for row in rows if row["row"] == method)}
+    runs = run_record.load(lenet)
+    return [runs[name].record["wall_time_s"] for name in names]
 
 
 def test_pages_have_the_times_of_the_runs_on_real_images() -> None:

@@ -64,7 +64,7 @@ def test_one_table_is_rendered_beside_those_that_the_folder_holds(command: Table
     command("run", "other", "scale=small", "--", "hydra/launcher=basic")
     (out / "other.md").unlink()
     found = command("render", "other", "scale=small")
-    assert "they include tables that have not run here (mine); records=results/small/runs takes them" in found.err
+    assert "they include tables that have not run here (mine); records=results/small/runs.jsonl takes them" in found.err
     assert (out / "other.md").exists()
     assert {file: file.read_bytes() for file in before} == before
 
@@ -83,16 +83,16 @@ def test_results_of_other_machines_are_not_lost(command: Tables, tmp_path: Path)
     assert command("run", "mine", "--", "hydra/launcher=basic").code == 0
     assert command("render", "mine").code == 0
     before = {file: file.read_bytes() for file in (tmp_path / "results").glob("**/*") if file.is_file()}
-    assert sum(file.suffix == ".json" for file in before) == 2
+    assert before[tmp_path / "results/small/runs.jsonl"].count(b"\n") == 2
     shutil.rmtree(tmp_path / "multirun")
     assert command("run", "mine", "rows=FedProx", "--", "hydra/launcher=basic").code == 0
     said = command("render", "mine")
     assert said.code == 2
     assert "results/small has results that have not run here, and would lose them: mine FedAvg p=0.7" in said.err
-    assert "records=results/small/runs" in said.err
+    assert "records=results/small/runs.jsonl" in said.err
     assert {file: file.read_bytes() for file in before} == before
     assert command("render", "mine", "out=new").code == 0
-    assert command("render", "mine", "records=results/small/runs").code == 0
+    assert command("render", "mine", "records=results/small/runs.jsonl").code == 0
     again = {file: file.read_bytes() for file in (tmp_path / "results").glob("**/*") if file.is_file()}
     assert again.keys() == before.keys()
 
@@ -112,10 +112,10 @@ def test_a_run_that_did_not_finish_here_replaces_no_result(command: Tables, tmp_
     said = command("render", "mine")
     assert said.code == 2
     folder = f"multirun/tables/small/{result.parent.name}"
-    assert f"records=results/small/runs after removing {folder} (not finished, or damaged)" in said.err
+    assert f"records=results/small/runs.jsonl after removing {folder} (not finished, or damaged)" in said.err
     assert {file: file.read_bytes() for file in before} == before
     shutil.rmtree(result.parent)
-    assert command("render", "mine", "records=results/small/runs").code == 0
+    assert command("render", "mine", "records=results/small/runs.jsonl").code == 0
     assert (tmp_path / "results/small/mine.md").read_bytes() == before[tmp_path / "results/small/mine.md"]
 
 
@@ -195,9 +195,10 @@ def test_a_path_may_begin_with_the_home_folder(
     file = copied(tmp_path)
     file.write_text(re.sub(r"overrides: \[method=\w+\]", "missing: Nobody", file.read_text()))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "home" / "runs").mkdir(parents=True)
-    (tmp_path / "home" / "runs" / f"{'0' * 16}.json").write_text("{}")
-    assert command("render", "mine", "out=~/tables", "records=~/runs").code == 0
+    (tmp_path / "home").mkdir()
+    some = (ROOT / "results/paper/runs.jsonl").read_text().splitlines()[0]
+    (tmp_path / "home" / "runs.jsonl").write_text(some)
+    assert command("render", "mine", "out=~/tables", "records=~/runs.jsonl").code == 0
     assert (tmp_path / "home" / "tables" / "mine.md").exists()
     assert not (tmp_path / "~").exists()
     assert f"there is no {tmp_path}/home/tuned.json" in command("plan", "mine", "tuned=~/tuned.json").err

@@ -1,12 +1,12 @@
 """Tables of one's own data: runs count wherever these lie, and never as runs on others."""
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from flnl.tables import run_record
 from tests.tables.conftest import Tables
 
 SCALE = """\
@@ -72,7 +72,7 @@ def test_records_count_where_the_data_lie_elsewhere_and_are_the_same(own: Tables
     shutil.rmtree(tmp_path / "multirun")
     (tmp_path / "a").rename(tmp_path / "moved")
     columns(tmp_path, "moved", "b")
-    records = "records=results/small/runs"
+    records = "records=results/small/runs.jsonl"
     assert "2 runs restored" in own("plan", "own", records).err
     assert "of which 0 are missing" in own("plan", "own").out
     shutil.rmtree(tmp_path / "multirun")
@@ -85,15 +85,14 @@ def test_records_count_where_the_data_lie_elsewhere_and_are_the_same(own: Tables
 
 
 def test_records_with_places_in_their_keys_are_restored_and_rendered_as_they_are(own: Tables, tmp_path: Path) -> None:
-    """As runs of before this version have left them: files are named by these keys."""
+    """As runs of earlier versions have left them: their folders are named by these keys."""
     assert own("render", "own").code == 0
-    rendered = tmp_path / "results/small/runs"
-    for file in rendered.glob("*.json"):
-        held = json.loads(file.read_text())
-        changed = file.read_text().replace(held["key"], f"{file.stem}{'0' * 48}")
-        file.write_text(changed)
-    before = {file.name: file.read_bytes() for file in rendered.glob("*.json")}
+    file = tmp_path / "results/small/runs.jsonl"
+    held = [dict(run.record) for run in run_record.load(file).values()]
+    placed = [run_record.signed(one | {"key": f"{Path(one['folder']).name}{'0' * 48}"}) for one in held]
+    file.write_text("".join(f"{line}\n" for line in sorted(placed)))
+    before = file.read_bytes()
     shutil.rmtree(tmp_path / "multirun")
-    assert "2 runs restored" in own("plan", "own", "records=results/small/runs").err
+    assert "2 runs restored" in own("plan", "own", "records=results/small/runs.jsonl").err
     assert own("render", "own", "out=again").code == 0
-    assert {file.name: file.read_bytes() for file in (tmp_path / "again/runs").glob("*.json")} == before
+    assert (tmp_path / "again/runs.jsonl").read_bytes() == before

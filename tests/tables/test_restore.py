@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -14,8 +15,7 @@ from flnl.figures.record import read
 from flnl.tables import run_record
 from tests.tables.conftest import Tables, copied
 
-ROOT = Path(__file__).resolve().parents[2]
-RECORDS = "records=results/small/runs"
+RECORDS = "records=results/small/runs.jsonl"
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def test_tables_of_records_are_those_of_the_runs(elsewhere: Tables, tmp_path: Pa
     rendered = {file.name: file.read_bytes() for file in (tmp_path / "results/small").glob("**/*") if file.is_file()}
     ran = elsewhere("run", "mine", RECORDS)
     assert ran.out.splitlines()[-1] == "2 of 2 cells can run, 2 have run, 0 failed", ran.err
-    assert "2 runs restored from results/small/runs" in ran.err
+    assert "2 runs restored from results/small/runs.jsonl" in ran.err
     assert "missing" not in ran.err
     assert elsewhere("render", "mine", "out=again").code == 0
     again = {file.name: file.read_bytes() for file in (tmp_path / "again").glob("**/*") if file.is_file()}
     assert again == rendered
-    assert sum(name.endswith(".json") for name in again) == 2
+    assert again["runs.jsonl"].count(b"\n") == 2
     restored = next((tmp_path / "multirun/tables/small").glob("*/result.json")).parent
     for file in (tmp_path / "multirun/tables/small").glob("*/result.json"):  # FedProx has a value that keys leave out
         record = json.loads(file.read_text())
@@ -58,8 +58,7 @@ def test_a_run_that_began_here_stays(elsewhere: Tables, tmp_path: Path) -> None:
 
 def test_a_folder_in_which_a_run_begins_meanwhile_stays(elsewhere: Tables, tmp_path: Path) -> None:
     """Its lines would be mixed with those of the record, and its hours lost."""
-    names = [file.stem for file in sorted((tmp_path / "results/small/runs").glob("*.json"))]
-    mine, other = (tmp_path / "multirun/tables/small" / name for name in names)
+    mine, other = (tmp_path / "multirun/tables/small" / name for name in run_record.load(tmp_path / "results/small"))
     mine.mkdir(parents=True)
     (mine / "metrics.jsonl").write_text("mine\n")
     with FileLock(mine / ".lock"):
@@ -73,71 +72,69 @@ def test_a_folder_in_which_a_run_begins_meanwhile_stays(elsewhere: Tables, tmp_p
 def test_records_of_which_none_is_asked_for_are_told_of(elsewhere: Tables, tmp_path: Path) -> None:
     assert "none of" not in elsewhere("plan", "mine", RECORDS).err
     shutil.rmtree(tmp_path / "multirun")
-    for number, file in enumerate([*(tmp_path / "results/small/runs").glob("*.json")]):
-        file.rename(file.with_name(f"{number:016x}.json"))
+    rewrite(tmp_path, lambda held: {**held, "folder": f"multirun/tables/small/{held['folder'][-15:]}0"})
     found = elsewhere("plan", "mine", RECORDS).err
     assert "0 runs restored" in found
     assert "none of the 2 records there is of a run of these tables: others, another scale or other seeds\n" in found
 
 
-def _changed(**fields: object) -> Callable[[str], str]:
-    return lambda text: json.dumps({**json.loads(text), **fields})
+def rewrite(tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change what each line says."""
+    held = [dict(run.record) for run in run_record.load(tmp_path / "results/small").values()]
+    lines = [run_record.signed(change(one)) for one in held]
+    (tmp_path / "results/small/runs.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
-def _with_metric(name: str, value: float) -> Callable[[str], str]:
-    return lambda text: _changed(metrics=json.loads(text)["metrics"] | {name: value})(text)
+@pytest.mark.parametrize("change", [{"key": "0" * 64}, {"status": "failed"}])
+def test_the_record_of_another_run_is_named(elsewhere: Tables, tmp_path: Path, change: dict[str, str]) -> None:
+    rewrite(tmp_path, lambda held: {**held, **change})
+    found = elsewhere("plan", "mine", RECORDS)
+    assert found.code == 2
+    assert "is not the record of the finished run flnl" in found.err
+    assert len(found.err.splitlines()) == 1
+    assert any(name in found.err for name in run_record.load(tmp_path / "results/small"))
 
 
-def _with_last(accuracy: float) -> Callable[[str], str]:
-    return lambda text: _changed(evaluation=json.loads(text)["evaluation"] | {"accuracy": accuracy})(text)
+def test_a_damaged_line_is_named(elsewhere: Tables, tmp_path: Path) -> None:
+    file = tmp_path / "results/small/runs.jsonl"
+    file.write_text(file.read_text()[:-100])
+    found = elsewhere("plan", "mine", RECORDS)
+    assert (found.code, len(found.err.splitlines())) == (2, 1)
+    assert "line 2 of results/small/runs.jsonl is damaged; restore it from where it is from, or remove it" in found.err
 
 
-def _without(key: str) -> Callable[[str], str]:
-    return lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != key})
+@pytest.mark.parametrize("given", ["results/small", "results/small/runs.jsonl"])
+def test_the_file_or_its_folder_is_given(elsewhere: Tables, given: str) -> None:
+    assert "2 runs restored" in elsewhere("plan", "mine", f"records={given}").err
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("given", "said"),
     [
-        (lambda text: text[:100], "is damaged"),
-        (lambda _: "3", "is damaged"),
-        (_changed(metrics=None), "is damaged"),
-        (_changed(evaluations={}), "is damaged"),
-        (_changed(evaluations={"training": {"round": [1]}}), "is damaged"),
-        (_with_metric("best", 0.99), r"is damaged: metrics.best is 0.99, and its evaluations give 0."),
-        (_with_metric("last", 0.99), r"is damaged: metrics.last is 0.99, and its evaluations give 0."),
-        (_with_metric("mean_last_10", 0.99), r"is damaged: metrics.mean_last_10 is 0.99"),
-        (_with_last(0.99), r"and its evaluations give 0.99"),
-        (_changed(rounds=99), "is damaged: rounds is 99, and its last line says 3"),
-        (_changed(participations=99), "is damaged: participations is 99"),
-        (_changed(key="0" * 64), "is not the record of the finished run flnl"),
-        (_changed(status="failed"), "is not the record of the finished run flnl"),
-        (_without("evaluations"), "lacks the accuracies of its evaluations"),
+        ("results/smal/runs.jsonl", "records are in results/SCALE/runs.jsonl"),
+        ("results/small/runs", "did you mean results/small/runs.jsonl?"),
+        ("results/small/run.jsonl", "did you mean results/small/runs.jsonl?"),
     ],
 )
-def test_a_record_that_cannot_be_used_is_named(
-    elsewhere: Tables, tmp_path: Path, change: Callable[[str], str], said: str
-) -> None:
-    file = sorted((tmp_path / "results/small/runs").glob("*.json"))[0]
-    file.write_text(change(file.read_text()))
-    found = elsewhere("plan", "mine", RECORDS)
+def test_what_has_no_record_is_refused(elsewhere: Tables, given: str, said: str) -> None:
+    found = elsewhere("run", "mine", f"records={given}")
     assert found.code == 2
-    assert said in found.err
-    assert len(found.err.splitlines()) == 1
-    assert file.name in found.err
+    assert found.err.splitlines() == [f"error: records={given}: there is no record of a run; {said}"]
 
 
-@pytest.mark.parametrize("folder", sorted((ROOT / "results").glob("*/runs")), ids=lambda folder: folder.parent.name)
-def test_the_records_of_this_project_agree_with_themselves(folder: Path) -> None:
-    files = sorted(folder.glob("*.json"))
-    assert files
-    for file in files:
-        assert run_record.compact(file).record["status"] == "finished"
-
-
-def test_a_folder_that_is_not_there_is_refused(elsewhere: Tables) -> None:
-    found = elsewhere("run", "mine", "records=results/smal/runs")
-    assert (found.code, found.err.splitlines()) == (
-        2,
-        ["error: records=results/smal/runs: there is no such folder; records are in results/SCALE/runs"],
-    )
+def test_a_folder_of_earlier_versions_counts_and_is_rendered_into_the_file(elsewhere: Tables, tmp_path: Path) -> None:
+    """A folder of one's own, ``results/small_own``, stays of use."""
+    out = tmp_path / "results/small"
+    before = {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    (out / "runs").mkdir()
+    table = (out / "mine.csv").read_text()
+    for name, run in run_record.load(out).items():
+        (out / "runs" / f"{name}.json").write_text(json.dumps(run.record))
+        table = table.replace(f'""{name}""', f'""runs/{name}.json""')
+    (out / "mine.csv").write_text(table)
+    (out / "runs.jsonl").unlink()
+    refused = elsewhere("render", "mine")
+    assert refused.code == 2, "no run of them is here"
+    assert "2 runs restored" in elsewhere("plan", "mine", "records=results/small/runs").err
+    assert elsewhere("render", "mine").code == 0
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before

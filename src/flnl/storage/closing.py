@@ -42,7 +42,7 @@ def contradiction(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) 
     """What a run's record says of its end that its lines do not, as a phrase; None if they agree.
 
     Args:
-        record: ``result.json``, or a compact record.
+        record: ``result.json``, or a line of ``runs.jsonl`` beside tables.
         rows: the lines of ``metrics.jsonl`` in order, or those that are kept of it.
     """
     metrics = record.get("metrics")

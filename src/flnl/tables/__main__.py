@@ -1,7 +1,7 @@
 """The papers' tables, our numbers beside theirs: list the tables, plan and run missing runs, render results.
 
     flnl tables list | plan | run | render [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL]
-        [add=ROW [--config-dir DIR]] [tuned=PATH] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
+        [add=ROW [--config-dir DIR]] [tuned=PATH] [verify=false] [records=FILE] [out=FOLDER] [-- OVERRIDE ...]
     flnl tables agree [metric=NAME] [out=FOLDER]
     flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [scale=small] [rows=LABEL] ... [-- OVERRIDE ...]
 
@@ -28,7 +28,7 @@ from flnl.tables import load
 from flnl.tables.cost import Estimate, estimate
 from flnl.tables.plan import Count, Plan, can_run, wanted
 from flnl.tables.request import AGREE, OF_ONE_VERB, OPTIONS, RESULTS, TUNE, VERBS, Request, parse
-from flnl.tables.run_record import RECORDS
+from flnl.tables.run_record import RUNS
 from flnl.tables.table import Table
 from flnl.tune.scores import MEASURES, ON_TEST_SET
 
@@ -40,7 +40,7 @@ TUNED = "tuned"
 
 USAGE = """\
 flnl tables VERB [TABLE ...] [scale=small] [seeds=N] [rows=LABEL] [columns=LABEL] [tuned=PATH]
-            [add=[LABEL: ]OVERRIDE... [--config-dir DIR]] [verify=false] [records=FOLDER] [out=FOLDER] [-- OVERRIDE ...]
+            [add=[LABEL: ]OVERRIDE... [--config-dir DIR]] [verify=false] [records=FILE] [out=FOLDER] [-- OVERRIDE ...]
 flnl tables agree [metric=mean_last_10] [out=FOLDER]
 flnl tables tune TABLE columns=LABEL grid=KEY=VALUE,VALUE [measure=validation [share=0.1]] [margin=0.05]
             [seeds=2] [scale=small] [rows=LABEL] [verify=false] [out=FILE] [-- OVERRIDE ...]
@@ -70,8 +70,8 @@ The papers' tables, our numbers beside theirs. Without a TABLE: all tables.
           or a folder of such files, as conf/scale/tuned/small; may be repeated
   verify  verify=false takes data files that differ from the published ones, such as copies that went through JPEG;
           these are runs of their own, and notes under the tables tell of them
-  records a folder of records that render wrote, such as results/lenet/runs: the runs that it has count as finished
-          here, so tables can be made on several machines, one after the other
+  records records that render wrote, such as results/lenet/runs.jsonl, or their folder: the runs that are there count as
+          finished here, so tables can be made on several machines, one after the other
 
   grid    the values to choose from: grid=train.lr=0.01,0.03,0.1; may be repeated for further keys
   measure the score, as for flnl tune: {measures}; by default validation, on samples that are held
@@ -230,7 +230,7 @@ def _of(cells: list[Loss], out: Path) -> tuple[str, str, list[Loss]]:
         return "of other settings than these cells have now", "the settings of then, or run them anew", changed
     begun = list(dict.fromkeys(str(folder) for one in cells for folder in one.begun))
     first = f" after removing {begun[0]}{_more(begun)} (not finished, or damaged)" if begun else ""
-    return "that have not run here", f"records={out / RECORDS}{first}", cells
+    return "that have not run here", f"records={out / RUNS}{first}", cells
 
 
 def _more(several: Sequence[object]) -> str:

@@ -1,20 +1,76 @@
-"""Read the files of a finished run, and check all of them before using any number."""
+"""The record of a run: its folder, and the line of ``runs.jsonl`` that has what tables read, for readers without it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from flnl.compare.runs import shown
 from flnl.core.errors import UserError
+from flnl.core.special import refuse_special
 from flnl.storage import lines
 from flnl.storage.closing import contradiction
-from flnl.storage.input_file import parse_json, read_json_file
+from flnl.storage.input_file import parse_json
 from flnl.storage.lines import METRICS, DamagedLinesError
+from flnl.storage.output_file import write_output
 from flnl.storage.records import RESULT, read_record
+
+RUNS = "runs.jsonl"
+"""Beside rendered tables: a line for each run behind them, in the order of keys."""
+SINGLE = "runs"
+"""A folder of files named after a run, one line's record each: what earlier versions wrote in place of ``RUNS``."""
+SHA256 = "sha256"
+"""The last field of a line, of what stands before it."""
+LOCK = ".runs.lock"
+NAME = re.compile("[0-9a-f]{16}")
+"""What a run's folder is called, and what rendered tables call the run."""
+REFERENCE = re.compile(r'""(?:runs/)?([\w-]+)(?:\.json)?""')
+"""The name of a run in a rendered CSV file; earlier versions wrote the path of its own file."""
+
+KEPT = (
+    "key",
+    "status",
+    "data",
+    "federation",
+    "contents",
+    "given",
+    "given_origin",
+    "clean_samples",
+    "commit",
+    "versions",
+    "machine",
+    "device",
+    "executor",
+    "threads",
+    "started",
+    "wall_time_s",
+    "rounds",
+    "acts_from",
+    "participations",
+    "bytes",
+    "training_passes",
+    "forward_passes",
+    "optimizer_steps",
+    "cpu_time_s",
+    "peak_memory",
+    "peak_gpu_memory",
+    "left_out",
+    "metrics",
+    "earlier",
+)
+"""What a line has of ``result.json``; command and commit determine the configuration."""
+OTHERWISE = ("commit", "versions", "machine", "device", "executor", "threads")
+"""The keys of a process that computed a part of a run, as far as they may differ from the last one's."""
+CURVE = ("round", "participations", "accuracy")
+"""The numbers of an evaluation that a line has, for all evaluations."""
 
 PARTS: Mapping[str, Any] = {
     "metrics": Mapping,
@@ -27,22 +83,19 @@ PARTS: Mapping[str, Any] = {
 NUMBERS: Mapping[str, Sequence[str]] = {"evaluation": ("accuracy", "participations")}
 """The numbers that a line of ``metrics.jsonl`` must have, by its kind."""
 
-CURVE = ("round", "participations", "accuracy")
-"""The numbers of an evaluation that a compact record keeps, for all evaluations."""
-
-RECORDS = "runs"
-"""The folder of compact records, beside rendered tables."""
-RECORD = re.compile(r"[0-9a-f]{16}\.json")
-"""File names of compact records: the name of the run's folder."""
-
 REPEAT = "remove the folder and run the table again"
+REPAIR = "restore it from where it is from, or remove it"
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Written:
-    """``result.json`` of a finished run, and the lines of its ``metrics.jsonl`` in order."""
+    """What a finished run has written: its record, and lines of its ``metrics.jsonl`` in order.
+
+    From the run's folder these are ``result.json`` and all lines; from ``runs.jsonl`` the run's line there, and a line
+    for every evaluation with one for its round.
+    """
 
     record: Row
     rows: Sequence[Row]
@@ -63,49 +116,7 @@ class Written:
         return next((row for row in reversed(self.rows) if row["kind"] == kind), {})
 
 
-@dataclass(frozen=True)
-class Compact:
-    """A compact record, and the lines of ``metrics.jsonl`` that it has: of every evaluation, with one for its round."""
-
-    record: Row
-    rows: Sequence[Row]
-
-
-def compact(file: Path) -> Compact:
-    """Read the compact record of a run, and check it.
-
-    Raises:
-        UserError: if it is damaged, its closing numbers are not those of its evaluations, or it lacks these.
-    """
-    repair = "restore it from where it is from, or remove it"
-    try:
-        held = read_json_file(file)
-        if "evaluations" not in held:
-            raise UserError(f"{file} lacks the accuracies of its evaluations; render its tables again where they ran")
-        rows = [*_lines(held)]
-        whole = isinstance(held["key"], str) and isinstance(held["status"], str) and isinstance(held["metrics"], dict)
-        if not rows or not whole:
-            raise TypeError
-        if not all(isinstance(row[key], int | float) for row in rows for key in CURVE if key in row):
-            raise TypeError
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{file} is damaged; {repair}") from None
-    if (fault := contradiction(held, rows)) is not None:
-        raise UserError(f"{file} is damaged: {fault}; {repair}")
-    return Compact(held, rows)
-
-
-def _lines(record: Mapping[str, Any]) -> Iterator[Row]:
-    evaluations = [
-        {"stage": stage, **dict(zip(CURVE, row, strict=True))}
-        for stage, columns in record["evaluations"].items()
-        for row in zip(*(columns[key] for key in CURVE), strict=True)
-    ]
-    last = len(evaluations) - 1
-    for i, row in enumerate(evaluations):
-        place = {key: value for key, value in row.items() if key != "accuracy"}
-        yield {"kind": "round", **place, **(record["round"] if i == last else {})}
-        yield {"kind": "evaluation", **row, **(record["evaluation"] if i == last else {})}
+# ------------------------------------------------------------------------------------------------------ a run's folder
 
 
 def record(folder: Path) -> dict[str, Any] | None:
@@ -123,7 +134,7 @@ def record(folder: Path) -> dict[str, Any] | None:
 
 
 def read(folder: Path) -> Written:
-    """Read the files of a finished run.
+    """Read the files of a finished run, and check all of them before using any number.
 
     Raises:
         UserError: if any of them is damaged: the remaining lines could give a wrong number.
@@ -164,3 +175,165 @@ def _row(line: str) -> Row | None:
 
 def _damaged(folder: Path, what: str) -> UserError:
     return UserError(f"{shown(folder)}: {what}; {REPEAT}")
+
+
+# ---------------------------------------------------------------------------------------------------------- runs.jsonl
+
+
+def line(folder: Path, command: str, seed: int, written: Written) -> str:
+    """A run's line of ``runs.jsonl``, numbers unrounded: every value that a cell can show.
+
+    ``evaluation`` and ``round`` hold the last line of each kind, ``evaluations`` the accuracies of all by stage,
+    ``earlier`` the processes before the last of a run that was resumed.
+    """
+    kept = {key: written.record[key] for key in KEPT if key in written.record}
+    if earlier := kept.pop("earlier", None):
+        kept["earlier"] = [
+            {
+                "rounds": one.get("rounds"),
+                **{key: one[key] for key in OTHERWISE if one.get(key, kept.get(key)) != kept.get(key)},
+            }
+            for one in earlier
+        ]
+    last = {
+        kind: {key: value for key, value in written.last(kind).items() if isinstance(value, int | float)}
+        for kind in ("evaluation", "round")
+    }
+    stages: dict[str, dict[str, list[float]]] = {}
+    for row in written.evaluations:
+        columns = stages.setdefault(str(row.get("stage")), {key: [] for key in CURVE})
+        for key in CURVE:
+            columns[key].append(row[key])
+    about = {"key": kept["key"], "command": command, "seed": seed, "folder": shown(folder)}
+    return signed({**about, **kept, **last, "evaluations": stages})
+
+
+def names(records: str) -> list[str]:
+    """The names of runs in a CSV file's field ``records``, where earlier versions wrote the path of each run's file.
+
+    Raises:
+        ValueError, TypeError: if it is no list of texts.
+    """
+    return [Path(one).stem for one in parse_json(records)]
+
+
+def load(place: Path) -> dict[str, Written]:
+    """The runs in a file, or those of a folder: in its ``runs.jsonl``, or one a file as earlier versions wrote them.
+
+    Returns:
+        Each run by the name of its folder.
+
+    Raises:
+        UserError: if a line is damaged, its closing numbers are not those of its evaluations, or two are of one run.
+    """
+    file = place / RUNS if place.is_dir() else place
+    found = dict(_parsed(_bytes(single), str(single), signed=False) for single in _singles(place))
+    numbers: dict[str, int] = {}
+    for number, text in enumerate(_bytes(file).splitlines() if file.exists() else (), 1):
+        where = f"line {number} of {file}"
+        name, run = _parsed(text, where, signed=True)
+        if numbers.setdefault(name, number) != number and run != found[name]:
+            raise UserError(f"{where} is of the same run as line {numbers[name]}; remove one of them")
+        found[name] = run
+    return found
+
+
+def save(out: Path, new: Mapping[str, str], *, tidy: bool = False) -> None:
+    """Put lines into ``runs.jsonl`` of a folder of tables, by the names of runs; several processes may do so at a time.
+
+    Args:
+        out: the folder.
+        new: the lines.
+        tidy: whether to remove the runs that no table in the folder refers to, and files of earlier versions.
+
+    Raises:
+        UserError: if what is there is damaged, or a new line is.
+        OSError: if the file cannot be written.
+    """
+    for name, text in new.items():
+        _parsed(_encoded(text), f"the record of {name}", signed=True)
+    with FileLock(out / LOCK):
+        held = {**{name: signed(run.record) for name, run in load(out).items()}, **new}
+        if tidy:
+            tables = "".join(file.read_text(encoding="utf-8", errors="replace") for file in out.glob("*.csv"))
+            used = set(REFERENCE.findall(tables))
+            held = {name: text for name, text in held.items() if name in used}
+        ordered = sorted((json.loads(text)["key"], name) for name, text in held.items())
+        data = b"".join(_encoded(held[name]) + b"\n" for _, name in ordered)
+        if not (out / RUNS).exists() or (out / RUNS).read_bytes() != data:
+            write_output(out / RUNS, data)
+        if tidy:
+            for file in _singles(out):
+                file.unlink()
+            with suppress(OSError):  # it has other files, or there is none
+                (out / SINGLE).rmdir()
+
+
+def _singles(place: Path) -> list[Path]:
+    """The files of one run each, in a folder or in its folder ``runs``."""
+    return [
+        file
+        for folder in (place, place / SINGLE)
+        for file in sorted(folder.glob("*.json"))
+        if NAME.fullmatch(file.stem)
+    ]
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        refuse_special(file)
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror or error})") from None
+
+
+def signed(record: Row) -> str:
+    """The text of a line."""
+    return json.dumps({**record, SHA256: _sha256(record)}, ensure_ascii=False)
+
+
+def _sha256(record: Row) -> str:
+    return hashlib.sha256(_encoded(json.dumps(record, ensure_ascii=False))).hexdigest()
+
+
+def _encoded(text: str) -> bytes:
+    """Bytes of a command line that are no text become escapes, which JSON reads as what they were."""
+    return text.encode(errors="backslashreplace")
+
+
+def _parsed(text: bytes, where: str, *, signed: bool) -> tuple[str, Written]:
+    """A line's run, and the name of its folder."""
+    try:
+        held = parse_json(text)
+        sha256 = held.pop(SHA256, None)
+        if signed and sha256 != _sha256(held):
+            raise UserError(f"{where} is not as it was written, its sha256 is of another text; {REPAIR}")
+        if "evaluations" not in held:
+            raise UserError(f"{where} lacks the accuracies of its evaluations; render its tables again where they ran")
+        rows = [*_rows(held)]
+        whole = all(isinstance(held[key], str) for key in ("key", "status", "folder")) and isinstance(
+            held["metrics"], dict
+        )
+        if not rows or not whole:
+            raise TypeError
+        if not all(isinstance(row[key], int | float) for row in rows for key in CURVE if key in row):
+            raise TypeError
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{where} is damaged; {REPAIR}") from None
+    if (fault := contradiction(held, rows)) is not None:
+        raise UserError(f"{where} is damaged: {fault}; {REPAIR}")
+    return Path(held["folder"]).name, Written(held, rows)
+
+
+def _rows(record: Row) -> Iterator[Row]:
+    """The lines of ``metrics.jsonl`` that a record has: of every evaluation, with one for its round."""
+    evaluations = [
+        {"stage": stage, **dict(zip(CURVE, row, strict=True))}
+        for stage, columns in record["evaluations"].items()
+        for row in zip(*(columns[key] for key in CURVE), strict=True)
+    ]
+    last = len(evaluations) - 1
+    for i, row in enumerate(evaluations):
+        place = {key: value for key, value in row.items() if key != "accuracy"}
+        yield {"kind": "round", **place, **(record["round"] if i == last else {})}
+        yield {"kind": "evaluation", **row, **(record["evaluation"] if i == last else {})}

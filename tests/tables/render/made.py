@@ -74,7 +74,7 @@ def table(
 
 
 def recorded(folder: Path, accuracies: Sequence[float], **result: Any) -> None:
-    """What a finished run leaves: its record, and an evaluation every 10 participations."""
+    """What a finished run leaves: its record, and evaluations, every 10 participations or as many as it has."""
     folder.mkdir(parents=True, exist_ok=True)
     metrics = {"best": max(accuracies), "last": accuracies[-1], "mean_last_10": sum(accuracies) / len(accuracies)}
     record = {
@@ -90,8 +90,9 @@ def recorded(folder: Path, accuracies: Sequence[float], **result: Any) -> None:
         "metrics": metrics,
     }
     (folder / "result.json").write_text(json.dumps(record | result))
+    every = result.get("participations", 10 * len(accuracies)) // len(accuracies)
     rows = [
-        {"kind": "evaluation", "round": i, "participations": 10 * i, "accuracy": accuracy}
+        {"kind": "evaluation", "round": i, "participations": every * i, "accuracy": accuracy}
         for i, accuracy in enumerate(accuracies, 1)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

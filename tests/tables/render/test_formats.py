@@ -108,7 +108,8 @@ Our order of the methods beside the paper's:
 | all, the paper's CIFAR-10 | fewer than 3 methods | 2 | 1 of 1: FedCorr / FedAvg |
 | all, the paper's CIFAR-100 | fewer than 3 methods | 2 | 1 of 1: FedCorr / FedAvg |
 
-Made of 4 runs. The runs and the commands behind every number are in [p_1.csv](p_1.csv), their records in [runs](runs).
+Made of 4 runs. The runs and the commands behind every number are in [p_1.csv](p_1.csv), \
+their records in [runs](runs.jsonl).
 """
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flnl.core.errors import UserError
-from flnl.tables import load
+from flnl.tables import load, run_record
 from flnl.tables.render import csv, rendered, scales
 from flnl.tables.render.agreement import agreements
 from flnl.tables.render.evidence import Evidence
@@ -20,7 +20,7 @@ from flnl.tables.render.ranking import papers_mean_ranks, ranking
 from flnl.tables.results import Filled
 from tests.cli.conftest import ROOT
 from tests.tables.conftest import Tables, copied
-from tests.tables.render.made import Given, table
+from tests.tables.render.made import Given, recorded, run, table
 
 OURS: Given = {
     "a": [[91.0, 93.0], [60.0, None], [10.0, 11.0]],
@@ -187,28 +187,22 @@ def test_a_metric_is_the_mean_of_the_runs_records(tmp_path: Path) -> None:
     (filled,) = made("1")
     folder = written(tmp_path / "small", [filled])
     lines = (folder / "p_1.csv").read_text().splitlines()
-    records = json.dumps(["runs/x.json", "runs/y.json"]).replace('"', '""')
+    records = json.dumps(["x", "y"]).replace('"', '""')
     lines = [line.replace(',[],"[""runs/1-a-0', f',"{records}","[""runs/1-a-0') for line in lines]
     (folder / "p_1.csv").write_text("".join(f"{line}\n" for line in lines))
-    (folder / "runs").mkdir()
     for name, last in (("x", 0.5), ("y", 0.25)):
-        curve = {"round": [1, 2], "participations": [2, 4], "accuracy": [0.9, last]}
-        text = {
-            "key": name,
-            "status": "finished",
-            "metrics": {"best": 0.9, "last": last},
-            "evaluation": {},
-            "round": {},
-        }
-        (folder / "runs" / f"{name}.json").write_text(json.dumps({**text, "evaluations": {"training": curve}}))
+        one = run(1, last, str(tmp_path / name))
+        recorded(one.folder, [0.9, last])
+        written_line = run_record.line(tmp_path / name, one.command, 1, run_record.read(one.folder))
+        run_record.save(folder, {name: written_line})
     (found,) = rendered.read(folder, "last")
     assert found.cells[0][0].number == pytest.approx(37.5)
     assert found.cells[1][0].number is None, "it has no records here"
-    with pytest.raises(UserError, match=r"x.json is no record of a run with mean_last_10"):
-        rendered.read(folder, "mean_last_10")
-    file = folder / "runs" / "x.json"
+    with pytest.raises(UserError, match=r"small has no record of a run x with at_best_validation"):
+        rendered.read(folder, "at_best_validation")
+    file = folder / "runs.jsonl"
     file.write_text(file.read_text().replace('"last": 0.5', '"last": 0.99'))
-    with pytest.raises(UserError, match=r"x.json is damaged: metrics.last is 0.99, and its evaluations give 0.5"):
+    with pytest.raises(UserError, match=r"line 1 of .*runs\.jsonl is not as it was written"):
         rendered.read(folder, "last")
 
 

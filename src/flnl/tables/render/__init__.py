@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flnl.core.errors import DiskFullError, UserError
 from flnl.core.extras import install
 from flnl.storage.output_file import write_output
+from flnl.tables import run_record
 from flnl.tables.results import Filled
-from flnl.tables.run_record import RECORD, RECORDS
+
+if TYPE_CHECKING:
+    from flnl.tables.render.evidence import Evidence
 
 REPORT, INDEX = "report.html", "README.md"
 NEEDED = ("jinja2", "scikit_posthocs")
@@ -23,9 +27,9 @@ def render(
 
     If its runs have recorded what they cost, that is in ``.md`` and in ``_cost.tex``, too.
 
-    ``runs/`` gets the record of every finished run, so numbers can be traced without the run's folder. ``README.md``
-    lists the tables and ranks each paper's methods over all settings, with ``ranks_<paper>.svg`` if there are enough
-    settings for a test. Equal tables and runs give equal bytes.
+    ``runs.jsonl`` gets a line for every finished run, so numbers can be traced without the run's folder; it keeps the
+    runs of other tables in ``out``. ``README.md`` lists the tables and ranks each paper's methods over all settings,
+    with ``ranks_<paper>.svg`` if there are enough settings for a test. Equal tables and runs give equal bytes.
 
     Args:
         filled: the tables of index and report, all of one scale.
@@ -38,7 +42,8 @@ def render(
 
     Raises:
         UserError: if there is no table, the extra ``tables`` is not installed, or ``out`` cannot be written or contains
-            another README.
+            another README
+            or damaged records.
         DiskFullError: if the disk is full.
     """
     if not filled:
@@ -50,27 +55,23 @@ def render(
 
     if is_foreign(out / INDEX, TITLE):
         raise UserError(f"{out / INDEX} is not an index of tables: out= would overwrite it; name another folder")
+    from flnl.tables.render.evidence import Evidence
+
+    evidence, names = Evidence(), {one.table.name for one in filled} if names is None else names
+    runs = evidence.lines(one for one in filled if together or one.table.name in names)
     paths = []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in _files(filled, {one.table.name for one in filled} if names is None else names, together):
-            (out / name).parent.mkdir(exist_ok=True)
+        run_record.save(out, runs)  # first, so that no table names a run that is not there
+        for name, text in _files(filled, names, together, evidence):
             write_output(out / name, text.encode(errors="backslashreplace"))
             paths.append(out / name)
-        _remove_unused_records(out)
+        run_record.save(out, runs, tidy=True)
     except DiskFullError:
         raise
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror})") from error
-    return paths
-
-
-def _remove_unused_records(out: Path) -> None:
-    """Remove records that no table in the folder refers to any more. Files of others may have any encoding."""
-    tables = "".join(file.read_text(encoding="utf-8", errors="replace") for file in out.glob("*.csv"))
-    for file in (out / RECORDS).glob("*.json"):
-        if RECORD.fullmatch(file.name) and f"{RECORDS}/{file.name}" not in tables:
-            file.unlink()
+    return [*paths, out / run_record.RUNS]
 
 
 def is_foreign(page: Path, title: str) -> bool:
@@ -78,15 +79,16 @@ def is_foreign(page: Path, title: str) -> bool:
     return page.is_file() and not page.read_text(errors="replace").startswith(title)
 
 
-def _files(filled: Sequence[Filled], names: Collection[str], together: bool) -> Iterator[tuple[str, str]]:
+def _files(
+    filled: Sequence[Filled], names: Collection[str], together: bool, evidence: Evidence
+) -> Iterator[tuple[str, str]]:
     from flnl.compare import diagram
-    from flnl.tables.render import csv, drawings, index, latex, markdown, records, report
+    from flnl.tables.render import csv, drawings, index, latex, markdown, report
     from flnl.tables.render.agreement import agreements
-    from flnl.tables.render.evidence import Evidence
     from flnl.tables.render.ranking import ranking
     from flnl.tables.render.sheet import Sheet
 
-    evidence, papers, places = Evidence(), [], report.Places()
+    papers, places = [], report.Places()
     for name in dict.fromkeys(one.table.paper for one in filled):
         of_paper = [one for one in filled if one.table.paper == name]
         tables = [report.Shown(Sheet(one), agreements(one), evidence, places.of(one)) for one in of_paper]
@@ -98,7 +100,6 @@ def _files(filled: Sequence[Filled], names: Collection[str], together: bool) -> 
         if table.costs is not None:
             yield f"{table.name}_cost.tex", latex.costs(table.sheet, table.costs)
         yield f"{table.name}.csv", csv.table(table.filled, evidence)
-    yield from records.files([one for one in filled if together or one.table.name in names], evidence).items()
     if not together:
         return
     for paper in papers:

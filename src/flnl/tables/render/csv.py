@@ -37,9 +37,10 @@ FIELDS = (
 def table(filled: Filled, evidence: Evidence) -> str:
     """The whole file.
 
-    ``seeds`` counts the seeds that have a value. The last three fields are JSON lists. ``records`` are paths relative
-    to this file, of finished runs only. A target that a run did not reach is ``inf``. A rendered column that merges
-    several columns of the paper has a line for each (``paper_column``), with the same number of ours.
+    ``seeds`` counts the seeds that have a value. The last three fields are JSON lists. ``records`` has the names of the
+    runs in ``runs.jsonl``, of finished runs only: ``folder`` ends with it there, and the key begins with it, but for
+    data of one's own. A target that a run did not reach is ``inf``. A rendered column that merges several columns of
+    the paper has a line for each (``paper_column``), with the same number of ours.
     """
     rows: list[dict[str, object]] = []
     metric, labels = filled.table.metric, [column.label for column in filled.table.columns]

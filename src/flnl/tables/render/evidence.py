@@ -15,7 +15,6 @@ from flnl.core.words import counted
 from flnl.figures import curves
 from flnl.tables import run_record
 from flnl.tables.results import Cell, Filled, Run
-from flnl.tables.run_record import RECORDS
 
 ACCURACIES = {"best": "best", "last": "last", "mean_last_10": "mean of the last 10"}
 """The test accuracies of a run's record, with their display names: papers differ in which one they report."""
@@ -56,8 +55,19 @@ class Evidence:
         return of_seeds
 
     def recorded(self, run: Run) -> str | None:
-        """The path of a finished run's record, relative to the rendered tables; None if the run is damaged."""
-        return f"{RECORDS}/{run.folder.name}.json" if run.state == "finished" and self.written(run.folder) else None
+        """What rendered tables call a finished run, the name of its folder; None if the run is damaged."""
+        return run.folder.name if run.state == "finished" and self.written(run.folder) else None
+
+    def lines(self, tables: Iterable[Filled]) -> dict[str, str]:
+        """The lines of ``runs.jsonl`` of all finished runs behind ``tables``, by name."""
+        return {
+            name: run_record.line(run.folder, run.command, run.seed, written)
+            for table in tables
+            for row in table.cells
+            for cell in row
+            for run in cell.runs
+            if (name := self.recorded(run)) and (written := self.written(run.folder))
+        }
 
     def accuracies(self, folder: Path) -> str:
         """A run's accuracies with their names, as one text; empty if none is recorded."""

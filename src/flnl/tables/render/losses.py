@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flnl.core.errors import UserError
-from flnl.storage.input_file import parse_json
 from flnl.storage.records import RESULT
 from flnl.storage.spreadsheet import text_of
 from flnl.tables import run_record
@@ -87,5 +86,5 @@ def _records_of(file: Path) -> Mapping[tuple[str, str], Sequence[str]]:
     with unreadable, file.open(newline="", encoding="utf-8") as opened:
         for line in csv.DictReader(opened):
             place = text_of(line["row"]), text_of(line["paper_column"])
-            records[place] = [Path(one).stem for one in parse_json(text_of(line["records"]))]
+            records[place] = run_record.names(text_of(line["records"]))
     return records

@@ -35,7 +35,7 @@ def table(sheet: Sheet, agreements: Sequence[Agreement], provenance: str, costs:
         _agreement(agreements),
         _costs(costs),
         f"{escaped(provenance)} The runs and the commands behind every number are in "
-        f"[{sheet.filled.table.name}.csv]({sheet.filled.table.name}.csv), their records in [runs](runs).",
+        f"[{sheet.filled.table.name}.csv]({sheet.filled.table.name}.csv), their records in [runs](runs.jsonl).",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -12,11 +12,11 @@ from typing import get_args, get_type_hints
 from flnl.core.errors import UserError
 from flnl.storage.input_file import parse_json
 from flnl.storage.spreadsheet import text_of
-from flnl.tables import load
+from flnl.tables import load, run_record
 from flnl.tables.render.csv import FIELDS
 from flnl.tables.render.ranking import is_ranked
 from flnl.tables.results import Cell, Filled, Run, Scale
-from flnl.tables.run_record import compact
+from flnl.tables.run_record import Written
 from flnl.tables.table import Column, Table
 
 Line = Mapping[str, str]
@@ -40,7 +40,8 @@ def read(folder: Path, metric: str | None = None) -> list[Filled]:
     """
     files = {file.stem: file for file in folder.glob("*.csv") if file.is_file()}
     tables = [table for table in load.readable()[0] if table.name in files and table.paper and is_ranked(table)]
-    return [_filled(table, files[table.name], _lines(table, files[table.name], metric)) for table in tables]
+    runs = {} if metric is None else run_record.load(folder)
+    return [_filled(table, files[table.name], _lines(table, files[table.name], metric, runs)) for table in tables]
 
 
 def _filled(table: Table, file: Path, lines: Sequence[Line]) -> Filled:
@@ -70,7 +71,7 @@ def _unfit(table: Table, file: Path) -> UserError:
     return UserError(f"{file} does not fit conf/table/{table.name}.yaml; render it again")
 
 
-def _lines(table: Table, file: Path, metric: str | None) -> Sequence[Line]:
+def _lines(table: Table, file: Path, metric: str | None, runs: Mapping[str, Written]) -> Sequence[Line]:
     """The lines of the file, with what a metric has in the place of our numbers."""
     try:
         with file.open(newline="", encoding="utf-8") as opened:
@@ -82,19 +83,19 @@ def _lines(table: Table, file: Path, metric: str | None) -> Sequence[Line]:
     if metric is None:
         return lines
     try:
-        return [{**line, "ours": _mean(file.parent, line["records"], metric)} for line in lines]
+        return [{**line, "ours": _mean(file.parent, runs, line["records"], metric)} for line in lines]
     except (ValueError, TypeError):
         raise _unfit(table, file) from None
 
 
-def _mean(folder: Path, records: str, metric: str) -> str:
-    """The mean of a metric over the records of a cell, in percent; empty without a record."""
+def _mean(folder: Path, runs: Mapping[str, Written], records: str, metric: str) -> str:
+    """The mean of a metric over the runs of a cell, in percent; empty without a record."""
     values = []
-    for name in parse_json(records):
+    for name in run_record.names(records):
         try:
-            values.append(100 * compact(folder / name).record["metrics"][metric])
+            values.append(100 * runs[name].metrics[metric])
         except (LookupError, TypeError):
-            raise UserError(f"{folder / name} is no record of a run with {metric}") from None
+            raise UserError(f"{folder} has no record of a run {name} with {metric}") from None
     return repr(fmean(values)) if values else ""
 
 
