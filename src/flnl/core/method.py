@@ -40,7 +40,7 @@ FORMER = {
     "judge": "Exchange.gathered",
     "after_round": "Exchange.gathered",
 }
-"""What methods of exchanges were called in earlier versions, which nobody calls, and are called now."""
+"""What methods of exchanges were called in earlier versions, and are called now; an exchange with one is refused."""
 
 WARM_UPS = ("warmup", "pretrain")
 """Names of stages in which a method does not act yet, if it begins with them."""
