@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -90,26 +90,15 @@ class _Held:
             return self.runs[run.identity.folder]
         if run.identity.key.startswith(run.identity.folder):  # the same wherever its data lie
             return None
-        alike = self._by_key.get(run.identity.key, ())
-        return next((one for one in alike if self._reuse.same(compose.load(run.overrides), _placeless(one))), None)
-
-    @cached_property
-    def _by_key(self) -> Mapping[str, Sequence[Written]]:
-        found: dict[str, list[Written]] = {}
-        for _, one in sorted(self.runs.items()):
-            found.setdefault(str(one.record["key"]), []).append(one)
-        return found
+        alike = (one for _, one in sorted(self.runs.items()) if one.record["key"] == run.identity.key)
+        placeless = ((one, {**one.record, "config": {}}) for one in alike)  # a record has not where its run's data lay
+        return next((one for one, told in placeless if self._reuse.same(compose.load(run.overrides), told)), None)
 
     @cached_property
     def _reuse(self) -> Reuse:
         from flnl.run.reuse import Reuse  # torch takes seconds to import
 
         return Reuse()
-
-
-def _placeless(one: Written) -> dict[str, Any]:
-    """A record, which does not have where its run's data lay."""
-    return {**one.record, "config": {}}
 
 
 @contextmanager

@@ -227,7 +227,8 @@ def load(place: Path) -> dict[str, Written]:
         UserError: if a line is damaged, its closing numbers are not those of its evaluations, or two are of one run.
     """
     file = place / RUNS if place.is_dir() else place
-    found = dict(_parsed(_bytes(single), str(single), signed=False) for single in _singles(place))
+    singles = [*_singles(place), *_singles(place / SINGLE)]
+    found = dict(_parsed(_bytes(single), str(single), signed=False) for single in singles)
     numbers: dict[str, int] = {}
     for number, text in enumerate(_bytes(file).splitlines() if file.exists() else (), 1):
         where = f"line {number} of {file}"
@@ -250,33 +251,26 @@ def save(out: Path, new: Mapping[str, str], *, tidy: bool = False) -> None:
         UserError: if what is there is damaged, or a new line is.
         OSError: if the file cannot be written.
     """
-    for name, text in new.items():
-        _parsed(_encoded(text), f"the record of {name}", signed=True)
+    runs = dict(_parsed(_encoded(text), f"the record of {name}", signed=True) for name, text in new.items())
     with FileLock(out / LOCK):
-        held = {**{name: signed(run.record) for name, run in load(out).items()}, **new}
+        held = load(out) | runs
         if tidy:
             tables = "".join(file.read_text(encoding="utf-8", errors="replace") for file in out.glob("*.csv"))
-            used = set(REFERENCE.findall(tables))
-            held = {name: text for name, text in held.items() if name in used}
-        ordered = sorted((json.loads(text)["key"], name) for name, text in held.items())
-        data = b"".join(_encoded(held[name]) + b"\n" for _, name in ordered)
+            held = {name: held[name] for name in held.keys() & set(REFERENCE.findall(tables))}
+        ordered = sorted(held.items(), key=lambda item: (item[1].record["key"], item[0]))
+        data = b"".join(_encoded(signed(run.record)) + b"\n" for _, run in ordered)
         if not (out / RUNS).exists() or (out / RUNS).read_bytes() != data:
             write_output(out / RUNS, data)
         if tidy:
-            for file in _singles(out):
+            for file in _singles(out / SINGLE):
                 file.unlink()
             with suppress(OSError):  # it has other files, or there is none
                 (out / SINGLE).rmdir()
 
 
-def _singles(place: Path) -> list[Path]:
-    """The files of one run each, in a folder or in its folder ``runs``."""
-    return [
-        file
-        for folder in (place, place / SINGLE)
-        for file in sorted(folder.glob("*.json"))
-        if NAME.fullmatch(file.stem)
-    ]
+def _singles(folder: Path) -> list[Path]:
+    """The files of one run each in a folder."""
+    return [file for file in sorted(folder.glob("*.json")) if NAME.fullmatch(file.stem)]
 
 
 def _bytes(file: Path) -> bytes:
@@ -308,15 +302,12 @@ def _parsed(text: bytes, where: str, *, signed: bool) -> tuple[str, Written]:
         sha256 = held.pop(SHA256, None)
         if signed and sha256 != _sha256(held):
             raise UserError(f"{where} is not as it was written, its sha256 is of another text; {REPAIR}")
-        if "evaluations" not in held:
-            raise UserError(f"{where} lacks the accuracies of its evaluations; render its tables again where they ran")
         rows = [*_rows(held)]
-        whole = all(isinstance(held[key], str) for key in ("key", "status", "folder")) and isinstance(
-            held["metrics"], dict
-        )
-        if not rows or not whole:
+        texts = (held[key] for key in ("key", "status", "folder"))
+        numbers = (row[key] for row in rows for key in CURVE if key in row)
+        if not (rows and isinstance(held["metrics"], dict) and all(isinstance(text, str) for text in texts)):
             raise TypeError
-        if not all(isinstance(row[key], int | float) for row in rows for key in CURVE if key in row):
+        if not all(isinstance(number, int | float) for number in numbers):
             raise TypeError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{where} is damaged; {REPAIR}") from None
