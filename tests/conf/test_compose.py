@@ -14,6 +14,7 @@ from flnl.config.check import check_config
 from flnl.config.folders import CONF
 from flnl.core.errors import UserError
 from flnl.core.method import assemble
+from tests.entries import of_methods
 
 FILES = sorted(CONF.rglob("*.yaml"))
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
@@ -38,37 +39,14 @@ def choice(path: Path) -> list[str]:
     return [f"{group}={option}"]
 
 
-QUALITY = ["method/exchange=[lid,quality]"]
 NEEDED = {
     "noise/matrix": ["noise.path=T.npy"],
     "model/module": ["model.path=torchvision.models.MobileNetV2"],
     "model/torchvision": ["model.name=resnet18"],
     "method/corrector/none": ["method=fedavg"],  # FedCorr cannot do without its own
-    "method/server/feddyn": ["method/local=[cross_entropy,feddyn]"],
-    "method/stages/fedcorr_flr": ["method/local=[flr]"],
-    "method/local/fedpeer": ["method/exchange=[lid,label_sharing]"],
-    "method/local/co_teaching": ["method.networks=2"],
-    "method/exchange/small_loss": ["method.networks=2", "method/local=[co_teaching]"],
-    "method/local/mixmatch": ["method.networks=2"],
-    "method/local/dividemix_warm_up": ["method.networks=2"],
-    "method/local/fedcorr_proximal": ["method/local=[cross_entropy,fedcorr_proximal]", "method.stages.usual.silent=[]"],
-    "method/exchange/division": ["method.networks=2"],
-    "method/batch/co_divide": ["method.networks=2", "method/exchange=[lid,division]"],
-    "method/local/rofl": ["method/exchange=[lid,class_centroids]"],
-    "method/local/forward_correction": ["method/exchange=[lid,transition_matrix]"],
-    "method/local/t_revision": ["method/exchange=[lid,transition_matrix]"],
-    "method/local/fednoro": ["method/exchange=[lid,class_losses]"],
-    "method/aggregator/distance_aware": ["method/exchange=[lid,class_losses]"],
-    "method/batch/reselection": ["method/exchange=[lid,noise_filter]"],
-    "method/batch/reliable_samples": ["method/exchange=[lid,reliable_neighbours]"],
-    "method/gradient/selective_decay": QUALITY,
-    "method/aggregator/quality_mean": QUALITY,
-    "method/sampler/of_quality": QUALITY,
-    "method/sampler/top_quality": ["method/exchange=[lid,learning_quality]"],
-    "method/aggregator/learning_quality_mean": ["method/exchange=[lid,learning_quality]"],
-    "method/sampler/by_relevance": ["method/exchange=[lid,relevance]"],
     "executor/inner/sequential": ["executor=processes"],
     "executor/inner/stacked": ["executor=processes"],
+    **{f"method/{part}": words for known in of_methods().values() for part, words in known.needed.items()},
 }
 SELECTABLE = [
     path

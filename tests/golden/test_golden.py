@@ -10,15 +10,14 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flnl.config import compose
-
-FILE = Path(__file__).with_name("trajectories.json")
+from tests.entries import METHODS, Words, of_methods
 
 SETTING = (
     "dataset=digits",
@@ -49,44 +48,19 @@ SETTING = (
 )
 """Float64 on one thread, so that the numbers hold on another machine, too."""
 
-METHODS: dict[str, tuple[str, ...]] = {
+GENERAL: dict[str, Words] = {
     "fedavg": ("method=fedavg", "rounds=6"),
     "fedprox": ("method=fedprox", "method.mu=0.1", "rounds=6"),
-    "feddyn": ("method=feddyn", "rounds=6"),
-    "feddyn_server": ("method=feddyn", "method.server.evaluate=server", "train.lr_decay=0.9", "rounds=6"),
     "median": ("method=median", "fraction=1.0", "rounds=6"),
     "power_of_choice": ("method=power_of_choice", "method.candidates=5", "rounds=6"),
-    "fedcorr": ("method=fedcorr", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
-    "fedcorr_released": ("method=fedcorr_released", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),
-    "flr": ("method=flr", "method.R_w=2", "rounds=6"),
-    "elr": ("method=elr", "rounds=6"),
-    "flr_plus": (*("method=flr_plus", "method.T1=2", "method.T2=2", "method.T3=2", "method.theta=0.3"),),
-    "fedpeer": ("method=fedpeer", "rounds=6"),
-    "fedpeer_cores": ("method=fedpeer", "method.peer=cores", "rounds=6"),
-    "fedpeer_half_steps": ("method=fedpeer", "method.alpha_g=0.5", "rounds=6"),
-    "fedes_restart": (
-        *("method=fedes", "method.s1=2", "method.T=4", "fraction=1.0"),
-        *("method.restart=true", "method.cop_norm=per_step"),
-    ),
-    "feddiv": ("method=feddiv", "method.loss=ce", "method.T_wu=2", "method.T=4", "method.zeta=0.3"),
-    "fedes": ("method=fedes", "method.cop_norm=none", "method.s1=2", "method.T=4", "fraction=1.0"),
-    "co_teaching": ("method=co_teaching", "method.num_gradual=3", "rounds=6"),
-    "co_teaching_plus": ("method=co_teaching_plus", "method.num_gradual=3", "method.disagree_from=2", "rounds=6"),
-    "arfl": ("method=arfl", "fraction=1.0", "rounds=6"),
-    "rofl": ("method=rofl", "method.num_gradual=3", "method.T_pl=3", "rounds=6"),
-    "s_fedavg": ("method=s_fedavg", "method.temperature=0.05", "eval.benchmark=0.2", "rounds=6"),
-    "fair": ("method=fair", "eval.benchmark=0.2", "rounds=6"),
-    "forward_correction": ("method=forward_correction", "method.T_wu=3", "method.T=3", "method.threshold=0.3"),
-    "t_revision": ("method=t_revision", "method.T_wu=1", "method.T_lc=2", "method.T=3", "method.slack_lr=0.001"),
-    "fednoro": ("method=fednoro", "method.s1=2", "method.T=4", "method.ramp_end=4"),
-    "fedlsr": ("method=fedlsr", "method.plus=true", "rounds=6"),
-    "fedrn": ("method=fedrn", "method.T_wu=3", "method.T=5"),
-    "dividemix": ("method=dividemix", "method.T_wu=2", "method.T=4"),
-    "joint_opt": (
-        *("method=joint_opt", "method.T_wu=1", "method.T=4", "method.T_final=2", "method.window=3"),
-        *("method.epochs=3", "method.final_milestones=[1]", "method.final_lr=0.1"),
-    ),
 }
+"""Of methods without parts of their own."""
+FILES: dict[Path, Mapping[str, Words]] = {
+    Path(__file__).with_name("trajectories.json"): GENERAL,
+    **{METHODS / folder / "trajectories.json": known.golden for folder, known in of_methods().items()},
+}
+"""The files with trajectories, and the settings of those in each, by name."""
+SETTINGS = {name: words for settings in FILES.values() for name, words in settings.items()}
 
 KEPT = ("round", "stage", "cohort", "loss", "accuracy", "test_loss")
 CORRECTION = ("asked", "relabelled", "noise_final")
@@ -107,9 +81,14 @@ def trajectory(words: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-@pytest.mark.parametrize("name", METHODS)
+def written(files: Iterable[Path] = FILES) -> dict[str, list[dict[str, Any]]]:
+    """The trajectories that these files hold, by name."""
+    return {name: rows for file in files if file.exists() for name, rows in json.loads(file.read_text()).items()}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
 def test_trajectory(name: str, tmp_path: Path):
-    agree(trajectory(METHODS[name], tmp_path), json.loads(FILE.read_text())[name])
+    agree(trajectory(SETTINGS[name], tmp_path), written()[name])
 
 
 def agree(found: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]) -> None:
@@ -124,10 +103,10 @@ def agree(found: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, An
 
 def test_trajectories_show_what_each_method_does():
     """None of them is another's, and FedCorr's have labels that were mended in both of its stages."""
-    kept = json.loads(FILE.read_text())
-    assert kept.keys() == METHODS.keys()
+    kept = written()
+    assert kept.keys() == SETTINGS.keys()
     losses = {tuple(row["test_loss"] for row in rows)[-6:] for rows in kept.values()}
-    assert len(losses) == len(METHODS)
+    assert len(losses) == len(SETTINGS) == sum(map(len, FILES.values()))
     for name in ("fedcorr", "fedcorr_released", "flr_plus"):
         mended = {row["stage"] for row in kept[name] if row.get("relabelled", 0) > 0}
         assert mended == {"preprocess", "finetune"}
@@ -142,42 +121,46 @@ def as_text(trajectories: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
-def write(names: Collection[str], file: Path = FILE) -> None:
+def write(names: Collection[str], files: Mapping[Path, Mapping[str, Words]] = FILES) -> None:
     """Write the trajectories of these names anew; the others stay as they are, those without a setting go."""
-    kept = json.loads(file.read_text())
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            kept[name] = trajectory(METHODS[name], Path(folder))
-    file.write_text(as_text({name: kept[name] for name in METHODS if name in kept}))
+    for file, settings in files.items():
+        kept = written([file])
+        for name in settings.keys() & {*names}:
+            with tempfile.TemporaryDirectory() as folder:
+                kept[name] = trajectory(settings[name], Path(folder))
+        if left := {name: kept[name] for name in settings if name in kept}:
+            file.write_text(as_text(left))
 
 
 def test_writing_one_leaves_the_others_as_they_are(tmp_path: Path):
-    file, before = tmp_path / "trajectories.json", json.loads(FILE.read_text())
-    gone = {**before, "fedavg": [], "of a method that is gone": []}
-    file.write_text(as_text({name: rows for name, rows in gone.items() if name != "feddiv"}))
-    write(["fedavg"], file)
-    after = json.loads(file.read_text())
-    assert list(after) == [name for name in METHODS if name != "feddiv"]
+    file, other, before = tmp_path / "trajectories.json", tmp_path / "other.json", written()
+    files = {file: GENERAL, other: {"feddyn": SETTINGS["feddyn"]}}
+    file.write_text(as_text({"median": before["median"], "fedavg": [], "of a method that is gone": []}))
+    write(["fedavg"], files)
+    after = written(files)
+    assert list(after) == ["fedavg", "median"]
     agree(after.pop("fedavg"), before["fedavg"])
-    assert all(after[name] == before[name] for name in after)
+    assert after["median"] == before["median"]
+    assert not other.exists()
 
 
-def test_the_file_is_as_it_is_written():
-    assert as_text(json.loads(FILE.read_text())) == FILE.read_text()
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
+def test_a_file_is_as_it_is_written(file: Path):
+    assert as_text(written([file])) == file.read_text()
 
 
 def main() -> None:
     """``python -m tests.golden.test_golden NAME ...`` or ``--all``."""
     parser = argparse.ArgumentParser(description="write trajectories anew")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(METHODS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SETTINGS))
     parser.add_argument("--all", action="store_true", help="all of them")
     said = parser.parse_args()
     if bool(said.names) == said.all:
         parser.error("name the trajectories to write, or --all")
-    if unknown := set(said.names) - METHODS.keys():
-        parser.error(f"no trajectory is called {' or '.join(sorted(unknown))}: there are {', '.join(METHODS)}")
-    write(METHODS if said.all else said.names)
-    print(f"written: {FILE}", file=sys.stderr)
+    if unknown := set(said.names) - SETTINGS.keys():
+        parser.error(f"no trajectory is called {' or '.join(sorted(unknown))}: there are {', '.join(SETTINGS)}")
+    write(SETTINGS if said.all else said.names)
+    print(f"written: {', '.join(SETTINGS if said.all else said.names)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

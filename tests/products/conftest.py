@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.methods.fedcorr.entry import THREE_STAGES
 from tests.properties.runs import Ran, run
-from tests.registry import ONE_STAGE, THREE_STAGES, TINY
+from tests.registry import ONE_STAGE, TINY
 
 Commands = Callable[..., "Said"]
 

@@ -11,9 +11,10 @@ from flnl.audit import audit
 from flnl.audit.options import Options
 from flnl.config import compose
 from flnl.data.federation.build import from_config
+from tests.methods.fedcorr.entry import THREE_STAGES
 from tests.products.conftest import Own, read_csv
 from tests.properties.runs import Ran, assembled
-from tests.registry import ONE_STAGE, THREE_STAGES, TINY
+from tests.registry import ONE_STAGE, TINY
 
 
 def test_fedcorr(fedcorr: Ran) -> None:
