@@ -51,8 +51,7 @@ NEEDED = {
 SELECTABLE = [
     path
     for path in FILES
-    if name(path)
-    not in ("config", "method/parts/default", "method/local/joint_opt_final")  # that is the method's again
+    if name(path) not in ("config", "method/parts/default")
     and path.parent.name not in schema.NO_GROUPS
     and not name(path).startswith("experiment/")  # they are in tests/conf/test_experiments.py
 ]

@@ -61,6 +61,7 @@ KNOWN = Known(
         )
     },
     needed={
+        "local/dividemix_warm_up": ("method.networks=2",),
         "local/mixmatch": ("method.networks=2",),
         "exchange/division": ("method.networks=2",),
         "batch/co_divide": ("method.networks=2", "method/exchange=[lid,division]"),

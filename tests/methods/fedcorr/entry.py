@@ -174,4 +174,5 @@ KNOWN = Known(
         ),
         (*SMALL, "method.kappa=0.6", "method.relabel_set=paper"): ("method.relabel_set=lid_noisy",),
     },
+    needed={"local/fedcorr_proximal": ("method.stages.usual.silent=[]",)},
 )

@@ -83,6 +83,9 @@ KNOWN = Known(
         "joint_opt_entropy": ("method=joint_opt", *JOINT_OPT, "method.beta=0.1"),
         "joint_opt_epochs": ("method=joint_opt", *JOINT_OPT[:-1], "method.epochs=3"),
     },
+    needed={
+        "local/joint_opt_final": ("method=joint_opt", "method/local=[joint_opt]"),  # of its last stage alone
+    },
     switches={
         OPT: (
             *("method.alpha=0.5", "method.beta=0.2", "method.prior=labels", "method.update_from=1", "method.window=2"),
