@@ -82,11 +82,6 @@ def vector(name: str) -> Vector:
     return _vectors()[name]
 
 
-def vector_names() -> list[str]:
-    """The names of all entries."""
-    return list(_vectors())
-
-
 # -------------------------------------------------------------------------------------------------------- networks
 
 

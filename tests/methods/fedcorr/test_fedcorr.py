@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -50,7 +49,6 @@ from tests.toys import (
     stage,
     task,
     vector,
-    vector_names,
 )
 
 Array = NDArray[np.float64]
@@ -932,14 +930,3 @@ def test_wrong_labels_hit_all_classes(space: str, key: str):
     # Among wrong labels, those of the first ten classes: a tenth, or all of them.
     assert (given[wrong] < 10).mean() == pytest.approx(v.expected[f"share_in_first10_{key}"], abs=5e-3)
     assert len(np.unique(given[wrong])) == (classes if space == "all" else 10)
-
-
-# ------------------------------------------------------------------------------------------------------- completeness
-
-
-def test_every_vector_of_fedcorr_and_fedavg_is_asserted():
-    here = Path(__file__).parents[2]
-    text = "".join(file.read_text() for file in here.rglob("test_*.py"))
-    ours = [name for name in vector_names() if name.startswith(("fedcorr.", "fedavg."))]
-    assert len(ours) == 17
-    assert [name for name in ours if f'"{name}"' not in text] == []
