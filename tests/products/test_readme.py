@@ -53,7 +53,7 @@ def test_the_rendered_table_is_one_that_was_rendered() -> None:
 
 def test_the_short_keys_of_a_method(said: Commands) -> None:
     fedprox = said(listing, "method=fedprox").out.splitlines()
-    assert fedprox[0] == "method.mu=0.01  method.local.fedprox.mu  the protocol's where it has one; 0 is FedAvg"
+    assert fedprox[0] == "method.mu=0.01  method.local.fedprox.mu  FedCorr, App. B; FLR, App. E.5; 0 is FedAvg"
     assert fedprox[1].startswith("method.prox=squared_half  method.local.fedprox.form  norm: mu ||w - w_t||")
     lines = said(listing, "method=fedcorr_released").out.splitlines()
     starts = [line.rpartition("  ")[0] for line in lines]
