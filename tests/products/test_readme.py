@@ -7,6 +7,7 @@ import pytest
 
 from flnl import list as listing
 from flnl.config import compose
+from tests import new_method
 from tests.products.conftest import Commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,18 +19,28 @@ LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
 def test_the_table_of_methods_is_the_one_that_is_made_with_a_card_for_each() -> None:
-    made = re.search(r"<!-- made by: flnl list --markdown method, .*? -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+    made = new_method.ROWS.search(README)
     assert made is not None
     linked = re.compile(r"\[(`\w+`)\]\((docs/methods/\w+\.md)\)")
-    assert linked.sub(r"\1", made.group(1)) == listing.markdown("method"), "update it: flnl list --markdown method"
-    cards = dict(linked.findall(made.group(1)))
+    assert linked.sub(r"\1", made[2]) == listing.markdown("method"), "update it: python -m tests.new_method NAME"
+    cards = dict(linked.findall(made[2]))
     assert set(cards) == {f"`{name}`" for name in compose.options("method")}
     for name, card in cards.items():
         assert f"method={name[1:-1]}" in (ROOT / card).read_text(), card
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 130
+    """But for its table of methods."""
+    assert len(new_method.ROWS.sub("", README).splitlines()) <= 100
+
+
+def test_a_row_of_the_table_has_its_link() -> None:
+    """New rows that of the card of their name; the others keep theirs."""
+    made = listing.markdown("method")
+    assert new_method.update_table(README, made) == README
+    assert new_method.update_table(README, f"{made}\n| `zeta` | Zeta. |") == README.replace(
+        "\n<!-- end -->", "\n| [`zeta`](docs/methods/zeta.md) | Zeta. |\n<!-- end -->", 1
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -76,11 +87,7 @@ def test_the_short_keys_of_a_method(said: Commands) -> None:
 def test_the_options_of_a_group_and_no_other(said: Commands) -> None:
     lines = said(listing, "--markdown", "method/batch").out.splitlines()
     assert lines[:2] == ["| `method/batch` | what |", "|---|---|"]
-    assert [line.split("`")[1] for line in lines[2:]] == [
-        "co_divide",
-        "mixup",
-        "plain",
-        "reliable_samples",
-        "reselection",
-    ]
+    assert [line.split("`")[1] for line in lines[2:]] == sorted(
+        path.stem for path in (ROOT / "conf" / "method" / "batch").glob("*.yaml")
+    )
     assert said(listing, "--markdown", "bach").code == 2
