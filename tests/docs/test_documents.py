@@ -89,6 +89,9 @@ def test_no_page_is_wider_than_its_window(which: tuple[str, ...], width: int, pa
         ("own dataset clients already split", "faq#how-do-i-say-which-client-holds-which-sample"),
         ("different noise rate per client", "faq#can-each-client-have-a-noise-rate-of-its-own"),
         ("significance test seeds", "comparing"),
+        ("cost of each method", "faq#how-much-does-each-method-communicate-and-compute"),
+        ("trust wrong labels list", "faq#how-far-can-i-trust-the-list-of-wrong-labels"),
+        ("does my data leave", "faq#does-it-send-my-data-anywhere"),
         ("extend with new algorithm", "extending"),  # of which no page has all words
         ("fedprox", "methods/fedavg"),
     ],
